@@ -1,0 +1,48 @@
+# Everything from Python >= 3.11 and make: each target first makes .venv and installs what changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench screenshots clean
+
+help:
+	@echo "make demo         a real PPO run on this machine and the dashboard on it"
+	@echo "make test         the test suite"
+	@echo "make check        format, lint, types, import contracts"
+	@echo "make bench        the benchmarks; JSON on stdout and in benchmarks/results/"
+	@echo "make screenshots  screenshots/*.svg and *.png from a real run"
+	@echo "make clean        remove .venv and caches"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "hoptui needs Python >= 3.11; this is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "could not make $(VENV) (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "installing hoptui into $(VENV) (the first time: a few minutes, torch is large)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,dev]'
+	@touch $(STAMP)
+
+demo: setup
+	@$(BIN)/hoptui demo
+
+test: setup
+	@$(BIN)/python -m pytest
+
+check: setup
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: setup
+	@$(BIN)/python -m benchmarks
+
+screenshots: setup
+	@$(BIN)/python -m screenshots
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,103 @@
+"""Where sockets, locks and recordings live, and the checks before anyone trusts those places.
+
+The runtime directory is not $XDG_RUNTIME_DIR: logind deletes that at logout, and training outlives logins. Recordings
+stay on local disk: SQLite must not live on NFS homes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+IPC_PATH_MAX = 107  # sun_path of AF_UNIX without its final NUL
+
+
+class AddressError(Exception):
+    """A place that cannot be used; its text is one sentence that names it."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The files of one daemon."""
+
+    directory: Path
+    state: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / "daemon.lock"
+
+    @property
+    def runs(self) -> Path:
+        return self.directory / "runs.sock"
+
+    @property
+    def viewers(self) -> Path:
+        return self.directory / "viewers.sock"
+
+    @property
+    def info(self) -> Path:
+        return self.directory / "daemon.json"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "daemon.log"
+
+    def recording(self, run: str) -> Path:
+        """The SQLite file of a run."""
+        return self.state / f"{run}.hoptui"
+
+
+def addresses(*, create: bool = True) -> Addresses:
+    """This user's addresses, checked.
+
+    `HOPTUI_DIR` and `HOPTUI_STATE_DIR` override `/tmp/hoptui-<uid>` and `/var/tmp/hoptui-<uid>`.
+
+    Raises:
+        AddressError: the directory is missing (with `create=False`), a symlink, somebody else's, open to others, or
+            its path too long for a socket.
+    """
+    uid = os.getuid()
+    directory = Path(os.environ.get("HOPTUI_DIR") or f"/tmp/hoptui-{uid}").absolute()
+    state = Path(os.environ.get("HOPTUI_STATE_DIR") or f"/var/tmp/hoptui-{uid}").absolute()
+    found = Addresses(directory, state)
+    longest = os.fsencode(f"{found.viewers}.new")
+    if len(longest) > IPC_PATH_MAX:
+        raise AddressError(
+            f"{found.viewers} is {len(longest) - 4} bytes long and a socket's path may have {IPC_PATH_MAX - 4}: "
+            "set HOPTUI_DIR to a shorter directory"
+        )
+    secure(directory, create=create)
+    return found
+
+
+def secure(directory: Path, *, create: bool = True) -> None:
+    """Make `directory` 0700 if it is missing, and refuse it unless it is a real directory of this user's alone.
+
+    Raises:
+        AddressError: see above.
+    """
+    try:
+        if create:
+            try:
+                directory.mkdir(mode=0o700)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                directory.parent.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.lstat()
+    except OSError as error:
+        raise AddressError(f"{directory} cannot be used: {error.strerror}") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise AddressError(f"{directory} is a symlink: it must be a directory (set HOPTUI_DIR to another)")
+    if not stat.S_ISDIR(found.st_mode):
+        raise AddressError(f"{directory} is not a directory")
+    if found.st_uid != os.getuid():
+        raise AddressError(f"{directory} belongs to uid {found.st_uid}, not to you (uid {os.getuid()})")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise AddressError(
+            f"{directory} is open to others (mode {stat.S_IMODE(found.st_mode):o}): chmod 700 it"
+        )

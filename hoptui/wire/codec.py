@@ -1,0 +1,123 @@
+"""Bytes to messages and back, with the limits that are checked before anything is decoded. Never pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from hoptui.wire import columns, messages
+
+MAX_FRAMES = 4
+MAX_BYTES = 1 << 20
+MAX_VIEWER_BYTES = 64 << 10
+
+T = TypeVar("T")
+_encoder = msgspec.msgpack.Encoder()
+
+
+class WireError(Exception):
+    """Bytes that are no message. `code` is `too_large`, `malformed` or `unsupported`."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def encode(message: messages.Message) -> bytes:
+    """One message as one frame."""
+    return _encoder.encode(message)
+
+
+class Decoder(Generic[T]):
+    """Decodes the messages of one direction; everything else is a WireError, whatever the bytes."""
+
+    def __init__(self, union: object, limit: int = MAX_BYTES) -> None:
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
+        self._tag = msgspec.msgpack.Decoder(_Tag)
+        self._known = frozenset(_tags(union))
+        self._limit = limit
+
+    def __call__(self, frames: Sequence[bytes]) -> T:
+        """The message in `frames`.
+
+        Raises:
+            WireError: too many or too large frames, no message, or one of another direction or a newer protocol.
+        """
+        if len(frames) > MAX_FRAMES or sum(map(len, frames)) > self._limit:
+            size = sum(map(len, frames))
+            raise WireError("too_large", f"{len(frames)} frames of {size} bytes; the limit is {self._limit}")
+        if len(frames) != 1:
+            raise WireError("malformed", f"a message is one frame, not {len(frames)}")
+        try:
+            message = self._decoder.decode(frames[0])
+            _check(message)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise self._reason(frames[0], error) from None
+        return message
+
+    def _reason(self, frame: bytes, error: Exception) -> WireError:
+        try:
+            tag = self._tag.decode(frame).type
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return WireError("malformed", f"no message: {error}"[:200])
+        if tag not in self._known:
+            return WireError("unsupported", f"no message of the kind {tag[:40]!r} is understood here")
+        return WireError("malformed", f"a bad {tag}: {error}"[:200])
+
+
+class _Tag(msgspec.Struct):
+    type: str
+
+
+def _tags(union: object) -> list[str]:
+    members: tuple[type[msgspec.Struct], ...] = getattr(union, "__args__", (union,))
+    return [str(m.__struct_config__.tag) for m in members]
+
+
+def _check(message: object) -> None:
+    match message:
+        case messages.Rows(parts=parts) | messages.Sample(parts=parts) | messages.Delta(columns=parts):
+            for part in parts:
+                columns.check(part)
+
+
+from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun)
+to_run: Decoder[messages.ToRun] = Decoder(messages.ToRun)
+from_viewer: Decoder[messages.FromViewer] = Decoder(messages.FromViewer, MAX_VIEWER_BYTES)
+to_viewer: Decoder[messages.ToViewer] = Decoder(messages.ToViewer, 4 * MAX_BYTES)
+from_sampler: Decoder[messages.FromSampler] = Decoder(messages.FromSampler)
+to_sampler: Decoder[messages.ToSampler] = Decoder(messages.ToSampler)
+
+
+class Framer:
+    """Splits a byte stream into frames: four bytes of big-endian length, then the frame."""
+
+    def __init__(self, limit: int = MAX_BYTES) -> None:
+        self._buffer = bytearray()
+        self._limit = limit
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames completed by `data`.
+
+        Raises:
+            WireError: a frame longer than the limit; the stream is of no use after that.
+        """
+        self._buffer += data
+        frames = []
+        while len(self._buffer) >= 4:
+            length = int.from_bytes(self._buffer[:4], "big")
+            if length > self._limit:
+                raise WireError("too_large", f"a frame of {length} bytes; the limit is {self._limit}")
+            if len(self._buffer) < 4 + length:
+                break
+            frames.append(bytes(self._buffer[4 : 4 + length]))
+            del self._buffer[: 4 + length]
+        return frames
+
+
+def framed(message: messages.Message) -> bytes:
+    """One message as a length-prefixed frame for a pipe."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "big") + body

@@ -1,0 +1,138 @@
+"""Rows travel and rest as columns: float64 bytes a name, NaN for unknown (0.25 ms for 10,000 × 40, 15 ms as lists)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+NAN = math.nan
+
+
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one source, oldest first.
+
+    `source` names where they come from (`run/<id>`, `gpu/<uuid>`, `host`, `process/<pid>`). `t` holds monotonic
+    nanoseconds as int64 and `step` the iteration as int64 (-1: none), both little-endian; `values` one float64 array a
+    name, NaN where a row did not have it. All arrays have the same length.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    t: bytes
+    step: bytes
+    values: tuple[bytes, ...]
+
+    def __len__(self) -> int:
+        return len(self.t) // 8
+
+    def times(self) -> array[int]:
+        """Monotonic nanoseconds, one a row."""
+        return array("q", self.t)
+
+    def steps(self) -> array[int]:
+        """Iterations, one a row, -1 where there is none."""
+        return array("q", self.step)
+
+    def column(self, name: str) -> array[float]:
+        """The values of `name`, NaN where unknown. Raises KeyError for a name that is not there."""
+        try:
+            return array("d", self.values[self.names.index(name)])
+        except ValueError:
+            raise KeyError(name) from None
+
+    def last(self) -> dict[str, float]:
+        """The newest known value of each name; names with none are left out."""
+        found = {}
+        for name, raw in zip(self.names, self.values, strict=True):
+            for value in reversed(array("d", raw)):
+                if not math.isnan(value):
+                    found[name] = value
+                    break
+        return found
+
+    def rows(self) -> Iterator[tuple[int, int, dict[str, float]]]:
+        """(t, step, known values) a row: for tests, exports and small batches, not for hot paths."""
+        columns = [array("d", raw) for raw in self.values]
+        for i, (t, step) in enumerate(zip(self.times(), self.steps(), strict=True)):
+            known = {n: c[i] for n, c in zip(self.names, columns, strict=True) if not math.isnan(c[i])}
+            yield t, step, known
+
+    def slice(self, start: int, stop: int | None = None) -> Columns:
+        """Rows `start` to `stop`, as `rows[start:stop]` of a list."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        a, b = 8 * start, 8 * max(start, stop)
+        return Columns(
+            source=self.source,
+            names=self.names,
+            t=self.t[a:b],
+            step=self.step[a:b],
+            values=tuple(v[a:b] for v in self.values),
+        )
+
+    def after(self, t: int) -> Columns:
+        """The rows stamped later than `t` (rows of a source are in the order of their stamps)."""
+        times = self.times()
+        low, high = 0, len(times)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if times[middle] <= t else (low, middle)
+        return self if low == 0 else self.slice(low)
+
+
+def check(columns: Columns) -> None:
+    """Refuse columns whose arrays do not fit together; a peer may send anything.
+
+    Raises:
+        ValueError: lengths differ, are no multiples of 8, or the stamps do not rise.
+    """
+    n = len(columns.t)
+    if n % 8 or len(columns.step) != n or len(columns.names) != len(columns.values):
+        raise ValueError("columns of different lengths")
+    if any(len(v) != n for v in columns.values) or len(set(columns.names)) != len(columns.names):
+        raise ValueError("columns of different lengths, or a name twice")
+    times = columns.times()
+    if any(b < a for a, b in itertools.pairwise(times)):
+        raise ValueError("rows out of order")
+
+
+def pack(source: str, rows: Sequence[tuple[int, int, Mapping[str, float]]]) -> Columns:
+    """Columns from (t ns, step, values) rows; names in the order in which they first appear."""
+    names: dict[str, int] = {}
+    for _, _, values in rows:
+        for name in values:
+            names.setdefault(name, len(names))
+    columns = [array("d", [NAN]) * len(rows) for _ in names]
+    for i, (_, _, values) in enumerate(rows):
+        for name, value in values.items():
+            columns[names[name]][i] = value
+    return Columns(
+        source=source,
+        names=tuple(names),
+        t=array("q", [t for t, _, _ in rows]).tobytes(),
+        step=array("q", [step for _, step, _ in rows]).tobytes(),
+        values=tuple(c.tobytes() for c in columns),
+    )
+
+
+def concatenate(source: str, parts: Iterable[Columns]) -> Columns:
+    """One Columns from several of the same source, oldest first; names missing in a part become NaN there."""
+    kept = [p for p in parts if len(p)]
+    if len(kept) == 1:
+        return kept[0]
+    names = list(dict.fromkeys(name for p in kept for name in p.names))
+    blank = array("d", [NAN])
+    values = []
+    for name in names:
+        raw = [p.values[p.names.index(name)] if name in p.names else (blank * len(p)).tobytes() for p in kept]
+        values.append(b"".join(raw))
+    return Columns(
+        source=source,
+        names=tuple(names),
+        t=b"".join(p.t for p in kept),
+        step=b"".join(p.step for p in kept),
+        values=tuple(values),
+    )

@@ -1,0 +1,186 @@
+"""Knobs as they are declared, checked and shown: one set of rules for the run, the daemon and every viewer."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Literal
+
+import msgspec
+
+KnobValue = bool | int | float | str
+Kind = Literal["int", "float", "bool", "str"]
+Effect = Literal["speed", "learning"]
+Cost = Literal["free", "shape", "rebuild", "restart"]
+Scale = Literal["linear", "log", "pow2"]
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
+
+
+class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared, typed, bounded value of a run that may change at a boundary.
+
+    `effect` says whether a change alters the mathematics (`learning`) or only the speed; `cost` how it is applied:
+    a value read inside the step (`free`), a new compiled graph (`shape`), a new model or optimizer (`rebuild`), a new
+    epoch of the run (`restart`). `keeps` names an invariant in words, e.g. "grad_accum × micro_batch".
+    """
+
+    name: str
+    kind: Kind
+    default: KnobValue
+    min: int | float | None = None
+    max: int | float | None = None
+    choices: tuple[KnobValue, ...] = ()
+    scale: Scale = "linear"
+    effect: Effect = "learning"
+    cost: Cost = "free"
+    keeps: str = ""
+    unit: str = ""
+    description: str = ""
+
+
+class KnobState(msgspec.Struct, frozen=True, kw_only=True):
+    """A knob and the value in effect: what was read back, never what was asked for.
+
+    `version` rises by one with each applied change. `in_effect` is false when the value read back differs from the one
+    that was set; `by` says who changed it last.
+    """
+
+    spec: KnobSpec
+    value: KnobValue
+    version: int = 0
+    in_effect: bool = True
+    by: str = ""
+
+
+class KnobError(ValueError):
+    """A declaration or a value that cannot be; its text is one sentence that names the knob."""
+
+
+def kind_of(value: object) -> Kind:
+    """The knob kind of a Python value (numpy scalars are not accepted).
+
+    Raises:
+        KnobError: `value` is not a bool, int, float or str.
+    """
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "int"
+        case float():
+            return "float"
+        case str():
+            return "str"
+    raise KnobError(f"a knob holds a bool, int, float or str, not {type(value).__name__}")
+
+
+def check_spec(spec: KnobSpec) -> None:
+    """Check a declaration against itself.
+
+    Raises:
+        KnobError: a bad name, bounds that exclude each other, or a default outside them.
+    """
+    if not NAME.fullmatch(spec.name):
+        raise KnobError(
+            f"{spec.name!r} is no knob name: letters, digits, '_', '-', '.', at most 64, no digit first"
+        )
+    if spec.kind in ("bool", "str") and (spec.min is not None or spec.max is not None):
+        raise KnobError(f"{spec.name} is a {spec.kind}: it takes choices, not bounds")
+    for bound in (spec.min, spec.max):
+        if isinstance(bound, float) and math.isnan(bound):
+            raise KnobError(f"{spec.name} has NaN as a bound")
+    if spec.min is not None and spec.max is not None and spec.min > spec.max:
+        raise KnobError(f"{spec.name} has min {spec.min:g} above max {spec.max:g}")
+    check_value(spec, spec.default)
+
+
+def check_value(spec: KnobSpec, value: object) -> KnobValue:
+    """The value as the knob's type, or an error. An int is accepted for a float knob, never the reverse.
+
+    Raises:
+        KnobError: wrong type, NaN or infinite, out of bounds, not among the choices, or not a power of two on a
+            `pow2` scale.
+    """
+    checked: KnobValue
+    match spec.kind, value:
+        case "bool", bool():
+            checked = value
+        case "str", str():
+            checked = value
+        case ("int", int()) if not isinstance(value, bool):
+            checked = value
+        case ("float", int() | float()) if not isinstance(value, bool):
+            try:
+                checked = float(value)
+            except OverflowError:
+                raise KnobError(f"{spec.name} must be a finite number") from None
+        case _:
+            raise KnobError(f"{spec.name} takes {_ARTICLE[spec.kind]}, not {shown(value)}")
+    if isinstance(checked, float) and not math.isfinite(checked):
+        raise KnobError(f"{spec.name} must be a finite number, not {checked}")
+    if spec.choices and checked not in spec.choices:
+        raise KnobError(
+            f"{spec.name} must be one of {', '.join(map(shown, spec.choices))}, not {shown(checked)}"
+        )
+    if isinstance(checked, int | float) and not isinstance(checked, bool):
+        if spec.min is not None and checked < spec.min:
+            raise KnobError(
+                f"{spec.name} = {shown(checked)} is out of bounds: the least is {shown(spec.min)}"
+            )
+        if spec.max is not None and checked > spec.max:
+            raise KnobError(f"{spec.name} = {shown(checked)} is out of bounds: the most is {shown(spec.max)}")
+        if spec.scale == "pow2" and (
+            checked < 1 or checked != int(checked) or int(checked) & (int(checked) - 1)
+        ):
+            raise KnobError(f"{spec.name} must be a power of two, not {shown(checked)}")
+    return checked
+
+
+def parse_value(spec: KnobSpec, text: str) -> KnobValue:
+    """A value typed by a person, checked against the knob. Accepts `4096`, `4_096`, `4 096`, `3e-4`, `true`, `off`.
+
+    Raises:
+        KnobError: the text is no value of the knob's type, or the value does not pass `check_value`.
+    """
+    text = text.strip()
+    compact = text.replace("_", "").replace(" ", "").replace("\u202f", "").replace("\u2009", "")
+    if spec.kind == "str":
+        return check_value(spec, text)
+    if spec.kind == "bool":
+        if compact.lower() in _BOOLS:
+            return check_value(spec, _BOOLS[compact.lower()])
+        raise KnobError(f"{spec.name} takes true or false, not {text!r}")
+    try:
+        number = float(compact)
+        if spec.kind == "int":
+            whole = int(compact) if compact.lstrip("+-").isdigit() else int(number)
+            if whole != number and not compact.lstrip("+-").isdigit():
+                raise KnobError(f"{spec.name} takes a whole number, not {text!r}")
+            return check_value(spec, whole)
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, KnobError):
+            raise
+        raise KnobError(f"{spec.name} takes {_ARTICLE[spec.kind]}, not {text!r}") from None
+    return check_value(spec, number)
+
+
+def shown(value: object) -> str:
+    """A value as people read it in a sentence: shortest float text, quoted strings, long things cut."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+_ARTICLE = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+_BOOLS = {
+    "true": True,
+    "on": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "off": False,
+    "no": False,
+    "0": False,
+}

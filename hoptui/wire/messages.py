@@ -1,0 +1,480 @@
+"""Every message, as tagged msgpack maps: unknown fields are ignored, new fields get defaults, a type never changes.
+
+Times are monotonic nanoseconds of the node (`t`), durations seconds (`_s`), unless a name says otherwise. The protocol,
+message by message and failure by failure, is told in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from hoptui.wire.columns import Columns
+from hoptui.wire.knobs import KnobState, KnobValue
+
+PROTOCOL = 1
+
+Verb = Literal["set", "pause", "resume", "checkpoint", "stop"]
+Stage = Literal[
+    "sent",  # the daemon has it, the run has not answered yet
+    "accepted",  # the run has checked it
+    "scheduled",  # it takes effect at the boundary named by `step`
+    "applied",  # done; `effective` is what was read back
+    "rejected",  # refused, nothing changed; `code` says why
+    "superseded",  # a later command for the same knob took its place
+    "expired",  # its time to live ended before a boundary came
+    "failed",  # the setter raised, the old value is back
+    "reverted",  # applied, then undone because the run could not hold it
+    "voided",  # the run restarted first
+]
+FINAL: frozenset[Stage] = frozenset(
+    ("applied", "rejected", "superseded", "expired", "failed", "reverted", "voided")
+)
+State = Literal["live", "busy", "paused", "unresponsive", "exited"]
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asked. The daemon fills in `user` and `pid` from the kernel's peer credentials, whatever the viewer says."""
+
+    kind: Literal["person", "tuner", "daemon"] = "person"
+    user: str = ""
+    pid: int = 0
+    client: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change did to the throughput: relative `gain` ± `interval` (0.061 is +6.1 %), None while unknown.
+
+    `before` and `after` are medians of `metric`, `iterations` how many were measured after the change. `detectable` is
+    False where the interval includes zero. `note` says why there is no figure.
+    """
+
+    metric: str = ""
+    before: float | None = None
+    after: float | None = None
+    gain: float | None = None
+    interval: float | None = None
+    detectable: bool = False
+    iterations: int = 0
+    settled: bool = False
+    note: str = ""
+
+
+# run -> daemon ---------------------------------------------------------------------------------------------------------
+
+
+class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
+    """First message of a run, and again after each new connection.
+
+    `epoch` is the least this process can be; the daemon answers with the one it is. `nonce` is random per process.
+    `headline` names the metric that stands for throughput, `can` the commands the run has a handler for.
+    """
+
+    protocol: int
+    run: str
+    name: str
+    epoch: int
+    nonce: str
+    pid: int
+    started: int
+    step: int = 0
+    total: int | None = None
+    phase: str = ""
+    paused: bool = False
+    knobs: tuple[KnobState, ...] = ()
+    units: dict[str, str] = {}
+    headline: str = ""
+    can: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    rank: int = 0
+    world: int = 1
+    argv: str = ""
+
+
+class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
+    """What the run has said of itself since its hello: replaces the fields of the same names."""
+
+    knobs: tuple[KnobState, ...] = ()
+    units: dict[str, str] = {}
+    headline: str = ""
+    can: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    total: int | None = None
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
+    """New rows, at most 20 messages a second however fast the loop is."""
+
+    parts: tuple[Columns, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
+    """A stage of a command: from the run to the daemon, and from the daemon to the viewer that sent the command.
+
+    `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost.
+    """
+
+    id: str
+    stage: Stage
+    step: int | None = None
+    before: KnobValue | None = None
+    effective: KnobValue | None = None
+    version: int | None = None
+    by: str = ""
+    code: str = ""
+    reason: str = ""
+    t: int = 0
+
+
+class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
+    """Every second from the link thread, whatever the training thread does.
+
+    `progress_age_s` is the time since the last boundary, `phase_age_s` since the phase began, `paused_left_s` how long
+    the pause lease still runs, `dropped` rows lost since the start because the daemon did not take them.
+    """
+
+    step: int
+    phase: str = ""
+    progress_age_s: float = 0.0
+    phase_age_s: float = 0.0
+    paused: bool = False
+    paused_left_s: float = 0.0
+    dropped: int = 0
+    bad_values: int = 0
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
+    """Something worth a line on the time axis: a checkpoint written, an evaluation passed, a warning."""
+
+    t: int
+    step: int
+    text: str
+    level: Literal["info", "warning"] = "info"
+
+
+class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
+    """The run ends by itself."""
+
+    reason: Literal["finished", "stopped", "exception"]
+    detail: str = ""
+
+
+# daemon -> run ---------------------------------------------------------------------------------------------------------
+
+
+class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
+    """`epoch` is this process's; `since` the stamp of the last row the daemon keeps on disk: newer ones are sent again."""
+
+    protocol: int
+    pid: int
+    version: str
+    epoch: int
+    since: int = 0
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="run.hold"):
+    """The pause lease is renewed: stay paused for so long from now."""
+
+    seconds: float
+
+
+class Retire(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.retire"):
+    """A person stopped the daemon: do not start it again, connect when somebody else does."""
+
+
+# viewer -> daemon ------------------------------------------------------------------------------------------------------
+
+
+class ViewerHello(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.hello"):
+    """First message of a viewer. `viewer` is random per viewer process and survives reconnects."""
+
+    protocol: int
+    viewer: str
+    client: str
+    kind: Literal["person", "tuner"] = "person"
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
+    """A request to a run; from the viewer to the daemon and on to the run.
+
+    The viewer makes the `id`, so that it can send the same command again: it is applied at most once. `value` is
+    absolute. `expect_version` makes it compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit; for a
+    pause, `hold_s` is the lease after which the run goes on by itself.
+    """
+
+    id: str
+    run: str
+    epoch: int
+    verb: Verb
+    knob: str = ""
+    value: KnobValue | None = None
+    expect_version: int | None = None
+    ttl_s: float = 600.0
+    hold_s: float = 60.0
+    origin: Origin = Origin()
+    why: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
+    """Take, renew, release or steal the wheel of a run (exclusive for `seconds`), or renew a pause it holds."""
+
+    id: int
+    run: str
+    op: Literal["take", "renew", "release", "steal"]
+    what: Literal["wheel", "pause"] = "wheel"
+    seconds: float = 15.0
+
+
+class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
+    """What is new since my cursors? Answered with a Delta when something is, or after `wait_s`.
+
+    `cursors` maps a source to the stamp of the newest row the viewer has; sources not named are not sent. `events` and
+    `commands` are the newest sequence numbers it has of the run named by `run` (empty: of all runs), `state` the version
+    of the node's state. With `latest`, every known source answers with one row of its newest values instead.
+    """
+
+    id: int
+    run: str = ""
+    cursors: dict[str, int] = {}
+    events: int = 0
+    commands: int = 0
+    state: int = 0
+    max_rows: int = 2000
+    wait_s: float = 1.0
+    latest: bool = False
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
+    """Past values of a source between two stamps (0: from the first, to the last) in at most `points` buckets."""
+
+    id: int
+    source: str
+    names: tuple[str, ...] = ()
+    t0: int = 0
+    t1: int = 0
+    points: int = 512
+
+
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.shutdown"):
+    """End the daemon; runs go on without it."""
+
+    id: int
+
+
+# daemon -> viewer ------------------------------------------------------------------------------------------------------
+
+
+class ViewerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.welcome"):
+    protocol: int
+    pid: int
+    version: str
+    host: str
+
+
+class LeaseState(msgspec.Struct, frozen=True, kw_only=True, tag="lease.state"):
+    """Who holds the wheel of a run, and for how long; `holder` None: nobody. Also the answer to a Lease."""
+
+    id: int = 0
+    run: str = ""
+    holder: Origin | None = None
+    viewer: str = ""
+    left_s: float = 0.0
+    granted: bool = False
+    reason: str = ""
+
+
+class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A command as every viewer sees it and as the recording keeps it: who, when, from, to, outcome, effect.
+
+    `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before.
+    """
+
+    id: str
+    run: str
+    epoch: int
+    verb: Verb
+    knob: str = ""
+    wanted: KnobValue | None = None
+    before: KnobValue | None = None
+    effective: KnobValue | None = None
+    version: int | None = None
+    stage: Stage = "sent"
+    step: int | None = None
+    code: str = ""
+    reason: str = ""
+    origin: Origin = Origin()
+    why: str = ""
+    t: int = 0
+    wall: float = 0.0
+    settled: int = 0
+    measured: Measured | None = None
+    seq: int = 0
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A line on the time axis. `run` is empty for the node's own. `kind` is a stable word, `text` for people."""
+
+    seq: int
+    t: int
+    wall: float
+    kind: str
+    text: str
+    run: str = ""
+    step: int | None = None
+    level: Literal["info", "warning", "alarm"] = "info"
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a run besides its rows. `metrics` are the newest values, `last_t` the stamp of the newest row.
+
+    `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
+    """
+
+    run: str
+    name: str
+    epoch: int
+    pid: int
+    started_wall: float
+    total: int | None = None
+    knobs: tuple[KnobState, ...] = ()
+    units: dict[str, str] = {}
+    headline: str = ""
+    can: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    rank: int = 0
+    world: int = 1
+    argv: str = ""
+    exit_reason: str = ""
+    exit_detail: str = ""
+    exited_wall: float = 0.0
+    lease: LeaseState | None = None
+    recording: str = ""
+
+
+class Vital(msgspec.Struct, frozen=True, kw_only=True):
+    """The fast part of a run's state: `why` explains a state that is not `live` in a few words."""
+
+    state: State
+    why: str = ""
+    step: int = 0
+    phase: str = ""
+    phase_age_s: float = 0.0
+    progress_age_s: float | None = None
+    pulse_age_s: float | None = None
+    iteration_s: float | None = None
+    paused_left_s: float = 0.0
+    dropped: int = 0
+    last_t: int = 0
+
+
+class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change about a GPU; `reason` says why it cannot be read now (empty: it can)."""
+
+    uuid: str
+    index: int
+    name: str
+    memory_total_bytes: int | None = None
+    power_limit_w: float | None = None
+    sm_clock_max_mhz: float | None = None
+    driver: str = ""
+    architecture: str = ""
+    reason: str = ""
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """The node and everything on it. `gpu_reason` says in one line why there are no GPU readings (empty: there are).
+
+    `history` says why history is not being kept (empty: it is); `wall_offset_ns` added to a stamp gives wall time.
+    """
+
+    host: str
+    pid: int
+    version: str
+    started_wall: float
+    wall_offset_ns: int
+    cpus: int = 0
+    memory_total_bytes: int = 0
+    runs: tuple[RunState, ...] = ()
+    gpus: tuple[GpuInfo, ...] = ()
+    gpu_reason: str = ""
+    sampler: str = ""
+    history: str = ""
+    viewers: int = 0
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
+    """The answer to a Fetch. `more` means that rows were held back for size: ask again at once.
+
+    `state` is the version of `node`, which is None when the viewer has it already. `now` is the stamp of the answer;
+    `behind_ms` how far the newest row sent lags behind the newest one known.
+    """
+
+    id: int
+    now: int
+    state: int
+    node: NodeState | None = None
+    vitals: dict[str, Vital] = {}
+    columns: tuple[Columns, ...] = ()
+    events: tuple[Event, ...] = ()
+    commands: tuple[CommandRecord, ...] = ()
+    more: bool = False
+    behind_ms: float = 0.0
+
+
+class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):
+    """The answer to a Query: for each name the least, greatest and mean of every bucket, as float64, NaN where empty.
+
+    `t` and `step` (int64) stand for the last row of each bucket.
+    """
+
+    id: int
+    source: str
+    names: tuple[str, ...]
+    t: bytes
+    step: bytes
+    low: tuple[bytes, ...]
+    high: tuple[bytes, ...]
+    mean: tuple[bytes, ...]
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
+    """A request that cannot be answered: a stable `code` and one sentence."""
+
+    code: str
+    text: str
+    id: int = 0
+
+
+# sampler <-> daemon (length-prefixed on a pipe) ------------------------------------------------------------------------
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.devices"):
+    """The GPUs there are, or the reason why none can be read; sent at start and whenever one of them changes."""
+
+    gpus: tuple[GpuInfo, ...] = ()
+    reason: str = ""
+    cpus: int = 0
+    memory_total_bytes: int = 0
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.rows"):
+    """One tick's readings."""
+
+    parts: tuple[Columns, ...]
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.watch"):
+    """How often to sample, and whose processes: run id -> pid."""
+
+    hz: float
+    pids: dict[str, int] = {}
+
+
+FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
+ToRun = RunWelcome | Command | Hold | Retire | Error
+FromViewer = ViewerHello | Command | Lease | Fetch | Query | Shutdown
+ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Error
+FromSampler = Devices | Sample
+ToSampler = Watch
+Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

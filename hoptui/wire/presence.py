@@ -1,0 +1,67 @@
+"""Is there a daemon, and if not, start one: the same few lines for the SDK and for every viewer.
+
+Liveness is the lock, never the socket file: a socket file survives a crash, an fcntl lock does not, and a forked child
+that outlives its parent does not keep it (flock would).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hoptui.wire.addresses import Addresses
+
+
+class StartError(Exception):
+    """The daemon could not be started; its text is one sentence."""
+
+
+def daemon_lives(where: Addresses) -> bool:
+    """Whether some process holds the daemon's lock."""
+    try:
+        with where.lock.open("rb+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EACCES)
+    return False
+
+
+def start_daemon(where: Addresses) -> None:
+    """Start a daemon in the background and return once it has detached; the losers of a race leave by themselves.
+
+    The new process is nobody's child: it forks once more and leaves this session, so that it outlives a login and this
+    process never has to reap it.
+
+    Raises:
+        StartError: it could not even start, with the last line it printed.
+    """
+    package = Path(__file__).resolve().parents[2]
+    environment = dict(os.environ)
+    environment["HOPTUI_DIR"] = str(where.directory)
+    environment["HOPTUI_STATE_DIR"] = str(where.state)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(package), os.environ.get("PYTHONPATH", "")))
+    )
+    for name in ("PYTHONSTARTUP", "PYTHONINSPECT", "RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        environment.pop(name, None)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "hoptui.daemon", "--detach"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise StartError(f"the daemon could not be started: {error}") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+        raise StartError(f"the daemon could not be started: {last[0]}")
