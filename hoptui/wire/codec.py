@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
 import msgspec
 
@@ -72,8 +72,7 @@ class _Tag(msgspec.Struct):
 
 
 def _tags(union: object) -> list[str]:
-    members: tuple[type[msgspec.Struct], ...] = getattr(union, "__args__", (union,))
-    return [str(m.__struct_config__.tag) for m in members]
+    return [str(member.__struct_config__.tag) for member in get_args(union) or (union,)]
 
 
 def _check(message: object) -> None:

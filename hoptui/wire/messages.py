@@ -217,12 +217,15 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
-    """Take, renew, release or steal the wheel of a run (exclusive for `seconds`), or renew a pause it holds."""
+    """Take, renew, release or steal the wheel of a run (exclusive for `seconds`), or renew its pause.
+
+    Releasing `knobs` lets the tuner move again what people have set.
+    """
 
     id: int
     run: str
     op: Literal["take", "renew", "release", "steal"]
-    what: Literal["wheel", "pause"] = "wheel"
+    what: Literal["wheel", "pause", "knobs"] = "wheel"
     seconds: float = 15.0
 
 
@@ -246,10 +249,14 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
-    """Past values of a source between two stamps (0: from the first, to the last) in at most `points` buckets."""
+    """Past values of a source between two stamps (0: from the first, to the last) in at most `points` buckets.
+
+    `run` says whose recording to look in for the host's and the GPUs' past (empty: any live run's).
+    """
 
     id: int
     source: str
+    run: str = ""
     names: tuple[str, ...] = ()
     t0: int = 0
     t1: int = 0

@@ -1,0 +1,73 @@
+"""`python -m hoptui.daemon [--detach]`: what the SDK and the viewers start when there is no daemon."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import sys
+
+IDLE_S = 60.0
+
+
+def main() -> int:
+    """Run the daemon; with `--detach`, return at once and go on as nobody's child. A daemon that is there already is no error."""
+    from hoptui.wire.addresses import AddressError, addresses
+
+    unknown = [a for a in sys.argv[1:] if a != "--detach"]
+    if unknown:
+        print(f"hoptui.daemon: unknown option {unknown[0]}", file=sys.stderr)
+        return 2
+    try:
+        where = addresses()
+        idle = _seconds("HOPTUI_IDLE_S", IDLE_S)
+    except (AddressError, ValueError) as error:
+        print(f"hoptui.daemon: {error}", file=sys.stderr)
+        return 1
+    if "--detach" in sys.argv and _detach():
+        return 0
+    from hoptui.daemon.server import Server
+    from hoptui.daemon.sockets import AlreadyRunningError
+
+    handler = logging.handlers.RotatingFileHandler(where.log, maxBytes=1 << 20, backupCount=2)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("hoptui").addHandler(handler)
+    logging.getLogger("hoptui").setLevel(logging.INFO)
+    try:
+        server = Server(where, idle)
+    except AlreadyRunningError:
+        return 0
+    except Exception:
+        logging.getLogger("hoptui.daemon").exception("the daemon could not start")
+        return 1
+    logging.getLogger("hoptui.daemon").info("serving %s (pid %d)", where.directory, os.getpid())
+    try:
+        server.run()
+    except Exception:
+        logging.getLogger("hoptui.daemon").exception("the daemon ends because of a fault of its own")
+        return 1
+    return 0
+
+
+def _seconds(name: str, default: float) -> float:
+    raw = os.environ.get(name)
+    try:
+        return float(raw) if raw else default
+    except ValueError:
+        raise ValueError(f"{name}={raw!r} is no number of seconds") from None
+
+
+def _detach() -> bool:
+    """Fork; True in the parent. The child closes what it inherited, so that whoever started it is not kept waiting."""
+    if os.fork():
+        return True
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""The life of every command, without I/O: who may, in which order, what became of it, and what it did.
+
+Bounds, types, versions and what is already pending are checked in the run, where the knob lives. Here it is decided who
+may speak: the wheel's holder, and people before the tuner. The order of arrival here is the order for everybody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from msgspec import structs
+
+from hoptui.daemon.registry import TrackedRun
+from hoptui.wire.messages import (
+    FINAL,
+    Command,
+    CommandRecord,
+    Lease,
+    LeaseState,
+    Measured,
+    Origin,
+    Outcome,
+    Stage,
+)
+
+KEPT = 2000
+LONGEST_LEASE_S = 60.0
+LONGEST_HOLD_S = 3600.0
+ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
+
+
+class Book:
+    """All commands, by run, in order of arrival. `record` is called with every record that changed."""
+
+    def __init__(self, record: Callable[[CommandRecord], None]) -> None:
+        self._record = record
+        self._runs: dict[str, OrderedDict[str, CommandRecord]] = {}
+        self._commands: dict[str, Command] = {}  # not answered by the run yet, as they will be sent to it
+        self._senders: dict[str, str] = {}  # command id -> viewer
+        self._wheels: dict[str, _Wheel] = {}
+        self._held: set[tuple[str, str]] = set()  # (run, knob) that a person set
+        self._seq = 0
+
+    # commands ----------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, command: Command, run: TrackedRun | None, viewer: str, wall: float, t: int
+    ) -> tuple[Outcome, Command | None]:
+        """A viewer's command: what to answer now, and what to send to the run (None: nothing).
+
+        `command.origin` is who the kernel says it is. A repeated id is answered with its present stage, and sent on
+        again only while the run has not answered.
+        """
+        known = self._known(command.run, command.id)
+        if known is not None:
+            self._senders[command.id] = viewer
+            return outcome_of(known), self._commands.get(command.id)
+        refusal = self._refusal(command, run, viewer, t)
+        record = CommandRecord(
+            id=command.id,
+            run=command.run,
+            epoch=command.epoch,
+            verb=command.verb,
+            knob=command.knob,
+            wanted=command.value,
+            before=_value(run, command.knob) if run else None,
+            origin=command.origin,
+            why=command.why[:300],
+            t=t,
+            wall=wall,
+        )
+        if refusal is not None:
+            code, reason = refusal
+            record = structs.replace(record, stage="rejected", code=code, reason=reason, settled=t)
+            if run is not None:
+                self._put(record)
+            return outcome_of(record), None
+        self._senders[command.id] = viewer
+        command = structs.replace(
+            command, why=record.why, hold_s=min(max(command.hold_s, 1.0), LONGEST_HOLD_S)
+        )
+        self._commands[command.id] = command
+        self._put(record)
+        return outcome_of(record), command
+
+    def outcome(self, run: str, outcome: Outcome, t: int) -> CommandRecord | None:
+        """What the run says became of a command; None where that is no news (a repeat, or a stage already passed)."""
+        known = self._known(run, outcome.id)
+        if known is None or known.stage in FINAL:
+            return None
+        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage]:
+            return None
+        self._commands.pop(outcome.id, None)
+        if outcome.stage == "accepted" and known.verb == "set" and known.origin.kind == "person":
+            self._held.add((run, known.knob))
+        took_effect = outcome.stage in ("applied", "failed", "reverted")
+        return self._put(
+            structs.replace(
+                known,
+                stage=outcome.stage,
+                step=outcome.step if outcome.step is not None else known.step,
+                before=outcome.before if outcome.before is not None else known.before,
+                effective=outcome.effective if took_effect else None,
+                version=outcome.version if took_effect else None,
+                code=outcome.code,
+                reason=outcome.reason,
+                settled=(outcome.t or t) if outcome.stage in FINAL else 0,
+            )
+        )
+
+    def measured(self, record: CommandRecord, measured: Measured) -> CommandRecord:
+        """The effect of an applied command, as far as it is known."""
+        return self._put(structs.replace(self._runs[record.run][record.id], measured=measured))
+
+    def void(self, run: str, why: str, t: int) -> list[CommandRecord]:
+        """The run restarted or ended: nothing that was pending will happen."""
+        voided = []
+        for record in self.of(run):
+            if record.stage not in FINAL:
+                self._commands.pop(record.id, None)
+                voided.append(self._put(structs.replace(record, stage="voided", reason=why, settled=t)))
+        self._held = {(r, knob) for r, knob in self._held if r != run}
+        self._wheels.pop(run, None)
+        return voided
+
+    def unanswered(self, run: str) -> list[Command]:
+        """Commands to send (again) to a run that has just connected."""
+        return [c for c in self._commands.values() if c.run == run]
+
+    def sender(self, command: str) -> str:
+        """The viewer that sent a command last, "" if unknown."""
+        return self._senders.get(command, "")
+
+    def of(self, run: str) -> list[CommandRecord]:
+        """Every command of a run, in order of arrival."""
+        return list(self._runs.get(run, OrderedDict()).values())
+
+    def since(self, seq: int, run: str = "") -> list[CommandRecord]:
+        """The records that changed after `seq`, of one run or of all, oldest change first."""
+        runs: Iterable[OrderedDict[str, CommandRecord]]
+        runs = (self._runs.get(run, OrderedDict()),) if run else self._runs.values()
+        changed = [r for records in runs for r in records.values() if r.seq > seq]
+        return sorted(changed, key=lambda r: r.seq)
+
+    @property
+    def seq(self) -> int:
+        return self._seq
+
+    def restore(self, records: Iterable[CommandRecord]) -> None:
+        """Commands known from a recording; those the book has already are left alone."""
+        for record in records:
+            self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
+            self._seq = max(self._seq, record.seq)
+
+    def number(self, wall: float) -> int:
+        """A sequence number that rises across restarts of the daemon: microseconds of wall time, or one more."""
+        self._seq = max(self._seq + 1, int(wall * 1e6))
+        return self._seq
+
+    def _known(self, run: str, command: str) -> CommandRecord | None:
+        return self._runs.get(run, OrderedDict()).get(command)
+
+    def _put(self, record: CommandRecord) -> CommandRecord:
+        record = structs.replace(record, seq=self.number(record.wall))
+        records = self._runs.setdefault(record.run, OrderedDict())
+        records[record.id] = record
+        while len(records) > KEPT:
+            gone, _ = records.popitem(last=False)
+            self._commands.pop(gone, None)
+            self._senders.pop(gone, None)
+        self._record(record)
+        return record
+
+    def _refusal(
+        self, command: Command, run: TrackedRun | None, viewer: str, t: int
+    ) -> tuple[str, str] | None:
+        if run is None:
+            return "no_such_run", f"no run has the id {command.run!r}"
+        if run.exited:
+            return "no_such_run", f"{run.state.name} has exited ({run.state.exit_reason})"
+        if command.epoch != run.state.epoch:
+            text = f"it was meant for epoch {command.epoch} of {run.state.name}, which is in epoch {run.state.epoch}"
+            return "stale_epoch", text
+        wheel = self._wheels.get(command.run)
+        if wheel is not None and wheel.until > t and wheel.viewer != viewer:
+            return (
+                "lease_held",
+                f"{_name(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more",
+            )
+        if command.origin.kind == "tuner" and (command.run, command.knob) in self._held:
+            return (
+                "held_by_person",
+                f"a person set {command.knob}: the tuner leaves it alone until it is released",
+            )
+        return None
+
+    # leases ------------------------------------------------------------------------------------------------------------
+
+    def lease(self, lease: Lease, viewer: str, who: Origin, t: int) -> tuple[LeaseState, str]:
+        """Take, renew, release or steal the wheel; also the event's text where everybody should know, else ""."""
+        if lease.what == "knobs":
+            self._held = {(run, knob) for run, knob in self._held if run != lease.run}
+            return LeaseState(
+                id=lease.id, run=lease.run, granted=True
+            ), f"{_name(who)} released the knobs to the tuner"
+        wheel = self._wheels.get(lease.run)
+        if wheel is not None and wheel.until <= t:
+            wheel = None
+        mine = wheel is not None and wheel.viewer == viewer
+        if lease.op == "release":
+            if mine:
+                del self._wheels[lease.run]
+            return LeaseState(
+                id=lease.id, run=lease.run, granted=mine
+            ), f"{_name(who)} let go of the wheel" if mine else ""
+        if wheel is not None and not mine and lease.op != "steal":
+            text = f"{_name(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more"
+            return structs.replace(self._lease_state(wheel, lease, t), granted=False, reason=text), ""
+        if lease.op == "renew" and not mine:
+            return LeaseState(id=lease.id, run=lease.run, reason="the wheel was not yours any more"), ""
+        seconds = min(max(lease.seconds, 1.0), LONGEST_LEASE_S)
+        taken = _Wheel(viewer, who, t + int(seconds * 1e9))
+        self._wheels[lease.run] = taken
+        said = ""
+        if wheel is None:
+            said = f"{_name(who)} took the wheel"
+        elif not mine:
+            said = f"{_name(who)} took the wheel from {_name(wheel.holder)}"
+        return self._lease_state(taken, lease, t), said
+
+    def wheel(self, run: str, t: int) -> LeaseState | None:
+        """Who holds the wheel of a run now."""
+        wheel = self._wheels.get(run)
+        if wheel is None or wheel.until <= t:
+            return None
+        return LeaseState(
+            run=run, holder=wheel.holder, viewer=wheel.viewer, left_s=(wheel.until - t) / 1e9, granted=True
+        )
+
+    def _lease_state(self, wheel: _Wheel, lease: Lease, t: int) -> LeaseState:
+        return LeaseState(
+            id=lease.id,
+            run=lease.run,
+            holder=wheel.holder,
+            viewer=wheel.viewer,
+            left_s=(wheel.until - t) / 1e9,
+            granted=True,
+        )
+
+
+class _Wheel:
+    __slots__ = ("holder", "until", "viewer")
+
+    def __init__(self, viewer: str, holder: Origin, until: int) -> None:
+        self.viewer = viewer
+        self.holder = holder
+        self.until = until
+
+
+def outcome_of(record: CommandRecord) -> Outcome:
+    """A record as the answer to whoever sent the command."""
+    return Outcome(
+        id=record.id,
+        stage=record.stage,
+        step=record.step,
+        before=record.before,
+        effective=record.effective,
+        version=record.version,
+        code=record.code,
+        reason=record.reason,
+        t=record.settled or record.t,
+    )
+
+
+def _name(origin: Origin) -> str:
+    if origin.kind == "tuner":
+        return "the tuner"
+    return f"{origin.user} (pid {origin.pid})"
+
+
+def _value(run: TrackedRun, knob: str) -> bool | int | float | str | None:
+    return next((k.value for k in run.state.knobs if k.spec.name == knob), None)

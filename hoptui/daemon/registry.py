@@ -1,0 +1,253 @@
+"""The runs of this node and what is known of each, without I/O: the clock and the evidence are passed in."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from msgspec import structs
+
+from hoptui.wire.columns import Columns
+from hoptui.wire.knobs import KnobState
+from hoptui.wire.messages import (
+    Bye,
+    Declare,
+    LeaseState,
+    Outcome,
+    Pulse,
+    RunHello,
+    RunState,
+    State,
+    Vital,
+)
+
+NO_PULSE_S = 5.0
+"""Without a pulse for so long a run that still exists is `unresponsive`."""
+LEAST_BUSY_S = 3.0
+"""Progress younger than this is never called `busy`, however short the iterations are."""
+
+
+class TrackedRun:
+    """One run: its declared state, and the evidence for its liveness."""
+
+    def __init__(self, state: RunState, *, nonce: str = "", process_started: int = 0) -> None:
+        self.state = state
+        self.nonce = nonce
+        self.process_started = (
+            process_started  # /proc/<pid>/stat start time, so that a reused pid is not taken for it
+        )
+        self.identity: bytes | None = None
+        self.last_t = 0
+        self.last_step = 0
+        self.metrics: dict[str, float] = {}
+        self._iterations: deque[float] = deque(maxlen=31)
+        self._pulse: Pulse | None = None
+        self._pulse_at = -math.inf
+
+    @property
+    def id(self) -> str:
+        return self.state.run
+
+    @property
+    def exited(self) -> bool:
+        return bool(self.state.exit_reason)
+
+    def pulse(self, pulse: Pulse, now: float) -> None:
+        self._pulse = pulse
+        self._pulse_at = now
+
+    def rows(self, columns: Columns) -> None:
+        """Note the newest values; out-of-order rows change nothing."""
+        if not len(columns) or columns.times()[-1] <= self.last_t:
+            return
+        self.last_t = columns.times()[-1]
+        self.last_step = max(self.last_step, columns.steps()[-1])
+        self.metrics.update(columns.last())
+        if "iteration_s" in columns.names:
+            self._iterations.extend(s for s in columns.column("iteration_s") if not math.isnan(s))
+
+    def declare(self, said: Declare | RunHello) -> bool:
+        """Take over what the run says of itself; True if anything changed."""
+        before = self.state
+        self.state = structs.replace(
+            before,
+            knobs=said.knobs,
+            units=said.units,
+            headline=said.headline,
+            can=said.can,
+            gpus=said.gpus,
+            total=said.total,
+        )
+        return self.state != before
+
+    def outcome(self, knob: str, outcome: Outcome, by: str) -> None:
+        """A knob was set, or failed to be: keep the value that was read back."""
+        if outcome.effective is None or outcome.version is None:
+            return
+        self.state = structs.replace(
+            self.state, knobs=tuple(_after(k, knob, outcome, by) for k in self.state.knobs)
+        )
+
+    def exit(self, reason: str, detail: str, wall: float) -> None:
+        self.identity = None
+        self.state = structs.replace(
+            self.state, exit_reason=reason, exit_detail=detail, exited_wall=wall, lease=None
+        )
+
+    def bye(self, bye: Bye, wall: float) -> None:
+        self.exit(bye.reason, bye.detail, wall)
+
+    def lease(self, lease: LeaseState | None) -> None:
+        self.state = structs.replace(self.state, lease=lease)
+
+    def iteration_s(self) -> float | None:
+        """Median seconds of the last iterations; None before the first."""
+        return statistics.median(self._iterations) if self._iterations else None
+
+    def vital(self, now: float) -> Vital:
+        """How it is doing. Three signals, never merged: its pulse, its progress, its process."""
+        pulse = self._pulse
+        age = now - self._pulse_at if pulse is not None else None
+        state, why = self._judge(pulse, age)
+        still = age if age is not None and state != "exited" else 0.0
+        return Vital(
+            state=state,
+            why=why,
+            step=max(self.last_step, pulse.step if pulse else 0),
+            phase=pulse.phase if pulse else "",
+            phase_age_s=pulse.phase_age_s + still if pulse else 0.0,
+            progress_age_s=pulse.progress_age_s + still if pulse else None,
+            pulse_age_s=age,
+            iteration_s=self.iteration_s(),
+            paused_left_s=max(0.0, pulse.paused_left_s - still) if pulse else 0.0,
+            dropped=pulse.dropped if pulse else 0,
+            last_t=self.last_t,
+        )
+
+    def _judge(self, pulse: Pulse | None, age: float | None) -> tuple[State, str]:
+        if self.exited:
+            return "exited", self.state.exit_reason
+        if pulse is None or age is None:
+            return "unresponsive", "no word from it since the daemon started"
+        if age > NO_PULSE_S:
+            return "unresponsive", f"no pulse for {age:.0f} s"
+        if pulse.paused:
+            return "paused", f"goes on by itself in {max(0.0, pulse.paused_left_s - age):.0f} s"
+        progress = pulse.progress_age_s + age
+        typical = self.iteration_s()
+        if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):
+            return "busy", f"in {pulse.phase or 'an iteration'} for {pulse.phase_age_s + age:.0f} s"
+        return "live", ""
+
+
+class Registry:
+    """The runs by id. `version` rises whenever the slow part of any of them changes."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self._runs: dict[str, TrackedRun] = {}
+        self._by_identity: dict[bytes, TrackedRun] = {}
+
+    def __iter__(self) -> Iterator[TrackedRun]:
+        return iter(list(self._runs.values()))
+
+    def get(self, run: str) -> TrackedRun | None:
+        return self._runs.get(run)
+
+    def of(self, identity: bytes) -> TrackedRun | None:
+        """The run at the other end of a connection."""
+        return self._by_identity.get(identity)
+
+    def live(self) -> list[TrackedRun]:
+        return [run for run in self if not run.exited]
+
+    def changed(self) -> None:
+        self.version += 1
+
+    def restore(self, run: TrackedRun) -> None:
+        """A run known from its recording; one that has said hello meanwhile is left alone."""
+        if run.id not in self._runs:
+            self._runs[run.id] = run
+            self.changed()
+
+    def forget(self, runs: Iterable[str]) -> None:
+        for run in runs:
+            if self._runs.pop(run, None) is not None:
+                self.changed()
+
+    def hello(
+        self, identity: bytes, hello: RunHello, wall: float
+    ) -> tuple[TrackedRun, Literal["same", "new", "epoch"]]:
+        """A run connects. "same": this very process is known; "epoch": a restart of a known run; "new": unheard of.
+
+        Raises:
+            DuplicateRunError: another process of this run still lives.
+        """
+        known = self._runs.get(hello.run)
+        kind: Literal["same", "new", "epoch"] = "new"
+        epoch = hello.epoch
+        if known is not None and known.nonce == hello.nonce:
+            kind, epoch = "same", known.state.epoch
+        elif known is not None:
+            if not known.exited:
+                raise DuplicateRunError(
+                    f"run {hello.run} ({known.state.name}) is already live in pid {known.state.pid}"
+                )
+            kind, epoch = "epoch", max(hello.epoch, known.state.epoch + 1)
+        if kind == "same" and known is not None:
+            run = known
+            run.state = structs.replace(run.state, exit_reason="", exit_detail="", exited_wall=0.0)
+            run.declare(hello)
+        else:
+            run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce)
+            self._runs[hello.run] = run
+        self._connect(identity, run)
+        self.changed()
+        return run, kind
+
+    def disconnect(self, run: TrackedRun) -> None:
+        self._by_identity = {i: r for i, r in self._by_identity.items() if r is not run}
+        run.identity = None
+
+    def _connect(self, identity: bytes, run: TrackedRun) -> None:
+        self._by_identity = {i: r for i, r in self._by_identity.items() if r is not run and r.id != run.id}
+        self._by_identity[identity] = run
+        run.identity = identity
+
+
+class DuplicateRunError(Exception):
+    """Two live processes claim one run id; the text is one sentence."""
+
+
+def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
+    return RunState(
+        run=hello.run,
+        name=hello.name,
+        epoch=epoch,
+        pid=hello.pid,
+        started_wall=wall,
+        total=hello.total,
+        knobs=hello.knobs,
+        units=hello.units,
+        headline=hello.headline,
+        can=hello.can,
+        gpus=hello.gpus,
+        rank=hello.rank,
+        world=hello.world,
+        argv=hello.argv,
+    )
+
+
+def _after(state: KnobState, knob: str, outcome: Outcome, by: str) -> KnobState:
+    if state.spec.name != knob or outcome.effective is None or outcome.version is None:
+        return state
+    return structs.replace(
+        state,
+        value=outcome.effective,
+        version=outcome.version,
+        in_effect=not outcome.reason,
+        by=by if outcome.stage == "applied" else state.by,
+    )

@@ -1,0 +1,101 @@
+"""The newest rows of every source in memory, so that live viewers never wait for a disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from hoptui.wire.columns import Columns, concatenate, pack
+
+MAX_ROWS = 8192
+MAX_BYTES = 8 << 20
+
+
+class Ring:
+    """Rows of one source, oldest first, bounded in number and bytes."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.last_t = 0
+        self._parts: deque[Columns] = deque()
+        self._rows = 0
+        self._bytes = 0
+
+    def append(self, columns: Columns) -> Columns:
+        """Keep what is newer than everything here, and return it."""
+        new = columns.after(self.last_t)
+        if len(new):
+            self._parts.append(new)
+            self.last_t = new.times()[-1]
+            self._rows += len(new)
+            self._bytes += _size(new)
+            while len(self._parts) > 1 and (self._rows > MAX_ROWS or self._bytes > MAX_BYTES):
+                gone = self._parts.popleft()
+                self._rows -= len(gone)
+                self._bytes -= _size(gone)
+        return new
+
+    def since(self, t: int, max_rows: int) -> tuple[Columns | None, bool]:
+        """At most `max_rows` rows newer than `t`, oldest first, and whether there are more."""
+        if t >= self.last_t:
+            return None, False
+        found: list[Columns] = []
+        for part in reversed(self._parts):
+            new = part.after(t)
+            if len(new):
+                found.append(new)
+            if len(new) < len(part):
+                break
+        rows = concatenate(self.source, reversed(found))
+        return (rows.slice(0, max_rows), True) if len(rows) > max_rows else (rows, False)
+
+    def parts(self) -> list[Columns]:
+        """Everything here, oldest first; the list is the caller's."""
+        return list(self._parts)
+
+    def newest(self, count: int) -> Columns:
+        """The last `count` rows."""
+        found: list[Columns] = []
+        rows = 0
+        for part in reversed(self._parts):
+            found.append(part)
+            rows += len(part)
+            if rows >= count:
+                break
+        return concatenate(self.source, reversed(found)).slice(-count)
+
+    def last(self) -> Columns | None:
+        """The newest row alone."""
+        return self._parts[-1].slice(-1) if self._parts else None
+
+
+class Rings:
+    """A ring a source."""
+
+    def __init__(self) -> None:
+        self._rings: dict[str, Ring] = {}
+
+    def __iter__(self) -> Iterator[Ring]:
+        return iter(list(self._rings.values()))
+
+    def get(self, source: str) -> Ring | None:
+        return self._rings.get(source)
+
+    def append(self, columns: Columns) -> Columns:
+        """Keep new rows; returns those that were new."""
+        ring = self._rings.get(columns.source)
+        if ring is None:
+            ring = self._rings[columns.source] = Ring(columns.source)
+        return ring.append(columns)
+
+    def forget(self, source: str) -> None:
+        self._rings.pop(source, None)
+
+
+def one_row(source: str, t: int, step: int, values: dict[str, float]) -> Columns:
+    """A single row, for answers that hold newest values."""
+    return pack(source, [(t, step, values)])
+
+
+def _size(columns: Columns) -> int:
+    return (2 + len(columns.names)) * len(columns.t) + 64 * len(columns.names)

@@ -1,0 +1,195 @@
+"""The desk for runs: what each message of a training process means. No I/O; sending is a function passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from hoptui import __version__
+from hoptui.daemon.archive import Found
+from hoptui.daemon.node import Node
+from hoptui.daemon.registry import DuplicateRunError, TrackedRun
+from hoptui.wire import messages
+from hoptui.wire.credentials import Peer
+from hoptui.wire.messages import CommandRecord
+
+
+class Outcomes(Protocol):
+    """Where the outcome of a command goes: to the viewer that sent it."""
+
+    def __call__(self, record: CommandRecord, outcome: messages.Outcome) -> None: ...
+
+
+class RunDesk:
+    """Answers runs. `send` returns False where the run does not take the message."""
+
+    def __init__(self, node: Node, send: Callable[[bytes, messages.ToRun], bool], tell: Outcomes) -> None:
+        self._node = node
+        self._send = send
+        self._tell = tell
+
+    def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
+        """Take in a message; returns the run whose process is to be watched, after a hello."""
+        if isinstance(message, messages.RunHello):
+            return self._hello(identity, peer, message)
+        run = self._node.registry.of(identity)
+        if run is None:
+            self._send(identity, messages.Error(code="hello_first", text="say hello first"))
+            return None
+        match message:
+            case messages.Rows(parts=parts):
+                for part in parts:
+                    if part.source == f"run/{run.id}":
+                        self._node.rows(part)
+            case messages.Pulse():
+                before = run.vital(self._now()).state
+                run.pulse(message, self._now())
+                if run.vital(self._now()).state != before:
+                    self._node.changed()
+            case messages.Outcome():
+                self._outcome(run, message)
+            case messages.Declare():
+                if run.declare(message):
+                    self._node.remember(run)
+                    self._node.touch()
+            case messages.Note():
+                self._node.event(
+                    "note", message.text, run=run.id, step=message.step, level=message.level, t=message.t
+                )
+            case messages.Bye():
+                self.end(run, message.reason, message.detail)
+        return None
+
+    def forward(self, command: messages.Command, run: TrackedRun) -> bool:
+        """Send a command on to its run; False where it does not take it now."""
+        return run.identity is not None and self._send(run.identity, command)
+
+    def hold(self, run: TrackedRun, seconds: float) -> None:
+        """Renew the run's pause."""
+        if run.identity is not None:
+            self._send(run.identity, messages.Hold(seconds=seconds))
+
+    def retire(self) -> None:
+        """Tell every run not to start another daemon."""
+        for run in self._node.registry.live():
+            if run.identity is not None:
+                self._send(run.identity, messages.Retire())
+
+    def end(self, run: TrackedRun, reason: str, detail: str) -> None:
+        """The run is over: by its own word, or because its process is gone."""
+        if run.exited:
+            return
+        node = self._node
+        node.registry.disconnect(run)
+        run.exit(reason, detail, node.clock.wall())
+        for record in node.book.void(run.id, f"the run ended: {reason}", node.clock.t()):
+            self._tell(record, messages.Outcome(id=record.id, stage="voided", reason=record.reason))
+        level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
+        node.event(
+            "exited",
+            f"{reason}{f': {detail}' if detail else ''}",
+            run=run.id,
+            step=run.last_step,
+            level=level,
+        )
+        node.remember(run)
+        node.archive.finish(run.id)
+        node.touch()
+
+    def restore(self, found: Found) -> TrackedRun | None:
+        """A run known from its recording; returned if its process may still live and is to be watched."""
+        node = self._node
+        run = TrackedRun(found.state, nonce=found.nonce, process_started=found.process_started)
+        if found.newest is not None:
+            run.rows(found.newest)
+            node.rings.append(found.newest)
+        node.registry.restore(run)
+        node.book.restore(found.commands)
+        node.restore_events(found.events)
+        if run.exited:
+            return None
+        node.remember(run)
+        return run
+
+    def _hello(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> TrackedRun | None:
+        node = self._node
+        if hello.protocol != messages.PROTOCOL:
+            text = (
+                f"this process speaks version {hello.protocol} of hoptui's protocol, "
+                f"the running daemon ({__version__}) version {messages.PROTOCOL}"
+            )
+            self._send(identity, messages.Error(code="protocol", text=text))
+            return None
+        pid = peer.pid if peer is not None and peer.pid else hello.pid
+        try:
+            run, kind = node.registry.hello(identity, hello, node.clock.wall())
+        except DuplicateRunError as error:
+            self._send(identity, messages.Error(code="duplicate_run", text=str(error)))
+            return None
+        run.state = msgspec.structs.replace(run.state, pid=pid)
+        run.process_started = process_started(pid) or 0
+        run.pulse(
+            messages.Pulse(
+                step=hello.step, phase=hello.phase, paused=hello.paused, paused_left_s=60.0 * hello.paused
+            ),
+            self._now(),
+        )
+        source = f"run/{run.id}"
+        if kind == "epoch":
+            for record in node.book.void(
+                run.id, f"the run restarted (epoch {run.state.epoch})", node.clock.t()
+            ):
+                self._tell(record, messages.Outcome(id=record.id, stage="voided", reason=record.reason))
+        ring = node.rings.get(source)
+        since = max(ring.last_t if ring is not None and kind == "same" else 0, node.archive.flushed(source))
+        node.remember(run)
+        self._send(
+            identity,
+            messages.RunWelcome(
+                protocol=messages.PROTOCOL,
+                pid=node.state().pid,
+                version=__version__,
+                epoch=run.state.epoch,
+                since=since,
+            ),
+        )
+        for command in node.book.unanswered(run.id):
+            self.forward(command, run)
+        match kind:
+            case "new":
+                node.event("started", f"{run.state.name} started (pid {pid})", run=run.id, step=hello.step)
+            case "epoch":
+                text = f"{run.state.name} restarted as epoch {run.state.epoch} (pid {pid})"
+                node.event("restarted", text, run=run.id, step=hello.step, level="warning")
+            case "same":
+                node.event(
+                    "reconnected", f"{run.state.name} is back on the wire", run=run.id, step=hello.step
+                )
+        node.touch()
+        return run
+
+    def _outcome(self, run: TrackedRun, outcome: messages.Outcome) -> None:
+        node = self._node
+        record = node.book.outcome(run.id, outcome, node.clock.t())
+        if record is None:
+            return
+        if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
+            run.outcome(record.knob, outcome, f"{record.origin.user} (pid {record.origin.pid})")
+            node.remember(run)
+            node.touch()
+        self._tell(record, outcome)
+
+    def _now(self) -> float:
+        return self._node.clock.t() / 1e9
+
+
+def process_started(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot (proc(5), field 22 of stat); None if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,83 @@
+"""The daemon's two sockets on the file system: bound under another name and renamed, healed when somebody removes them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import zmq
+
+from hoptui.wire.addresses import Addresses
+from hoptui.wire.codec import MAX_BYTES
+
+ZAP_DOMAIN = b"hoptui"
+
+
+class Doorway:
+    """A ROUTER at a path. The path is never without a socket: a new one is renamed over the old one."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path) -> None:
+        self.path = path
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.router_mandatory = 1  # a peer that is gone or stuck is an error here, not a silent loss
+        self.socket.sndhwm, self.socket.rcvhwm = 64, 256
+        self.socket.maxmsgsize = MAX_BYTES
+        self.socket.zap_domain = ZAP_DOMAIN
+        self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self._inode = 0
+        self.bind()
+
+    def bind(self) -> None:
+        """Bind, under a mask that lets nobody else in, and put the socket in its place."""
+        new = Path(f"{self.path}.new")
+        new.unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            self.socket.bind(f"ipc://{new}")
+        finally:
+            os.umask(mask)
+        new.rename(self.path)
+        self._inode = self.path.stat().st_ino
+
+    def heal(self) -> bool:
+        """Bind again if the path is gone or is not ours any more (a cleaner of /tmp); True if that was needed."""
+        try:
+            if self.path.stat().st_ino == self._inode:
+                return False
+        except OSError:
+            pass
+        self.bind()
+        return True
+
+    def close(self) -> None:
+        """Remove the path if it is still ours."""
+        with suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
+
+
+class Lock:
+    """The daemon's lock: liveness is this, never the socket file. fcntl's, because a forked child must not keep it."""
+
+    def __init__(self, where: Addresses) -> None:
+        self._file = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise AlreadyRunningError from None
+        # systemd-tmpfiles leaves a directory alone that somebody holds a flock on.
+        self._directory = os.open(where.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with suppress(OSError):
+            fcntl.flock(self._directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        os.close(self._directory)
+        os.close(self._file)
+
+
+class AlreadyRunningError(Exception):
+    """Another daemon has the lock."""

@@ -1,0 +1,242 @@
+"""The desk for viewers: they pull, and every one of them gets only what it asks for, when it asks. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hoptui import __version__
+from hoptui.daemon.node import Node
+from hoptui.daemon.runs import RunDesk
+from hoptui.wire import messages
+from hoptui.wire.codec import MAX_BYTES
+from hoptui.wire.columns import Columns
+from hoptui.wire.credentials import Peer
+from hoptui.wire.messages import CommandRecord, Origin
+
+GONE_S = 15.0
+LONGEST_WAIT_S = 10.0
+MOST_ROWS = 4096
+
+
+@dataclass
+class Viewer:
+    """A connection that has said hello."""
+
+    identity: bytes
+    hello: messages.ViewerHello
+    origin: Origin
+    heard: float
+    waiting: messages.Fetch | None = None
+    deadline: float = 0.0
+    follows: bool = False
+    shown: dict[str, tuple[messages.State, str]] = field(default_factory=dict)
+
+
+class ViewerDesk:
+    """Answers viewers. `send` may drop a message for a viewer that does not read: it will ask again."""
+
+    def __init__(
+        self,
+        node: Node,
+        send: Callable[[bytes, messages.ToViewer], bool],
+        forward: RunDesk,
+        shutdown: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._send = send
+        self._runs = forward
+        self._shutdown = shutdown
+        self._viewers: dict[bytes, Viewer] = {}
+        self._by_name: dict[str, bytes] = {}
+
+    @property
+    def count(self) -> int:
+        """Viewers that are there now."""
+        return len(self._viewers)
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody follows rows as they come."""
+        return any(viewer.follows for viewer in self._viewers.values())
+
+    def receive(self, identity: bytes, peer: Peer | None, message: messages.FromViewer) -> None:
+        """Answer a message, now or (a Fetch) when there is something to say."""
+        now = self._now()
+        if isinstance(message, messages.ViewerHello):
+            self._hello(identity, peer, message, now)
+            return
+        viewer = self._viewers.get(identity)
+        if viewer is None:
+            number = 0 if isinstance(message, messages.Command) else message.id
+            self._send(identity, messages.Error(code="hello_first", text="say hello first", id=number))
+            return
+        viewer.heard = now
+        match message:
+            case messages.Fetch():
+                viewer.waiting = message
+                viewer.follows = bool(message.cursors)
+                viewer.deadline = now + min(max(message.wait_s, 0.0), LONGEST_WAIT_S)
+                self._answer(viewer, now)
+            case messages.Query():
+                self._node.query(identity, message)
+            case messages.Command():
+                self._command(viewer, message)
+            case messages.Lease():
+                self._lease(viewer, message)
+            case messages.Shutdown():
+                self._shutdown()
+
+    def tell(self, record: CommandRecord, outcome: messages.Outcome) -> None:
+        """The outcome of a command, to the viewer that sent it."""
+        identity = self._by_name.get(self._node.book.sender(record.id))
+        if identity is not None:
+            self._send(identity, outcome)
+
+    def serve(self) -> None:
+        """Answer the waiting fetches that have something new, or have waited long enough; forget who is gone."""
+        now = self._now()
+        for identity, viewer in list(self._viewers.items()):
+            if viewer.waiting is not None:
+                self._answer(viewer, now)
+            elif now - viewer.heard > GONE_S:
+                self._forget(identity)
+
+    def next_deadline(self) -> float | None:
+        """When the next waiting fetch must be answered, monotonic seconds."""
+        return min((v.deadline for v in self._viewers.values() if v.waiting is not None), default=None)
+
+    def _hello(self, identity: bytes, peer: Peer | None, hello: messages.ViewerHello, now: float) -> None:
+        if hello.protocol != messages.PROTOCOL:
+            text = (
+                f"this hoptui speaks version {hello.protocol} of the protocol, the running daemon ({__version__}) "
+                f"version {messages.PROTOCOL}: 'hoptui daemon stop', then try again (training goes on)"
+            )
+            self._send(identity, messages.Error(code="protocol", text=text))
+            return
+        old = self._by_name.get(hello.viewer)
+        if old is not None and old != identity:
+            self._viewers.pop(old, None)
+        origin = Origin(
+            kind=hello.kind,
+            user=peer.user if peer else "",
+            pid=peer.pid if peer else 0,
+            client=hello.client[:40],
+        )
+        self._viewers[identity] = Viewer(identity, hello, origin, now)
+        self._by_name[hello.viewer] = identity
+        self._count()
+        state = self._node.state()
+        self._send(
+            identity,
+            messages.ViewerWelcome(
+                protocol=messages.PROTOCOL, pid=state.pid, version=__version__, host=state.host
+            ),
+        )
+
+    def _forget(self, identity: bytes) -> None:
+        viewer = self._viewers.pop(identity, None)
+        if viewer is not None and self._by_name.get(viewer.hello.viewer) == identity:
+            del self._by_name[viewer.hello.viewer]
+        self._count()
+
+    def _count(self) -> None:
+        if self._node.viewers != len(self._viewers):
+            self._node.viewers = len(self._viewers)
+            self._node.touch()
+
+    def _command(self, viewer: Viewer, command: messages.Command) -> None:
+        node = self._node
+        run = node.registry.get(command.run)
+        command = msgspec.structs.replace(command, origin=viewer.origin)
+        answer, onward = node.book.submit(
+            command, run, viewer.hello.viewer, node.clock.wall(), node.clock.t()
+        )
+        if onward is not None and run is not None:
+            self._runs.forward(onward, run)
+        self._send(viewer.identity, answer)
+
+    def _lease(self, viewer: Viewer, lease: messages.Lease) -> None:
+        node = self._node
+        run = node.registry.get(lease.run)
+        if run is None or run.exited:
+            text = f"no live run has the id {lease.run!r}"
+            self._send(viewer.identity, messages.Error(code="no_such_run", text=text, id=lease.id))
+            return
+        if lease.what == "pause":
+            if lease.op in ("take", "renew"):
+                self._runs.hold(run, min(max(lease.seconds, 1.0), 3600.0))
+            self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
+            return
+        state, said = node.book.lease(lease, viewer.hello.viewer, viewer.origin, node.clock.t())
+        self._send(viewer.identity, state)
+        if said:
+            node.event("lease", said, run=lease.run)
+            node.touch()
+
+    def _answer(self, viewer: Viewer, now: float) -> None:
+        """Send a Delta if there is anything in it, or if the time is up."""
+        fetch = viewer.waiting
+        if fetch is None:
+            return
+        node = self._node
+        if fetch.latest:
+            columns, more = node.latest(), False
+        else:
+            columns, more = self._columns(fetch)
+        events = tuple(
+            e for e in node.events if e.seq > fetch.events and (not fetch.run or e.run in ("", fetch.run))
+        )
+        commands = tuple(node.book.since(fetch.commands, fetch.run))
+        new_state = fetch.state != node.version
+        vitals = {run.id: run.vital(now) for run in node.registry}
+        shown = {run: (v.state, v.phase if v.state == "busy" else "") for run, v in vitals.items()}
+        moved = shown != viewer.shown
+        if not (
+            columns or events or commands or new_state or moved or fetch.latest or now >= viewer.deadline
+        ):
+            return
+        viewer.shown = shown
+        t = node.clock.t()
+        oldest = min((c.times()[-1] for c in columns if len(c)), default=t)
+        viewer.waiting = None
+        viewer.heard = now
+        self._send(
+            viewer.identity,
+            messages.Delta(
+                id=fetch.id,
+                now=t,
+                state=node.version,
+                node=node.state() if new_state else None,
+                vitals=vitals,
+                columns=columns,
+                events=events[-500:],
+                commands=commands,
+                more=more,
+                behind_ms=(t - oldest) / 1e6 if more else 0.0,
+            ),
+        )
+
+    def _columns(self, fetch: messages.Fetch) -> tuple[tuple[Columns, ...], bool]:
+        limit = max(1, min(fetch.max_rows, MOST_ROWS))
+        found: list[Columns] = []
+        size, more = 0, False
+        for source, cursor in fetch.cursors.items():
+            ring = self._node.rings.get(source)
+            if ring is None:
+                continue
+            rows, held_back = ring.since(cursor, limit)
+            if rows is None:
+                continue
+            size += (len(rows.names) + 2) * (8 * len(rows) + 40)
+            if found and size > MAX_BYTES:
+                more = True
+                break
+            found.append(rows)
+            more = more or held_back
+        return tuple(found), more
+
+    def _now(self) -> float:
+        return self._node.clock.t() / 1e9

@@ -1,0 +1,167 @@
+"""The run's side of the command life cycle, without I/O: what to answer, what is due at the boundary, what was done.
+
+The link thread receives; the training thread takes what is due at its boundary. They share two deques and a claim per
+command, never a lock: claiming pops the one element of a list, which only one of them can do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from hoptui.sdk.knobs import KnobHandle
+from hoptui.wire.knobs import KnobError, check_value, shown
+from hoptui.wire.messages import FINAL, Command, Outcome
+
+REMEMBERED = 4096
+
+
+class Due:
+    """A command waiting for the boundary."""
+
+    __slots__ = ("_claim", "command", "deadline")
+
+    def __init__(self, command: Command, deadline: float | None) -> None:
+        self.command = command
+        self.deadline = deadline
+        self._claim = [True]
+
+    def claim(self) -> bool:
+        """True for the first caller only, in whichever thread."""
+        try:
+            return self._claim.pop()
+        except IndexError:
+            return False
+
+
+class Desk:
+    """Receives commands (link thread) and hands them over (training thread)."""
+
+    def __init__(self, knobs: Mapping[str, KnobHandle[Any]], can: Callable[[], tuple[str, ...]]) -> None:
+        self.epoch = 0
+        self.refusal = ""  # why knobs of this run cannot change at all, in one sentence
+        self.due: deque[Due] = deque()
+        self.done: deque[Outcome] = deque()
+        self._knobs = knobs
+        self._can = can
+        self._seen: OrderedDict[str, Outcome] = OrderedDict()
+        self._pending: dict[str, Due] = {}
+
+    def receive(self, command: Command, now: float, next_step: int) -> list[Outcome]:
+        """Answer a command that came in. A repeated id gets its last answer again and is never taken twice."""
+        if (known := self._seen.get(command.id)) is not None:
+            return [known]
+        problem = self._problem(command)
+        if problem is not None:
+            return [self._remember(msgspec.structs.replace(problem, id=command.id, stage="rejected"))]
+        answers = [Outcome(id=command.id, stage="accepted", step=next_step)]
+        lane = (
+            command.knob if command.verb == "set" else "pause" if command.verb == "resume" else command.verb
+        )
+        older = self._pending.get(lane)
+        if older is not None and older.claim():
+            reason = f"a later command of {who(command)} took its place"
+            answers.append(
+                self._remember(
+                    Outcome(id=older.command.id, stage="superseded", reason=reason, by=who(command))
+                )
+            )
+        due = Due(command, now + command.ttl_s if command.ttl_s > 0 else None)
+        self._pending[lane] = due
+        answers.append(self._remember(Outcome(id=command.id, stage="scheduled", step=next_step)))
+        self.due.append(due)
+        return answers
+
+    def settle(self) -> list[Outcome]:
+        """What the training thread has done since the last call, for the daemon."""
+        finished = []
+        while self.done:
+            outcome = self._remember(self.done.popleft())
+            finished.append(outcome)
+            self._pending = {lane: due for lane, due in self._pending.items() if due.command.id != outcome.id}
+        return finished
+
+    def finals(self) -> list[Outcome]:
+        """The newest final outcomes, for a daemon that may have missed them."""
+        return [o for o in list(self._seen.values())[-64:] if o.stage in FINAL and o.stage != "rejected"]
+
+    def take(self, now: float) -> list[Command]:
+        """The commands to carry out at this boundary, in order of arrival (training thread)."""
+        taken = []
+        for _ in range(len(self.due)):
+            due = self.due.popleft()
+            if not due.claim():
+                continue
+            if due.deadline is not None and now > due.deadline:
+                reason = f"no boundary came within {due.command.ttl_s:g} s"
+                self.done.append(Outcome(id=due.command.id, stage="expired", reason=reason))
+                continue
+            taken.append(due.command)
+        return taken
+
+    def _remember(self, outcome: Outcome) -> Outcome:
+        self._seen[outcome.id] = outcome
+        self._seen.move_to_end(outcome.id)
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        return outcome
+
+    def _problem(self, command: Command) -> Outcome | None:
+        if command.epoch != self.epoch:
+            text = f"it was meant for epoch {command.epoch} of this run, which is in epoch {self.epoch}"
+            return Outcome(id="", stage="rejected", code="stale_epoch", reason=text)
+        if command.verb == "checkpoint" and "checkpoint" not in self._can():
+            text = "this run has no checkpoint handler (run.on_checkpoint)"
+            return Outcome(id="", stage="rejected", code="unsupported", reason=text)
+        if command.verb != "set":
+            return None
+        if self.refusal:
+            return Outcome(id="", stage="rejected", code="unsupported", reason=self.refusal)
+        knob = self._knobs.get(command.knob)
+        if knob is None:
+            return Outcome(id="", stage="rejected", code="unknown_knob", reason=self._unknown(command.knob))
+        try:
+            check_value(knob.spec, command.value)
+        except KnobError as error:
+            code = "out_of_range" if "out of bounds" in str(error) else "bad_type"
+            return Outcome(id="", stage="rejected", code=code, reason=str(error))
+        if command.expect_version is not None and command.expect_version != knob.version:
+            by = knob.by or "the run itself"
+            text = f"{knob.name} is {shown(knob.value)} since version {knob.version}, set by {by}"
+            return Outcome(
+                id="",
+                stage="rejected",
+                code="version_conflict",
+                reason=text,
+                by=by,
+                version=knob.version,
+                effective=knob.value,
+            )
+        return self._conflict(command)
+
+    def _conflict(self, command: Command) -> Outcome | None:
+        older = self._pending.get(command.knob)
+        if command.expect_version is None or older is None or older.command.origin == command.origin:
+            return None
+        first = older.command
+        text = f"{who(first)} was first: {first.knob} → {shown(first.value)} is already scheduled"
+        return Outcome(id="", stage="rejected", code="pending_conflict", reason=text, by=who(first))
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._knobs, n=2)
+        hint = (
+            f"; did you mean {' or '.join(near)}?" if near else f"; it has {', '.join(self._knobs) or 'none'}"
+        )
+        return f"this run has no knob {name!r}{hint}"
+
+
+def who(command: Command) -> str:
+    """The author of a command in a few words."""
+    origin = command.origin
+    if origin.kind == "tuner":
+        return "the tuner"
+    return f"{origin.user or 'somebody'} (pid {origin.pid})" if origin.pid else origin.user or "somebody"

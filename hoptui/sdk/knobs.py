@@ -1,0 +1,158 @@
+"""Declaring a knob, and the handle through which the training loop reads its value."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from hoptui.wire import knobs as wire
+from hoptui.wire.knobs import Cost, Effect, Kind, KnobError, KnobSpec, KnobState, KnobValue, Scale
+
+T = TypeVar("T", bound=KnobValue)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A declaration for `Annotated[int, Knob(1, 64, effect="speed")]` on a config dataclass.
+
+    The same declaration gives the command-line option its bounds and the running job its live knob. The fields are
+    those of `Run.knob`.
+    """
+
+    min: int | float | None = None
+    max: int | float | None = None
+    choices: tuple[KnobValue, ...] = ()
+    scale: Scale = "linear"
+    effect: Effect = "learning"
+    cost: Cost = "free"
+    keeps: str = ""
+    unit: str = ""
+    description: str = ""
+
+    def spec(self, name: str, default: KnobValue, kind: Kind | None = None) -> KnobSpec:
+        """The declaration as it travels.
+
+        Raises:
+            KnobError: see `hoptui.wire.knobs.check_spec`.
+        """
+        kind = kind or wire.kind_of(default)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        spec = KnobSpec(
+            name=name, kind=kind, default=float(default) if kind == "float" else default, **fields
+        )
+        wire.check_spec(spec)
+        return spec
+
+    def check(self, name: str, value: KnobValue) -> KnobValue:
+        """`value` as the knob's type.
+
+        Raises:
+            ValueError: wrong type, NaN, or out of bounds; the text is one sentence that names the knob.
+        """
+        kind = wire.kind_of(value)
+        if kind == "int" and any(isinstance(bound, float) for bound in (self.min, self.max)):
+            kind = "float"
+        bare = KnobSpec(
+            name=name,
+            kind=kind,
+            default=value,
+            min=self.min,
+            max=self.max,
+            choices=self.choices,
+            scale=self.scale,
+        )
+        return wire.check_value(bare, value)
+
+
+class KnobHandle(Generic[T]):
+    """A declared knob. The training loop reads `value`; only the boundary changes it."""
+
+    __slots__ = ("_apply", "_read", "by", "in_effect", "spec", "value", "version")
+
+    def __init__(
+        self,
+        spec: KnobSpec,
+        value: T,
+        apply: Callable[[Any], object] | None = None,
+        read: Callable[[], Any] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.value = value
+        self.version = 0
+        self.by = ""
+        self.in_effect = True
+        self._apply = apply
+        self._read = read
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def state(self) -> KnobState:
+        """The knob as it travels, with the value in effect."""
+        return KnobState(
+            spec=self.spec, value=self.value, version=self.version, in_effect=self.in_effect, by=self.by
+        )
+
+    def set(self, wanted: KnobValue, by: str) -> None:
+        """Apply a checked value and read back what is in effect. Only the boundary calls this.
+
+        Raises:
+            SetterError: the setter or the reader raised; the old value is in effect again, or the text says that not.
+        """
+        before = self.value
+        try:
+            self._put(wanted)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            try:
+                self._put(before)
+            except Exception as second:
+                self.in_effect = False
+                reason += f"; setting the old value back raised {type(second).__name__}: {second}"
+            raise SetterError(f"{self.name} could not be set to {wire.shown(wanted)}: {reason}") from error
+        self.version += 1
+        self.by = by
+
+    def refresh(self) -> None:
+        """Read back the value that is in effect at declaration; a reader that raises leaves the declared value."""
+        if self._read is not None:
+            self.value, self.in_effect = self._checked(self._read(), self.value)
+
+    def _put(self, wanted: KnobValue) -> None:
+        if self._apply is not None:
+            self._apply(wanted)
+        effective = wanted if self._read is None else self._read()
+        self.value, self.in_effect = self._checked(effective, wanted)
+
+    def _checked(self, effective: object, wanted: KnobValue) -> tuple[T, bool]:
+        if self.spec.kind == "float" and hasattr(effective, "__float__"):
+            effective = float(effective)
+        elif self.spec.kind == "int" and hasattr(effective, "__index__") and not isinstance(effective, bool):
+            effective = effective.__index__()
+        if wire.kind_of(effective) != self.spec.kind:
+            raise KnobError(f"{self.name} reads back {wire.shown(effective)}, which is no {self.spec.kind}")
+        same = effective == wanted
+        if isinstance(effective, float) and isinstance(wanted, int | float):
+            same = abs(effective - wanted) <= 1e-6 * max(abs(effective), abs(wanted))
+        return cast(T, effective), same
+
+
+class SetterError(Exception):
+    """A knob that could not be set; its text is one sentence."""
+
+
+def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:
+    """The fields of a dataclass instance that are declared as knobs: name, declaration, kind."""
+    kinds: dict[type, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
+    hints = typing.get_type_hints(type(config), include_extras=True)
+    for field in dataclasses.fields(cast(Any, config)):
+        for extra in getattr(hints[field.name], "__metadata__", ()):
+            if isinstance(extra, Knob):
+                base = typing.get_args(hints[field.name])[0]
+                if typing.get_origin(base) is Literal:
+                    base = type(typing.get_args(base)[0])
+                yield field.name, extra, kinds.get(base) or wire.kind_of(getattr(config, field.name))

@@ -1,0 +1,368 @@
+"""The link: one daemon thread that owns the run's only socket and does all of its talking.
+
+It starts or finds the daemon, says hello, sends rows, pulses and outcomes, and receives commands. What goes wrong here
+stays here: after five errors in a row the link switches itself off with one log line, and training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoptui.sdk import fork
+from hoptui.sdk.values import Entry, plain_name
+from hoptui.wire import codec, messages, presence
+from hoptui.wire.addresses import AddressError, Addresses, addresses
+from hoptui.wire.columns import Columns, pack
+
+if TYPE_CHECKING:
+    from hoptui.sdk.run import Run
+
+log = logging.getLogger("hoptui")
+
+ROWS_EVERY_S = 0.1  # at most ten messages of rows a second, however fast the loop is
+PULSE_EVERY_S = 1.0
+RESEND_S = 30.0  # rows younger than this can be sent again to a daemon that lost them
+RESEND_ROWS = 4096
+MESSAGE_BYTES = 256 << 10
+ERRORS_IN_A_ROW = 5
+START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
+CLOSE_S = 1.0
+
+
+class LinkThread:
+    """Owns the socket; everything public is safe to call from the training thread."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._source = f"run/{run.id}"
+        self._thread = threading.Thread(target=self._main, name="hoptui-link", daemon=True)
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_out.setblocking(False)
+        self._wake_in.setblocking(False)
+        self._closing: messages.Bye | None = None
+        self._welcomed = False
+        self._retired = False
+        self._declared = 0
+        self._appended = 0
+        self.dropped = 0
+        self._recent: deque[Columns] = deque()
+        self._unsent: deque[Columns] = deque()
+        self._next_pulse = self._next_rows = self._next_start = 0.0
+        self._starts = 0
+        self._warned = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something must go out at once."""
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"!")
+
+    def close(self, reason: Any, detail: str) -> None:
+        """Send the rest and a Bye; give up after a second (the thread is a daemon)."""
+        self._closing = messages.Bye(reason=reason, detail=detail)
+        self.wake()
+        self._thread.join(CLOSE_S)
+
+    # in the thread -----------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            where = addresses()
+        except AddressError as error:
+            self._off(str(error))
+            return
+        try:
+            import zmq
+
+            fork.close_in_children(where.directory)
+            context = zmq.Context()
+            context.linger = 0
+        except Exception as error:
+            self._off(f"{type(error).__name__}: {error}")
+            return
+        sock = context.socket(zmq.DEALER)
+        sock.immediate = True  # nothing is queued for a daemon that is not there
+        sock.sndhwm, sock.rcvhwm = 64, 256
+        sock.reconnect_ivl, sock.reconnect_ivl_max = 100, 1000
+        sock.maxmsgsize = codec.MAX_BYTES
+        errors = 0
+        try:
+            sock.connect(f"ipc://{where.runs}")
+            poller = zmq.Poller()
+            poller.register(sock, zmq.POLLIN)
+            poller.register(self._wake_in, zmq.POLLIN)
+            self._hello(sock, zmq)
+            while self._run.alive and self._closing is None:
+                try:
+                    self._turn(sock, poller, where, zmq)
+                    errors = 0
+                except Exception as error:
+                    errors += 1
+                    log.debug("hoptui link: %s: %s", type(error).__name__, error)
+                    if errors >= ERRORS_IN_A_ROW:
+                        self._off(f"{type(error).__name__}: {error}")
+                        break
+            if self._run.alive:
+                self._farewell(sock, zmq)
+        finally:
+            context.destroy(linger=200)
+
+    def _off(self, reason: str) -> None:
+        log.warning("hoptui is off in this run: %s. Training goes on.", reason)
+        self._run.abandon()
+        self._run.wake()
+
+    def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
+        ready = dict(poller.poll(self._wait_ms()))
+        if ready.get(self._wake_in.fileno()):
+            with contextlib.suppress(OSError):
+                self._wake_in.recv(4096)
+        if ready.get(sock):
+            for _ in range(64):
+                try:
+                    frames = sock.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                self._receive(frames, sock, zmq)
+        self._speak(sock, zmq, where)
+
+    def _wait_ms(self) -> int:
+        now = time.monotonic()
+        until = self._next_pulse
+        if self._unsent or self._run.appended != self._appended:
+            until = min(until, self._next_rows)
+        return max(0, min(1000, int((until - now) * 1000) + 1))
+
+    def _speak(self, sock: Any, zmq: Any, where: Addresses) -> None:
+        run, now = self._run, time.monotonic()
+        if now >= self._next_rows:
+            self._next_rows = now + ROWS_EVERY_S
+            self._collect()
+        if now >= self._next_pulse:
+            self._next_pulse = now + PULSE_EVERY_S
+            if self._welcomed:
+                if not self._send(sock, zmq, self._pulse(now)):
+                    self._welcomed = False
+            elif not self._hello(sock, zmq):
+                self._ensure_daemon(where, now)
+        if not self._welcomed:
+            return
+        if run.declared != self._declared:
+            self._declared = run.declared
+            self._send(sock, zmq, self._declare())
+        for outcome in run.desk.settle():
+            self._send(sock, zmq, outcome)
+        while run.notes and self._send(sock, zmq, run.notes[0]):
+            run.notes.popleft()
+        self._send_rows(sock, zmq)
+
+    def _send(self, sock: Any, zmq: Any, message: messages.FromRun) -> bool:
+        try:
+            sock.send(codec.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _receive(self, frames: list[bytes], sock: Any, zmq: Any) -> None:
+        run = self._run
+        try:
+            message = codec.to_run(frames)
+        except codec.WireError as error:
+            log.debug("hoptui link: %s", error)
+            return
+        match message:
+            case messages.RunWelcome():
+                self._welcome(message, sock, zmq)
+            case messages.Command():
+                # One more than the iteration in progress; at a pause the boundary is now.
+                step = run.step if run.paused_until else run.step + 1
+                for outcome in run.desk.receive(message, time.monotonic(), step):
+                    self._send(sock, zmq, outcome)
+                run.wake()
+            case messages.Hold(seconds=seconds):
+                run.hold(seconds)
+            case messages.Retire():
+                self._retired = True
+            case messages.Error(code="hello_first"):
+                self._welcomed = False
+                self._hello(sock, zmq)
+            case messages.Error(code="duplicate_run", text=text):
+                log.warning("hoptui: %s; this process goes on as a run of its own", text)
+                self._rename()
+                self._hello(sock, zmq)
+            case messages.Error(code="protocol", text=text):
+                self._off(text)
+
+    def _hello(self, sock: Any, zmq: Any) -> bool:
+        run = self._run
+        self._declared = run.declared
+        declared = self._declare()
+        return self._send(
+            sock,
+            zmq,
+            messages.RunHello(
+                protocol=messages.PROTOCOL,
+                run=run.id,
+                name=plain_name(run.name),
+                epoch=run.epoch,
+                nonce=run.nonce,
+                pid=os.getpid(),
+                started=run.started,
+                step=run.step,
+                total=declared.total,
+                phase=run.phases.current,
+                paused=bool(run.paused_until),
+                knobs=declared.knobs,
+                units=declared.units,
+                headline=declared.headline,
+                can=declared.can,
+                gpus=declared.gpus,
+                rank=run.rank,
+                world=run.world,
+                argv=_command_line(),
+            ),
+        )
+
+    def _declare(self) -> messages.Declare:
+        run = self._run
+        return messages.Declare(
+            knobs=tuple(handle.state() for handle in list(run.knob_handles.values())),
+            units={plain_name(k): plain_name(v) for k, v in list(run.units.items())},
+            headline=plain_name(run.headline),
+            can=run.can(),
+            gpus=run.gpu_uuids,
+            total=run.total,
+        )
+
+    def _welcome(self, message: messages.RunWelcome, sock: Any, zmq: Any) -> None:
+        run = self._run
+        run.epoch = run.desk.epoch = message.epoch
+        self._welcomed = True
+        self._retired = False
+        self._starts = 0
+        lost = [part for columns in self._recent if len(part := columns.after(message.since))]
+        waiting = {id(part) for part in self._unsent}
+        self._unsent = deque(part for part in lost if id(part) not in waiting)
+        for outcome in run.desk.finals():
+            self._send(sock, zmq, outcome)
+
+    def _rename(self) -> None:
+        from hoptui.sdk.run import new_id
+
+        self._run.id = new_id()
+        self._source = f"run/{self._run.id}"
+        self._recent.clear()
+        self._unsent.clear()
+
+    def _pulse(self, now: float) -> messages.Pulse:
+        run = self._run
+        until = run.paused_until
+        return messages.Pulse(
+            step=run.step,
+            phase=run.phases.current,
+            progress_age_s=max(0.0, now - run.progress),
+            phase_age_s=max(0.0, now - run.phases.since),
+            paused=bool(until),
+            paused_left_s=max(0.0, until - now) if until else 0.0,
+            dropped=self.dropped,
+            bad_values=run.settler.bad,
+        )
+
+    # rows --------------------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Move the rows that the training thread left into columns, and forget the ones too old to send again."""
+        entries = self._run.entries
+        taken: list[Entry] = []
+        while entries and len(taken) < 1024:
+            taken.append(entries.popleft())
+        left = len(entries)
+        gone = self._run.appended - left  # taken before, now, or pushed out by newer ones
+        self.dropped += max(0, gone - self._appended - len(taken))
+        self._appended = gone
+        for part in _packed(self._source, taken):
+            self._recent.append(part)
+            self._unsent.append(part)
+        horizon = time.monotonic_ns() - int(RESEND_S * 1e9)
+        rows = sum(map(len, self._recent))
+        while self._recent and (self._recent[0].times()[-1] < horizon or rows > RESEND_ROWS):
+            oldest = self._recent.popleft()
+            rows -= len(oldest)
+            if self._unsent and self._unsent[0] is oldest:
+                self._unsent.popleft()
+                self.dropped += len(oldest)
+
+    def _send_rows(self, sock: Any, zmq: Any) -> None:
+        while self._unsent:
+            batch: list[Columns] = []
+            size = 0
+            for part in self._unsent:
+                size += len(part) * 8 * (len(part.names) + 2) + 40 * len(part.names)
+                if batch and size > MESSAGE_BYTES:
+                    break
+                batch.append(part)
+            if not self._send(sock, zmq, messages.Rows(parts=tuple(batch))):
+                return
+            for _ in batch:
+                self._unsent.popleft()
+
+    # the daemon --------------------------------------------------------------------------------------------------------
+
+    def _ensure_daemon(self, where: Addresses, now: float) -> None:
+        if self._retired or now < self._next_start or presence.daemon_lives(where):
+            return
+        self._next_start = now + START_AGAIN_S[min(self._starts, len(START_AGAIN_S) - 1)]
+        self._starts += 1
+        try:
+            presence.start_daemon(where)
+        except presence.StartError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning("hoptui: %s. Training goes on without it.", error)
+        self._next_pulse = time.monotonic() + 0.1
+
+    def _farewell(self, sock: Any, zmq: Any) -> None:
+        self._collect()
+        if self._welcomed:
+            for outcome in self._run.desk.settle():
+                self._send(sock, zmq, outcome)
+            while self._run.notes and self._send(sock, zmq, self._run.notes[0]):
+                self._run.notes.popleft()
+            self._send_rows(sock, zmq)
+            if self._closing is not None:
+                self._send(sock, zmq, self._closing)
+
+
+def _packed(source: str, entries: list[Entry]) -> list[Columns]:
+    """Columns of at most 256 rows, so that one never grows past a message."""
+    plain = [
+        (
+            t,
+            step,
+            values
+            if all(type(n) is str and len(n) <= 100 and n.isascii() for n in values)
+            else _plain(values),
+        )
+        for t, step, values in entries
+    ]
+    return [pack(source, plain[i : i + 256]) for i in range(0, len(plain), 256)]
+
+
+def _plain(values: dict[str, float]) -> dict[str, float]:
+    return {plain_name(name): value for name, value in values.items()}
+
+
+def _command_line() -> str:
+    """The command line of this process, for people."""
+    return plain_name(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:300]) if sys.argv else ""

@@ -1,0 +1,468 @@
+"""`connect()` and `Run`: what a training script holds. Every call returns at once and none of them raises."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from msgspec import structs
+
+from hoptui.sdk.desk import Desk, who
+from hoptui.sdk.knobs import Knob, KnobHandle, SetterError, annotated
+from hoptui.sdk.phases import Phase, Phases
+from hoptui.sdk.values import Entry, Settler
+from hoptui.wire.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale, check_value
+from hoptui.wire.messages import Command, Note, Outcome
+
+log = logging.getLogger("hoptui")
+T = TypeVar("T", bool, int, float, str)
+V = TypeVar("V", bound=KnobValue)
+
+ROWS_KEPT = 4096
+COUNTS = ("env_steps", "tokens", "samples")
+"""Metrics that count the work of one iteration: each gives a rate, `<name>_per_s`."""
+
+
+def connect(name: str, *, total: int | None = None, resume: Mapping[str, Any] | None = None) -> Run:
+    """The run of this process, visible to `hoptui` on this node. Starts or finds the daemon in the background.
+
+    `total` is the number of iterations planned. `resume` is the `state_dict()` of an earlier process of the same run:
+    this one is then its next epoch instead of a new run. With `HOPTUI=off`, in ranks other than 0, and where no daemon
+    can be started, the same object comes back and does nothing but hold the knobs.
+    """
+    return Run(name, total=total, resume=resume)
+
+
+class Run:
+    """One training job as seen from its own process."""
+
+    def __init__(
+        self, name: str, *, total: int | None = None, resume: Mapping[str, Any] | None = None
+    ) -> None:
+        resume = resume or {}
+        self.name = str(name)[:100] or "run"
+        self.id = str(resume.get("run") or new_id())
+        self.epoch = int(resume.get("epoch", 0)) + 1
+        self.nonce = secrets.token_hex(8)
+        self.total = total
+        self.started = time.monotonic_ns()
+        self.knob_handles: dict[str, KnobHandle[Any]] = {}
+        self.units: dict[str, str] = {}
+        self.headline = ""
+        self.gpu_uuids: tuple[str, ...] = ()
+        self.rank, self.world = _ranks()
+        self.desk = Desk(self.knob_handles, self.can)
+        self.desk.epoch = self.epoch
+        if self.world > 1:
+            self.desk.refusal = f"this run has {self.world} ranks, and one rank alone must not change a knob"
+        # What the link thread takes away; bounded, the oldest goes first.
+        self.entries: deque[Entry] = deque(maxlen=ROWS_KEPT)
+        self.notes: deque[Note] = deque(maxlen=256)
+        self.appended = 0
+        self.declared = 0
+        self.step = 0
+        self.phases = Phases()
+        self.settler = Settler()
+        self.progress = time.monotonic()
+        self.paused_until = 0.0
+        self.stopping = False
+        self.applied = int(resume.get("commands", 0))
+        self.alive = True
+        self._stop_by = ""
+        self._resume_now = threading.Event()
+        self._checkpoint: Callable[[], object] | None = None
+        self._row: dict[str, float] | None = None
+        self._last_t = 0
+        self._iteration_start = 0.0
+        self._closed = False
+        self._link = _start_link(self)
+
+    # declarations ------------------------------------------------------------------------------------------------------
+
+    def knob(
+        self,
+        name: str,
+        default: T,
+        *,
+        min: int | float | None = None,
+        max: int | float | None = None,
+        choices: Sequence[T] = (),
+        scale: Scale = "linear",
+        effect: Effect = "learning",
+        cost: Cost = "free",
+        keeps: str = "",
+        unit: str = "",
+        description: str = "",
+        apply: Callable[[Any], object] | None = None,
+        read: Callable[[], Any] | None = None,
+    ) -> KnobHandle[T]:
+        """Declare a knob; the loop reads `handle.value`, which only changes at a boundary.
+
+        `apply(value)` puts a new value into effect and may raise: the command then fails and the old value is set
+        back. `read()` returns the value that is in effect; without it that is the value applied last. A declaration
+        that contradicts itself is logged and gives a handle that no one can change.
+        """
+        declaration = Knob(min, max, tuple(choices), scale, effect, cost, keeps, unit, description)
+        try:
+            spec = declaration.spec(name, default)
+        except KnobError as error:
+            log.warning("hoptui: %s; this knob will not be live", error)
+            return KnobHandle(KnobSpec(name=str(name), kind="str", default=""), default)
+        return self._declare(KnobHandle(spec, default, apply, read))
+
+    def knobs(
+        self,
+        config: object,
+        *,
+        apply: Mapping[str, Callable[[Any], object]] | None = None,
+        read: Mapping[str, Callable[[], Any]] | None = None,
+    ) -> dict[str, KnobHandle[Any]]:
+        """Declare every field of a dataclass instance that is `Annotated[..., hoptui.Knob(...)]`.
+
+        Applying a value sets the field and then calls `apply[name](value)`; without `read[name]` the field is read.
+        """
+        handles = {}
+        for name, declaration, kind in annotated(config):
+            try:
+                spec = declaration.spec(name, getattr(config, name), kind)
+            except KnobError as error:
+                log.warning("hoptui: %s; this knob will not be live", error)
+                continue
+            after = (apply or {}).get(name)
+            reader = (read or {}).get(name)
+            handle = KnobHandle(
+                spec, spec.default, _field_setter(config, name, after), reader or _field_reader(config, name)
+            )
+            handles[name] = self._declare(handle)
+        return handles
+
+    def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
+        """Say a metric's unit, and whether it is the one that stands for throughput."""
+        self.units[name] = unit
+        if headline:
+            self.headline = name
+        self.declared += 1
+
+    def gpus(self, uuids: Sequence[str]) -> None:
+        """The GPUs that this process uses, as NVML writes their UUIDs (`GPU-…`)."""
+        self.gpu_uuids = tuple(map(str, uuids))
+        self.declared += 1
+
+    def on_checkpoint(self, save: Callable[[], object]) -> None:
+        """`save()` is called at a boundary when somebody asks for a checkpoint; it may return the path it wrote."""
+        self._checkpoint = save
+        self.declared += 1
+
+    def can(self) -> tuple[str, ...]:
+        """The commands that this run carries out."""
+        always = ("set", "pause", "resume", "stop")
+        return (*always, "checkpoint") if self._checkpoint else always
+
+    # the loop ----------------------------------------------------------------------------------------------------------
+
+    def iterations(self, total: int | None = None, *, start: int = 0) -> Iterator[int]:
+        """`range(start, total)` with a boundary before every turn; ends early when a stop was asked for.
+
+        `total` None goes on until a stop. The run's total becomes `total` if it was not said before.
+        """
+        if self.total is None and total is not None:
+            self.total = total
+            self.declared += 1
+        step = start
+        while total is None or step < total:
+            if not self.boundary(step):
+                return
+            yield step
+            step += 1
+        self._end_iteration()
+
+    def boundary(self, step: int | None = None) -> bool:
+        """Between two iterations: close the last one's row, carry out what is due, wait while paused.
+
+        Returns False when a stop was asked for. `step` is the iteration about to begin (default: one more than the
+        last). Costs a few microseconds when nothing is due.
+        """
+        self._end_iteration()
+        if step is not None:
+            self.step = step
+        elif self._iteration_start:
+            self.step += 1
+        self.progress = time.monotonic()
+        if not self.alive:
+            return not self.stopping
+        if self.desk.due:
+            self._carry_out()
+        if self.paused_until:
+            self._wait_while_paused()
+        self._row = {}
+        self.progress = self._iteration_start = time.monotonic()
+        return not self.stopping
+
+    def phase(self, name: str) -> Phase:
+        """`with run.phase("rollout"):`; phases nest, and `rollout/env` is a part of `rollout`.
+
+        It reads the host's clock: for work that the GPU does later, measure with events and use `phase_seconds`.
+        """
+        return Phase(self.phases, name)
+
+    def phase_seconds(self, path: str, seconds: float) -> None:
+        """Add to this iteration a phase that was timed by other means, e.g. CUDA events read one iteration late."""
+        self.phases.add(path, float(seconds))
+
+    def log(self, values: Mapping[str, Any] | None = None, /, **metrics: Any) -> None:
+        """Metrics of this iteration: Python numbers, numpy scalars, 0-d tensors. What is no number is counted, not raised.
+
+        `env_steps`, `tokens` and `samples` count the iteration's work: with the iteration's time they give
+        `<name>_per_s`. Outside of a loop that passes boundaries each call is a row of its own. Typically 5 µs for 40
+        metrics (`benchmarks/log_cost.py`).
+        """
+        if not self.alive:
+            return
+        if values:
+            metrics = {**values, **metrics}
+        row = self._row
+        if row is not None:
+            row.update(self.settler.settle(self._last_t, self.step, metrics))
+        else:
+            t = self._stamp()
+            self._append(t, self.settler.settle(t, self.step, metrics))
+
+    def event(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
+        """A line on the time axis."""
+        if self.alive:
+            self.notes.append(
+                Note(t=time.monotonic_ns(), step=self.step, text=_travelling(text)[:500], level=level)
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint should hold so that the next process can be the next epoch of this run."""
+        return {
+            "run": self.id,
+            "epoch": self.epoch,
+            "knobs": {name: handle.value for name, handle in self.knob_handles.items()},
+            "commands": self.applied,
+        }
+
+    # the end -----------------------------------------------------------------------------------------------------------
+
+    def close(
+        self, reason: Literal["finished", "stopped", "exception"] | None = None, detail: str = ""
+    ) -> None:
+        """Send what is left and say why the run ends; returns within a second and a half. Called at exit by itself."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_iteration()
+        if reason is None:
+            error = getattr(sys, "last_value", None)
+            reason = "exception" if error is not None else "stopped" if self.stopping else "finished"
+            if error is not None:
+                detail = detail or f"{type(error).__name__}: {error}"
+        if self.stopping and not detail:
+            detail = f"stopped by {self._stop_by}" if self._stop_by else ""
+        if self._link is not None and self.alive:
+            self._link.close(reason, _travelling(detail)[:500])
+        self.alive = False
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            self.close()
+        elif isinstance(error, KeyboardInterrupt):
+            self.close("stopped", "interrupted from the keyboard")
+        else:
+            self.close("exception", f"{type(error).__name__}: {error}")
+
+    def abandon(self) -> None:
+        """Do nothing any more, keep everything as it is: in a forked child, or after the link gave up."""
+        self.alive = False
+        self.paused_until = 0.0
+
+    # called by the link thread -----------------------------------------------------------------------------------------
+
+    def hold(self, seconds: float) -> None:
+        """The pause lease is renewed."""
+        if self.paused_until:
+            self.paused_until = time.monotonic() + seconds
+
+    def wake(self) -> None:
+        """Something is due: a paused loop looks at once."""
+        self._resume_now.set()
+
+    # inside ------------------------------------------------------------------------------------------------------------
+
+    def _declare(self, handle: KnobHandle[V]) -> KnobHandle[V]:
+        try:
+            handle.refresh()
+        except Exception as error:
+            log.warning("hoptui: reading %s back raised %s; its declared value is shown", handle.name, error)
+        self.knob_handles[handle.name] = handle
+        self.declared += 1
+        return handle
+
+    def _end_iteration(self) -> None:
+        row = self._row
+        if row is None:
+            return
+        self._row = None
+        seconds = time.monotonic() - self._iteration_start
+        row["iteration_s"] = seconds
+        for path, spent in self.phases.take().items():
+            row[f"phase/{path}"] = spent
+        if seconds > 0:
+            for name in COUNTS:
+                if name in row:
+                    row[f"{name}_per_s"] = row[name] / seconds
+        if self.alive:
+            self._append(self._stamp(), row)
+
+    def _append(self, t: int, row: dict[str, float]) -> None:
+        for entry in self.settler.late():
+            self.entries.append((t, entry[1], entry[2]))
+            self.appended += 1
+            t = self._stamp()
+        self.entries.append((t, self.step, row))
+        self.appended += 1
+
+    def _stamp(self) -> int:
+        """Monotonic nanoseconds that rise with every row."""
+        self._last_t = max(time.monotonic_ns(), self._last_t + 1)
+        return self._last_t
+
+    def _carry_out(self) -> None:
+        for command in self.desk.take(time.monotonic()):
+            try:
+                outcome = self._do(command)
+            except Exception as error:  # a fault of ours must not reach the loop
+                outcome = Outcome(id=command.id, stage="failed", reason=f"{type(error).__name__}: {error}")
+            self.applied += outcome.stage == "applied"
+            self.desk.done.append(outcome)
+        if self._link is not None:
+            self._link.wake()
+
+    def _do(self, command: Command) -> Outcome:
+        done = Outcome(id=command.id, stage="applied", step=self.step, t=time.monotonic_ns())
+        match command.verb:
+            case "set":
+                return self._set(command, done)
+            case "pause":
+                self.paused_until = time.monotonic() + command.hold_s
+            case "resume":
+                self.paused_until = 0.0
+            case "stop":
+                self.stopping = True
+                self._stop_by = who(command)
+                self.paused_until = 0.0
+            case "checkpoint":
+                return self._save(done)
+        return done
+
+    def _set(self, command: Command, done: Outcome) -> Outcome:
+        handle = self.knob_handles[command.knob]
+        before = handle.value
+        fields: dict[str, Any] = {"before": before}
+        try:
+            handle.set(check_value(handle.spec, command.value), who(command))
+        except SetterError as error:
+            fields |= {"stage": "failed", "reason": str(error)}
+        fields |= {"effective": handle.value, "version": handle.version}
+        if not handle.in_effect and "reason" not in fields:
+            fields["reason"] = "not in effect as asked: this is the value read back"
+        return structs.replace(done, **fields)
+
+    def _save(self, done: Outcome) -> Outcome:
+        save = self._checkpoint
+        if save is None:
+            return structs.replace(done, stage="failed", reason="the checkpoint handler is gone")
+        try:
+            with self.phase("checkpoint"):
+                path = save()
+        except Exception as error:
+            return structs.replace(done, stage="failed", reason=f"{type(error).__name__}: {error}")
+        return structs.replace(done, reason=f"written to {path}" if path else "")
+
+    def _wait_while_paused(self) -> None:
+        began = time.monotonic()
+        outer, self.phases.current = self.phases.current, "paused"
+        self.phases.since = began
+        while self.paused_until and self.alive and not self.stopping:
+            left = self.paused_until - time.monotonic()
+            if left <= 0:
+                self.event("the pause lease ran out: the run goes on", level="warning")
+                break
+            self._resume_now.wait(min(left, 1.0))
+            self._resume_now.clear()
+            if self.desk.due:
+                self._carry_out()
+        self.paused_until = 0.0
+        self.phases.current = outer
+
+
+def _field_setter(config: object, name: str, after: Callable[[Any], object] | None) -> Callable[[Any], None]:
+    def put(value: Any) -> None:
+        setattr(config, name, value)
+        if after is not None:
+            after(value)
+
+    return put
+
+
+def _field_reader(config: object, name: str) -> Callable[[], Any]:
+    return lambda: getattr(config, name)
+
+
+def _travelling(text: str) -> str:
+    return str(text).encode("utf-8", "replace").decode()
+
+
+def new_id() -> str:
+    """Eight letters and digits that are hard to mistake for one another."""
+    return "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
+
+
+def _ranks() -> tuple[int, int]:
+    """(rank, world size) as torchrun and Slurm's launchers say them."""
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+
+
+def _start_link(run: Run) -> Any:
+    if os.environ.get("HOPTUI", "").lower() in ("off", "0", "no", "false") or run.rank != 0:
+        return None
+    try:
+        from hoptui.sdk import fork
+        from hoptui.sdk.link import LinkThread
+
+        fork.guard(run)
+        link = LinkThread(run)
+        link.start()
+    except Exception as error:
+        log.warning("hoptui is off in this run: %s: %s", type(error).__name__, error)
+        return None
+    _open.add(run)
+    return link
+
+
+_open: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for run in list(_open):
+        run.close()
