@@ -1,0 +1,24 @@
+"""`python -m benchmarks [NAME …]`: all of them, or some, one after another."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+ALL = ("log_cost", "memory", "accept_latency", "attach", "dashboard", "cartpole", "throughput")
+
+
+def main() -> int:
+    """Run the benchmarks named on the command line."""
+    names = sys.argv[1:] or ALL
+    for name in names:
+        if name not in ALL:
+            print(f"there is no benchmark {name!r}; there are: {', '.join(ALL)}", file=sys.stderr)
+            return 2
+    for name in names:
+        importlib.import_module(f"benchmarks.{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""Figures and the places to take them: quantiles, the machine, a node of its own, a terminal that stamps every byte."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import pty
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hoptui.viewer.session import Session
+from hoptui.wire.messages import RunState
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The value below which a share `q` of the values lies (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
+    """Median, least and greatest, and how many."""
+    return {
+        "median": round(statistics.median(values), digits),
+        "min": round(min(values), digits),
+        "max": round(max(values), digits),
+        "n": len(values),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    found: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+    for package in ("torch", "textual", "zmq", "msgspec"):
+        with suppress(ImportError):
+            module = __import__(package)
+            found[package] = getattr(module, "__version__", "?")
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        printed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+        found["gpus"] = printed.strip().splitlines()
+    return found
+
+
+def report(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """Write a benchmark's figures to results/<name>.json, with the machine, and print them as one JSON object."""
+    result = {"benchmark": name, "machine": machine(), **figures}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result), flush=True)
+    return result
+
+
+def until(check: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+    """Wait for `check` to return something true, and return it."""
+    end = time.monotonic() + seconds
+    while not (found := check()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:g} s in vain for {what or check}")
+        time.sleep(0.01)
+    return found
+
+
+@dataclass
+class Bench:
+    """A node of its own: directories, processes that are reaped, runs."""
+
+    base: Path
+    children: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found = {name: value for name, value in os.environ.items() if name != "HOPTUI"}
+        return found | {"HOPTUI_DIR": str(self.base / "run"), "HOPTUI_STATE_DIR": str(self.base / "state")}
+
+    def start(
+        self, command: Sequence[str], *, cpus: set[int] | None = None, **more: str
+    ) -> subprocess.Popen[str]:
+        """Start a program on this node, on some processors alone if `cpus` says so."""
+        pinned = ["taskset", "-c", ",".join(map(str, sorted(cpus))), *command] if cpus else list(command)
+        child = subprocess.Popen(
+            pinned,
+            env=self.environment | more,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.children.append(child)
+        return child
+
+    def python(self, script: str, *arguments: str, **more: Any) -> subprocess.Popen[str]:
+        """Start a Python program on this node."""
+        return self.start([sys.executable, "-c", script, *arguments], **more)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A blocking viewer on this node."""
+        with Session() as session:
+            yield session
+
+    def run(self, name: str) -> RunState:
+        """The run of this name, once the daemon knows it."""
+
+        def find() -> RunState | None:
+            with self.session() as session:
+                state = session.fetch(state=0).node
+            return next((r for r in reversed(state.runs) if r.name == name), None) if state else None
+
+        found: RunState = until(find, what=f"the run {name}")
+        return found
+
+    def close(self) -> None:
+        for child in self.children:
+            if child.poll() is None:
+                with suppress(OSError):
+                    child.send_signal(signal.SIGCONT)
+                child.kill()
+            child.communicate(timeout=10)
+        ours = [p for p in psutil.process_iter(["environ"]) if self._ours(p)]
+        for process in ours:
+            process.kill()
+        psutil.wait_procs(ours, timeout=10)
+
+    def _ours(self, process: psutil.Process) -> bool:
+        environment = process.info.get("environ") or {}
+        return environment.get("HOPTUI_DIR") == str(self.base / "run") and process.pid != os.getpid()
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    """A node of its own, which this process sees as its own too; nothing is left of it."""
+    before = {name: os.environ.get(name) for name in ("HOPTUI_DIR", "HOPTUI_STATE_DIR", "HOPTUI")}
+    made = Bench(Path(tempfile.mkdtemp(prefix="hoptui-bench-")))
+    os.environ |= {n: v for n, v in made.environment.items() if n.startswith("HOPTUI")}
+    os.environ.pop("HOPTUI", None)
+    try:
+        yield made
+    finally:
+        made.close()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        shutil.rmtree(made.base, ignore_errors=True)
+
+
+class Terminal:
+    """A terminal program in a pty of its own: what it writes is kept with the time of each write."""
+
+    def __init__(
+        self, command: Sequence[str], environment: dict[str, str], columns: int = 120, rows: int = 40
+    ) -> None:
+        self.columns, self.rows = columns, rows
+        self.written: list[tuple[float, bytes]] = []
+        self.started = time.monotonic()
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(command[0], list(command), environment | {"TERM": "xterm-256color", "COLORTERM": ""})
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process = psutil.Process(self.pid)
+
+    def read(self, seconds: float) -> None:
+        """Take what it writes for so long."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._fd], [], [], left)[0]:
+                try:
+                    self.written.append((time.monotonic() - self.started, os.read(self._fd, 1 << 16)))
+                except OSError:
+                    return
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._fd, keys)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the program and its children so far."""
+        tree = [self.process, *self.process.children(recursive=True)]
+        return float(sum(sum(p.cpu_times()[:2]) for p in tree))
+
+    def bytes_between(self, start: float, end: float) -> int:
+        return sum(len(data) for at, data in self.written if start <= at < end)
+
+    def first_full_frame_s(self, share: float = 0.9) -> float:
+        """When so much of the cells drawn in the end were drawn: the stream replayed through a terminal emulator."""
+        import pyte
+
+        def drawn(screen: pyte.Screen) -> set[tuple[int, int]]:
+            lines = screen.display
+            return {(y, x) for y, line in enumerate(lines) for x, cell in enumerate(line) if cell != " "}
+
+        screen, stream = _emulator(self.columns, self.rows)
+        for _, data in self.written:
+            stream.feed(data)
+        goal = drawn(screen)
+        screen, stream = _emulator(self.columns, self.rows)
+        for at, data in self.written:
+            stream.feed(data)
+            if len(goal & drawn(screen)) >= share * len(goal):
+                return at
+        return self.written[-1][0]
+
+    def close(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self.process.terminate()
+        self.read(1.0)
+        with suppress(psutil.NoSuchProcess):
+            self.process.kill()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+
+def _emulator(columns: int, rows: int) -> tuple[Any, Any]:
+    import pyte
+
+    screen = pyte.Screen(columns, rows)
+    return screen, pyte.ByteStream(screen)
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()

@@ -1,0 +1,233 @@
+"""A node of its own for each test that needs one: directories, a daemon on demand, real runs, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import psutil
+import pytest
+import zmq
+
+from hoptui.wire import codec, messages, presence
+from hoptui.wire.addresses import Addresses, addresses
+
+T = TypeVar("T")
+DEADLINE_S = 15.0
+
+SCRIPT = """
+import sys, time, hoptui
+run = hoptui.connect("toy")
+grad_accum = run.knob("grad_accum", 4, min=1, max=64, effect="speed")
+lr = run.knob("lr", 3e-4, min=1e-6, max=1e-1, scale="log")
+for i in run.iterations():
+    with run.phase("update"):
+        time.sleep(0.01)
+    run.log(samples=100 * grad_accum.value, loss=1.0 / (i + 1))
+"""
+
+
+def until(
+    check: Callable[[], T | Literal[False, "", 0] | None], *, seconds: float = DEADLINE_S, what: str = ""
+) -> T:
+    """Wait for `check` to return something true, and return it; fail when the time is up."""
+    end = time.monotonic() + seconds
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < end, f"waited {seconds:g} s in vain for {what or check}"
+        time.sleep(0.01)
+
+
+class RawViewer:
+    """A viewer in twenty lines: sends one message, waits for an answer of a kind, keeps the rest."""
+
+    def __init__(self, where: Addresses, name: str = "test", kind: Any = "person") -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(f"ipc://{where.viewers}")
+        self.heard: list[messages.ToViewer] = []
+        self.name = name
+        self.kind = kind
+        self.numbers = 0
+        self.hello()
+
+    def hello(self) -> messages.ViewerWelcome:
+        hello = messages.ViewerHello(
+            protocol=messages.PROTOCOL, viewer=self.name, client=self.name, kind=self.kind
+        )
+        return self.ask(hello, messages.ViewerWelcome)
+
+    def send(self, message: messages.FromViewer) -> None:
+        self.socket.send(codec.encode(message))
+
+    def receive(self, seconds: float = DEADLINE_S) -> messages.ToViewer:
+        assert self.socket.poll(int(seconds * 1000)), "no answer"
+        message = codec.to_viewer([self.socket.recv()])
+        self.heard.append(message)
+        return message
+
+    def ask(self, message: messages.FromViewer, kind: type[T]) -> T:
+        self.send(message)
+        return self.wait_for(kind)
+
+    def wait_for(self, kind: type[T], good: Callable[[T], bool] = lambda _: True) -> T:
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            message = self.receive(max(0.0, end - time.monotonic()))
+            if isinstance(message, kind) and good(message):
+                return message
+
+    def fetch(self, **fields: Any) -> messages.Delta:
+        self.numbers += 1
+        fields = {"wait_s": 0.0} | fields
+        number = self.numbers
+        self.send(messages.Fetch(id=number, **fields))
+        return self.wait_for(messages.Delta, lambda d: d.id == number)
+
+    def state(self) -> messages.NodeState:
+        node = self.fetch(state=0).node
+        assert node is not None
+        return node
+
+    def run(self, name: str = "toy") -> messages.RunState:
+        """The newest run of this name, once it is there."""
+        return until(
+            lambda: next((r for r in reversed(self.state().runs) if r.name == name), None), what=name
+        )
+
+    def vital(self, run: str) -> messages.Vital:
+        return self.fetch().vitals[run]
+
+    def command(self, run: messages.RunState, verb: Any = "set", **fields: Any) -> str:
+        """Send a command; returns its id."""
+        self.numbers += 1
+        made: dict[str, Any] = {"id": f"{self.name}-{os.getpid()}-{self.numbers}", "epoch": run.epoch}
+        fields = made | fields
+        self.send(messages.Command(run=run.run, verb=verb, **fields))
+        return str(fields["id"])
+
+    def outcome(self, command: str) -> messages.Outcome:
+        """The final outcome of a command."""
+        for message in self.heard:
+            if (
+                isinstance(message, messages.Outcome)
+                and message.id == command
+                and message.stage in messages.FINAL
+            ):
+                return message
+        return self.wait_for(messages.Outcome, lambda o: o.id == command and o.stage in messages.FINAL)
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+class TestNode:
+    """Directories of its own, processes that are always reaped, and the daemon that they start."""
+
+    __test__ = False
+
+    def __init__(self, where: Addresses) -> None:
+        self.where = where
+        self.environment = {
+            **os.environ,
+            "HOPTUI_DIR": str(where.directory),
+            "HOPTUI_STATE_DIR": str(where.state),
+            "HOPTUI_IDLE_S": "20",
+        }
+        self.environment.pop("HOPTUI", None)
+        self._children: list[subprocess.Popen[str]] = []
+        self._viewers: list[RawViewer] = []
+
+    def start(self, script: str = SCRIPT, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """A Python process on this node."""
+        return self.spawn([sys.executable, "-c", script, *arguments], **environment)
+
+    def spawn(self, command: list[str], **environment: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            command,
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._children.append(child)
+        return child
+
+    def viewer(self, name: str = "test", **fields: Any) -> RawViewer:
+        """A viewer on this node; starts the daemon if there is none."""
+        self.daemon()
+        viewer = RawViewer(self.where, name, **fields)
+        self._viewers.append(viewer)
+        return viewer
+
+    def daemon(self) -> int:
+        """The daemon's pid; starts it if there is none."""
+        if not presence.daemon_lives(self.where):
+            presence.start_daemon(self.where)
+        return until(self.daemon_pid, what="the daemon")
+
+    def daemon_pid(self) -> int:
+        """The pid of the daemon that serves now, 0 if there is none."""
+        try:
+            pid = int(json.loads(self.where.info.read_text())["pid"])
+        except (OSError, ValueError):
+            return 0
+        return pid if presence.daemon_lives(self.where) and self.where.viewers.exists() else 0
+
+    def hoptui(self, *arguments: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+        """The command line, as a person would call it."""
+        return subprocess.run(
+            [sys.executable, "-m", "hoptui", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def close(self) -> None:
+        for viewer in self._viewers:
+            viewer.close()
+        for child in self._children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGCONT)
+                child.kill()
+            child.communicate(timeout=10)
+        left = [p for p in psutil.process_iter(["environ"]) if self._ours(p)]
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=10)
+
+    def _ours(self, process: psutil.Process) -> bool:
+        found = (process.info.get("environ") or {}).get("HOPTUI_DIR")
+        return found == str(self.where.directory) and process.pid != os.getpid()
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestNode]:
+    """A node of its own: no daemon yet."""
+    base = Path(tempfile.mkdtemp(prefix="hoptui-test-"))
+    monkeypatch.setenv("HOPTUI_DIR", str(base / "run"))
+    monkeypatch.setenv("HOPTUI_STATE_DIR", str(base / "state"))
+    monkeypatch.setenv("HOPTUI_IDLE_S", "20")
+    monkeypatch.delenv("HOPTUI", raising=False)
+    found = TestNode(addresses())
+    try:
+        yield found
+    finally:
+        found.close()
+        shutil.rmtree(base, ignore_errors=True)

@@ -1,0 +1,164 @@
+"""The life of a command and of a lease in the daemon, without I/O: a book, a clock that is a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hoptui.daemon.commands import Book
+from hoptui.daemon.registry import TrackedRun
+from hoptui.wire.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState
+
+KIM = Origin(user="kim", pid=1, client="dashboard")
+LEE = Origin(user="lee", pid=2, client="dashboard")
+TUNER = Origin(kind="tuner", user="kim", pid=3)
+S = 1_000_000_000
+
+
+class Desk:
+    """A book, one run, and the records it wrote."""
+
+    def __init__(self) -> None:
+        self.records: list[CommandRecord] = []
+        self.book = Book(self.records.append)
+        self.run = TrackedRun(RunState(run="r", name="toy", epoch=2, pid=9, started_wall=0.0))
+        self.t = S
+
+    def submit(self, name: str, who: Origin = KIM, **fields: Any) -> tuple[Outcome, Command | None]:
+        made: dict[str, Any] = {"run": "r", "epoch": 2, "verb": "set", "knob": "n", "value": 8}
+        fields = made | fields
+        return self.book.submit(Command(id=name, origin=who, **fields), self.run, who.user, 1.0, self.t)
+
+    def says(self, name: str, stage: Any, **fields: Any) -> CommandRecord | None:
+        return self.book.outcome("r", Outcome(id=name, stage=stage, **fields), self.t)
+
+    def lease(self, op: Any, who: Origin = KIM, **fields: Any) -> tuple[Any, str]:
+        return self.book.lease(Lease(id=1, run="r", op=op, **fields), who.user, who, self.t)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_the_whole_life(desk: Desk) -> None:
+    answer, onward = desk.submit("a", why="more throughput")
+    assert answer.stage == "sent"
+    assert onward is not None
+    for stage in ("accepted", "scheduled"):
+        desk.says("a", stage, step=5)
+    done = desk.says("a", "applied", step=5, before=4, effective=8, version=1, t=7)
+    assert done is not None
+    assert (done.stage, done.before, done.effective, done.version, done.settled) == ("applied", 4, 8, 1, 7)
+    assert [r.stage for r in desk.records] == ["sent", "accepted", "scheduled", "applied"]
+    assert [r.seq for r in desk.records] == sorted({r.seq for r in desk.records})
+    assert desk.book.since(0) == [done]
+    assert desk.book.since(done.seq) == []
+
+
+def test_stages_never_go_back(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "scheduled", step=5)
+    assert desk.says("a", "accepted", step=5) is None
+    desk.says("a", "applied", effective=8, version=1)
+    assert desk.says("a", "failed") is None
+    assert desk.book.of("r")[0].stage == "applied"
+
+
+def test_a_repeated_command_is_sent_on_only_while_unanswered(desk: Desk) -> None:
+    _, first = desk.submit("a")
+    _, again = desk.submit("a")
+    assert first == again
+    desk.says("a", "accepted", step=5)
+    answer, onward = desk.submit("a")
+    assert (answer.stage, onward) == ("accepted", None)
+    assert len(desk.book.of("r")) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"epoch": 1}, "stale_epoch"), ({"epoch": 3}, "stale_epoch")],
+)
+def test_epochs_are_fences(desk: Desk, change: dict[str, Any], code: str) -> None:
+    answer, onward = desk.submit("a", **change)
+    assert (answer.stage, answer.code, onward) == ("rejected", code, None)
+    assert "epoch 2" in answer.reason
+
+
+def test_an_exited_or_unknown_run(desk: Desk) -> None:
+    desk.run.exit("finished", "", 1.0)
+    assert desk.submit("a")[0].code == "no_such_run"
+    unknown = Command(id="b", run="x", epoch=1, verb="stop", origin=KIM)
+    answer, onward = desk.book.submit(unknown, None, "kim", 1.0, 1)
+    assert (answer.code, onward) == ("no_such_run", None)
+    assert desk.book.of("x") == []  # nothing piles up for runs that never were
+
+
+def test_the_wheel_is_exclusive_until_it_runs_out(desk: Desk) -> None:
+    assert desk.lease("take", seconds=15)[0].granted
+    answer, _ = desk.submit("a", LEE)
+    assert (answer.code, "kim (pid 1)" in answer.reason) == ("lease_held", True)
+    assert desk.submit("b", KIM)[0].stage == "sent"
+    refused, said = desk.lease("take", LEE)
+    assert (refused.granted, said) == (False, "")
+    desk.t += 16 * S
+    assert desk.book.wheel("r", desk.t) is None
+    assert desk.submit("c", LEE)[0].stage == "sent"
+    assert not desk.lease("renew", KIM)[0].granted
+
+
+def test_stealing_is_allowed_and_told(desk: Desk) -> None:
+    desk.lease("take")
+    state, said = desk.lease("steal", LEE)
+    assert state.granted
+    assert said == "lee (pid 2) took the wheel from kim (pid 1)"
+    assert desk.submit("a", KIM)[0].code == "lease_held"
+    assert desk.lease("release", KIM)[0].granted is False
+    assert desk.lease("release", LEE)[0].granted
+
+
+def test_a_lease_cannot_be_taken_for_a_day(desk: Desk) -> None:
+    desk.lease("take", seconds=86_400)
+    desk.t += 61 * S
+    assert desk.book.wheel("r", desk.t) is None
+
+
+def test_people_before_the_tuner(desk: Desk) -> None:
+    desk.submit("a", KIM)
+    assert desk.submit("b", TUNER)[0].stage == "sent"  # not accepted yet: nothing is held
+    desk.says("a", "accepted", step=1)
+    refused, _ = desk.submit("c", TUNER)
+    assert refused.code == "held_by_person"
+    assert desk.submit("d", TUNER, knob="other")[0].stage == "sent"
+    desk.lease("release", what="knobs")
+    assert desk.submit("e", TUNER)[0].stage == "sent"
+
+
+def test_a_restart_voids_what_is_pending_and_frees_everything(desk: Desk) -> None:
+    desk.submit("a")
+    desk.submit("b")
+    desk.says("b", "applied", effective=8, version=1)
+    desk.lease("take")
+    assert [r.id for r in desk.book.void("r", "restarted", desk.t)] == ["a"]
+    assert [r.stage for r in desk.book.of("r")] == ["voided", "applied"]
+    assert desk.book.wheel("r", desk.t) is None
+    assert desk.book.unanswered("r") == []
+
+
+def test_a_conflict_keeps_no_effective_value(desk: Desk) -> None:
+    desk.submit("a")
+    lost = desk.says("a", "rejected", code="version_conflict", effective=4, version=3)
+    assert lost is not None
+    assert (lost.effective, lost.version, lost.stage) == (None, None, "rejected")
+
+
+def test_history_is_bounded_and_survives_a_restart_of_the_daemon(desk: Desk) -> None:
+    for i in range(2100):
+        desk.submit(f"c{i}")
+    kept = desk.book.of("r")
+    assert (len(kept), kept[-1].id) == (2000, "c2099")
+    after = Book(lambda _: None)
+    after.restore(kept)
+    assert after.seq == desk.book.seq
+    assert after.number(0.0) == desk.book.seq + 1

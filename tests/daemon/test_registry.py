@@ -1,0 +1,104 @@
+"""Liveness and identity of runs, without I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hoptui.daemon.registry import DuplicateRunError, Registry
+from hoptui.wire.columns import pack
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.messages import Bye, Outcome, Pulse, RunHello
+
+S = 1_000_000_000
+
+
+def hello(**fields: Any) -> RunHello:
+    made: dict[str, Any] = {
+        "protocol": 1,
+        "run": "r",
+        "name": "toy",
+        "epoch": 1,
+        "nonce": "n",
+        "pid": 9,
+        "started": 0,
+    }
+    return RunHello(**(made | fields))
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+def test_three_signals_never_merged(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(), 100.0)
+    assert run.vital(0.0).state == "unresponsive"
+    run.rows(pack("run/r", [(i * S, i, {"iteration_s": 1.0}) for i in range(1, 9)]))
+    run.pulse(Pulse(step=8, phase="rollout", progress_age_s=0.5), now=10.0)
+    assert run.vital(10.5).state == "live"
+    assert run.vital(10.5).iteration_s == 1.0
+    run.pulse(Pulse(step=8, phase="checkpoint", progress_age_s=3.5, phase_age_s=140.0), now=14.0)
+    vital = run.vital(14.0)
+    assert (vital.state, vital.why) == ("busy", "in checkpoint for 140 s")
+    run.pulse(Pulse(step=8, paused=True, paused_left_s=60.0, progress_age_s=50.0), now=15.0)
+    assert run.vital(16.0).state == "paused"
+    assert run.vital(16.0).paused_left_s == 59.0
+    vital = run.vital(21.0)
+    assert (vital.state, vital.why) == ("unresponsive", "no pulse for 6 s")
+    run.pulse(Pulse(step=9), now=22.0)
+    assert run.vital(22.0).state == "live"
+    run.bye(Bye(reason="finished"), 200.0)
+    vital = run.vital(99.0)
+    assert (vital.state, vital.why, vital.step) == ("exited", "finished", 9)
+
+
+def test_the_age_of_progress_goes_on_between_pulses(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(), 100.0)
+    run.pulse(Pulse(step=1, progress_age_s=1.0), now=10.0)
+    assert run.vital(12.5).progress_age_s == pytest.approx(3.5)
+
+
+def test_reconnecting_restarting_and_doubling(registry: Registry) -> None:
+    first, kind = registry.hello(b"a", hello(), 1.0)
+    assert kind == "new"
+    same, kind = registry.hello(b"b", hello(), 2.0)
+    assert (kind, same) == ("same", first)
+    assert registry.of(b"a") is None
+    assert registry.of(b"b") is first
+    with pytest.raises(DuplicateRunError, match=r"toy.*pid 9"):
+        registry.hello(b"c", hello(nonce="other", pid=10), 3.0)
+    first.exit("killed", "", 4.0)
+    after, kind = registry.hello(b"c", hello(nonce="other", pid=10), 5.0)
+    assert (kind, after.state.epoch, after.state.pid) == ("epoch", 2, 10)
+    assert registry.of(b"b") is None
+
+
+def test_the_run_may_know_a_later_epoch_than_the_daemon(registry: Registry) -> None:
+    first, _ = registry.hello(b"a", hello(), 1.0)
+    first.exit("killed", "", 2.0)
+    after, _ = registry.hello(b"b", hello(nonce="2", epoch=5), 3.0)
+    assert after.state.epoch == 5
+
+
+def test_the_value_read_back_is_the_knobs_value(registry: Registry) -> None:
+    spec = KnobSpec(name="n", kind="int", default=4)
+    run, _ = registry.hello(b"a", hello(knobs=(KnobState(spec=spec, value=4),)), 1.0)
+    run.outcome(
+        "n", Outcome(id="c", stage="applied", effective=32, version=1, reason="not in effect as asked"), "kim"
+    )
+    (knob,) = run.state.knobs
+    assert (knob.value, knob.version, knob.in_effect, knob.by) == (32, 1, False, "kim")
+    run.outcome("n", Outcome(id="d", stage="failed", effective=32, version=1, reason="no"), "lee")
+    assert run.state.knobs[0].by == "kim"
+
+
+def test_versions_rise_with_what_viewers_should_see(registry: Registry) -> None:
+    before = registry.version
+    run, _ = registry.hello(b"a", hello(), 1.0)
+    assert registry.version > before
+    registry.forget(["r"])
+    assert list(registry) == []
+    registry.restore(run)
+    assert registry.get("r") is run
