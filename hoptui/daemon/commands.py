@@ -138,6 +138,8 @@ class Book:
 
     def since(self, seq: int, run: str = "") -> list[CommandRecord]:
         """The records that changed after `seq`, of one run or of all, oldest change first."""
+        if seq >= self._seq:
+            return []
         runs: Iterable[OrderedDict[str, CommandRecord]]
         runs = (self._runs.get(run, OrderedDict()),) if run else self._runs.values()
         changed = [r for records in runs for r in records.values() if r.seq > seq]
@@ -152,6 +154,11 @@ class Book:
         for record in records:
             self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
             self._seq = max(self._seq, record.seq)
+
+    def forget(self, run: str) -> None:
+        """Nothing of this run is asked for any more."""
+        for record in self._runs.pop(run, OrderedDict()):
+            self._senders.pop(record, None)
 
     def number(self, wall: float) -> int:
         """A sequence number that rises across restarts of the daemon: microseconds of wall time, or one more."""

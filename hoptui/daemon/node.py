@@ -27,6 +27,10 @@ from hoptui.wire.messages import (
 )
 
 EVENTS_KEPT = 4000
+MOST_EVENTS = 500
+EXITED_KEPT = 50
+EXITED_IN_MEMORY = 5
+EXITED_KEPT_S = 24 * 3600
 BEFORE = 60
 """Iterations before a change that its effect is measured against, at most."""
 ASIDE = ("phase/evaluation", "phase/checkpoint", "phase/paused")
@@ -69,6 +73,7 @@ class Node:
         self.devices = Devices(reason="the sampler has not answered yet")
         self.sampler_problem = "starting"
         self.viewers = 0
+        self.host = platform.node()
         self._started = clock.wall()
         self._event_seq = 0
 
@@ -94,15 +99,21 @@ class Node:
 
     def latest(self) -> tuple[Columns, ...]:
         """One row a source: a run's newest known values, the last reading of everything else."""
-        found = []
-        for ring in self.rings:
-            kind, _, run_id = ring.source.partition("/")
-            tracked = self.registry.get(run_id) if kind == "run" else None
-            if tracked is not None:
-                found.append(one_row(ring.source, tracked.last_t, tracked.last_step, tracked.metrics))
-            elif (last := ring.last()) is not None:
-                found.append(last)
-        return tuple(found)
+        runs = [one_row(f"run/{r.id}", r.last_t, r.last_step, r.metrics) for r in self.registry if r.metrics]
+        readings = [ring.last() for ring in self.rings if not ring.source.startswith("run/")]
+        return (*runs, *(r for r in readings if r is not None))
+
+    def tidy(self) -> None:
+        """Let go of runs that ended long ago; their recordings stay."""
+        wall = self.clock.wall()
+        exited = sorted((r for r in self.registry if r.exited), key=lambda r: -r.state.exited_wall)
+        for i, run in enumerate(exited):
+            if i >= EXITED_IN_MEMORY:
+                self.rings.forget(f"run/{run.id}")
+            self.rings.forget(f"process/{run.id}")
+            if i >= EXITED_KEPT or wall - run.state.exited_wall > EXITED_KEPT_S:
+                self.registry.forget([run.id])
+                self.book.forget(run.id)
 
     # events ------------------------------------------------------------------------------------------------------------
 
@@ -133,6 +144,16 @@ class Node:
         self.archive.event(event, tuple(r.id for r in self.registry.live()))
         self.changed()
 
+    def events_since(self, seq: int, run: str = "") -> tuple[Event, ...]:
+        """The newest events numbered above `seq`, of one run and the node or of all, oldest first, at most 500."""
+        found: list[Event] = []
+        for event in reversed(self.events):
+            if event.seq <= seq or len(found) == MOST_EVENTS:
+                break
+            if not run or event.run in ("", run):
+                found.append(event)
+        return tuple(reversed(found))
+
     def restore_events(self, events: list[Event]) -> None:
         """Events known from a recording, in their place."""
         merged = {e.seq: e for e in (*self.events, *events)}
@@ -151,7 +172,7 @@ class Node:
             for run in self.registry
         )
         return NodeState(
-            host=platform.node(),
+            host=self.host,
             pid=os.getpid(),
             version=__version__,
             started_wall=self._started,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
@@ -15,6 +17,8 @@ from hoptui.daemon.registry import DuplicateRunError, TrackedRun
 from hoptui.wire import messages
 from hoptui.wire.credentials import Peer
 from hoptui.wire.messages import CommandRecord
+
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Outcomes(Protocol):
@@ -123,6 +127,9 @@ class RunDesk:
             )
             self._send(identity, messages.Error(code="protocol", text=text))
             return None
+        if not RUN_ID.fullmatch(hello.run):  # it names a file
+            self._send(identity, messages.Error(code="malformed", text=f"{hello.run[:80]!r} is no run id"))
+            return None
         pid = peer.pid if peer is not None and peer.pid else hello.pid
         try:
             run, kind = node.registry.hello(identity, hello, node.clock.wall())
@@ -150,7 +157,7 @@ class RunDesk:
             identity,
             messages.RunWelcome(
                 protocol=messages.PROTOCOL,
-                pid=node.state().pid,
+                pid=os.getpid(),
                 version=__version__,
                 epoch=run.state.epoch,
                 since=since,

@@ -100,6 +100,7 @@ class Server:
                 if now >= next_heal:
                     next_heal = now + HEAL_S
                     self._heal()
+                    self._node.tidy()
                 if self._serve or now >= (self._viewer_desk.next_deadline() or now + 1):
                     self._serve = False
                     self._viewer_desk.serve()

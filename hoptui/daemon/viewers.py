@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -128,13 +129,10 @@ class ViewerDesk:
         self._viewers[identity] = Viewer(identity, hello, origin, now)
         self._by_name[hello.viewer] = identity
         self._count()
-        state = self._node.state()
-        self._send(
-            identity,
-            messages.ViewerWelcome(
-                protocol=messages.PROTOCOL, pid=state.pid, version=__version__, host=state.host
-            ),
+        welcome = messages.ViewerWelcome(
+            protocol=messages.PROTOCOL, pid=os.getpid(), version=__version__, host=self._node.host
         )
+        self._send(identity, welcome)
 
     def _forget(self, identity: bytes) -> None:
         viewer = self._viewers.pop(identity, None)
@@ -186,9 +184,7 @@ class ViewerDesk:
             columns, more = node.latest(), False
         else:
             columns, more = self._columns(fetch)
-        events = tuple(
-            e for e in node.events if e.seq > fetch.events and (not fetch.run or e.run in ("", fetch.run))
-        )
+        events = node.events_since(fetch.events, fetch.run)
         commands = tuple(node.book.since(fetch.commands, fetch.run))
         new_state = fetch.state != node.version
         vitals = {run.id: run.vital(now) for run in node.registry}
@@ -212,7 +208,7 @@ class ViewerDesk:
                 node=node.state() if new_state else None,
                 vitals=vitals,
                 columns=columns,
-                events=events[-500:],
+                events=events,
                 commands=commands,
                 more=more,
                 behind_ms=(t - oldest) / 1e6 if more else 0.0,

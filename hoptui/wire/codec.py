@@ -80,6 +80,15 @@ def _check(message: object) -> None:
         case messages.Rows(parts=parts) | messages.Sample(parts=parts) | messages.Delta(columns=parts):
             for part in parts:
                 columns.check(part)
+        case messages.Buckets():
+            figures = (message.low, message.high, message.mean)
+            raw = (message.t, message.step, *message.low, *message.high, *message.mean)
+            if any(len(f) != len(message.names) for f in figures) or {len(r) for r in raw} != {
+                len(message.t)
+            }:
+                raise ValueError("buckets of different lengths")
+            if len(message.t) % 8:
+                raise ValueError("buckets that are no 8-byte numbers")
 
 
 from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun)

@@ -79,7 +79,7 @@ def check_spec(spec: KnobSpec) -> None:
     """Check a declaration against itself.
 
     Raises:
-        KnobError: a bad name, bounds that exclude each other, or a default outside them.
+        KnobError: a bad name, bounds that exclude each other, or a default or a choice that is none.
     """
     if not NAME.fullmatch(spec.name):
         raise KnobError(
@@ -90,9 +90,12 @@ def check_spec(spec: KnobSpec) -> None:
     for bound in (spec.min, spec.max):
         if isinstance(bound, float) and math.isnan(bound):
             raise KnobError(f"{spec.name} has NaN as a bound")
+        if isinstance(bound, int) and not _fits(bound):
+            raise KnobError(f"{spec.name} has a bound of more than 64 bits")
     if spec.min is not None and spec.max is not None and spec.min > spec.max:
         raise KnobError(f"{spec.name} has min {spec.min:g} above max {spec.max:g}")
-    check_value(spec, spec.default)
+    for value in (*spec.choices, spec.default):
+        check_value(spec, value)
 
 
 def check_value(spec: KnobSpec, value: object) -> KnobValue:
@@ -117,6 +120,8 @@ def check_value(spec: KnobSpec, value: object) -> KnobValue:
                 raise KnobError(f"{spec.name} must be a finite number") from None
         case _:
             raise KnobError(f"{spec.name} takes {_ARTICLE[spec.kind]}, not {shown(value)}")
+    if isinstance(checked, int) and not _fits(checked):
+        raise KnobError(f"{spec.name} must fit in 64 bits")
     if isinstance(checked, float) and not math.isfinite(checked):
         raise KnobError(f"{spec.name} must be a finite number, not {checked}")
     if spec.choices and checked not in spec.choices:
@@ -150,18 +155,18 @@ def parse_value(spec: KnobSpec, text: str) -> KnobValue:
     if spec.kind == "bool":
         if compact.lower() in _BOOLS:
             return check_value(spec, _BOOLS[compact.lower()])
-        raise KnobError(f"{spec.name} takes true or false, not {text!r}")
+        raise KnobError(f"{spec.name} takes true or false, not {shown(text)}")
     try:
         number = float(compact)
         if spec.kind == "int":
             whole = int(compact) if compact.lstrip("+-").isdigit() else int(number)
             if whole != number and not compact.lstrip("+-").isdigit():
-                raise KnobError(f"{spec.name} takes a whole number, not {text!r}")
+                raise KnobError(f"{spec.name} takes a whole number, not {shown(text)}")
             return check_value(spec, whole)
     except (ValueError, OverflowError) as error:
         if isinstance(error, KnobError):
             raise
-        raise KnobError(f"{spec.name} takes {_ARTICLE[spec.kind]}, not {text!r}") from None
+        raise KnobError(f"{spec.name} takes {_ARTICLE[spec.kind]}, not {shown(text)}") from None
     return check_value(spec, number)
 
 
@@ -169,8 +174,15 @@ def shown(value: object) -> str:
     """A value as people read it in a sentence: shortest float text, quoted strings, long things cut."""
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, int) and not _fits(value):
+        return "a huge number"  # Python refuses to write out the longest ones
     text = repr(value)
     return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _fits(value: int) -> bool:
+    """Whether a message can carry it everywhere: msgpack has 64 bits, SQLite and C have a sign in them."""
+    return -(1 << 63) <= value < 1 << 63
 
 
 _ARTICLE = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}

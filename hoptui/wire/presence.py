@@ -6,9 +6,9 @@ that outlives its parent does not keep it (flock would).
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -21,13 +21,21 @@ class StartError(Exception):
 
 
 def daemon_lives(where: Addresses) -> bool:
-    """Whether some process holds the daemon's lock."""
+    """Whether some other process holds the daemon's lock.
+
+    It only asks (F_GETLK): to take the lock, however briefly, would turn away a daemon that starts at that moment.
+    """
     try:
-        with where.lock.open("rb+") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in (errno.EAGAIN, errno.EACCES)
-    return False
+        with where.lock.open("rb") as file:
+            held = fcntl.fcntl(file, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:
+        return False
+    kind: int = _FLOCK.unpack(held)[0]
+    return kind != fcntl.F_UNLCK
+
+
+# Linux's struct flock where off_t has 64 bits: type, whence, start, length, pid.
+_FLOCK = struct.Struct("@hhqqi")
 
 
 def start_daemon(where: Addresses) -> None:
