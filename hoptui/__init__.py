@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from hoptui.wire.version import VERSION
+
+__version__ = VERSION
 __all__ = ["Knob", "KnobHandle", "Run", "__version__", "connect"]
 
 if TYPE_CHECKING:

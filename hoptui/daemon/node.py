@@ -11,7 +11,6 @@ from typing import Literal, Protocol
 
 from msgspec import structs
 
-from hoptui import __version__
 from hoptui.daemon.archive import KnownRun
 from hoptui.daemon.commands import Book
 from hoptui.daemon.registry import Registry, TrackedRun
@@ -25,6 +24,7 @@ from hoptui.wire.messages import (
     NodeState,
     Query,
 )
+from hoptui.wire.version import VERSION
 
 EVENTS_KEPT = 4000
 MOST_EVENTS = 500
@@ -174,7 +174,7 @@ class Node:
         return NodeState(
             host=self.host,
             pid=os.getpid(),
-            version=__version__,
+            version=VERSION,
             started_wall=self._started,
             wall_offset_ns=int(self.clock.wall() * 1e9) - t,
             cpus=self.devices.cpus,

@@ -10,13 +10,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hoptui import __version__
 from hoptui.daemon.archive import Found
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import DuplicateRunError, TrackedRun
 from hoptui.wire import messages
 from hoptui.wire.credentials import Peer
 from hoptui.wire.messages import CommandRecord
+from hoptui.wire.version import VERSION
 
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -123,7 +123,7 @@ class RunDesk:
         if hello.protocol != messages.PROTOCOL:
             text = (
                 f"this process speaks version {hello.protocol} of hoptui's protocol, "
-                f"the running daemon ({__version__}) version {messages.PROTOCOL}"
+                f"the running daemon ({VERSION}) version {messages.PROTOCOL}"
             )
             self._send(identity, messages.Error(code="protocol", text=text))
             return None
@@ -158,7 +158,7 @@ class RunDesk:
             messages.RunWelcome(
                 protocol=messages.PROTOCOL,
                 pid=os.getpid(),
-                version=__version__,
+                version=VERSION,
                 epoch=run.state.epoch,
                 since=since,
             ),

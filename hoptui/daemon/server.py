@@ -14,7 +14,6 @@ from typing import Any
 
 import zmq
 
-from hoptui import __version__
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
@@ -26,6 +25,7 @@ from hoptui.daemon.zap import Gate
 from hoptui.wire import codec, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.credentials import Peer, peer_of
+from hoptui.wire.version import VERSION
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -291,7 +291,7 @@ class Server:
     def _write_info(self) -> None:
         info = {
             "pid": os.getpid(),
-            "version": __version__,
+            "version": VERSION,
             "protocol": messages.PROTOCOL,
             "started": time.time(),
         }

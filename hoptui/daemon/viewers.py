@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hoptui import __version__
 from hoptui.daemon.node import Node
 from hoptui.daemon.runs import RunDesk
 from hoptui.wire import messages
@@ -16,6 +15,7 @@ from hoptui.wire.codec import MAX_BYTES
 from hoptui.wire.columns import Columns
 from hoptui.wire.credentials import Peer
 from hoptui.wire.messages import CommandRecord, Origin
+from hoptui.wire.version import VERSION
 
 GONE_S = 15.0
 LONGEST_WAIT_S = 10.0
@@ -112,7 +112,7 @@ class ViewerDesk:
     def _hello(self, identity: bytes, peer: Peer | None, hello: messages.ViewerHello, now: float) -> None:
         if hello.protocol != messages.PROTOCOL:
             text = (
-                f"this hoptui speaks version {hello.protocol} of the protocol, the running daemon ({__version__}) "
+                f"this hoptui speaks version {hello.protocol} of the protocol, the running daemon ({VERSION}) "
                 f"version {messages.PROTOCOL}: 'hoptui daemon stop', then try again (training goes on)"
             )
             self._send(identity, messages.Error(code="protocol", text=text))
@@ -130,7 +130,7 @@ class ViewerDesk:
         self._by_name[hello.viewer] = identity
         self._count()
         welcome = messages.ViewerWelcome(
-            protocol=messages.PROTOCOL, pid=os.getpid(), version=__version__, host=self._node.host
+            protocol=messages.PROTOCOL, pid=os.getpid(), version=VERSION, host=self._node.host
         )
         self._send(identity, welcome)
 

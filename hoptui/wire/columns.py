@@ -15,7 +15,7 @@ NAN = math.nan
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one source, oldest first.
 
-    `source` names where they come from (`run/<id>`, `gpu/<uuid>`, `host`, `process/<pid>`). `t` holds monotonic
+    `source` names where they come from (`run/<id>`, `gpu/<uuid>`, `host`, `process/<run id>`). `t` holds monotonic
     nanoseconds as int64 and `step` the iteration as int64 (-1: none), both little-endian; `values` one float64 array a
     name, NaN where a row did not have it. All arrays have the same length.
     """

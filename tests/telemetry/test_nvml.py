@@ -1,0 +1,185 @@
+"""The GPUs of a node: found, missing, lost and found again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pynvml
+import pytest
+
+from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
+from hoptui.wire.messages import GpuInfo
+
+if TYPE_CHECKING:
+    from tests.telemetry.conftest import FakeClock, FakeNvml
+
+
+@pytest.fixture
+def gpus(nvml: FakeNvml, clock: FakeClock, reports: list[str]) -> Gpus:
+    return Gpus(nvml, clock, reports.append)
+
+
+def sources(gpus: Gpus) -> list[str]:
+    return [part.source for part in gpus.read()]
+
+
+def test_nothing_is_asked_of_the_driver_before_the_first_reading(gpus: Gpus, nvml: FakeNvml) -> None:
+    assert (gpus.reason, gpus.infos()) == (NOT_ASKED, ())
+    assert not nvml.calls
+
+
+def test_each_gpu_has_a_row_and_its_facts(gpus: Gpus, clock: FakeClock) -> None:
+    parts = gpus.read()
+    assert [part.source for part in parts] == ["gpu/GPU-0", "gpu/GPU-1"]
+    assert parts[0].times()[0] == clock.now
+    assert parts[1].last()["power_w"] == pytest.approx(690.25)
+    assert gpus.reason == ""
+    assert gpus.infos()[1] == GpuInfo(
+        uuid="GPU-1",
+        index=1,
+        name="NVIDIA H100 80GB HBM3",
+        memory_total_bytes=80 << 30,
+        power_limit_w=700.0,
+        sm_clock_max_mhz=1980,
+        driver="580.159.04",
+        architecture="Hopper",
+    )
+
+
+def test_facts_that_cannot_be_had_are_none_and_not_zero(nvml: FakeNvml, clock: FakeClock) -> None:
+    for function in ("Name", "Architecture", "MaxClockInfo", "EnforcedPowerLimit", "MemoryInfo"):
+        nvml.fail(f"nvmlDeviceGet{function}", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    nvml.fail("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN)
+    gpus = Gpus(nvml, clock, print)
+    gpus.read()
+    assert gpus.infos()[0] == GpuInfo(uuid="GPU-0", index=0, name="GPU 0")
+
+
+def test_a_gpu_lost_mid_run_keeps_its_place_and_the_others_go_on(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    gpus.read()
+    nvml.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=0, after=2)
+    seen = []
+    for _ in range(5):
+        clock.advance(1)
+        seen.append(sources(gpus))
+    assert seen == [["gpu/GPU-0", "gpu/GPU-1"]] * 2 + [["gpu/GPU-1"]] * 3
+    lost, other = gpus.infos()
+    assert lost.reason == "lost: fell off the bus (NVML: GPU is lost)"
+    assert (lost.uuid, lost.name, lost.power_limit_w) == ("GPU-0", "NVIDIA H100 80GB HBM3", 700.0)
+    assert (other.reason, gpus.reason) == ("", "")
+
+
+def test_a_lost_gpu_is_tried_again_every_thirty_seconds_and_comes_back(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    gpus.read()
+    nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
+    gpus.read()
+    calls = nvml.calls["nvmlDeviceGetHandleByIndex"]
+    for _ in range(29):
+        clock.advance(1)
+        gpus.read()
+    assert nvml.calls["nvmlDeviceGetHandleByIndex"] == calls
+    clock.advance(1)
+    assert sources(gpus) == ["gpu/GPU-0"]  # tried, still lost
+    assert gpus.infos()[1].reason.startswith("lost")
+    nvml.heal()
+    clock.advance(30)
+    assert sources(gpus) == ["gpu/GPU-0", "gpu/GPU-1"]
+    assert gpus.infos()[1].reason == ""
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "reason"),
+    [
+        ("nvmlDeviceGetHandleByIndex", 15, "lost: fell off the bus (NVML: GPU is lost)"),
+        ("nvmlDeviceGetHandleByIndex", 4, "cannot be opened (NVML: Insufficient Permissions)"),
+        ("nvmlDeviceGetUUID", 999, "cannot be opened (NVML: Unknown Error)"),
+    ],
+)
+def test_a_gpu_that_never_could_be_opened_has_a_place_too(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, function: str, code: int, reason: str
+) -> None:
+    nvml.fail(function, code, gpu=0)
+    assert sources(gpus) == ["gpu/GPU-1"]
+    assert gpus.infos()[0] == GpuInfo(
+        uuid="unknown-0", index=0, name="GPU 0", driver="580.159.04", reason=reason
+    )
+    nvml.heal()
+    clock.advance(30)
+    assert sources(gpus) == ["gpu/GPU-0", "gpu/GPU-1"]
+    assert gpus.infos()[0].uuid == "GPU-0"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver: libnvidia-ml.so.1 was not found"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no NVIDIA driver: its kernel module is not loaded"),
+        (
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            "no working NVIDIA driver: its library and its kernel module have different versions "
+            "(reload the module or reboot)",
+        ),
+        (
+            pynvml.NVML_ERROR_NO_PERMISSION,
+            "no access to the NVIDIA driver: permission denied (are /dev/nvidia* open to this user?)",
+        ),
+        (pynvml.NVML_ERROR_UNKNOWN, "no working NVIDIA driver (NVML: Unknown Error)"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_named_and_tried_every_thirty_seconds(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, code: int, reason: str
+) -> None:
+    nvml.fail("nvmlInit", code)
+    assert sources(gpus) == []
+    assert gpus.reason == reason
+    clock.advance(29.9)
+    gpus.read()
+    assert nvml.calls["nvmlInit"] == 1
+    nvml.heal()
+    clock.advance(0.1)
+    assert sources(gpus) == ["gpu/GPU-0", "gpu/GPU-1"]
+    assert gpus.reason == ""
+
+
+def test_a_driver_without_gpus_says_so_and_finds_one_later(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    nvml.count = 0
+    assert sources(gpus) == []
+    assert gpus.reason == NO_GPU
+    nvml.count = 1
+    clock.advance(30)
+    assert sources(gpus) == ["gpu/GPU-0"]
+    assert nvml.calls["nvmlShutdown"] == 2  # the list of GPUs is made by nvmlInit
+
+
+def test_a_driver_that_goes_away_mid_run_leaves_the_gpus_with_the_reason(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    gpus.read()
+    nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    clock.advance(1)
+    assert sources(gpus) == []
+    reason = "no NVIDIA driver: its kernel module is not loaded"
+    assert gpus.reason == reason
+    assert [(info.uuid, info.reason) for info in gpus.infos()] == [("GPU-0", reason), ("GPU-1", reason)]
+    nvml.heal()
+    clock.advance(30)
+    assert sources(gpus) == ["gpu/GPU-0", "gpu/GPU-1"]
+    assert [info.reason for info in gpus.infos()] == ["", ""]
+
+
+def test_a_gpu_missing_after_the_driver_came_back_is_no_longer_listed(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    gpus.read()
+    nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_UNINITIALIZED, times=1)
+    gpus.read()
+    nvml.count = 1
+    clock.advance(30)
+    assert sources(gpus) == ["gpu/GPU-0"]
+    assert [info.uuid for info in gpus.infos()] == ["GPU-0"]
