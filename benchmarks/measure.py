@@ -122,7 +122,7 @@ class Bench:
     @contextmanager
     def session(self) -> Iterator[Session]:
         """A blocking viewer on this node."""
-        with Session() as session:
+        with Session(client="bench", start_daemon=True) as session:
             yield session
 
     def run(self, name: str) -> RunState:

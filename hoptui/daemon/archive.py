@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from hoptui.recording import Recording, RecordingError
+from hoptui.recording.boots import this_boot
 from hoptui.recording.resample import buckets
 from hoptui.wire.addresses import AddressError, Addresses, secure
 from hoptui.wire.columns import Columns
@@ -174,7 +175,7 @@ class Archive:
         recent = sorted((m, p) for m, p in paths if now - m < RESTORE_YOUNGER_S)
         for _, path in recent[-RESTORED:]:
             try:
-                with Recording.open(path) as recording:
+                with Recording.open(path, boot=this_boot()) as recording:
                     self._found.append(_found(recording))
             except (RecordingError, msgspec.DecodeError, ValueError) as error:
                 log.warning("%s is left aside: %s", path, error)
@@ -262,7 +263,11 @@ class Archive:
             return self._open[run].recording, False
         if run:
             path = self._where.recording(run)
-            return (Recording.open(path), True) if _plain(run) and path.exists() else (None, False)
+            return (
+                (Recording.open(path, boot=this_boot()), True)
+                if _plain(run) and path.exists()
+                else (None, False)
+            )
         for opened in self._open.values():
             if query.source in opened.recording.sources():
                 return opened.recording, False

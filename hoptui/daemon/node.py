@@ -15,7 +15,7 @@ from hoptui.daemon.archive import KnownRun
 from hoptui.daemon.commands import Book
 from hoptui.daemon.registry import Registry, TrackedRun
 from hoptui.daemon.rings import Rings, one_row
-from hoptui.tuner.effect import measure
+from hoptui.tuner.effect import WARM_UP, measure
 from hoptui.wire.columns import Columns
 from hoptui.wire.messages import (
     CommandRecord,
@@ -232,7 +232,7 @@ class Node:
         for i in open_ones:
             record = applied[i]
             at = record.step or 0
-            start = (applied[i - 1].step or 0) if i else 0
+            start = (applied[i - 1].step or 0) + WARM_UP if i else 0
             end = applied[i + 1].step if i + 1 < len(applied) else None
             before = [v for step, v in points if start <= step < at][-BEFORE:]
             after = [v for step, v in points if at <= step and (end is None or step < end)]

@@ -18,6 +18,7 @@ from hoptui.wire.credentials import Peer
 from hoptui.wire.messages import CommandRecord
 from hoptui.wire.version import VERSION
 
+FUTURE_NS = 1_000_000_000
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -45,8 +46,10 @@ class RunDesk:
             return None
         match message:
             case messages.Rows(parts=parts):
+                newest = self._node.clock.t() + FUTURE_NS
                 for part in parts:
-                    if part.source == f"run/{run.id}":
+                    # A stamp from the future would make every later row look like one sent again.
+                    if part.source == f"run/{run.id}" and len(part) and part.times()[-1] <= newest:
                         self._node.rows(part)
             case messages.Pulse():
                 before = run.vital(self._now()).state
@@ -167,7 +170,7 @@ class RunDesk:
             self.forward(command, run)
         match kind:
             case "new":
-                node.event("started", f"{run.state.name} started (pid {pid})", run=run.id, step=hello.step)
+                node.event("started", f"{run.state.name} started (pid {pid})", run=run.id)
             case "epoch":
                 text = f"{run.state.name} restarted as epoch {run.state.epoch} (pid {pid})"
                 node.event("restarted", text, run=run.id, step=hello.step, level="warning")

@@ -184,7 +184,7 @@ class Run:
                 return
             yield step
             step += 1
-        self._end_iteration()
+        self._last_row()
 
     def boundary(self, step: int | None = None) -> bool:
         """Between two iterations: close the last one's row, carry out what is due, wait while paused.
@@ -192,20 +192,10 @@ class Run:
         Returns False when a stop was asked for. `step` is the iteration about to begin (default: one more than the
         last). Costs a few microseconds when nothing is due.
         """
-        self._end_iteration()
-        if step is not None:
-            self.step = step
-        elif self._iteration_start:
-            self.step += 1
-        self.progress = time.monotonic()
-        if not self.alive:
-            return not self.stopping
-        if self.desk.due:
-            self._carry_out()
-        if self.paused_until:
-            self._wait_while_paused()
-        self._row = {}
-        self.progress = self._iteration_start = time.monotonic()
+        try:
+            self._pass(step)
+        except Exception as error:  # a fault of ours must not reach the loop
+            self._give_up(error)
         return not self.stopping
 
     def phase(self, name: str) -> Phase:
@@ -228,14 +218,17 @@ class Run:
         """
         if not self.alive:
             return
-        if values:
-            metrics = {**values, **metrics}
-        row = self._row
-        if row is not None:
-            row.update(self.settler.settle(self._last_t, self.step, metrics))
-        else:
-            t = self._stamp()
-            self._append(t, self.settler.settle(t, self.step, metrics))
+        try:
+            if values:
+                metrics = {**values, **metrics}
+            row = self._row
+            if row is not None:
+                row.update(self.settler.settle(self._last_t, self.step, metrics))
+            else:
+                t = self._stamp()
+                self._append(t, self.settler.settle(t, self.step, metrics))
+        except Exception as error:  # a fault of ours must not reach the loop
+            self._give_up(error)
 
     def event(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
         """A line on the time axis."""
@@ -262,7 +255,7 @@ class Run:
         if self._closed:
             return
         self._closed = True
-        self._end_iteration()
+        self._last_row()
         if reason is None:
             error = getattr(sys, "last_value", None)
             reason = "exception" if error is not None else "stopped" if self.stopping else "finished"
@@ -313,6 +306,33 @@ class Run:
         self.knob_handles[handle.name] = handle
         self.declared += 1
         return handle
+
+    def _pass(self, step: int | None) -> None:
+        self._end_iteration()
+        if step is not None:
+            self.step = step
+        elif self._iteration_start:
+            self.step += 1
+        self.progress = time.monotonic()
+        if not self.alive:
+            return
+        if self.desk.due:
+            self._carry_out()
+        if self.paused_until:
+            self._wait_while_paused()
+        self._row = {}
+        self.progress = self._iteration_start = time.monotonic()
+
+    def _last_row(self) -> None:
+        try:
+            self._end_iteration()
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        log.warning("hoptui is off in this run: %s: %s. Training goes on.", type(error).__name__, error)
+        self._row = None
+        self.abandon()
 
     def _end_iteration(self) -> None:
         row = self._row

@@ -12,6 +12,7 @@ from hoptui.wire import columns, messages
 MAX_FRAMES = 4
 MAX_BYTES = 1 << 20
 MAX_VIEWER_BYTES = 64 << 10
+LONGEST_S = 1e9
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
@@ -80,6 +81,10 @@ def _check(message: object) -> None:
         case messages.Rows(parts=parts) | messages.Sample(parts=parts) | messages.Delta(columns=parts):
             for part in parts:
                 columns.check(part)
+        case messages.Command() | messages.Fetch() | messages.Lease() | messages.Hold() | messages.Pulse():
+            for name in _DURATIONS[type(message)]:
+                if not 0 <= getattr(message, name) <= LONGEST_S:  # NaN is not
+                    raise ValueError(f"{name} is no duration")
         case messages.Buckets():
             figures = (message.low, message.high, message.mean)
             raw = (message.t, message.step, *message.low, *message.high, *message.mean)
@@ -90,6 +95,11 @@ def _check(message: object) -> None:
             if len(message.t) % 8:
                 raise ValueError("buckets that are no 8-byte numbers")
 
+
+_DURATIONS: dict[type, tuple[str, ...]] = {
+    kind: tuple(n for n in kind.__struct_fields__ if n.endswith("_s") or n == "seconds")
+    for kind in (messages.Command, messages.Fetch, messages.Lease, messages.Hold, messages.Pulse)
+}
 
 from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun)
 to_run: Decoder[messages.ToRun] = Decoder(messages.ToRun)

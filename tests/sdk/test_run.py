@@ -287,3 +287,19 @@ def test_an_exception_in_the_loop_is_the_reason_of_the_end(monkeypatch: pytest.M
     with pytest.raises(ZeroDivisionError):
         train()
     assert said == [("exception", "ZeroDivisionError: division by zero")]
+
+
+def test_a_fault_of_ours_stays_ours(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(run, "_stamp", broken)
+    with caplog.at_level(logging.WARNING, "hoptui"):
+        done = []
+        for i in run.iterations(5):
+            run.log(i=i)
+            done.append(i)
+    assert done == [0, 1, 2, 3, 4]
+    assert [r.getMessage().count("planted") for r in caplog.records] == [1]

@@ -1,0 +1,75 @@
+"""Stamps are monotonic nanoseconds of one boot; a recording may outlive a reboot of its node.
+
+A recording's time is the monotonic clock of the boot that began it. Stamps of a later boot are stored shifted by the
+wall time between the two, or further where the wall clock went back, so that stored stamps always rise and one
+offset turns all of them into wall time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Boot:
+    """One uptime of a node: `wall_offset_ns` added to its monotonic stamps gives wall time, `now` is one of them."""
+
+    id: str
+    wall_offset_ns: int
+    now: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How a process sees a recording's time: its own stamp + `shift_ns` is the stored one, + `wall_offset_ns` wall time."""
+
+    shift_ns: int = 0
+    wall_offset_ns: int = 0
+
+
+def this_boot() -> Boot:
+    """The boot this process runs in. Without Linux's boot id all boots count as one."""
+    try:
+        boot_id = _BOOT_ID.read_text().strip()
+    except OSError:
+        boot_id = "unknown"
+    now = time.monotonic_ns()
+    return Boot(boot_id, time.time_ns() - now, now)
+
+
+def enter(db: sqlite3.Connection, boot: Boot) -> Frame:
+    """The frame of `boot`, which the recording remembers from now on. Call it within a transaction."""
+    frame = frame_of(db, boot)
+    db.execute(
+        "INSERT OR IGNORE INTO boots (boot, shift_ns, wall_offset_ns) VALUES (?, ?, ?)",
+        (boot.id, frame.shift_ns, boot.wall_offset_ns),
+    )
+    return frame
+
+
+def frame_of(db: sqlite3.Connection, boot: Boot | None) -> Frame:
+    """The frame of a process of `boot`, known to the recording or not; without one the recording's own."""
+    first = _first_offset(db)
+    if boot is None:
+        return Frame(0, first or 0)
+    known = db.execute("SELECT shift_ns FROM boots WHERE boot = ?", (boot.id,)).fetchone()
+    shift = int(known[0]) if known else 0 if first is None else _shift(db, boot, first)
+    return Frame(shift, (boot.wall_offset_ns if first is None else first) + shift)
+
+
+def _first_offset(db: sqlite3.Connection) -> int | None:
+    first = db.execute("SELECT wall_offset_ns FROM boots ORDER BY id LIMIT 1").fetchone()
+    return int(first[0]) if first else None
+
+
+def _shift(db: sqlite3.Connection, boot: Boot, first_offset: int) -> int:
+    (last,) = db.execute(
+        "SELECT max((SELECT coalesce(max(t1), 0) FROM chunks), (SELECT coalesce(max(t), 0) FROM events))"
+    ).fetchone()
+    shift = boot.wall_offset_ns - first_offset
+    return shift if boot.now + shift > last else int(last) + 1 - boot.now

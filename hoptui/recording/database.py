@@ -1,0 +1,221 @@
+"""The SQLite file: its schema, how it is opened, and SQLite's errors as one of ours."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+APPLICATION_ID = 0x686F7074  # "hopt", so that file(1) and we can tell a recording from any other database
+BUSY_TIMEOUT_MS = 2000
+WAL_LIMIT_BYTES = 4 << 20
+
+# Entry i brings a file of schema i to schema i + 1; a released entry never changes. The comments inside are for people
+# who open a recording with sqlite3 and type .schema.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE meta (
+            -- What the daemon remembers of the run, e.g. its declaration.
+            key TEXT PRIMARY KEY,
+            value BLOB NOT NULL -- text or bytes, as it was given
+        )
+        """,
+        """
+        CREATE TABLE boots (
+            -- Uptimes of the node the recording was written in. Every t in this file is monotonic nanoseconds of the
+            -- first; later ones are stored with shift_ns added. t + the first wall_offset_ns = nanoseconds since 1970.
+            id INTEGER PRIMARY KEY,
+            boot TEXT NOT NULL UNIQUE,
+            shift_ns INTEGER NOT NULL,
+            wall_offset_ns INTEGER NOT NULL
+        )
+        """,
+        """
+        CREATE TABLE chunks (
+            -- Rows of one source, rising in t. body is zlib of int64 t[rows], int64 step[rows] (-1: none), then
+            -- float64[rows] for each of names (a JSON array; NaN: unknown), all little-endian. Chunks with sealed = 0
+            -- are the newest and will be merged into larger ones.
+            id INTEGER PRIMARY KEY,
+            source TEXT NOT NULL,
+            t0 INTEGER NOT NULL,
+            t1 INTEGER NOT NULL,
+            rows INTEGER NOT NULL,
+            sealed INTEGER NOT NULL,
+            names TEXT NOT NULL,
+            body BLOB NOT NULL
+        )
+        """,
+        "CREATE INDEX chunks_by_time ON chunks (source, t1, t0, rows)",
+        "CREATE INDEX chunks_unsealed ON chunks (source) WHERE NOT sealed",
+        """
+        CREATE TABLE events (
+            seq INTEGER PRIMARY KEY,
+            t INTEGER NOT NULL,
+            record TEXT NOT NULL -- JSON; see the view event_log
+        )
+        """,
+        """
+        CREATE TABLE commands (
+            id TEXT PRIMARY KEY,
+            seq INTEGER NOT NULL,
+            record TEXT NOT NULL -- JSON; see the view command_log
+        )
+        """,
+        "CREATE INDEX commands_by_seq ON commands (seq)",
+        """
+        CREATE VIEW event_log AS
+        SELECT seq, t,
+            datetime(json_extract(record, '$.wall'), 'unixepoch') AS utc,
+            json_extract(record, '$.level') AS level,
+            json_extract(record, '$.kind') AS kind,
+            json_extract(record, '$.step') AS step,
+            json_extract(record, '$.text') AS text
+        FROM events ORDER BY seq
+        """,
+        """
+        CREATE VIEW command_log AS
+        SELECT seq, id,
+            datetime(json_extract(record, '$.wall'), 'unixepoch') AS utc,
+            json_extract(record, '$.origin.user') AS user,
+            json_extract(record, '$.origin.kind') AS author,
+            json_extract(record, '$.verb') AS verb,
+            json_extract(record, '$.knob') AS knob,
+            json_extract(record, '$.before') AS before,
+            json_extract(record, '$.wanted') AS wanted,
+            json_extract(record, '$.effective') AS effective,
+            json_extract(record, '$.stage') AS stage,
+            json_extract(record, '$.step') AS step,
+            json_extract(record, '$.measured.gain') AS gain,
+            json_extract(record, '$.reason') AS reason,
+            json_extract(record, '$.why') AS why
+        FROM commands ORDER BY seq
+        """,
+    ),
+)
+SCHEMA = len(MIGRATIONS)
+
+
+class RecordingError(Exception):
+    """What a recording cannot do now; `reason` is one sentence that names the file."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Turn an error of SQLite or the system within into a RecordingError about `path`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code of an extended one
+        raise RecordingError(f"{path} {_PHRASES.get(code, f'cannot be used: {error}')}") from None
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be used: {error.strerror or error}") from None
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing: commits at the end, rolls back on any exception."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # on some errors, a full disk among them, SQLite has rolled back by itself
+            db.execute("ROLLBACK")
+        raise
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """A connection to the recording at `path`, created or brought to this schema as needed."""
+    with errors_named(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        db = sqlite3.connect(
+            path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False
+        )
+        try:
+            if _schema(db, path) < SCHEMA:
+                _migrate(db, path)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """A read-only connection to the recording at `path`, which may be written meanwhile."""
+    with errors_named(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        with path.open("rb"):
+            pass  # SQLite says only "unable to open database file", the system says why
+        try:
+            db, schema = _reader(path, "mode=ro")
+        except sqlite3.OperationalError as error:
+            # A reader of a WAL file has to create its -shm: in a directory that forbids it, a file that was closed
+            # properly (no -wal beside it) can still be read as one that does not change.
+            forbidden = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            if not forbidden or path.with_name(f"{path.name}-wal").exists():
+                raise
+            db, schema = _reader(path, "immutable=1")
+        if schema < SCHEMA:
+            db.close()
+            raise RecordingError(f"{path} holds no recording")
+    return db
+
+
+def _reader(path: Path, how: str) -> tuple[sqlite3.Connection, int]:
+    db = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}",
+        uri=True,
+        isolation_level=None,
+        timeout=BUSY_TIMEOUT_MS / 1000,
+        check_same_thread=False,
+    )
+    try:
+        return db, _schema(db, path)
+    except BaseException:
+        db.close()
+        raise
+
+
+def _schema(db: sqlite3.Connection, path: Path) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != APPLICATION_ID and (application or version or tables):
+        raise RecordingError(f"{path} is a database of something else, no recording")
+    if version > SCHEMA:
+        raise RecordingError(
+            f"{path} was written by a newer hoptui (schema {version}, this one reads up to {SCHEMA}): update hoptui"
+        )
+    return int(version)
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    with transaction(db):
+        for step in MIGRATIONS[_schema(db, path) :]:  # looked at again, now that nobody else can write
+            for statement in step:
+                db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+_PHRASES = {
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: input/output error",
+    sqlite3.SQLITE_BUSY: "is locked by another process",
+    sqlite3.SQLITE_READONLY: "cannot be written: it is read-only",
+    sqlite3.SQLITE_NOTADB: "is no recording",
+    sqlite3.SQLITE_CORRUPT: "is damaged",
+}

@@ -1,0 +1,166 @@
+"""Many rows to a few points: the least, greatest and mean of each bucket of time, so that no spike is lost."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from operator import sub
+from statistics import median_high
+
+from hoptui.wire.columns import Columns
+from hoptui.wire.messages import Buckets
+
+GAP_SPACINGS = 3
+
+
+def buckets(
+    parts: Iterable[Columns],
+    source: str,
+    names: Sequence[str],
+    t0: int,
+    t1: int,
+    points: int,
+    id: int = 0,  # noqa: A002 - the message's own word
+) -> Buckets:
+    """The rows of `parts` from `t0` to `t1` (0: the first and the last row), both included, in at most `points` buckets.
+
+    `parts` are one source's, oldest first; rows not newer than those before them are left out. They are streamed unless
+    `t0` or `t1` is 0. Without `names` all that occur are answered, otherwise exactly those. Buckets are of equal time;
+    one without rows is left out, unless it lies in a gap of more than three typical (median) spacings of rows: each such
+    gap is one bucket of NaN, stamped where its first row was due. A bucket's mean is that of its known values, NaN
+    where there is none.
+    """
+    if not (t0 and t1):
+        parts = [part for part in parts if len(part)]
+        t0 = t0 or (parts[0].times()[0] if parts else 0)
+        t1 = t1 or (parts[-1].times()[-1] if parts else 0)
+    folded = _Folded(names, open_ended=not names)
+    points = max(1, points)
+    span = t1 - t0 + 1
+    for part in parts:
+        times = part.times()
+        start = bisect_left(times, t0)
+        if folded.times:
+            start = max(start, bisect_right(times, folded.times[-1]))
+        stop = bisect_right(times, t1)
+        if start >= stop:
+            continue
+        steps = part.steps()
+        columns = [(name, array("d", raw)) for name, raw in zip(part.names, part.values, strict=True)]
+        folded.times.extend(times[start:stop])
+        while start < stop:
+            number = (times[start] - t0) * points // span
+            edge = t0 - (-(number + 1) * span // points)  # the first stamp of the next bucket
+            end = bisect_left(times, edge, start, stop)
+            folded.add(number, times[start], times[end - 1], steps[end - 1])
+            for name, column in columns:
+                folded.fold(name, column[start:end])
+            start = end
+    folded.mark_gaps()
+    return folded.answer(source, id)
+
+
+class _Extremes:
+    """One name's buckets; the last one is still open."""
+
+    def __init__(self, empty: int) -> None:
+        self.low = array("d", [math.nan]) * empty
+        self.high = array("d", [math.nan]) * empty
+        self.total = array("d", [0.0]) * empty
+        self.count = array("q", [0]) * empty
+
+    def append(self) -> None:
+        self.insert(len(self.low))
+
+    def insert(self, i: int) -> None:
+        self.low.insert(i, math.nan)
+        self.high.insert(i, math.nan)
+        self.total.insert(i, 0.0)
+        self.count.insert(i, 0)
+
+    def fold(self, values: Sequence[float]) -> None:
+        total = sum(values)
+        if total != total:  # a NaN in the sum: only then look at each value
+            values = [v for v in values if v == v]
+            if not values:
+                return
+            total = sum(values)
+        low, high = min(values), max(values)
+        if self.count[-1]:
+            low, high = min(low, self.low[-1]), max(high, self.high[-1])
+        self.low[-1], self.high[-1] = low, high
+        self.total[-1] += total
+        self.count[-1] += len(values)
+
+    def mean(self) -> array[float]:
+        # Rounding may carry a mean just past its extremes.
+        return array(
+            "d",
+            [
+                min(max(total / count, low), high) if count else math.nan
+                for total, count, low, high in zip(self.total, self.count, self.low, self.high, strict=True)
+            ],
+        )
+
+
+class _Folded:
+    """The buckets so far. `times` are the stamps of all rows, to know their typical spacing at the end."""
+
+    def __init__(self, names: Iterable[str], *, open_ended: bool) -> None:
+        self.times: array[int] = array("q")
+        self._open_ended = open_ended
+        self._series = {name: _Extremes(0) for name in names}
+        self._number = -1
+        self._t: array[int] = array("q")
+        self._step: array[int] = array("q")
+        self._holes: list[tuple[int, int, int]] = []  # bucket after it, stamps on both sides
+
+    def add(self, number: int, first: int, last: int, step: int) -> None:
+        """Rows stamped `first` to `last` belong to the bucket `number`, which is the newest one or a later one."""
+        if number == self._number:
+            self._t[-1], self._step[-1] = last, step
+            return
+        if self._t and number > self._number + 1:
+            self._holes.append((len(self._t), self._t[-1], first))
+        self._number = number
+        self._t.append(last)
+        self._step.append(step)
+        for series in self._series.values():
+            series.append()
+
+    def fold(self, name: str, values: array[float]) -> None:
+        """Values of the last bucket."""
+        series = self._series.get(name)
+        if series is None:
+            if not self._open_ended:
+                return
+            series = self._series[name] = _Extremes(len(self._t))
+        series.fold(values)
+
+    def mark_gaps(self) -> None:
+        """Put a bucket of NaN into each gap that leaves a bucket empty."""
+        if not self._holes:
+            return
+        typical = max(1, median_high(map(sub, islice(self.times, 1, None), self.times)))
+        for i, before, after in reversed(self._holes):
+            if after - before > GAP_SPACINGS * typical:
+                self._t.insert(i, before + typical)
+                self._step.insert(i, -1)
+                for series in self._series.values():
+                    series.insert(i)
+
+    def answer(self, source: str, query: int) -> Buckets:
+        series = self._series.values()
+        return Buckets(
+            id=query,
+            source=source,
+            names=tuple(self._series),
+            t=self._t.tobytes(),
+            step=self._step.tobytes(),
+            low=tuple(s.low.tobytes() for s in series),
+            high=tuple(s.high.tobytes() for s in series),
+            mean=tuple(s.mean().tobytes() for s in series),
+        )

@@ -1,0 +1,166 @@
+"""A writer that is killed, a disk that is full: what was flushed stays, what waits goes on waiting."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.boots import Boot
+from hoptui.recording.pending import Pending
+from hoptui.wire.columns import Columns
+from hoptui.wire.messages import CommandRecord, Event
+
+MakeRows = Callable[..., Columns]
+
+WRITER = """
+import sys
+from pathlib import Path
+from hoptui.recording import Recording
+from hoptui.wire.columns import pack
+recording = Recording.create(Path(sys.argv[1]))
+t = recording.last_t("run/r1")
+while True:
+    recording.append(pack("run/r1", [(t + i + 1, t + i + 1, {"x": float(t + i + 1)}) for i in range(100)]))
+    recording.flush()
+    t += 100
+    print(t, flush=True)
+"""
+
+
+def killed_writer(path: Path, flushes: int) -> int:
+    """Write in another process, kill it in the middle of it, and return the last row it said was on disk."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        told = [int(writer.stdout.readline()) for _ in range(flushes)]
+        writer.kill()
+        told += [int(line) for line in writer.stdout if line.endswith("\n")]
+    assert writer.returncode == -signal.SIGKILL
+    return told[-1]
+
+
+def test_what_was_flushed_survives_a_kill_and_the_next_writer_goes_on(path: Path) -> None:
+    told = 0
+    for flushes in (3, 40):
+        told = killed_writer(path, flushes)
+        with Recording.open(path) as reader:
+            steps = [step for part in reader.rows("run/r1") for step in part.steps()]
+        assert len(steps) >= told
+        assert steps == list(range(1, len(steps) + 1))
+    with Recording.create(path) as recording:
+        assert recording.last_t("run/r1") >= told
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_reader_beside_a_busy_writer_sees_whole_flushes_that_only_grow(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        try:
+            writer.stdout.readline()
+            seen = [0]
+            with Recording.open(path) as reader:
+                for _ in range(30):
+                    steps = [step for part in reader.rows("run/r1") for step in part.steps()]
+                    assert steps == list(range(1, len(steps) + 1))
+                    assert len(steps) % 100 == 0
+                    seen.append(len(steps))
+                    writer.stdout.readline()
+            assert seen == sorted(seen)
+            assert seen[-1] > seen[1]
+        finally:
+            writer.kill()
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file can grow beyond `size` bytes: the kernel refuses the write, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_loses_nothing_and_recovers(path: Path, boot: Boot, rows: MakeRows) -> None:
+    with Recording.create(path, boot=boot) as recording:
+        recording.append(rows(300))
+        recording.flush()
+        recording.append(rows(3000, first=301))
+        recording.event(Event(seq=1, t=1, wall=0.0, kind="note", text="still here"))
+        with full_disk(path.with_name("r1.hoptui-wal").stat().st_size):
+            for _ in range(2):
+                with pytest.raises(RecordingError, match=r"r1\.hoptui cannot (grow|be)"):
+                    recording.flush()
+        assert recording.sources()["host"][2] == 3300
+        recording.append(rows(10, first=3301))
+        recording.flush()
+        assert recording.dropped == 0
+    with Recording.open(path) as reader:
+        assert [s for part in reader.rows("host") for s in part.steps()] == list(range(1, 3311))
+        assert [event.text for event in reader.events()] == ["still here"]
+
+
+def test_the_reason_of_a_full_disk_says_so(recording: Recording, path: Path, rows: MakeRows) -> None:
+    recording._db.execute("PRAGMA max_page_count = 20")
+    recording.append(rows(50_000))
+    with pytest.raises(RecordingError) as error:
+        recording.flush()
+    assert error.value.reason == f"{path} cannot grow: the disk is full"
+    recording._db.execute("PRAGMA max_page_count = 100000")
+    recording.flush()
+    assert recording.sources()["host"][2] == 50_000
+
+
+def test_a_close_that_cannot_flush_says_so_and_closes(
+    recording: Recording, path: Path, rows: MakeRows
+) -> None:
+    recording.append(rows(10))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        recording._db.execute("PRAGMA busy_timeout = 0")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RecordingError) as error:
+            recording.close()
+        assert error.value.reason == f"{path} is locked by another process"
+        other.execute("ROLLBACK")
+    assert [file.name for file in path.parent.iterdir()] == ["r1.hoptui"]
+
+
+def test_what_waits_is_bounded_and_the_oldest_goes_first(rows: MakeRows) -> None:
+    hundred = 4 * 8 * 100  # bytes of t, step, x and y of 100 rows
+    pending = Pending(max_bytes=3 * hundred, max_records=2)
+    for first in range(1, 1001, 100):
+        pending.add(rows(100, first=first))
+    assert pending.dropped == 700
+    assert [part.steps()[0] for part in pending.rows("host")] == [701, 801, 901]
+    for seq in (1, 2, 3):
+        pending.add_event(Event(seq=seq, t=0, wall=0.0, kind="note", text=""))
+    assert list(pending.events) == [2, 3]
+    for name in ("a", "b", "a", "c"):
+        pending.add_command(CommandRecord(id=name, run="r", epoch=1, verb="pause"))
+    assert list(pending.commands) == ["a", "c"]
+    assert pending.dropped == 702
+    pending.clear()
+    assert not pending
+    assert pending.dropped == 702
+
+
+def test_a_batch_larger_than_the_bound_is_kept(rows: MakeRows) -> None:
+    pending = Pending(max_bytes=10)
+    pending.add(rows(5))
+    pending.add(rows(7, first=6))
+    assert [len(part) for part in pending.rows("host")] == [7]
+    assert pending.dropped == 5

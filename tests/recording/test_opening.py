@@ -1,0 +1,209 @@
+"""Files that are no recording, or of another time, give one sentence; a reader needs no more than to read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.boots import Boot
+from hoptui.recording.database import APPLICATION_ID, SCHEMA
+from hoptui.wire.columns import Columns
+
+MakeRows = Callable[..., Columns]
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write everywhere; nobody may not."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@contextmanager
+def sql(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path)) as db, db:
+        yield db
+
+
+def reason(make: Callable[[Path], Recording], path: Path) -> str:
+    with pytest.raises(RecordingError) as error:
+        make(path).close()
+    assert str(error.value) == error.value.reason
+    assert "\n" not in error.value.reason
+    return error.value.reason
+
+
+def closed(path: Path, rows: Columns) -> None:
+    with Recording.create(path, boot=Boot("b", 0, 0)) as recording:
+        recording.append(rows)
+
+
+def test_a_file_that_is_not_there(path: Path) -> None:
+    assert reason(Recording.open, path) == f"{path} cannot be used: No such file or directory"
+    assert not path.parent.exists()
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    assert reason(Recording.open, tmp_path) == f"{tmp_path} cannot be used: it is a directory"
+    assert reason(Recording.create, tmp_path) == f"{tmp_path} cannot be used: Is a directory"
+
+
+@pytest.mark.parametrize("make", [Recording.open, Recording.create])
+def test_a_file_of_something_else_is_refused_and_not_touched(
+    tmp_path: Path, make: Callable[[Path], Recording]
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"not a database, but long enough to look at: " * 40)
+    before = path.read_bytes()
+    assert reason(make, path) == f"{path} is no recording"
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("make", [Recording.open, Recording.create])
+@pytest.mark.parametrize(
+    "mark", ["CREATE TABLE cookies (a)", "PRAGMA user_version = 7", "PRAGMA application_id = 7"]
+)
+def test_somebody_elses_database_is_refused_and_not_touched(
+    tmp_path: Path, make: Callable[[Path], Recording], mark: str
+) -> None:
+    path = tmp_path / "cookies.db"
+    with sql(path) as db:
+        db.execute(mark)
+    before = path.read_bytes()
+    assert reason(make, path) == f"{path} is a database of something else, no recording"
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("make", [Recording.open, Recording.create])
+def test_a_newer_schema_says_what_to_do(
+    path: Path, rows: MakeRows, make: Callable[[Path], Recording]
+) -> None:
+    closed(path, rows(3))
+    with sql(path) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    assert reason(make, path) == (
+        f"{path} was written by a newer hoptui (schema {SCHEMA + 1}, this one reads up to {SCHEMA}): update hoptui"
+    )
+
+
+def test_a_file_whose_creation_was_cut_short(tmp_path: Path, rows: MakeRows) -> None:
+    """Empty: a reader has nothing to read, a writer begins again."""
+    path = tmp_path / "r.hoptui"
+    path.touch()
+    assert reason(Recording.open, path) == f"{path} holds no recording"
+    closed(path, rows(3))
+    with Recording.open(path) as reader:
+        assert reader.sources()["host"][2] == 3
+
+
+def test_the_schema_is_marked(path: Path, rows: MakeRows) -> None:
+    closed(path, rows(3))
+    with sql(path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+        assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.touch()
+    link = tmp_path / "r.hoptui"
+    link.symlink_to(target)
+    assert reason(Recording.create, link) == f"{link} cannot be used: Too many levels of symbolic links"
+    assert target.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE chunks SET body = zeroblob(40)",
+        "UPDATE chunks SET body = substr(body, 1, 20)",
+        "UPDATE chunks SET rows = rows + 1",
+        "UPDATE chunks SET names = '[\"x\"]'",
+        "UPDATE chunks SET names = 'x'",
+        "UPDATE chunks SET names = '[1, 2]'",
+    ],
+)
+def test_a_damaged_chunk_is_told(path: Path, rows: MakeRows, damage: str) -> None:
+    closed(path, rows(3))
+    with sql(path) as db:
+        db.execute(damage)
+    with Recording.open(path) as reader, pytest.raises(RecordingError, match=r"r1\.hoptui is damaged: "):
+        list(reader.rows("host"))
+
+
+@pytest.mark.parametrize("record", ["{", "{}", '{"seq": "1"}'])
+def test_a_damaged_record_is_told(path: Path, rows: MakeRows, record: str) -> None:
+    closed(path, rows(3))
+    with sql(path) as db:
+        db.execute("INSERT INTO events VALUES (1, 1, ?)", (record,))
+        db.execute("INSERT INTO commands VALUES ('c', 1, ?)", (record,))
+    with Recording.open(path) as reader:
+        with pytest.raises(RecordingError, match=r"r1\.hoptui is damaged: "):
+            reader.events()
+        with pytest.raises(RecordingError, match=r"r1\.hoptui is damaged: "):
+            reader.commands()
+
+
+def test_a_file_cut_in_half_is_told(path: Path, rows: MakeRows) -> None:
+    closed(path, rows(20_000))
+    os.truncate(path, path.stat().st_size // 2)
+
+    def read() -> None:
+        with Recording.open(path) as reader:
+            list(reader.rows("host"))
+
+    with pytest.raises(RecordingError, match=r"r1\.hoptui is damaged"):
+        read()
+
+
+def test_a_path_with_odd_characters(tmp_path: Path, rows: MakeRows) -> None:
+    path = tmp_path / "100% of ? #1" / "r é.hoptui"
+    closed(path, rows(3))
+    with Recording.open(path) as reader:
+        assert reader.sources()["host"][2] == 3
+
+
+def test_a_closed_recording_is_read_where_nothing_can_be_written(rows: MakeRows) -> None:
+    """A WAL file's reader wants to write beside it; in an archive it cannot, and need not."""
+    directory = Path(tempfile.mkdtemp())
+    path = directory / "r.hoptui"
+    try:
+        closed(path, rows(3))
+        path.chmod(0o444)
+        directory.chmod(0o555)
+        with without_privileges():
+            with Recording.open(path) as reader:
+                assert reader.sources()["host"][2] == 3
+            assert reason(Recording.create, path) == f"{path} cannot be used: Permission denied"
+    finally:
+        directory.chmod(0o700)
+        shutil.rmtree(directory)
+
+
+def test_a_recording_that_may_not_be_read(rows: MakeRows) -> None:
+    directory = Path(tempfile.mkdtemp())
+    path = directory / "r.hoptui"
+    try:
+        closed(path, rows(3))
+        path.chmod(0o000)
+        directory.chmod(0o755)
+        with without_privileges():
+            assert reason(Recording.open, path) == f"{path} cannot be used: Permission denied"
+    finally:
+        shutil.rmtree(directory)

@@ -1,0 +1,187 @@
+"""measure(): what it says of simulated changes whose true effect is known."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hoptui.tuner import effect
+from hoptui.tuner.effect import LOOKS, WARM_UP, measure
+from hoptui.wire.messages import Measured
+
+SEEDS = 150
+
+
+def throughput(seed: int, n: int, *, gain: float = 0.0, noise: float = 0.04, phi: float = 0.5) -> list[float]:
+    """AR(1) noise on a level of 1000 × (1 + gain), one value in a hundred a third of that, as real iterations are."""
+    chance = random.Random(seed)
+    state = chance.gauss(0, 1)
+    values = []
+    for _ in range(n):
+        state = phi * state + math.sqrt(1 - phi * phi) * chance.gauss(0, 1)
+        spike = 1 / 3 if chance.random() < 0.01 else 1.0
+        values.append(1000 * (1 + gain) * math.exp(noise * state) * spike)
+    return values
+
+
+def told(seed: int, gain: float, before: int = 90) -> Measured:
+    old = throughput(2 * seed, before)
+    return measure("samples_per_s", old, throughput(2 * seed + 1, LOOKS[-1] + WARM_UP, gain=gain))
+
+
+@pytest.mark.parametrize("before", [30, 90])
+@pytest.mark.parametrize("gain", [-0.2, -0.06, 0.0, 0.06, 0.5])
+def test_the_true_gain_lies_within_the_interval_nearly_always(gain: float, before: int) -> None:
+    figures = [told(seed, gain, before) for seed in range(SEEDS)]
+    right = [
+        abs(f.gain - gain) <= f.interval for f in figures if f.gain is not None and f.interval is not None
+    ]
+    assert len(right) == SEEDS
+    assert fmean(right) >= 0.92
+
+
+@pytest.mark.parametrize("before", [30, 90])
+def test_a_change_that_did_nothing_is_rarely_told_as_an_effect(before: int) -> None:
+    assert fmean(told(seed, 0.0, before).detectable for seed in range(SEEDS)) <= 0.10
+
+
+@pytest.mark.parametrize("gain", [-0.06, 0.06])
+def test_six_percent_are_found_and_found_early(gain: float) -> None:
+    figures = [told(seed, gain) for seed in range(SEEDS)]
+    assert fmean(f.detectable and f.gain is not None and f.gain * gain > 0 for f in figures) >= 0.97
+    assert fmean(f.iterations for f in figures) < 45
+
+
+def test_an_interval_that_is_wide_is_not_hidden_by_few_blocks() -> None:
+    """Three blocks are little: at the first look the interval is several times that of the last one."""
+    early = [measure("m", throughput(s, 90), throughput(s + 999, 18)) for s in range(50)]
+    late = [measure("m", throughput(s, 90), throughput(s + 999, 93), looks=(90,)) for s in range(50)]
+    assert fmean(f.interval or 0 for f in early) > 2.5 * fmean(f.interval or 0 for f in late)
+
+
+@given(st.integers(0, 500), st.floats(1e-9, 1e9), st.sampled_from([-0.3, 0.0, 0.02, 0.4]))
+@settings(max_examples=60, deadline=None)
+def test_the_unit_of_the_metric_does_not_matter(seed: int, scale: float, gain: float) -> None:
+    old, new = throughput(seed, 60), throughput(seed + 1, 93, gain=gain)
+    plain = measure("m", old, new)
+    scaled = measure("m", [v * scale for v in old], [v * scale for v in new])
+    assert scaled.iterations == plain.iterations
+    assert scaled.gain == pytest.approx(plain.gain, abs=1e-9)
+    assert scaled.interval == pytest.approx(plain.interval, abs=1e-9)
+
+
+@given(st.lists(st.floats(), max_size=130), st.lists(st.floats(), max_size=130))
+@settings(max_examples=200, deadline=None)
+def test_any_floats_give_a_figure_or_a_reason(before: list[float], after: list[float]) -> None:
+    figure = measure("m", before, after)
+    if figure.gain is None:
+        assert figure.note
+        assert figure.interval is None
+        assert not figure.detectable
+    else:
+        assert figure.interval is not None
+        assert math.isfinite(figure.gain)
+        assert math.isfinite(figure.interval)
+        assert figure.interval >= 0
+        assert figure.detectable == (abs(figure.gain) > figure.interval)
+        assert figure.iterations in LOOKS
+
+
+@pytest.mark.parametrize(("n", "iterations"), [(WARM_UP, 0), (WARM_UP + 7, 7), (WARM_UP + 14, 14), (0, 0)])
+def test_too_few_iterations_after_the_change_are_counted(n: int, iterations: int) -> None:
+    figure = measure("m", throughput(0, 60), throughput(1, n))
+    assert figure.note == f"measuring: {iterations} of 15 iterations"
+    assert (figure.gain, figure.interval, figure.after) == (None, None, None)
+    assert (figure.iterations, figure.settled, figure.detectable) == (iterations, False, False)
+
+
+def test_too_few_iterations_before_the_change_never_give_a_figure() -> None:
+    figure = measure("m", throughput(0, 14), throughput(1, 93))
+    assert figure.note == "nothing to compare with: 14 of 15 iterations before the change"
+    assert figure.settled
+    assert figure.gain is None
+
+
+def test_unknown_and_impossible_values_are_not_counted() -> None:
+    bad = [math.nan, math.inf, -math.inf, 0.0, -5.0]
+    clean = measure("m", throughput(0, 30), throughput(1, WARM_UP + 15, gain=0.5))
+    mixed = [v for pair in zip(throughput(0, 30), bad * 6, strict=True) for v in pair]
+    after = throughput(1, WARM_UP + 15, gain=0.5)
+    assert measure("m", mixed, [*after[: WARM_UP + 1], *bad, *after[WARM_UP + 1 :]]) == clean
+    assert measure("m", mixed, [*after[:-1], *bad]).note == "measuring: 14 of 15 iterations"
+
+
+def test_warm_up_iterations_are_left_out() -> None:
+    slow = [1.0] * WARM_UP
+    assert measure("m", throughput(0, 60), slow + throughput(1, 20)) == measure(
+        "m", throughput(0, 60), throughput(1, 20), warm_up=0
+    )
+
+
+def test_a_settled_figure_stays_and_a_look_is_the_same_however_late() -> None:
+    old, new = throughput(0, 90), throughput(1, 200, gain=0.06)
+    figures = [measure("m", old, new[:n]) for n in range(len(new))]
+    first = next(f for f in figures if f.settled)
+    assert all(f == first for f in figures[figures.index(first) :])
+    between = [f for f in figures if f.gain is not None and not f.settled]
+    assert {f.iterations for f in between} <= set(LOOKS)
+
+
+def test_the_last_look_settles_what_stays_undecided() -> None:
+    figure = measure("m", throughput(3, 90, noise=0.3), throughput(4, 200, noise=0.3))
+    assert (figure.iterations, figure.settled, figure.detectable) == (90, True, False)
+
+
+def test_values_that_never_vary_give_an_exact_gain() -> None:
+    figure = measure("m", [200.0] * 20, [220.0] * 20)
+    assert figure.gain == pytest.approx(0.1)
+    assert (figure.before, figure.after, figure.interval) == (200.0, 220.0, 0.0)
+    assert figure.detectable
+    same = measure("m", [200.0] * 20, [200.0] * 20)
+    assert (same.gain, same.detectable, same.settled, same.iterations) == (0.0, False, True, 15)
+
+
+def test_the_values_next_to_the_change_count_on_both_sides() -> None:
+    """Those left over from the blocks of five, and old ones beyond the last look, are the farthest from it."""
+    far_before, far_after = [1.0] * 4, [9000.0] * 4
+    figure = measure("m", far_before + [200.0] * 15, [220.0] * 18 + far_after)
+    assert figure.gain == pytest.approx(0.1)
+    assert figure.interval == 0.0
+    long_ago = [1.0] * 200
+    assert measure("m", long_ago + [200.0] * 90, [220.0] * 18) == figure
+
+
+def test_values_as_far_apart_as_floats_are_do_not_overflow() -> None:
+    up = measure("m", [1e-300] * 15, [1e300] * 18)
+    assert up.gain is not None
+    assert math.isfinite(up.gain)
+    assert measure("m", [1e300] * 15, [1e-300] * 18).gain == -1.0
+
+
+@pytest.mark.parametrize("looks", [(14, 30), (15, 15), (30, 15)])
+def test_looks_that_make_no_sense_are_refused(looks: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="looks must rise"):
+        measure("m", throughput(0, 60), throughput(1, 60), looks=looks)
+
+
+def test_the_table_holds_the_quantiles_of_students_t() -> None:
+    """Against the density itself, integrated by Simpson's rule from 0 to the quantile: 0.99 − 0.5."""
+    for freedom, quantile in enumerate(effect._T, start=1):
+        assert _simpson(_density(freedom), quantile, 20_000) == pytest.approx(0.49, abs=2e-5)
+
+
+def _density(freedom: int) -> Callable[[float], float]:
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    return lambda x: scale * (1 + x * x / freedom) ** (-(freedom + 1) / 2)
+
+
+def _simpson(f: Callable[[float], float], end: float, steps: int) -> float:
+    width = end / steps
+    inner = sum((4 if i % 2 else 2) * f(i * width) for i in range(1, steps))
+    return (f(0.0) + inner + f(end)) * width / 3

@@ -1,0 +1,284 @@
+"""One example of every message, with every field away from its default, and the decoders of all directions."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hoptui.wire import codec, messages
+from hoptui.wire.addresses import Addresses
+from hoptui.wire.columns import pack
+from hoptui.wire.knobs import KnobSpec, KnobState
+
+ACCUM = KnobState(
+    spec=KnobSpec(
+        name="grad_accum",
+        kind="int",
+        default=4,
+        min=1,
+        max=64,
+        choices=(1, 2, 4, 8),
+        scale="pow2",
+        effect="speed",
+        cost="shape",
+        keeps="grad_accum × micro_batch",
+        unit="batches",
+        description="Batches a step.",
+    ),
+    value=8,
+    version=3,
+    in_effect=False,
+    by="ana",
+)
+ANA = messages.Origin(kind="tuner", user="ana", pid=4121, client="dashboard")
+COLUMNS = pack("run/r1", [(5, 1, {"loss": 0.5, "lr": 3e-4}), (9, 2, {"loss": math.inf})])
+LEASE = messages.LeaseState(
+    id=4, run="r1", holder=ANA, viewer="v1", left_s=7.5, granted=True, reason="taken over"
+)
+MEASURED = messages.Measured(
+    metric="tokens_per_s",
+    before=1e5,
+    after=1.1e5,
+    gain=0.1,
+    interval=0.01,
+    detectable=True,
+    iterations=30,
+    settled=True,
+    note="one look",
+)
+RECORD = messages.CommandRecord(
+    id="c1",
+    run="r1",
+    epoch=2,
+    verb="set",
+    knob="grad_accum",
+    wanted=8,
+    before=4,
+    effective=8.0,
+    version=4,
+    stage="applied",
+    step=1205,
+    code="clamped",
+    reason="the most it takes",
+    origin=ANA,
+    why="less memory",
+    t=17,
+    wall=1.7e9,
+    settled=19,
+    measured=MEASURED,
+    seq=11,
+)
+EVENT = messages.Event(
+    seq=12, t=18, wall=1.7e9, kind="checkpoint", text="written ✓", run="r1", step=1200, level="warning"
+)
+RUN = messages.RunState(
+    run="r1",
+    name="ppo",
+    epoch=2,
+    pid=4120,
+    started_wall=1.7e9,
+    total=5000,
+    knobs=(ACCUM,),
+    units={"loss": "nats"},
+    headline="tokens_per_s",
+    can=("checkpoint", "pause"),
+    gpus=("GPU-1",),
+    rank=1,
+    world=8,
+    argv="train.py --fast",
+    exit_reason="exception",
+    exit_detail="ValueError",
+    exited_wall=1.8e9,
+    lease=LEASE,
+    recording="/var/tmp/hoptui-1000/r1.hoptui",
+)
+GPU = messages.GpuInfo(
+    uuid="GPU-1",
+    index=1,
+    name="H100",
+    memory_total_bytes=85_520_809_984,
+    power_limit_w=700.0,
+    sm_clock_max_mhz=1980.0,
+    driver="580.1",
+    architecture="Hopper",
+    reason="lost",
+)
+NODE = messages.NodeState(
+    host="node-7",
+    pid=99,
+    version="0.1.0",
+    started_wall=1.7e9,
+    wall_offset_ns=1_700_000_000_000_000_000,
+    cpus=64,
+    memory_total_bytes=1 << 40,
+    runs=(RUN,),
+    gpus=(GPU,),
+    gpu_reason="one is lost",
+    sampler="stalled",
+    history="the disk is full",
+    viewers=3,
+)
+VITAL = messages.Vital(
+    state="busy",
+    why="in checkpoint for 140 s",
+    step=1205,
+    phase="checkpoint",
+    phase_age_s=140.0,
+    progress_age_s=141.0,
+    pulse_age_s=0.5,
+    iteration_s=1.25,
+    paused_left_s=12.0,
+    dropped=2,
+    last_t=18,
+)
+DOUBLES = (array("d", [0.5, math.nan]).tobytes(),)
+
+EXAMPLES: list[messages.Message] = [
+    messages.RunHello(
+        protocol=1,
+        run="r1",
+        name="ppo",
+        epoch=2,
+        nonce="n",
+        pid=4120,
+        started=3,
+        step=7,
+        total=5000,
+        phase="update",
+        paused=True,
+        knobs=(ACCUM,),
+        units={"loss": "nats"},
+        headline="tokens_per_s",
+        can=("checkpoint",),
+        gpus=("GPU-1",),
+        rank=1,
+        world=8,
+        argv="train.py",
+    ),
+    messages.Declare(knobs=(ACCUM,), units={"a": "b"}, headline="h", can=("stop",), gpus=("GPU-1",), total=9),
+    messages.Rows(parts=(COLUMNS, pack("host", [(6, -1, {"cpu_percent": 3.5})]))),
+    messages.Outcome(
+        id="c1",
+        stage="applied",
+        step=1205,
+        before=4,
+        effective=8,
+        version=4,
+        by="ana",
+        code="clamped",
+        reason="the most it takes",
+        t=17,
+    ),
+    messages.Pulse(
+        step=7,
+        phase="update",
+        progress_age_s=1.5,
+        phase_age_s=0.5,
+        paused=True,
+        paused_left_s=9.5,
+        dropped=2,
+        bad_values=3,
+    ),
+    messages.Note(t=9, step=7, text="written ✓", level="warning"),
+    messages.Bye(reason="exception", detail="ValueError: no"),
+    messages.RunWelcome(protocol=1, pid=99, version="0.1.0", epoch=3, since=17),
+    messages.Hold(seconds=60.0),
+    messages.Retire(),
+    messages.ViewerHello(protocol=1, viewer="v1", client="cli", kind="tuner"),
+    messages.Command(
+        id="c1",
+        run="r1",
+        epoch=2,
+        verb="set",
+        knob="grad_accum",
+        value=8,
+        expect_version=3,
+        ttl_s=5.0,
+        hold_s=30.0,
+        origin=ANA,
+        why="less memory",
+    ),
+    messages.Lease(id=4, run="r1", op="steal", what="pause", seconds=30.0),
+    messages.Fetch(
+        id=5,
+        run="r1",
+        cursors={"host": 17},
+        events=3,
+        commands=2,
+        state=4,
+        max_rows=10,
+        wait_s=0.5,
+        latest=True,
+    ),
+    messages.Query(id=6, source="host", run="r1", names=("cpu_percent",), t0=3, t1=9, points=64),
+    messages.Shutdown(id=7),
+    messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7"),
+    messages.Delta(
+        id=5,
+        now=20,
+        state=5,
+        node=NODE,
+        vitals={"r1": VITAL},
+        columns=(COLUMNS,),
+        events=(EVENT,),
+        commands=(RECORD,),
+        more=True,
+        behind_ms=2.5,
+    ),
+    messages.Buckets(
+        id=6,
+        source="host",
+        names=("cpu_percent",),
+        t=array("q", [3, 9]).tobytes(),
+        step=array("q", [-1, 2]).tobytes(),
+        low=DOUBLES,
+        high=DOUBLES,
+        mean=DOUBLES,
+    ),
+    LEASE,
+    messages.Error(code="no_such_run", text="there is no run r2", id=6),
+    messages.Devices(gpus=(GPU,), reason="one is lost", cpus=64, memory_total_bytes=1 << 40),
+    messages.Sample(parts=(COLUMNS,)),
+    messages.Watch(hz=2.0, pids={"r1": 4120}),
+]
+
+Decode = Callable[[Sequence[bytes]], object]
+DECODERS: list[tuple[object, Decode]] = [
+    (messages.FromRun, codec.from_run),
+    (messages.ToRun, codec.to_run),
+    (messages.FromViewer, codec.from_viewer),
+    (messages.ToViewer, codec.to_viewer),
+    (messages.FromSampler, codec.from_sampler),
+    (messages.ToSampler, codec.to_sampler),
+]
+
+
+@pytest.fixture(params=EXAMPLES, ids=lambda example: type(example).__name__)
+def example(request: pytest.FixtureRequest) -> messages.Message:
+    """Each message in turn."""
+    found: messages.Message = request.param
+    return found
+
+
+@pytest.fixture
+def examples() -> list[messages.Message]:
+    return EXAMPLES
+
+
+@pytest.fixture
+def decoders() -> list[tuple[object, Decode]]:
+    """(union, decoder) of each direction."""
+    return DECODERS
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Addresses:
+    """The addresses of a daemon in directories of its own."""
+    directory, state = tmp_path / "d", tmp_path / "s"
+    directory.mkdir(mode=0o700)
+    state.mkdir(mode=0o700)
+    return Addresses(directory, state)

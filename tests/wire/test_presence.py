@@ -1,0 +1,151 @@
+"""Liveness is the lock: real processes that hold it, die with it, and leave children behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hoptui.wire import presence
+from hoptui.wire.addresses import Addresses
+from hoptui.wire.presence import StartError, daemon_lives, start_daemon
+
+# Takes the lock as the daemon does and waits; with "fork", a child of it that does nothing outlives it.
+HOLDER = """
+import fcntl, os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+child = 0
+if sys.argv[2] == "fork":
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def holder(where: Addresses, how: str = "") -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that holds the lock, and the pid of its child; both are gone afterwards."""
+    command = [sys.executable, "-c", HOLDER, str(where.lock), how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = 0
+        try:
+            child = int(process.stdout.readline())
+            yield process, child
+        finally:
+            if child:
+                os.kill(child, signal.SIGKILL)
+            process.kill()
+
+
+def test_no_lock_file_is_no_daemon_and_none_is_made(where: Addresses) -> None:
+    assert not daemon_lives(where)
+    assert not where.lock.exists()
+
+
+def test_a_lock_file_alone_is_no_daemon(where: Addresses) -> None:
+    where.lock.touch()
+    where.viewers.touch()
+    assert not daemon_lives(where)
+
+
+def test_the_lock_of_another_process_is_a_daemon_until_it_is_killed(where: Addresses) -> None:
+    with holder(where) as (process, _):
+        assert daemon_lives(where)
+        assert daemon_lives(where)  # to look does not change it
+        process.kill()
+        process.wait()
+        assert not daemon_lives(where)
+
+
+def test_a_forked_child_that_survives_does_not_keep_the_lock(where: Addresses) -> None:
+    with holder(where, "fork") as (process, child):
+        assert daemon_lives(where)
+        process.kill()
+        process.wait()
+        os.kill(child, 0)
+        assert not daemon_lives(where)
+
+
+def test_looking_does_not_keep_a_daemon_from_starting(
+    where: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a viewer is in the middle of looking, another process can take the lock."""
+    where.lock.touch()
+    taken = []
+    ask: Callable[[int, int, bytes], bytes] = fcntl.fcntl
+
+    def look_slowly(fd: int, request: int, argument: bytes) -> bytes:
+        found = ask(fd, request, argument)
+        with holder(where) as (process, _):
+            taken.append(process.poll() is None)
+        return found
+
+    monkeypatch.setattr(fcntl, "fcntl", look_slowly)
+    assert not daemon_lives(where)
+    assert taken == [True]
+
+
+def daemon_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """Put a `hoptui.daemon` of our own in the place of the real one."""
+    package = tmp_path / "hoptui"
+    (package / "daemon").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "daemon" / "__init__.py").touch()
+    (package / "daemon" / "__main__.py").write_text(body)
+    monkeypatch.setattr(presence, "__file__", str(package / "wire" / "presence.py"))
+
+
+def test_a_daemon_is_started_apart_and_told_where(
+    where: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon_module(
+        tmp_path,
+        monkeypatch,
+        "import json, os, sys\n"
+        "names = ('HOPTUI_DIR', 'HOPTUI_STATE_DIR', 'RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'PYTHONSTARTUP')\n"
+        "told = {n: os.environ.get(n) for n in names}\n"
+        "told |= {'argv': sys.argv[1:], 'cwd': os.getcwd(), 'leads': os.getsid(0) == os.getpid()}\n"
+        "open(os.environ['HOPTUI_DIR'] + '/told', 'w').write(json.dumps(told))\n",
+    )
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONSTARTUP"):
+        monkeypatch.setenv(name, "3")
+    start_daemon(where)
+    assert (where.directory / "told").read_text() == (
+        f'{{"HOPTUI_DIR": "{where.directory}", "HOPTUI_STATE_DIR": "{where.state}", "RANK": null, "LOCAL_RANK": null, '
+        '"WORLD_SIZE": null, "PYTHONSTARTUP": null, "argv": ["--detach"], "cwd": "/", "leads": true}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("import sys; sys.exit('no space left\\non this disk')", "on this disk"),
+        ("import sys; sys.exit(3)", "no reason given"),
+        ("raise RuntimeError('broken')", "RuntimeError: broken"),
+    ],
+)
+def test_a_daemon_that_cannot_start_says_why(
+    where: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, says: str
+) -> None:
+    daemon_module(tmp_path, monkeypatch, body)
+    with pytest.raises(StartError) as error:
+        start_daemon(where)
+    assert str(error.value) == f"the daemon could not be started: {says}"
+
+
+def test_an_interpreter_that_is_gone(where: Addresses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(StartError, match=r"could not be started: .*No such file"):
+        start_daemon(where)
