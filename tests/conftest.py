@@ -130,6 +130,7 @@ class RawViewer:
         return self.wait_for(messages.Outcome, lambda o: o.id == command and o.stage in messages.FINAL)
 
     def close(self) -> None:
+        """Vanish without a word."""
         self.context.destroy(linger=0)
 
 
@@ -210,11 +211,21 @@ class TestNode:
         left = [p for p in psutil.process_iter(["environ"]) if self._ours(p)]
         for process in left:
             process.kill()
-        psutil.wait_procs(left, timeout=10)
+        until(lambda: all(_over(p) for p in left), what="the end of every process")
 
     def _ours(self, process: psutil.Process) -> bool:
+        if process.pid == os.getpid():
+            return False
         found = (process.info.get("environ") or {}).get("HOPTUI_DIR")
-        return found == str(self.where.directory) and process.pid != os.getpid()
+        return found == str(self.where.directory)
+
+
+def _over(process: psutil.Process) -> bool:
+    """Gone, or waiting for whoever adopted it to notice."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.fixture

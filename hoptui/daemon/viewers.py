@@ -87,6 +87,8 @@ class ViewerDesk:
                 self._command(viewer, message)
             case messages.Lease():
                 self._lease(viewer, message)
+            case messages.ViewerBye():
+                self._forget(identity)
             case messages.Shutdown():
                 self._shutdown()
 

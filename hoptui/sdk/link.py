@@ -59,6 +59,7 @@ class LinkThread:
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
         self._warned = False
+        self.drowsy = False  # it will not look for rows soon: whoever appends one wakes it
 
     def start(self) -> None:
         self._thread.start()
@@ -124,7 +125,10 @@ class LinkThread:
         self._run.wake()
 
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
-        ready = dict(poller.poll(self._wait_ms()))
+        wait = self._wait_ms()
+        self.drowsy = wait > 1000 * ROWS_EVERY_S
+        ready = dict(poller.poll(wait))
+        self.drowsy = False
         if ready.get(self._wake_in.fileno()):
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)

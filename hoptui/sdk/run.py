@@ -320,7 +320,7 @@ class Run:
             self._carry_out()
         if self.paused_until:
             self._wait_while_paused()
-        self._row = {}
+        self._row = None if self.stopping else {}
         self.progress = self._iteration_start = time.monotonic()
 
     def _last_row(self) -> None:
@@ -357,6 +357,10 @@ class Run:
             t = self._stamp()
         self.entries.append((t, self.step, row))
         self.appended += 1
+        link = self._link
+        if link is not None and link.drowsy:
+            link.drowsy = False
+            link.wake()
 
     def _stamp(self) -> int:
         """Monotonic nanoseconds that rise with every row."""

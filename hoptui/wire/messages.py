@@ -263,6 +263,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
     points: int = 512
 
 
+class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):
+    """The viewer leaves; without it the daemon finds out by its silence."""
+
+    id: int = 0
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.shutdown"):
     """End the daemon; runs go on without it."""
 
@@ -480,7 +486,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.watch"):
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Command | Hold | Retire | Error
-FromViewer = ViewerHello | Command | Lease | Fetch | Query | Shutdown
+FromViewer = ViewerHello | Command | Lease | Fetch | Query | ViewerBye | Shutdown
 ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Error
 FromSampler = Devices | Sample
 ToSampler = Watch

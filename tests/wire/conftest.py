@@ -215,6 +215,7 @@ EXAMPLES: list[messages.Message] = [
         latest=True,
     ),
     messages.Query(id=6, source="host", run="r1", names=("cpu_percent",), t0=3, t1=9, points=64),
+    messages.ViewerBye(id=7),
     messages.Shutdown(id=7),
     messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7"),
     messages.Delta(

@@ -1,0 +1,107 @@
+"""`hoptui history`: every command ever given to a run, from the daemon, or from the recording of a run it no longer knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hoptui.cli.node import look
+from hoptui.cli.options import Json, Run
+from hoptui.cli.terminal import MISSING, OK, Fail, dump, say, table
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
+from hoptui.wire.messages import CommandRecord, NodeState, RunState
+
+
+def history(run: Run, /, *, json: Json = False) -> int:
+    """Every command ever given to a run: who, when, from, to, and what it did."""
+    found, records = _asked(run)
+    if json:
+        dump([shown(record) for record in records])
+    elif records:
+        table([_line(record) for record in records])
+    else:
+        say(f"nobody has given {found.name} ({found.run}) a command")
+    return OK
+
+
+def shown(record: CommandRecord) -> dict[str, Any]:
+    """A command as `--json` shows it."""
+    return {
+        "id": record.id,
+        "run": record.run,
+        "epoch": record.epoch,
+        "time": record.wall,
+        "by": {"kind": record.origin.kind, "user": record.origin.user, "pid": record.origin.pid},
+        "client": record.origin.client,
+        "verb": record.verb,
+        "knob": record.knob,
+        "from": record.before,
+        "to": record.wanted,
+        "effective": record.effective,
+        "stage": record.stage,
+        "iteration": record.step,
+        "code": record.code,
+        "reason": record.reason,
+        "why": record.why,
+        "measured": record.measured,
+    }
+
+
+def _line(record: CommandRecord) -> tuple[str, ...]:
+    effect = words.effect_text(record.measured)
+    why = f"“{text.clean(record.why, 80)}”" if record.why else ""
+    last = "  ".join(filter(None, (words.stage_text(record), effect, why)))
+    return (text.day_clock(record.wall), words.who(record.origin), words.change(record), last)
+
+
+def _asked(name: str) -> tuple[RunState, list[CommandRecord]]:
+    """The run and its commands: the daemon knows the newest of them, and recordings the older ones."""
+    try:
+        with look() as seen:
+            try:
+                found = find_run(seen.node, seen.store.vitals, name)
+            except Ambiguous as error:
+                raise Fail(str(error), MISSING) from None
+            return found, [record for record in seen.store.commands.values() if record.run == found.run]
+    except NoSuchRun:
+        return _recorded(name)
+
+
+class _Known(msgspec.Struct):
+    """The part of a recording's `run` entry that is needed here."""
+
+    state: RunState
+
+
+def _recorded(name: str) -> tuple[RunState, list[CommandRecord]]:
+    from hoptui.recording import Recording, RecordingError
+    from hoptui.wire.addresses import AddressError, addresses
+
+    try:
+        where = addresses()
+    except AddressError as error:
+        raise Fail(str(error), MISSING) from None
+    runs: dict[str, RunState] = {}
+    for path in sorted(where.state.glob("*.hoptui")):
+        try:
+            with Recording.open(path) as recording:
+                known = msgspec.json.decode(recording.recall("run") or b"{}", type=_Known)
+        except (RecordingError, msgspec.DecodeError):
+            continue  # not a recording of a run, or one that is just being written for the first time
+        runs[known.state.run] = known.state
+    node = NodeState(
+        host="", pid=0, version="", started_wall=0.0, wall_offset_ns=0, runs=tuple(runs.values())
+    )
+    try:
+        found = find_run(node, {}, name)
+        with Recording.open(where.recording(found.run)) as recording:
+            return found, sorted(recording.commands(), key=lambda record: record.wall)
+    except NoSuchRun:
+        raise Fail(
+            f"no run {name!r} on this node, and no recording of one in {where.state}", MISSING
+        ) from None
+    except (Ambiguous, RecordingError) as error:
+        raise Fail(str(error), MISSING) from None

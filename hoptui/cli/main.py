@@ -1,0 +1,123 @@
+"""The console script: which commands there are, and what happens to errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+from cyclopts.exceptions import UnusedCliTokensError
+
+from hoptui import __version__
+from hoptui.cli.options import Ascii, Mouse
+from hoptui.cli.terminal import INTERRUPTED, OK, REJECTED, USAGE, Fail, warn
+
+SEE = "Look"
+STEER = "Steer"
+NODE = "This node"
+
+COMMANDS = (
+    ("dashboard:attach", SEE, "The dashboard of a run; without RUN the overview of this node."),
+    ("reading:ls", SEE, "One line per run on this node."),
+    ("reading:status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
+    ("watching:watch", SEE, "A stream of a run's rows, one line each."),
+    ("history:history", SEE, "Every command ever given to a run: who, when, from, to, effect."),
+    ("knobs:get", STEER, "The knobs of a run and the values in effect."),
+    ("knobs:set", STEER, "Change knobs of a run: k=v ...; waits until they took effect."),
+    ("steering:pause", STEER, "Pause a run; it goes on by itself after a while."),
+    ("steering:resume", STEER, "Let a paused run go on."),
+    ("steering:checkpoint", STEER, "Have a run write a checkpoint."),
+    ("steering:stop", STEER, "Have a run end after its present iteration."),
+    ("demo:demo", NODE, "A real PPO run on this machine, and the dashboard on it."),
+    ("daemon:daemon", NODE, "The background process that connects runs and viewers."),
+    ("doctor:doctor", NODE, "What works on this node and what does not, and why."),
+)
+
+HELP = """The cockpit of GPU training runs: watch them, turn their knobs while they run.
+
+Without a command: the dashboard of this node. Exit codes: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
+
+
+def build() -> App:
+    """The command line; the modules behind it are imported only when their command runs."""
+    app = App(
+        name="hoptui",
+        help=HELP,
+        version=f"hoptui {__version__}",
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,
+    )
+    for path, group, text in COMMANDS:
+        app.command(f"hoptui.cli.{path}", name=path.partition(":")[2], group=group, help=text)
+
+    @app.default
+    def overview(*, ascii: Ascii = False, mouse: Mouse = True) -> int:  # noqa: A002 - the option's name
+        """Open the dashboard on the overview of this node."""
+        from hoptui.cli.dashboard import attach
+
+        return attach(None, ascii=ascii, mouse=mouse)
+
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except Fail as fail:
+        if str(fail):
+            warn(f"hoptui: {fail}")
+        return fail.code
+    except UnusedCliTokensError as error:
+        warn(f"hoptui: {_too_much(words, error.unused_tokens or [])}; try hoptui --help")
+        return USAGE
+    except CycloptsError as error:
+        warn(f"hoptui: {_one_line(str(error))} Try hoptui --help.")
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has gone; without this, Python complains once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except Exception as error:
+        warn(f"hoptui: {type(error).__name__}: {_one_line(str(error))}; {_keep_traceback()}")
+        return REJECTED
+
+
+def _run(argv: list[str]) -> int:
+    code = build()(argv, exit_on_error=False, print_error=False, result_action="return_value")
+    return code if isinstance(code, int) else OK
+
+
+def _too_much(words: list[str], unused: list[str]) -> str:
+    """What to say of words that no command took."""
+    import difflib
+
+    names = [path.partition(":")[2] for path, _, _ in COMMANDS]
+    word = unused[0] if unused else ""
+    if words[:1] != [word] and words[0] in names:
+        return f"hoptui {words[0]} does not take {word!r}"
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"there is no command {word!r}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _keep_traceback() -> str:
+    """Write the traceback where it can be read later, and say where."""
+    import traceback
+
+    from hoptui.wire.addresses import AddressError, addresses
+
+    try:
+        path = addresses().directory / "cli.log"
+        with path.open("a") as file:
+            file.write(f"{' '.join(sys.argv)}\n{traceback.format_exc()}\n")
+    except (AddressError, OSError) as error:
+        return f"its traceback could not be kept ({error})"
+    return f"the traceback is in {path}"

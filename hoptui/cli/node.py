@@ -1,0 +1,121 @@
+"""The node as one command sees it: a session with the daemon, a store filled once, and runs found by name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hoptui.cli.terminal import MISSING, REJECTED, Fail
+from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run, lives
+from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
+from hoptui.viewer.store import Store
+from hoptui.wire.messages import NodeState, RunState
+
+START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
+
+ANSWER_S = 5.0
+RETURN_S = 3.0
+"""How long a daemon that has just been started gets to hear from the runs that its recordings know."""
+
+
+class Look:
+    """A session, and what the daemon said of the node when it began."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.store = Store()
+        self.refresh()
+        if session.started_daemon:
+            self._await_runs(time.monotonic() + RETURN_S)
+
+    def _await_runs(self, end: float) -> None:
+        """Training outlives its daemon: give each run time to say hello to the new one."""
+        while self._unheard() and time.monotonic() < end:
+            self.store.apply(self.session.fetch(latest=True, state=0, wait_s=0.0))
+            time.sleep(0.02)
+
+    def _unheard(self) -> bool:
+        vitals = self.store.vitals
+        return any(
+            run.run in vitals and vitals[run.run].pulse_age_s is None and self.lives(run)
+            for run in self.node.runs
+        )
+
+    @property
+    def node(self) -> NodeState:
+        assert self.store.node is not None
+        return self.store.node
+
+    def refresh(self) -> None:
+        """Ask for everything again."""
+        self.store.apply(self.session.fetch(latest=True))
+
+    def find(self, name: str) -> RunState:
+        """The run that is meant.
+
+        Raises:
+            Fail: none or several; exit code 3.
+        """
+        try:
+            return find_run(self.node, self.store.vitals, name)
+        except (NoSuchRun, Ambiguous) as error:
+            raise Fail(str(error), MISSING) from None
+
+    def lives(self, run: RunState) -> bool:
+        """Whether it has not exited."""
+        return lives(run, self.store.vitals)
+
+    def find_living(self, name: str) -> RunState:
+        """The run that is meant, if it can still be steered.
+
+        Raises:
+            Fail: none, several, or it has exited; exit code 3.
+        """
+        run = self.find(name)
+        if not self.lives(run):
+            raise Fail(
+                f"{run.name} ({run.run}) has exited ({run.exit_reason or 'for no known reason'})", MISSING
+            )
+        return run
+
+
+@contextlib.contextmanager
+def look(*, start_daemon: bool = True) -> Iterator[Look]:
+    """Connect, look once, and turn everything that can go wrong on the way into a Fail.
+
+    Raises:
+        NoDaemon: there is none, and it was not to be started.
+        Fail: the daemon cannot be reached (exit code 3) or refuses (1).
+    """
+    try:
+        with Session(start_daemon=start_daemon, timeout_s=ANSWER_S) as session:
+            yield Look(session)
+    except NoDaemon:
+        raise
+    except Unreachable as error:
+        raise Fail(str(error), MISSING) from None
+    except RefusedError as error:
+        raise Fail(str(error), REJECTED) from None
+
+
+def knobs_of(run: RunState) -> dict[str, dict[str, Any]]:
+    """The knobs of a run as every `--json` shows them."""
+    return {
+        knob.spec.name: {
+            "value": knob.value,
+            "version": knob.version,
+            "min": knob.spec.min,
+            "max": knob.spec.max,
+            "effect": knob.spec.effect,
+            "cost": knob.spec.cost,
+        }
+        for knob in run.knobs
+    }
+
+
+def headline(run: RunState, metrics: dict[str, float]) -> tuple[str, float | None]:
+    """The metric that stands for throughput, and its newest value: the declared one, or the first rate there is."""
+    name = run.headline or next((n for n in metrics if n.endswith("_per_s")), "")
+    return name, metrics.get(name)

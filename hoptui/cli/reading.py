@@ -1,0 +1,195 @@
+"""`hoptui ls` and `hoptui status`: what there is, as text or JSON, once."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from hoptui.cli.node import START_ONE, Look, headline, knobs_of, look
+from hoptui.cli.options import Json, Run
+from hoptui.cli.terminal import OK, dump, say, table
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.wire.knobs import KnobState
+from hoptui.wire.messages import RunState
+
+EXITED_SHOWN = 5
+LAST = 10  # events and commands in `status`
+
+
+def ls(
+    *,
+    everything: Annotated[
+        bool,
+        Parameter(name="--all", negative=(), show_default=False, help="Also list every run that has exited."),
+    ] = False,
+    json: Json = False,
+) -> int:
+    """One line per run on this node."""
+    with look() as seen:
+        runs = sorted(seen.node.runs, key=lambda run: (not seen.lives(run), -run.started_wall))
+        if json:
+            dump([summary(seen, run) for run in runs])
+        else:
+            _list(seen, runs, everything=everything)
+    return OK
+
+
+def status(run: Run, /, *, json: Json = False) -> int:
+    """One run as plain text."""
+    with look() as seen:
+        found = seen.find(run)
+        if json:
+            dump(_details(seen, found))
+        else:
+            _tell(seen, found)
+    return OK
+
+
+def summary(seen: Look, run: RunState) -> dict[str, Any]:
+    """A run as `ls --json` shows it."""
+    vital = seen.store.vital(run.run)
+    return {
+        "run": run.run,
+        "name": run.name,
+        "epoch": run.epoch,
+        "state": vital.state if vital else None,
+        "pid": run.pid,
+        "iteration": vital.step if vital else None,
+        "knobs": knobs_of(run),
+        "metrics": seen.store.latest(f"run/{run.run}"),
+    }
+
+
+def throughput(run: RunState, metrics: dict[str, float]) -> str:
+    """`512 k steps/s`, from the run's own headline metric."""
+    name, value = headline(run, metrics)
+    unit = run.units.get(name) or name.removesuffix("_per_s").replace("_", " ") + "/s"
+    return f"{text.si(value)} {text.clean(unit, 20)}" if text.known(value) else text.UNKNOWN
+
+
+def _list(seen: Look, runs: list[RunState], *, everything: bool) -> None:
+    living = [run for run in runs if seen.lives(run)]
+    exited = [run for run in runs if not seen.lives(run)]
+    shown = living + (exited if everything else exited[:EXITED_SHOWN])
+    if not shown:
+        say(f"no runs on this node; {START_ONE}")
+        return
+    table([_line(seen, run) for run in shown], right=(3, 4, 5))
+    if len(exited) > EXITED_SHOWN and not everything:
+        say(f"and {len(exited) - EXITED_SHOWN} more that have exited: hoptui ls --all")
+
+
+def _line(seen: Look, run: RunState) -> tuple[str, ...]:
+    vital = seen.store.vital(run.run)
+    state = "exited" if not seen.lives(run) else vital.state if vital else None
+    symbol, word = words.STATES[state] if state else words.UNKNOWN_STATE
+    iteration = text.grouped(vital.step if vital else None)
+    total = f" / {text.grouped(run.total)}" if run.total else ""
+    rate = throughput(run, seen.store.latest(f"run/{run.run}")) if seen.lives(run) else text.UNKNOWN
+    return (f"{symbol} {word}", text.clean(run.name, 40), run.run, iteration + total, rate, _age(run))
+
+
+def _age(run: RunState) -> str:
+    if run.exited_wall:
+        return f"{text.duration(time.time() - run.exited_wall)} ago"
+    return text.duration(time.time() - run.started_wall)
+
+
+def _details(seen: Look, run: RunState) -> dict[str, Any]:
+    vital = seen.store.vital(run.run)
+    return {
+        **summary(seen, run),
+        "why": vital.why if vital else "",
+        "total": run.total,
+        "iteration_s": vital.iteration_s if vital else None,
+        "phases": _phases(seen.store.latest(f"run/{run.run}")),
+        "started": run.started_wall,
+        "exited": run.exited_wall or None,
+        "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
+        "events": [event for event in seen.store.events if event.run == run.run][-LAST:],
+        "commands": [record for record in seen.store.commands.values() if record.run == run.run][-LAST:],
+    }
+
+
+def _phases(metrics: dict[str, float]) -> dict[str, float]:
+    """Seconds of the last iteration by phase, each followed by its parts."""
+    found = {name.removeprefix("phase/"): v for name, v in metrics.items() if name.startswith("phase/")}
+    outer = list(dict.fromkeys(name.partition("/")[0] for name in found))
+    return {name: found[name] for name in sorted(found, key=lambda n: (outer.index(n.partition("/")[0]), n))}
+
+
+def _tell(seen: Look, run: RunState) -> None:
+    vital = seen.store.vital(run.run)
+    metrics = seen.store.latest(f"run/{run.run}")
+    symbol = words.STATES[vital.state].symbol if vital else words.UNKNOWN_STATE.symbol
+    say(f"{text.clean(run.name)}  {run.run}  pid {run.pid}  epoch {run.epoch}  on {seen.node.host}")
+    say(f"{symbol} {words.state_text(vital, run)}")
+    total = f" of {text.grouped(run.total)}" if run.total else ""
+    say(f"iteration {text.grouped(vital.step if vital else None)}{total}, {_pace(seen, run, metrics)}")
+    phases = _phases(metrics)
+    whole = max(metrics.get("iteration_s", 0.0), sum(s for name, s in phases.items() if "/" not in name))
+    if phases:
+        say()
+        say("where the last iteration went")
+        rows = [
+            (_inset(name), text.seconds(s), text.percent(s / whole if whole else None))
+            for name, s in phases.items()
+        ]
+        table(rows, right=(1, 2), indent="  ")
+    aside = ("iteration_s", headline(run, metrics)[0])
+    own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
+    plain = [(name, text.si(metrics[name]), run.units.get(name, "")) for name in own]
+    if plain:
+        say()
+        say("metrics")
+        table(plain, right=(1,), indent="  ")
+    if run.knobs:
+        say()
+        say("knobs")
+        table([knob_line(knob) for knob in run.knobs], right=(1,), indent="  ")
+    _tell_past(seen, run)
+
+
+def _inset(phase: str) -> str:
+    *outer, name = phase.split("/")
+    return "  " * len(outer) + name
+
+
+def _tell_past(seen: Look, run: RunState) -> None:
+    lines = [(e.wall, text.clean(e.text)) for e in seen.store.events if e.run == run.run]
+    lines += [(c.wall, words.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
+    if lines:
+        say()
+        say("last events")
+        for wall, line in sorted(lines)[-LAST:]:
+            say(f"  {text.clock(wall)}  {line}")
+
+
+def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
+    vital = seen.store.vital(run.run)
+    if not seen.lives(run):
+        return f"ended {_age(run)}"
+    parts = [throughput(run, metrics)]
+    if vital and vital.iteration_s:
+        parts.append(f"{text.seconds(vital.iteration_s)} an iteration")
+        if run.total and run.total > vital.step:
+            parts.append(f"{text.duration((run.total - vital.step) * vital.iteration_s)} to go")
+    return ", ".join([*parts, f"running for {_age(run)}"])
+
+
+def knob_line(knob: KnobState) -> tuple[str, ...]:
+    """A knob as one row: name, value, bounds, effect, cost, and who set it."""
+    spec = knob.spec
+    if spec.choices:
+        bounds = " | ".join(text.value(choice, spec) for choice in spec.choices)
+    elif spec.min is None and spec.max is None:
+        bounds = ""
+    else:
+        bounds = f"{text.value(spec.min, spec)} … {text.value(spec.max, spec)}"
+    note = "" if knob.in_effect else "not in effect as asked"
+    by = f"set by {text.clean(knob.by, 40)}" if knob.by else ""
+    shown = f"{text.value(knob.value, spec)} {text.clean(spec.unit, 12)}".rstrip()
+    return (spec.name, shown, bounds, spec.effect, spec.cost, ", ".join(filter(None, (note, by))))

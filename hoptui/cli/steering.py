@@ -1,0 +1,105 @@
+"""`hoptui pause`, `resume`, `checkpoint` and `stop`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hoptui.cli.commands import Given, follow
+from hoptui.cli.node import Look, look
+from hoptui.cli.options import Run, Timeout
+from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, interactive, say, usage
+from hoptui.viewer import format as text
+from hoptui.wire.messages import RunState, Verb
+
+TIMEOUT_S = 600.0
+RENEW_S = 20.0
+LONGEST_PAUSE_S = 3600.0
+
+
+def pause(
+    run: Run,
+    /,
+    *,
+    seconds: Annotated[
+        float, Parameter(name="--for", help="Seconds after which it goes on by itself.")
+    ] = 60.0,
+    hold: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Stay paused until Ctrl-C, then resume.")
+    ] = False,
+    timeout: Timeout = TIMEOUT_S,
+) -> int:
+    """Pause a run after its present iteration; it goes on by itself, so that nobody can forget it."""
+    if not 1 <= seconds <= LONGEST_PAUSE_S:
+        raise usage(f"--for takes 1 to {LONGEST_PAUSE_S:g} seconds, not {seconds:g}")
+    with look() as seen:
+        found = seen.find_living(run)
+        code = _give(seen, found, "pause", timeout, hold_s=seconds)
+        if code == OK and hold:
+            return _hold(seen, found, timeout)
+        if code == OK:
+            name = text.clean(found.name)
+            say(f"{name} goes on by itself in {text.duration(seconds)}; hoptui resume {name} ends the pause")
+        return code
+
+
+def resume(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
+    """Let a paused run go on."""
+    with look() as seen:
+        return _give(seen, seen.find_living(run), "resume", timeout)
+
+
+def checkpoint(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
+    """Have a run write a checkpoint, and say where it wrote it."""
+    with look() as seen:
+        return _give(seen, seen.find_living(run), "checkpoint", timeout)
+
+
+def stop(
+    run: Run,
+    /,
+    *,
+    yes: Annotated[
+        bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask.")
+    ] = False,
+    timeout: Timeout = TIMEOUT_S,
+) -> int:
+    """Have a run end after its present iteration, in its own orderly way."""
+    with look() as seen:
+        found = seen.find_living(run)
+        if not yes:
+            _confirm(found)
+        return _give(seen, found, "stop", timeout)
+
+
+def _give(seen: Look, run: RunState, verb: Verb, timeout: float, *, hold_s: float = 60.0) -> int:
+    if not timeout > 0:
+        raise usage(f"--timeout takes seconds, more than 0, not {timeout:g}")
+    command = seen.session.submit(run, verb, hold_s=hold_s)
+    code, _ = follow(seen.session, [Given(command, f"{verb} {text.clean(run.name)}")], timeout_s=timeout)
+    return code
+
+
+def _hold(seen: Look, run: RunState, timeout: float) -> int:
+    """Renew the pause until Ctrl-C, then end it; if this process dies, the run goes on within a minute."""
+    say("paused until Ctrl-C")
+    try:
+        while seen.lives(seen.store.run(run.run) or run):
+            seen.session.lease(run.run, "renew", "pause")
+            time.sleep(RENEW_S)
+            seen.refresh()
+    except KeyboardInterrupt:
+        return _give(seen, run, "resume", timeout)
+    raise Fail(f"{text.clean(run.name)} ({run.run}) has exited", MISSING)
+
+
+def _confirm(run: RunState) -> None:
+    name = text.clean(run.name)
+    if not interactive():
+        raise usage(f"stopping {name} (pid {run.pid}) needs --yes where nobody can be asked")
+    say(f"stop {name} (pid {run.pid})? [y/N]")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Fail(f"{name} was not stopped", REJECTED)

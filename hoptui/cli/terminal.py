@@ -1,0 +1,72 @@
+"""What reaches the terminal: lines, tables and JSON on stdout, one sentence and an exit code for what went wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+OK = 0
+REJECTED = 1
+"""The command was refused, failed, or did not take effect for another reason."""
+USAGE = 2
+MISSING = 3
+"""No such run, or no answer."""
+INTERRUPTED = 130
+
+
+class Fail(Exception):  # noqa: N818 - the sentence a person reads, and the exit code
+    """Ends the command: one sentence that names the offending thing, and the exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def usage(text: str) -> Fail:
+    """To be raised where what was typed makes no sense."""
+    return Fail(text, USAGE)
+
+
+def say(text: str = "") -> None:
+    """A line on stdout, at once: without control characters, and in ASCII where the terminal knows no more."""
+    print(_fit(text, sys.stdout.encoding), flush=True)
+
+
+def warn(text: str) -> None:
+    """A line on stderr."""
+    print(_fit(text, sys.stderr.encoding), file=sys.stderr, flush=True)
+
+
+def dump(value: object) -> None:
+    """One JSON value as one line on stdout; unknown numbers (NaN) become null."""
+    import msgspec
+
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
+    """Aligned columns two spaces apart; the columns in `right` are aligned to the right."""
+    from hoptui.viewer.format import clean
+
+    kept = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
+    for row in kept:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        say(indent + "  ".join(cells).rstrip())
+
+
+def interactive() -> bool:
+    """Whether a person sits at both ends: stdin and stdout are terminals."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _fit(text: str, encoding: str | None) -> str:
+    from hoptui.viewer.format import ascii_only, clean
+
+    text = clean(text, 4000)
+    if (encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32"):
+        return text
+    return ascii_only(text)

@@ -1,0 +1,104 @@
+"""`hoptui watch`: a run's rows as they come, one line each, until the run exits."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from hoptui.cli.node import Look, headline, look
+from hoptui.cli.options import Json, Run
+from hoptui.cli.terminal import OK, dump, say, usage, warn
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.wire.columns import Columns
+from hoptui.wire.messages import RunState
+
+MOST_METRICS = 6
+SECOND = 1_000_000_000
+NONE = 1 << 62  # a cursor beyond every event and command: rows are all we want
+
+
+def watch(
+    run: Run,
+    /,
+    *,
+    every: Annotated[float, Parameter(help="Seconds between two lines at least; 0 prints every row.")] = 1.0,
+    json: Json = False,
+) -> int:
+    """A stream of a run's rows, one line each; ends when the run does."""
+    if not (math.isfinite(every) and every >= 0):
+        raise usage(f"--every takes seconds, 0 or more, not {every:g}")
+    with look() as seen:
+        found = seen.find(run)
+        metrics = seen.store.latest(f"run/{found.run}")
+        printer = _Printer(seen, found, list(_telling(found, metrics)), json=json)
+        if seen.lives(found):
+            _stream(seen, found, printer, every)
+        elif metrics and (vital := seen.store.vital(found.run)):
+            printer.row(vital.last_t, vital.step, metrics)
+        state = words.state_text(seen.store.vital(found.run), seen.store.run(found.run) or found)
+        warn(f"{found.name} ({found.run}) {state}")
+    return OK
+
+
+class _Printer:
+    """Prints rows: the same few metrics in the same order on every line, or all of them as JSON."""
+
+    def __init__(self, seen: Look, run: RunState, names: list[str], *, json: bool) -> None:
+        self._offset = seen.node.wall_offset_ns
+        self._run = run
+        self._names = names
+        self._json = json
+
+    def row(self, t: int, step: int, metrics: dict[str, float]) -> None:
+        wall = (t + self._offset) / SECOND
+        if self._json:
+            row: dict[str, Any] = {"run": self._run.run, "t": t, "time": wall, "iteration": step}
+            dump({**row, "metrics": metrics})
+            return
+        self._names = self._names or list(_telling(self._run, metrics))
+        shown = [f"{text.clean(name, 30)} {text.si(metrics.get(name))}" for name in self._names]
+        say("  ".join([text.clock(wall), f"iteration {text.grouped(step)}", *shown]))
+
+
+def _telling(run: RunState, metrics: dict[str, float]) -> dict[str, None]:
+    """The metrics worth a place on a line: the headline first, then the run's own, no phases and no plain totals."""
+    first, _ = headline(run, metrics)
+    own = [n for n in metrics if not n.startswith("phase/") and not n.endswith(("_per_s", "_total"))]
+    aside = {n.removesuffix("_per_s") for n in metrics if n.endswith("_per_s")}
+    names = [first, "iteration_s", *(n for n in own if n not in aside)] if first else own
+    return dict.fromkeys(names[:MOST_METRICS])
+
+
+def _stream(seen: Look, run: RunState, printer: _Printer, every: float) -> None:
+    source = f"run/{run.run}"
+    vital = seen.store.vital(run.run)
+    cursor, due = vital.last_t if vital else 0, 0.0
+    state = 0
+    while True:
+        delta = seen.session.fetch(
+            run=run.run, cursors={source: cursor}, events=NONE, commands=NONE, state=state, wait_s=1.0
+        )
+        state = delta.state
+        seen.store.apply(delta)
+        parts = [part for part in delta.columns if part.source == source and len(part)]
+        for part in parts:
+            cursor, due = part.times()[-1], _print(part, printer, every, due)
+        if not parts and not delta.more and not _there(seen, run):
+            return
+
+
+def _print(part: Columns, printer: _Printer, every: float, due: float) -> float:
+    """Print the rows that are due; returns when the next is, in seconds of the rows' clock."""
+    for t, step, metrics in part.rows():
+        if t / SECOND >= due:
+            printer.row(t, step, metrics)
+            due = t / SECOND + every
+    return due
+
+
+def _there(seen: Look, run: RunState) -> bool:
+    now = seen.store.run(run.run)
+    return now is not None and seen.lives(now)

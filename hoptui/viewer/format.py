@@ -1,0 +1,171 @@
+"""Numbers, times and foreign text as people read them: pure functions, the same in the command line and the dashboard.
+
+Unknown (None or NaN) is `UNKNOWN` everywhere, never 0. Groups of three digits are split by a plain space.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from hoptui.wire.knobs import KnobSpec, KnobValue
+
+UNKNOWN = "–"
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_ASCII = str.maketrans(
+    {
+        "–": "-", "−": "-", "·": "-", "→": "->", "±": "+-", "×": "x", "…": "...", "µ": "u", "▸": ">",
+        "●": "*", "◐": "%", "‖": "=", "◌": "?", "✕": "x", "↻": "@", "◷": "~", "✓": "+", "»": ">", "↶": "<",
+        "⚠": "!", "▲": "^", "▼": "v", "█": "#", "░": ".",
+    }
+)  # fmt: skip
+
+
+def known(number: float | None) -> bool:
+    """Whether there is a finite number to show."""
+    return number is not None and math.isfinite(number)
+
+
+def si(number: float | None, digits: int = 3) -> str:
+    """A quantity in `digits` significant digits with its SI prefix: 512 345.0 is `512 k`, 836 is `836`.
+
+    Below 1 there is no prefix: `0.183`, `1.2e-5`.
+    """
+    if number is None or not math.isfinite(number):
+        return UNKNOWN
+    if isinstance(number, int) and abs(number) < 1000:
+        return str(number)
+    if number == 0:
+        return "0"
+    size = abs(number)
+    if size < 1e-3 or size >= 1e21:
+        return scientific(number, digits)
+    if size < 1:
+        return f"{number:.{digits - 1 - math.floor(math.log10(size))}f}"
+    thousands = 0
+    while thousands < len(_PREFIXES) - 1 and float(f"{size:.{digits - 1}e}") >= 1000:
+        size /= 1000
+        thousands += 1
+    before_point = len(str(int(float(f"{size:.{digits - 1}e}"))))
+    text = f"{math.copysign(size, number):.{max(0, digits - before_point)}f}"
+    return f"{text} {_PREFIXES[thousands]}".rstrip()
+
+
+def scientific(number: float, digits: int = 6) -> str:
+    """`3.0e-4`: at most `digits` significant digits, at least one after the point, no padding of the exponent."""
+    mantissa, exponent = f"{number:.{digits - 1}e}".split("e")
+    mantissa = mantissa.rstrip("0")
+    return f"{mantissa}{'0' if mantissa.endswith('.') else ''}e{int(exponent)}"
+
+
+def grouped(number: float | None) -> str:
+    """A count with its digits in groups of three: 1204 is `1 204`."""
+    if number is None or not math.isfinite(number):
+        return UNKNOWN
+    return f"{round(number):,}".replace(",", " ")
+
+
+def duration(seconds: float | None) -> str:
+    """A stretch of time in its two greatest units: `45 s`, `1 m 35 s`, `2 h 14 m`, `3 d 4 h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    whole = max(0, int(seconds))
+    minutes, s = divmod(whole, 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days} d {h} h"
+    if hours:
+        return f"{hours} h {m} m"
+    if minutes:
+        return f"{minutes} m {s} s"
+    return f"{s} s"
+
+
+def seconds(number: float | None) -> str:
+    """A time that is measured rather than waited for, in three digits: `1.82 ms`, `1.82 s`; from ten minutes a duration."""
+    if number is None or not math.isfinite(number):
+        return UNKNOWN
+    size = abs(number)
+    if size == 0:
+        return "0 s"
+    if size >= 600:
+        return duration(number)
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if float(f"{size / scale:.2e}") >= 1 or unit == "µs":
+            break
+    return f"{si(number / scale)} {unit}"
+
+
+def gib(size: float | None) -> str:
+    """Bytes in GiB: `58.1`; from 100 GiB without a fraction."""
+    if size is None or not math.isfinite(size):
+        return UNKNOWN
+    amount = size / (1 << 30)
+    return f"{amount:.1f}" if abs(amount) < 99.95 else f"{amount:.0f}"
+
+
+def percent(ratio: float | None, *, signed: bool = False, decimals: int | None = None) -> str:
+    """A ratio as per cent: 0.061 is `6.1 %`, `+6.1 %` when signed; from 10 % without a fraction unless `decimals` asks."""
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    number = ratio * 100
+    if decimals is None:
+        decimals = 1 if 0 < abs(number) < 9.95 else 0
+    text = f"{number:{'+' if signed else ''}.{decimals}f}"
+    if not text.strip("+-0."):
+        text = text.lstrip("+-")
+    return f"{text} %"
+
+
+def value(knob_value: KnobValue | None, spec: KnobSpec | None = None) -> str:
+    """A knob's value: `2 048`, `3.0e-4`, `0.2`, `on`. On a log scale small numbers are always scientific."""
+    match knob_value:
+        case None:
+            return UNKNOWN
+        case bool():
+            return "on" if knob_value else "off"
+        case int():
+            return grouped(knob_value)
+        case float():
+            return _float(knob_value, spec is not None and spec.scale == "log")
+    return clean(knob_value)
+
+
+def _float(number: float, logarithmic: bool) -> str:
+    if not math.isfinite(number):
+        return UNKNOWN
+    size = abs(number)
+    if number == 0:
+        return "0"
+    if size < (0.01 if logarithmic else 0.001) or size >= 1e9:
+        return scientific(number)
+    if number == int(number):
+        return grouped(number)
+    return f"{number:.6g}" if size < 1e5 else f"{number:,.1f}".replace(",", " ")
+
+
+def clock(wall: float | None) -> str:
+    """Local time of day of seconds since 1970: `10:41:02`."""
+    if not wall or not math.isfinite(wall):
+        return UNKNOWN
+    return time.strftime("%H:%M:%S", time.localtime(wall))
+
+
+def day_clock(wall: float | None) -> str:
+    """Local date and time of seconds since 1970: `2026-05-04 10:41:02`."""
+    if not wall or not math.isfinite(wall):
+        return UNKNOWN
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall))
+
+
+def clean(text: str, most: int = 200) -> str:
+    """Foreign text made safe for a terminal: one line, no control, bidi or invisible characters, at most `most` long."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def ascii_only(text: str) -> str:
+    """The same text for a terminal without UTF-8: our own symbols get a stand-in, all else a question mark."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")

@@ -1,0 +1,221 @@
+"""A viewer's side of the conversation with the daemon, without I/O: what to send when, given time and what arrived.
+
+Hello → Welcome, then one Fetch at a time: a slow link gets fewer and larger answers instead of a growing backlog. Times
+are seconds of any monotonic clock, passed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import msgspec
+
+from hoptui.viewer.following import Following
+from hoptui.viewer.outbox import Outbox
+from hoptui.viewer.store import Store
+from hoptui.wire import messages
+from hoptui.wire.messages import FINAL, PROTOCOL, Outcome
+
+LeaseOp = Literal["take", "renew", "release", "steal"]
+Leased = Literal["wheel", "pause", "knobs"]
+
+FRAME_S = 0.1
+"""The least time between two Fetches, unless rows were held back."""
+WAIT_S = 1.0
+"""How long the daemon may hold a Fetch when there is nothing new."""
+SILENCE_S = 2.0
+"""So long after an answer was due the daemon counts as lost."""
+HELLO_S = 1.0
+LATEST_S = 1.0
+"""How often the last values of every run are asked for while none is watched, and how often otherwise:"""
+LATEST_WATCHING_S = 5.0
+
+LEASE_S: dict[Leased, float] = {"wheel": 15.0, "pause": 60.0, "knobs": 15.0}
+
+
+def mismatch(theirs: int, version: str = "") -> str:
+    """Why this viewer and that daemon cannot talk, and what to do."""
+    who = f"the daemon ({version})" if version else "the daemon"
+    return (
+        f"{who} speaks protocol {theirs} and this hoptui speaks {PROTOCOL}: "
+        "run `hoptui daemon stop`, then try again (training goes on meanwhile)"
+    )
+
+
+def lease(number: int, run: str, op: LeaseOp, what: Leased) -> messages.Lease:
+    """A Lease of the usual length: a pause lasts longer than the wheel, because renewing it late lets the run go on."""
+    return messages.Lease(id=number, run=run, op=op, what=what, seconds=LEASE_S[what])
+
+
+class Conversation:
+    """Call `connected`, then `due` and `receive` as time and messages come; look at `greeted`, `problem` and `silent`.
+
+    `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything last. `refused`
+    counts its answers that were errors or no messages, `complaint` is the last of them. `round_trip_s` is the time of an
+    answer that needed no waiting.
+    """
+
+    def __init__(self, store: Store, outbox: Outbox, *, client: str, viewer: str) -> None:
+        self.store = store
+        self.greeted = False
+        self.problem = ""
+        self.daemon: messages.ViewerWelcome | None = None
+        self.round_trip_s: float | None = None
+        self.refused = 0
+        self.complaint = ""
+        self._outbox = outbox
+        self._hello = messages.ViewerHello(protocol=PROTOCOL, viewer=viewer, client=client)
+        self._ids = itertools.count(1)
+        self.following = Following(store, self._ids)
+        self._leases: list[messages.Lease] = []
+        self._state = 0
+        self._events = 0
+        self._commands = 0
+        self.heard = 0.0
+        self._next_hello = 0.0
+        self._next_latest = 0.0
+        self._next_fetch = 0.0
+        self._fetch: messages.Fetch | None = None
+        self._fetched_at = 0.0
+
+    def connected(self, now: float) -> None:
+        """A new connection: introduce ourselves, then go on from the stamps we have."""
+        self.greeted = False
+        self.heard = self._next_hello = self._next_latest = self._next_fetch = now
+        self._fetch = None
+        self.following.reconnected()
+
+    def watch(self, run: str | None, now: float) -> None:
+        """Follow the rows of this run (None: of none) beside those of host and GPUs."""
+        self.following.watch(run, now)
+        self._next_latest = min(self._next_latest, now + self._latest_s)
+
+    def lease(self, run: str, op: LeaseOp, what: Leased) -> None:
+        """Take, renew, release or steal the wheel of a run, or renew its pause."""
+        self._leases.append(lease(next(self._ids), run, op, what))
+
+    def due(self, now: float) -> list[messages.FromViewer]:
+        """What to send now, in this order."""
+        if self.problem:
+            return []
+        for command in self._outbox.given_up(now):
+            reason = f"no daemon answered for {command.ttl_s:.0f} s"
+            self.store.apply_outcome(Outcome(id=command.id, stage="expired", reason=reason))
+        if not self.greeted:
+            if now < self._next_hello:
+                return []
+            self._next_hello = now + HELLO_S
+            return [self._hello]
+        sent: list[messages.FromViewer] = [*self._outbox.due(now), *self._leases, *self.following.queries()]
+        self._leases = []
+        if self._fetch is None and now >= self._next_fetch:
+            self._fetch = self._next(now)
+            self._fetched_at = now
+            sent.append(self._fetch)
+        return sent
+
+    def wake_at(self) -> float:
+        """When `due` has something next, or `silent` turns true, if nothing arrives before."""
+        if self.problem:
+            return float("inf")
+        if not self.greeted:
+            return self._next_hello
+        return min(self._silent_at() if self._fetch else self._next_fetch, self._outbox.next_at())
+
+    def silent(self, now: float) -> bool:
+        """Whether the daemon has owed an answer for too long."""
+        return not self.problem and now >= self._silent_at()
+
+    def receive(self, message: messages.ToViewer, now: float) -> None:
+        """Take in what the daemon says."""
+        self.heard = now
+        match message:
+            case messages.ViewerWelcome():
+                self._welcomed(message, now)
+            case messages.Delta():
+                self._fetched(message, now)
+            case messages.Buckets():
+                self.following.answered(message.id, message)
+            case messages.Outcome():
+                self.store.apply_outcome(message)
+                self._outbox.answered(message.id, final=message.stage in FINAL)
+            case messages.LeaseState():
+                self.store.apply_lease(message)
+            case messages.Error():
+                self._complained(message, now)
+
+    def _welcomed(self, welcome: messages.ViewerWelcome, now: float) -> None:
+        if welcome.protocol != PROTOCOL:
+            self.problem = mismatch(welcome.protocol, welcome.version)
+            return
+        self.daemon = welcome
+        self.greeted = True
+        self._state = 0  # another daemon counts anew
+        self._next_fetch = now
+        self._outbox.reconnected(now)
+
+    def _fetched(self, delta: messages.Delta, now: float) -> None:
+        asked = self._fetch
+        thin = False
+        if asked is not None and delta.id == asked.id:
+            self._fetch = None
+            self._next_fetch = now if delta.more else self._fetched_at + FRAME_S
+            thin = asked.latest
+            if thin:
+                self.round_trip_s = now - self._fetched_at
+        followed = self.following.cursors()
+        if thin:  # single newest rows of what is followed would tear a hole before them
+            keep = tuple(part for part in delta.columns if not self.following.follows(part.source))
+        else:
+            keep = tuple(part for part in delta.columns if part.source in followed)
+        self.store.apply(msgspec.structs.replace(delta, columns=keep))
+        self.following.fetched(keep)
+        self._state = delta.state
+        self._events = max([self._events, *(event.seq for event in delta.events)])
+        self._commands = max([self._commands, *(record.seq for record in delta.commands)])
+        for record in delta.commands:
+            self._outbox.answered(record.id, final=record.stage in FINAL)
+        if delta.node is not None:
+            self.following.refresh(now)
+
+    def _complained(self, error: messages.Error, now: float) -> None:
+        if error.code == "hello_first":
+            self.connected(now)
+            return
+        if error.code == "protocol":
+            self.problem = error.text
+            return
+        self.refused += 1
+        self.complaint = error.text
+        if self._fetch is not None and error.id == self._fetch.id:
+            self._fetch = None
+            self._next_fetch = now + WAIT_S
+        else:
+            self.following.answered(error.id, None)
+
+    def _next(self, now: float) -> messages.Fetch:
+        """The next question: now and then the last values of everything, else new rows of what is followed."""
+        latest = now >= self._next_latest
+        if latest:
+            self._next_latest = now + self._latest_s
+        return messages.Fetch(
+            id=next(self._ids),
+            cursors=self.following.cursors(),
+            events=self._events,
+            commands=self._commands,
+            state=self._state,
+            wait_s=0.0 if latest else min(WAIT_S, self._next_latest - now),
+            latest=latest,
+        )
+
+    @property
+    def _latest_s(self) -> float:
+        return LATEST_S if self.following.run is None else LATEST_WATCHING_S
+
+    def _silent_at(self) -> float:
+        if not self.greeted:
+            return self.heard + HELLO_S + SILENCE_S
+        if self._fetch is None:
+            return float("inf")
+        return max(self.heard, self._fetched_at + self._fetch.wait_s) + SILENCE_S

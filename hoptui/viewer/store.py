@@ -1,0 +1,228 @@
+"""Everything a viewer knows, in one place: the client's thread writes, the screen reads, a lock stands between them.
+
+No I/O: it takes messages of the daemon and answers questions. Memory is bounded, whatever arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import RLock
+
+import msgspec
+
+from hoptui.viewer.series import Series, Window
+from hoptui.wire.columns import Columns
+from hoptui.wire.messages import (
+    FINAL,
+    Buckets,
+    Command,
+    CommandRecord,
+    Delta,
+    Event,
+    LeaseState,
+    NodeState,
+    Outcome,
+    RunState,
+    Vital,
+)
+
+__all__ = ["Series", "Store", "Window"]
+
+MOST_NAMES = 1024  # metrics a source
+MOST_EVENTS = 2000
+MOST_COMMANDS = 2000
+SECOND = 1_000_000_000
+
+
+class Store:
+    """The state of a node and its rows. The versions rise with each change of what they are named after.
+
+    `events` are newest last; `commands` go by id, in the order in which they arrived. These and `vitals` are replaced, never
+    changed in place: a reader may iterate over what it got without a lock. `left_out` counts metrics that were not kept
+    because their source had too many.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.node: NodeState | None = None
+        self.vitals: dict[str, Vital] = {}
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.commands: dict[str, CommandRecord] = {}
+        self.leases: dict[str, LeaseState] = {}
+        self.node_version = 0
+        self.events_version = 0
+        self.commands_version = 0
+        self.vitals_version = 0
+        self.behind_ms = 0.0
+        self.left_out = 0
+        self._clock = clock
+        self._ahead: int | None = None
+        self._series: dict[str, dict[str, Series]] = {}
+        self._lock = RLock()
+
+    def now(self) -> int:
+        """The node's monotonic nanoseconds, carried on by the local clock; the local clock itself before any answer."""
+        return self._clock() + (self._ahead or 0)
+
+    def series(self, source: str, name: str) -> Series | None:
+        """One metric of one source, None while nothing is known of it."""
+        return self._series.get(source, {}).get(name)
+
+    def names(self, source: str) -> list[str]:
+        """The metrics of a source, in the order in which they first appeared."""
+        with self._lock:
+            return list(self._series.get(source, ()))
+
+    def latest(self, source: str) -> dict[str, float]:
+        """The newest values of a source; what is unknown now is left out."""
+        with self._lock:
+            found = self._series.get(source, {})
+            return {name: one.last for name, one in found.items() if one.last == one.last}
+
+    def run(self, run_id: str) -> RunState | None:
+        """What is known of a run besides its rows."""
+        node = self.node
+        return next((run for run in node.runs if run.run == run_id), None) if node else None
+
+    def vital(self, run_id: str) -> Vital | None:
+        """The fast part of a run's state."""
+        return self.vitals.get(run_id)
+
+    def apply(self, delta: Delta) -> None:
+        """Take in an answer to a Fetch."""
+        with self._lock:
+            self._set_clock(delta.now)
+            self.behind_ms = delta.behind_ms
+            if delta.node is not None and delta.node != self.node:
+                self.node = delta.node
+                self.node_version += 1
+                self._drop_gone(delta.node)
+            if any(self.vitals.get(run) != vital for run, vital in delta.vitals.items()):
+                self.vitals = {**self.vitals, **delta.vitals}
+                self.vitals_version += 1
+            for columns in delta.columns:
+                self._extend(columns)
+            self._add_events(delta.events)
+            self._put(*sorted(delta.commands, key=lambda record: record.wall))
+
+    def apply_buckets(self, buckets: Buckets) -> None:
+        """Take in an answer to a Query: past values, put before what is there."""
+        with self._lock:
+            for name in buckets.names:
+                series = self._at(buckets.source, name)
+                if series is not None:
+                    series.seed(buckets, name)
+
+    def sent(self, command: Command) -> None:
+        """A command of this viewer's own is on its way: shown as `sent` until the daemon has something to say of it."""
+        run = self.run(command.run)
+        held = next((k for k in run.knobs if k.spec.name == command.knob), None) if run else None
+        record = CommandRecord(
+            id=command.id,
+            run=command.run,
+            epoch=command.epoch,
+            verb=command.verb,
+            knob=command.knob,
+            wanted=command.value,
+            before=held.value if held else None,
+            origin=command.origin,
+            why=command.why,
+            t=self.now(),
+            wall=time.time(),
+        )
+        with self._lock:
+            self._put(record)
+
+    def apply_outcome(self, outcome: Outcome) -> None:
+        """Take in a stage of a command of this viewer's own; one of an unknown command is ignored."""
+        with self._lock:
+            record = self.commands.get(outcome.id)
+            if record is None or (record.stage in FINAL and outcome.stage not in FINAL):
+                return
+            known = {
+                "step": outcome.step,
+                "before": outcome.before,
+                "effective": outcome.effective,
+                "version": outcome.version,
+            }
+            settled = (outcome.t or self.now()) if outcome.stage in FINAL else 0
+            self._put(
+                msgspec.structs.replace(
+                    record,
+                    stage=outcome.stage,
+                    code=outcome.code,
+                    reason=outcome.reason,
+                    settled=settled,
+                    **{name: value for name, value in known.items() if value is not None},
+                )
+            )
+
+    def apply_lease(self, lease: LeaseState) -> None:
+        """Take in the answer to a Lease of this viewer's own: `leases` by run, with the reason where it was refused."""
+        with self._lock:
+            self.leases = {**self.leases, lease.run: lease}
+            self.node_version += 1
+
+    def forget(self, source: str) -> None:
+        """Drop the history of a source and keep its last values: it has been sampled thinly and is about to be seeded."""
+        with self._lock:
+            for series in self._series.get(source, {}).values():
+                series.clear()
+
+    def _extend(self, columns: Columns) -> None:
+        times, steps = columns.times(), columns.steps()
+        if not times:
+            return
+        for name in columns.names:
+            series = self._at(columns.source, name)
+            if series is not None:
+                series.extend(times, steps, columns.column(name))
+        there = set(columns.names)
+        for name, series in self._series.get(columns.source, {}).items():
+            if name not in there:
+                series.missing(times[-1])
+
+    def _at(self, source: str, name: str) -> Series | None:
+        found = self._series.setdefault(source, {})
+        series = found.get(name)
+        if series is None:
+            if len(found) >= MOST_NAMES:
+                self.left_out += 1
+                return None
+            series = found[name] = Series(self._lock)
+        return series
+
+    def _add_events(self, events: tuple[Event, ...]) -> None:
+        # A restarted daemon counts anew, so an event that comes again is known by what it says, not by its number.
+        known = {(e.t, e.run, e.kind, e.text) for e in self.events} if events else set()
+        fresh = [e for e in events if (e.t, e.run, e.kind, e.text) not in known]
+        if fresh:
+            self.events = deque((*self.events, *fresh), MOST_EVENTS)
+            self.events_version += 1
+
+    def _put(self, *records: CommandRecord) -> None:
+        fresh = {record.id: record for record in records if self.commands.get(record.id) != record}
+        if fresh:
+            commands = {**self.commands, **fresh}
+            for oldest in list(commands)[: max(0, len(commands) - MOST_COMMANDS)]:
+                del commands[oldest]
+            self.commands = commands
+            self.commands_version += 1
+
+    def _drop_gone(self, node: NodeState) -> None:
+        """Forget runs that the daemon no longer lists, so that a viewer open for weeks does not grow."""
+        there = {run.run for run in node.runs}
+        if not there.issuperset(self.vitals):
+            self.vitals = {run: vital for run, vital in self.vitals.items() if run in there}
+            self.vitals_version += 1
+        for source in list(self._series):
+            kind, _, name = source.partition("/")
+            if kind in ("run", "process") and name not in there:
+                del self._series[source]
+
+    def _set_clock(self, now: int) -> None:
+        """Follow the node's clock: the answer that was fastest is the closest, another host starts over."""
+        ahead = now - self._clock()
+        if self._ahead is None or ahead > self._ahead or self._ahead - ahead > SECOND:
+            self._ahead = ahead

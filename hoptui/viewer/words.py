@@ -1,0 +1,120 @@
+"""The words and symbols of states, stages, commands and effects: one vocabulary for the command line and the dashboard."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hoptui.viewer import format as text
+from hoptui.wire.messages import CommandRecord, Measured, Origin, RunState, Stage, State, Vital
+
+
+class Word(NamedTuple):
+    """A symbol of one cell and the word for it; both are shown, with or without a colour."""
+
+    symbol: str
+    text: str
+
+
+STATES: dict[State, Word] = {
+    "live": Word("●", "live"),
+    "busy": Word("◐", "busy"),
+    "paused": Word("‖", "paused"),
+    "unresponsive": Word("◌", "not answering"),
+    "exited": Word("✕", "exited"),
+}
+RESTARTED = Word("↻", "restarted")
+UNKNOWN_STATE = Word("–", "unknown")
+
+STAGES: dict[Stage, Word] = {
+    "sent": Word("→", "sent"),
+    "accepted": Word("✓", "accepted"),
+    "scheduled": Word("◷", "scheduled"),
+    "applied": Word("●", "applied"),
+    "rejected": Word("✕", "rejected"),
+    "superseded": Word("»", "superseded"),
+    "expired": Word("◌", "expired"),
+    "failed": Word("✕", "failed"),
+    "reverted": Word("↶", "reverted"),
+    "voided": Word("↻", "voided"),
+}
+
+EFFECTS = {"speed": "speed only", "learning": "changes the mathematics"}
+COSTS = {
+    "free": "free: a value read inside the step",
+    "shape": "a new shape: compiled code is built again",
+    "rebuild": "a rebuild of the model or optimizer",
+    "restart": "a restart of the run",
+}
+
+
+def who(origin: Origin) -> str:
+    """`ana (pid 4121)`, or `tuner`, `daemon`."""
+    if origin.kind != "person":
+        return origin.kind
+    name = text.clean(origin.user, 32) or "somebody"
+    return f"{name} (pid {origin.pid})" if origin.pid else name
+
+
+def change(record: CommandRecord) -> str:
+    """What was asked: `grad_accum 4 → 8`, `pause`; with the value read back where it is another one."""
+    if record.verb != "set":
+        return record.verb
+    asked = f"{text.clean(record.knob)} {text.value(record.before)} → {text.value(record.wanted)}"
+    if record.effective is not None and record.effective != record.wanted:
+        asked += f" (in effect: {text.value(record.effective)})"
+    return asked
+
+
+def stage_text(record: CommandRecord) -> str:
+    """How far it is: `applied at 1 205`, `scheduled for 1 205`, `rejected: lr = 2 is out of bounds …`."""
+    word = STAGES[record.stage].text
+    match record.stage:
+        case "applied" if record.step is not None:
+            word = f"applied at {text.grouped(record.step)}"
+        case "scheduled" if record.step is not None:
+            word = f"scheduled for {text.grouped(record.step)}"
+    reason = text.clean(record.reason or record.code)
+    return f"{word}: {reason}" if reason else word
+
+
+def sentence(record: CommandRecord) -> str:
+    """One command in one line: `ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2`."""
+    parts = [who(record.origin), change(record), stage_text(record), effect_text(record.measured)]
+    return "  ".join(part for part in parts if part)
+
+
+def effect_text(measured: Measured | None) -> str:
+    """What a change did: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`, or nothing."""
+    if measured is None:
+        return ""
+    if measured.gain is None or measured.interval is None:
+        return text.clean(measured.note) or f"measuring: {measured.iterations} iterations"
+    if not measured.detectable:
+        return f"no detectable change (± {text.percent(measured.interval, decimals=1)})"
+    interval = text.percent(measured.interval, decimals=1).removesuffix(" %")
+    return f"{text.percent(measured.gain, signed=True, decimals=1)} ± {interval}"
+
+
+def state_text(vital: Vital | None, run: RunState) -> str:
+    """The state of a run with its reason: `live`, `busy: in checkpoint for 2 m 20 s`, `exited: finished`.
+
+    The symbol is not in it: `STATES[vital.state].symbol` goes before, in a column or colour of its own.
+    """
+    if run.exit_reason or (vital is not None and vital.state == "exited"):
+        why = run.exit_reason or (vital.why if vital else "")
+        detail = text.clean(run.exit_detail, 80)
+        return ": ".join(part for part in (STATES["exited"].text, text.clean(why, 80), detail) if part)
+    if vital is None:
+        return UNKNOWN_STATE.text
+    word = STATES[vital.state].text
+    why = text.clean(vital.why, 80)
+    match vital.state:
+        case "live":
+            return word
+        case "busy" if not why and vital.phase:
+            why = f"in {text.clean(vital.phase, 40)} for {text.duration(vital.phase_age_s)}"
+        case "paused" if vital.paused_left_s > 0:
+            why = f"goes on in {text.duration(vital.paused_left_s)}"
+        case "unresponsive" if not why and vital.pulse_age_s is not None:
+            why = f"no pulse for {text.duration(vital.pulse_age_s)}"
+    return f"{word}: {why}" if why else word

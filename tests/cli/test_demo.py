@@ -1,0 +1,184 @@
+"""`hoptui demo` with a real daemon and a stand-in for the trainer that needs no torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+import pytest
+
+from hoptui.cli import demo as demo_module
+from hoptui.cli import training
+from tests.cli.conftest import Hoptui
+from tests.conftest import TestNode, until
+from tests.viewer.fake_daemon import FakeDaemon
+
+STAND_IN = """
+import sys, time, hoptui
+option = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+run = hoptui.connect(option["--name"])
+run.knob("grad_accum", 1, min=1, max=64, effect="speed")
+run.knob("num_envs", 64, min=1, max=100)
+for i in run.iterations(int(option["--iterations"])):
+    time.sleep(0.01)
+    run.log(env_steps=100, evaluation_return=475.0)
+"""
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "TRAINER", ("-c", STAND_IN))
+    monkeypatch.setattr(training, "END_S", 5.0)
+    monkeypatch.setattr(demo_module, "SETTLE_S", 0.05)
+
+
+def trainers(directory: Path) -> list[psutil.Process]:
+    """The demo's processes of this node that still run."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        ours = (process.info["environ"] or {}).get("HOPTUI_DIR") == str(directory)
+        if ours and "demo" in (process.info["cmdline"] or ()) and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def logs(state: Path) -> list[Path]:
+    return list(state.glob("demo-*.log"))
+
+
+def test_headless_turns_knobs_over_the_wire(hoptui: Hoptui, node: TestNode) -> None:
+    ended = hoptui("demo", "--json", "--seconds", "1")
+    assert (ended.code, ended.err) == (0, "")
+    found = ended.json
+    assert list(found) == ["run", "iterations", "env_steps_per_s", "evaluation_return", "commands", "gpus"]
+    assert found["iterations"] > 10
+    assert 1_000 < found["env_steps_per_s"] < 10_000
+    assert found["evaluation_return"] == 475.0
+    keys = ("knob", "from", "to", "stage", "effective")
+    assert [[command[key] for key in keys] for command in found["commands"]] == [
+        ["grad_accum", 1, 2, "applied", 2],
+        ["num_envs", 64, 32, "applied", 32],
+    ]
+    assert all(command["iteration"] > 0 for command in found["commands"])
+    assert found["gpus"]["reason"] if isinstance(found["gpus"], dict) else found["gpus"][0]["uuid"]
+    assert trainers(node.where.directory) == []
+    assert logs(node.where.state) == []
+
+
+def test_headless_in_words(hoptui: Hoptui, node: TestNode) -> None:
+    out = hoptui("demo", "--headless", "--seconds", "0.3", "--env", "Pendulum-v1").out
+    assert out.startswith("starting a PPO run on Pendulum-v1 for 0.3 s\n")
+    assert "num_envs 64 → 32  applied at iteration" in out
+    assert "evaluation return" in out
+
+
+def test_training_that_dies_at_once(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        training, "TRAINER", ("-c", "import sys; print('first'); sys.exit('CUDA is on fire')")
+    )
+    daemon.start()
+    ended = hoptui("demo", "--json")
+    [log] = logs(daemon.where.state)
+    assert (ended.code, ended.out) == (1, "")
+    assert (
+        ended.err
+        == f"hoptui: the demo's training ended (exit code 1): CUDA is on fire; its output is in {log}\n"
+    )
+
+
+def test_training_that_never_comes_up_is_ended(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "TRAINER", ("-c", DEAF))
+    monkeypatch.setattr(training, "LIVE_S", 0.5)
+    monkeypatch.setattr(training, "END_S", 0.1)
+    daemon.start()
+    ended = hoptui("demo", "--json")
+    assert ended.code == 1
+    assert "did not come up within 0.5 s" in ended.err
+    assert trainers(daemon.where.directory) == []
+
+
+def test_ctrl_c_ends_the_training(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: training.Training, seen: object) -> NoReturn:
+        assert [process.pid for process in trainers(daemon.where.directory)] == [self.pid]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training.Training, "live", interrupt)
+    daemon.start()
+    assert hoptui("demo", "--json").code == 130
+    assert trainers(daemon.where.directory) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_training(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr(training.Training, "live", lambda self, seen: os.kill(os.getpid(), number))
+    daemon.start()
+    with pytest.raises(SystemExit) as ended:
+        hoptui("demo", "--json")
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) == before
+    assert trainers(daemon.where.directory) == []
+
+
+def test_leaving_the_dashboard_leaves_the_run(
+    hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+
+    def dashboard(run: str) -> int:
+        shown.append(run)
+        return 0
+
+    monkeypatch.setattr(demo_module, "interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.dashboard.open_dashboard", dashboard)
+    ended = hoptui("demo")
+    [process] = trainers(node.where.directory)
+    [run] = shown
+    assert ended.code == 0
+    assert ended.out.splitlines()[1:] == [
+        f"demo (pid {process.pid}) goes on training",
+        f"  hoptui attach {run}   to see it again",
+        f"  hoptui stop {run}     to end it",
+    ]
+    assert hoptui("stop", run, "--yes").code == 0
+    until(lambda: not trainers(node.where.directory))
+    process.wait(10)
+
+
+def test_a_run_that_ended_meanwhile(hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dashboard(run: str) -> int:
+        assert hoptui("stop", run, "--yes").code == 0
+        until(lambda: not trainers(node.where.directory))
+        return 0
+
+    monkeypatch.setattr(demo_module, "interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.dashboard.open_dashboard", dashboard)
+    ended = hoptui("demo")
+    assert (ended.code, ended.err) == (0, "")
+    assert "has ended; hoptui status " in ended.out
+
+
+def test_without_torch(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ended = hoptui("demo", "--json")
+    assert ended.code == 1
+    assert ended.err == (
+        "hoptui: the demo trains with torch, which is not installed: pip install 'hoptui[trainer]'\n"
+    )
+
+
+def test_bad_usage(hoptui: Hoptui) -> None:
+    for words in (("--seconds", "nan"), ("--seconds", "0"), ("--env", "Doom-v1")):
+        assert hoptui("demo", *words).code == 2

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hoptui as package
+from hoptui.cli import main as main_module
+from hoptui.cli.terminal import Fail, say
+from tests.cli.conftest import Hoptui
+from tests.viewer.fake_daemon import FakeDaemon
+
+COMMANDS = [
+    "attach",
+    "demo",
+    "ls",
+    "status",
+    "watch",
+    "get",
+    "set",
+    "pause",
+    "resume",
+    "checkpoint",
+    "stop",
+    "history",
+    "daemon",
+    "doctor",
+]  # the stable names
+
+
+def test_help_names_every_command(hoptui: Hoptui) -> None:
+    ended = hoptui("--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert all(f"│ {command} " in ended.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(hoptui: Hoptui, command: str) -> None:
+    ended = hoptui(command, "--help")
+    assert ended.code == 0
+    assert ended.out.startswith(f"Usage: hoptui {command}")
+
+
+def test_version(hoptui: Hoptui) -> None:
+    assert hoptui("--version") == (0, f"hoptui {package.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("bogus",), "there is no command 'bogus'; try hoptui --help"),
+        (("stat",), "there is no command 'stat', did you mean status?; try hoptui --help"),
+        (("ls", "extra"), "hoptui ls does not take 'extra'; try hoptui --help"),
+        (("ls", "--bogus"), "Unknown option: --bogus. Try hoptui --help."),
+        (
+            ("watch", "x", "--every", "soon"),
+            'Invalid value for --every: unable to convert "soon" into float. Try hoptui --help.',
+        ),
+    ],
+)
+def test_bad_usage_is_one_sentence(hoptui: Hoptui, words: tuple[str, ...], sentence: str) -> None:
+    assert hoptui(*words) == (2, "", f"hoptui: {sentence}\n")
+
+
+def test_a_missing_run_is_bad_usage(hoptui: Hoptui) -> None:
+    ended = hoptui("status")
+    assert ended.code == 2
+    assert "RUN requires an argument" in ended.err
+
+
+@pytest.mark.parametrize("words", [(), ("attach",), ("attach", "ppo")])
+def test_without_a_terminal_the_dashboard_points_to_plain_text(
+    hoptui: Hoptui, words: tuple[str, ...]
+) -> None:
+    ended = hoptui(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert "hoptui status RUN and hoptui watch RUN print plain text" in ended.err
+
+
+def test_a_directory_that_is_not_to_be_trusted(
+    hoptui: Hoptui, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d").mkdir(mode=0o755)
+    monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "d"))
+    for words in (("ls",), ("status", "x"), ("daemon", "status")):
+        ended = hoptui(*words)
+        assert ended.code == 3
+        assert ended.err.endswith(f"{tmp_path / 'd'} is open to others (mode 755): chmod 700 it\n")
+
+
+def test_the_unexpected_is_one_line_and_a_traceback_in_a_file(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall(argv: list[str]) -> int:
+        raise RuntimeError("a\nb")
+
+    monkeypatch.setattr(main_module, "_run", fall)
+    ended = hoptui("ls")
+    log = daemon.where.directory / "cli.log"
+    assert (ended.code, ended.err) == (1, f"hoptui: RuntimeError: a b; the traceback is in {log}\n")
+    assert "in fall" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [(Fail("x is y", 3), 3, "hoptui: x is y\n"), (Fail("", 0), 0, ""), (KeyboardInterrupt(), 130, "")],
+)
+def test_exit_codes(
+    hoptui: Hoptui, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str
+) -> None:
+    def fall(argv: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(main_module, "_run", fall)
+    assert hoptui("ls") == (code, "", text)
+
+
+def test_a_terminal_without_utf_8_gets_ascii(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Through a file descriptor, because Python picks the encoding of the stream."""
+    command = "from hoptui.cli.terminal import say; say('grad_accum 4 → 8  ● live\\x1b[2J')"
+    out = subprocess.run(
+        [sys.executable, "-c", command], env={"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
+    ).stdout
+    assert out == b"grad_accum 4 -> 8  * live[2J\n"
+    say("●")
+    assert capfdbinary.readouterr().out == "●\n".encode()
+
+
+def test_a_reader_that_leaves_early_is_no_error(daemon: FakeDaemon) -> None:
+    """As in `hoptui ls | true`: the pipe is closed before the first line."""
+    code = "import os, sys; os.close(0); from hoptui.cli.main import main; sys.exit(main(['ls']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(20) == 141
+
+
+HEAVY = ("textual", "torch", "zmq", "numpy", "psutil", "pynvml", "sqlite3", "hoptui.tui", "hoptui.daemon")
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (("--help",), ()),
+        (("--version",), ()),
+        (("ls",), ("zmq",)),
+        (("set", "x", "a=1"), ("zmq",)),
+    ],
+)
+def test_what_a_command_imports(daemon: FakeDaemon, words: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    code = (
+        "import json, sys; from hoptui.cli.main import main; main(sys.argv[2:]); "
+        "print(json.dumps([m for m in json.loads(sys.argv[1]) if m in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(HEAVY), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == list(allowed)
+
+
+def test_the_package_is_a_command_too(daemon: FakeDaemon) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hoptui", "bogus"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")

@@ -1,0 +1,48 @@
+"""The commands against a real daemon and a real run, once from end to end."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Hoptui
+from tests.conftest import TestNode, until
+
+
+def test_a_run_from_start_to_end(hoptui: Hoptui, node: TestNode) -> None:
+    script = node.start()
+    until(lambda: [run for run in hoptui("ls", "--json").json if run["iteration"]])
+    [run] = hoptui("ls", "--json").json
+    assert (run["name"], run["state"], run["pid"]) == ("toy", "live", script.pid)
+    ended = hoptui("set", "toy", "grad_accum=8", "lr=1e-3", "--why", "faster")
+    assert ended.code == 0
+    assert ended.out.startswith("grad_accum 4 → 8  applied at iteration ")
+    assert hoptui("get", "toy", "--json").json["knobs"]["grad_accum"]["value"] == 8
+    assert hoptui("set", "toy", "grad_accum=2", "--expect", "0").code == 1
+    assert hoptui("set", "toy", "grad_accum=2", "--expect", "1").code == 0
+    assert hoptui("checkpoint", "toy").err.startswith("hoptui: checkpoint toy  rejected: ")
+    assert hoptui("pause", "toy").code == 0
+    until(lambda: hoptui("status", "toy", "--json").json["state"] == "paused")
+    assert hoptui("resume", "toy").code == 0
+    assert hoptui("stop", "toy", "-y").code == 0
+    ended = hoptui("watch", "toy", "--json")
+    assert ended.code == 0
+    assert "exited: stopped" in ended.err
+    assert all(json.loads(line)["run"] == run["run"] for line in ended.out.splitlines())
+    assert script.wait(10) == 0
+
+    told = hoptui("history", "toy", "--json").json
+    outcomes = [(c["verb"], c["knob"], c["effective"], c["stage"]) for c in told]
+    assert outcomes == [
+        ("set", "grad_accum", 8, "applied"),
+        ("set", "lr", 1e-3, "applied"),
+        ("set", "grad_accum", None, "rejected"),
+        ("set", "grad_accum", 2, "applied"),
+        ("checkpoint", "", None, "rejected"),
+        ("pause", "", None, "applied"),
+        ("resume", "", None, "applied"),
+        ("stop", "", None, "applied"),
+    ]
+    assert hoptui("daemon", "stop").code == 0
+    assert not node.daemon_pid()
+    assert [c["id"] for c in hoptui("history", "toy", "--json").json] == [c["id"] for c in told]
+    assert hoptui("doctor", "--json").code in (0, 1)

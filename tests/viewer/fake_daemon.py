@@ -1,0 +1,282 @@
+"""A daemon that says what it is told to say: a ROUTER in a thread, with a lock that a process of its own holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+from msgspec import structs
+
+from hoptui.wire import codec
+from hoptui.wire.addresses import Addresses
+from hoptui.wire.columns import Columns, pack
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.messages import (
+    PROTOCOL,
+    Buckets,
+    Command,
+    CommandRecord,
+    Delta,
+    Error,
+    Event,
+    Fetch,
+    FromViewer,
+    GpuInfo,
+    Lease,
+    LeaseState,
+    NodeState,
+    Origin,
+    Outcome,
+    Query,
+    RunState,
+    Shutdown,
+    ToViewer,
+    ViewerHello,
+    ViewerWelcome,
+    Vital,
+)
+
+SECOND = 1_000_000_000
+HOLD_LOCK = (
+    "import fcntl, sys; f = open(sys.argv[1], 'wb'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); "
+    "sys.stdin.read()"
+)
+Answer = Callable[[FromViewer], "list[ToViewer] | None"]
+
+
+def make_run(run: str = "abcd2345", name: str = "ppo", **fields: object) -> RunState:
+    """A live run with three knobs."""
+    given: dict[str, object] = {
+        "run": run,
+        "name": name,
+        "epoch": 1,
+        "pid": 4121,
+        "started_wall": 1_000_000.0,
+        "total": 5000,
+        "knobs": (
+            make_knob("grad_accum", 4, min=1, max=64, effect="speed"),
+            make_knob("lr", 3e-4, kind="float", min=1e-6, max=0.1, scale="log"),
+            make_knob("precision", "bf16", kind="str", choices=("bf16", "fp32"), cost="rebuild"),
+        ),
+        "headline": "env_steps_per_s",
+        "units": {"env_steps_per_s": "steps/s"},
+        "can": ("set", "pause", "resume", "stop", "checkpoint"),
+    }
+    return structs.replace(RunState(run="", name="", epoch=1, pid=0, started_wall=0.0), **(given | fields))
+
+
+def make_knob(name: str, value: int | float | str, **spec: object) -> KnobState:
+    """A knob in effect, declared with `spec`."""
+    declared = KnobSpec(name=name, kind="int", default=value)
+    return KnobState(spec=structs.replace(declared, **spec), value=value)
+
+
+def make_node(*runs: RunState, gpus: tuple[GpuInfo, ...] = (), gpu_reason: str = "no driver") -> NodeState:
+    return NodeState(
+        host="gpu07",
+        pid=77,
+        version="0.1.0",
+        started_wall=1_000_000.0,
+        wall_offset_ns=1_000_000 * SECOND,
+        runs=runs,
+        gpus=gpus,
+        gpu_reason=gpu_reason,
+    )
+
+
+class FakeDaemon:
+    """Answers Fetch, Query, Command and Lease from its public fields; `answer` may answer anything else before.
+
+    Commands go through `stages` in order, one Outcome each. Everything received is in `received`.
+    """
+
+    def __init__(self, directory: Path, state: Path) -> None:
+        directory.mkdir(mode=0o700)
+        self.where = Addresses(directory, state)
+        self.node = make_node()
+        self.vitals: dict[str, Vital] = {}
+        self.columns: list[Columns] = []
+        self.events: list[Event] = []
+        self.commands: list[CommandRecord] = []
+        self.stages: tuple[Outcome, ...] = (
+            Outcome(id="", stage="accepted", step=1205),
+            Outcome(id="", stage="scheduled", step=1205),
+            Outcome(id="", stage="applied", step=1205, version=1),
+        )
+        self.protocol = PROTOCOL
+        self.answer: Answer = lambda message: None
+        self.received: list[FromViewer] = []
+        self.now = 2000 * SECOND
+        self._known: set[bytes] = set()
+        self._waiting: dict[bytes, tuple[Fetch, float]] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def add(self, run: RunState, vital: Vital | None = None, metrics: dict[str, float] | None = None) -> None:
+        """One more run, with a newest row of these metrics."""
+        self.node = structs.replace(self.node, runs=(*self.node.runs, run))
+        self.vitals[run.run] = vital or Vital(state="live", step=1204, iteration_s=1.82, last_t=self.now)
+        if metrics:
+            self.columns.append(pack(f"run/{run.run}", [(self.now, 1204, metrics)]))
+
+    def start(self, *, hold_lock: bool = True) -> None:
+        if hold_lock:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-S", "-c", HOLD_LOCK, str(self.where.lock)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert self._keeper.stdout is not None
+            assert self._keeper.stdout.readline() == b"held\n"
+        self._stop.clear()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(5)
+
+    def release_lock(self) -> None:
+        """As if the process had died."""
+        if self._keeper is not None:
+            self._keeper.kill()
+            self._keeper.communicate()
+            self._keeper = None
+
+    def hang(self) -> None:
+        """Stop answering, and forget every connection; the lock stays held."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(5)
+        self._known.clear()
+        self._waiting.clear()
+
+    def forget(self) -> None:
+        """Every connection has to say hello again."""
+        self._known.clear()
+
+    def stop(self) -> None:
+        self.hang()
+        self.release_lock()
+
+    def of(self, kind: type[FromViewer]) -> list[FromViewer]:
+        """What was received of one kind."""
+        return [message for message in list(self.received) if isinstance(message, kind)]
+
+    # in the thread -----------------------------------------------------------------------------------------------------
+
+    def _serve(self, ready: threading.Event) -> None:
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+            router.linger = 0
+            self.where.viewers.unlink(missing_ok=True)
+            router.bind(f"ipc://{self.where.viewers}")
+            ready.set()
+            while not self._stop.is_set():
+                if router.poll(10):
+                    identity, *frames = router.recv_multipart()
+                    message = codec.from_viewer(frames)
+                    self.received.append(message)
+                    for answer in self._answers(identity, message):
+                        router.send_multipart((identity, codec.encode(answer)))
+                for identity, (fetch, deadline) in list(self._waiting.items()):
+                    if (delta := self._delta(fetch, late=time.monotonic() >= deadline)) is not None:
+                        del self._waiting[identity]
+                        router.send_multipart((identity, codec.encode(delta)))
+
+    def _answers(self, identity: bytes, message: FromViewer) -> list[ToViewer]:
+        scripted = self.answer(message)
+        if scripted is not None:
+            return scripted
+        if isinstance(message, ViewerHello):
+            self._known.add(identity)
+            return [ViewerWelcome(protocol=self.protocol, pid=77, version="0.1.0", host="gpu07")]
+        if identity not in self._known:
+            number = 0 if isinstance(message, Command) else message.id
+            return [Error(code="hello_first", text="say hello first", id=number)]
+        match message:
+            case Fetch():
+                delta = self._delta(message, late=message.wait_s <= 0)
+                if delta is None:
+                    self._waiting[identity] = (message, time.monotonic() + message.wait_s)
+                return [] if delta is None else [delta]
+            case Query():
+                return [self._past(message)]
+            case Command():
+                return [self._outcome(message, stage) for stage in self.stages]
+            case Lease():
+                return [LeaseState(id=message.id, run=message.run, granted=True)]
+            case Shutdown():
+                self.release_lock()
+        return []
+
+    def _delta(self, fetch: Fetch, *, late: bool) -> Delta | None:
+        """What is new; None where that is nothing and there is time left."""
+        state = 1 + sum(run.epoch for run in self.node.runs)
+        fresh = tuple(e for e in self.events if e.seq > fetch.events)
+        commands = tuple(c for c in self.commands if c.seq > fetch.commands)
+        parts = [c.slice(-1) for c in self.columns]
+        if not fetch.latest:
+            asked = [(c, fetch.cursors[c.source]) for c in self.columns if c.source in fetch.cursors]
+            parts = [new for c, cursor in asked if len(new := c.after(cursor))]
+        if not (late or fetch.latest or parts or fresh or commands or state != fetch.state):
+            return None
+        return Delta(
+            id=fetch.id,
+            now=self.now,
+            state=state,
+            node=self.node if state != fetch.state else None,
+            vitals=dict(self.vitals),
+            columns=tuple(parts),
+            events=fresh,
+            commands=commands,
+        )
+
+    def _past(self, query: Query) -> ToViewer:
+        found = [c for c in self.columns if c.source == query.source]
+        if not found:
+            return Buckets(
+                id=query.id, source=query.source, names=(), t=b"", step=b"", low=(), high=(), mean=()
+            )
+        rows = found[0]
+        return Buckets(
+            id=query.id,
+            source=query.source,
+            names=rows.names,
+            t=rows.t,
+            step=rows.step,
+            low=rows.values,
+            high=rows.values,
+            mean=rows.values,
+        )
+
+    def _outcome(self, command: Command, stage: Outcome) -> Outcome:
+        if stage.stage == "applied" and stage.effective is None and command.verb == "set":
+            run = next((r for r in self.node.runs if r.run == command.run), None)
+            held = next((k.value for k in run.knobs if k.spec.name == command.knob), None) if run else None
+            stage = structs.replace(stage, before=held, effective=command.value)
+        return structs.replace(stage, id=command.id)
+
+
+def make_record(command_id: str = "c1", run: str = "abcd2345", **fields: object) -> CommandRecord:
+    """An applied change of grad_accum by a person."""
+    plain = CommandRecord(
+        id=command_id,
+        run=run,
+        epoch=1,
+        verb="set",
+        knob="grad_accum",
+        before=4,
+        wanted=8,
+        effective=8,
+        version=1,
+        stage="applied",
+        step=1205,
+        origin=Origin(user="ana", pid=4121, client="dashboard"),
+        wall=1_000_000.0,
+        seq=1,
+    )
+    return structs.replace(plain, **fields)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from hoptui.viewer import words
+from hoptui.wire.knobs import Cost, Effect
+from hoptui.wire.messages import CommandRecord, Measured, Origin, Stage, State, Vital
+from tests.viewer.fake_daemon import make_record, make_run
+
+
+def test_every_state_and_stage_has_a_word() -> None:
+    assert set(words.STATES) == set(get_args(State))
+    assert set(words.STAGES) == set(get_args(Stage))
+    assert set(words.EFFECTS) == set(get_args(Effect))
+    assert set(words.COSTS) == set(get_args(Cost))
+    assert all(
+        len(word.symbol) == 1 and word.text for word in (*words.STATES.values(), *words.STAGES.values())
+    )
+
+
+GAIN = Measured(gain=0.061, interval=0.012, detectable=True, iterations=45, settled=True)
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        (make_record(measured=GAIN), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2"),
+        (
+            make_record(stage="scheduled", effective=None),
+            "ana (pid 4121)  grad_accum 4 → 8  scheduled for 1 205",
+        ),
+        (
+            make_record(
+                stage="rejected", effective=None, step=None, reason="grad_accum = 8 is out of bounds"
+            ),
+            "ana (pid 4121)  grad_accum 4 → 8  rejected: grad_accum = 8 is out of bounds",
+        ),
+        (make_record(effective=6), "ana (pid 4121)  grad_accum 4 → 8 (in effect: 6)  applied at 1 205"),
+        (make_record(verb="pause", knob="", step=9), "ana (pid 4121)  pause  applied at 9"),
+        (make_record(origin=Origin(kind="tuner", user="ana")), "tuner  grad_accum 4 → 8  applied at 1 205"),
+        (
+            make_record(stage="voided", code="", reason="the run restarted", origin=Origin()),
+            "somebody  grad_accum 4 → 8  voided: the run restarted",
+        ),
+    ],
+)
+def test_sentence(record: CommandRecord, sentence: str) -> None:
+    assert words.sentence(record) == sentence
+
+
+@pytest.mark.parametrize(
+    ("measured", "shown"),
+    [
+        (None, ""),
+        (GAIN, "+6.1 % ± 1.2"),
+        (Measured(gain=-0.12, interval=0.02, detectable=True), "-12.0 % ± 2.0"),
+        (Measured(gain=0.003, interval=0.018), "no detectable change (± 1.8 %)"),
+        (Measured(iterations=7, note="measuring: 7 of 15 iterations"), "measuring: 7 of 15 iterations"),
+        (Measured(iterations=2), "measuring: 2 iterations"),
+    ],
+)
+def test_effect(measured: Measured | None, shown: str) -> None:
+    assert words.effect_text(measured) == shown
+
+
+@pytest.mark.parametrize(
+    ("vital", "shown"),
+    [
+        (None, "unknown"),
+        (Vital(state="live", why="never shown"), "live"),
+        (Vital(state="busy", why="in checkpoint for 140 s"), "busy: in checkpoint for 140 s"),
+        (Vital(state="busy", phase="checkpoint", phase_age_s=140), "busy: in checkpoint for 2 m 20 s"),
+        (Vital(state="paused", paused_left_s=42), "paused: goes on in 42 s"),
+        (Vital(state="unresponsive", pulse_age_s=7.2), "not answering: no pulse for 7 s"),
+    ],
+)
+def test_state(vital: Vital | None, shown: str) -> None:
+    assert words.state_text(vital, make_run()) == shown
+
+
+def test_an_exited_run_says_why() -> None:
+    run = make_run(exit_reason="exception", exit_detail="RuntimeError: \x1b[31mCUDA")
+    assert words.state_text(Vital(state="exited"), run) == "exited: exception: RuntimeError: [31mCUDA"
+
+
+def test_a_name_from_outside_is_clean() -> None:
+    record = make_record(knob="lr\x1b]0;x\x07", origin=Origin(user="a\nb", pid=1), reason="\x9b2J")
+    assert words.sentence(record).isprintable()
