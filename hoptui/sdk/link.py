@@ -255,9 +255,8 @@ class LinkThread:
         self._welcomed = True
         self._retired = False
         self._starts = 0
-        lost = [part for columns in self._recent if len(part := columns.after(message.since))]
-        waiting = {id(part) for part in self._unsent}
-        self._unsent = deque(part for part in lost if id(part) not in waiting)
+        # All that it does not have yet, whether it was sent before or not.
+        self._unsent = deque(new for part in self._recent if len(new := part.after(message.since)))
         for outcome in run.desk.finals():
             self._send(sock, zmq, outcome)
 
@@ -303,9 +302,8 @@ class LinkThread:
         while self._recent and (self._recent[0].times()[-1] < horizon or rows > RESEND_ROWS):
             oldest = self._recent.popleft()
             rows -= len(oldest)
-            if self._unsent and self._unsent[0] is oldest:
-                self._unsent.popleft()
-                self.dropped += len(oldest)
+            while self._unsent and self._unsent[0].times()[-1] <= oldest.times()[-1]:
+                self.dropped += len(self._unsent.popleft())
 
     def _send_rows(self, sock: Any, zmq: Any) -> None:
         while self._unsent:

@@ -52,7 +52,7 @@ def test_daemon_killed_training_goes_on_and_its_history_is_whole(node: TestNode)
 
     def recorded() -> list[int]:
         answer = after.ask(query, messages.Buckets)
-        return sorted(memoryview(answer.step).cast("q").tolist())
+        return sorted(step for step in memoryview(answer.step).cast("q") if step >= 0)
 
     seen = until(lambda: (s := recorded()) and s[-1] > 300 and s, what="the past")
     # A row an iteration, from the first one on: the last unflushed second was sent again by the run.

@@ -272,6 +272,8 @@ def test_an_exception_in_the_loop_is_the_reason_of_the_end(monkeypatch: pytest.M
     said: list[tuple[str, str]] = []
 
     class Link:
+        drowsy = False
+
         def close(self, reason: str, detail: str) -> None:
             said.append((reason, detail))
 
