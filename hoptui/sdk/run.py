@@ -220,7 +220,7 @@ class Run:
             return
         try:
             if values:
-                metrics = {**values, **metrics}
+                metrics = {**values, **metrics} if metrics else values  # type: ignore[assignment]
             row = self._row
             if row is not None:
                 row.update(self.settler.settle(self._last_t, self.step, metrics))

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+_FLOATS = {float}
+_NUMBERS = {float, int}
 Entry = tuple[int, int, dict[str, float]]
 
 
@@ -23,7 +25,15 @@ class Settler:
         self._late: deque[tuple[Any, Any, tuple[str, ...], int, int]] = deque(maxlen=64)
 
     def settle(self, t: int, step: int, values: Mapping[str, Any]) -> dict[str, float]:
-        """The values known now. CUDA tensors among them come later, from `late`."""
+        """The values known now, in a dict of their own. CUDA tensors among them come later, from `late`."""
+        kinds = set(map(type, values.values()))
+        if kinds == _FLOATS:
+            return dict(values)
+        if kinds <= _NUMBERS:
+            try:
+                return {name: float(value) for name, value in values.items()}
+            except OverflowError:
+                pass
         known: dict[str, float] = {}
         on_gpu: dict[str, Any] = {}
         for name, value in values.items():
