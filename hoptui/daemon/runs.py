@@ -97,7 +97,7 @@ class RunDesk:
         level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
         node.event(
             "exited",
-            f"{reason}{f': {detail}' if detail else ''}",
+            _ending(reason, detail),
             run=run.id,
             step=run.last_step,
             level=level,
@@ -170,14 +170,12 @@ class RunDesk:
             self.forward(command, run)
         match kind:
             case "new":
-                node.event("started", f"{run.state.name} started (pid {pid})", run=run.id)
+                node.event("started", f"started (pid {pid})", run=run.id)
             case "epoch":
-                text = f"{run.state.name} restarted as epoch {run.state.epoch} (pid {pid})"
+                text = f"restarted as epoch {run.state.epoch} (pid {pid})"
                 node.event("restarted", text, run=run.id, step=hello.step, level="warning")
             case "same":
-                node.event(
-                    "reconnected", f"{run.state.name} is back on the wire", run=run.id, step=hello.step
-                )
+                node.event("reconnected", "back on the wire", run=run.id, step=hello.step)
         node.touch()
         return run
 
@@ -194,6 +192,11 @@ class RunDesk:
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9
+
+
+def _ending(reason: str, detail: str) -> str:
+    """ "stopped by kim (pid 7)", "exception: ValueError: no", "finished"."""
+    return f"{reason} {detail}" if detail.startswith("by ") else f"{reason}: {detail}" if detail else reason
 
 
 def process_started(pid: int) -> int | None:

@@ -70,7 +70,7 @@ class Knob:
 class KnobHandle(Generic[T]):
     """A declared knob. The training loop reads `value`; only the boundary changes it."""
 
-    __slots__ = ("_apply", "_read", "by", "in_effect", "spec", "value", "version")
+    __slots__ = ("_apply", "_read", "by", "in_effect", "spec", "value", "version", "wanted")
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class KnobHandle(Generic[T]):
     ) -> None:
         self.spec = spec
         self.value = value
+        self.wanted: KnobValue = value
         self.version = 0
         self.by = ""
         self.in_effect = True
@@ -103,7 +104,7 @@ class KnobHandle(Generic[T]):
         Raises:
             SetterError: the setter or the reader raised; the old value is in effect again, or the text says that not.
         """
-        before = self.value
+        before = self.wanted
         try:
             self._put(wanted)
         except Exception as error:
@@ -117,16 +118,20 @@ class KnobHandle(Generic[T]):
         self.version += 1
         self.by = by
 
-    def refresh(self) -> None:
-        """Read back the value that is in effect at declaration; a reader that raises leaves the declared value."""
-        if self._read is not None:
-            self.value, self.in_effect = self._checked(self._read(), self.value)
+    def refresh(self) -> bool:
+        """Read back the value in effect: it may follow from another knob. True if it is not what it was."""
+        if self._read is None:
+            return False
+        before = self.value, self.in_effect
+        self.value, self.in_effect = self._checked(self._read(), self.wanted)
+        return before != (self.value, self.in_effect)
 
     def _put(self, wanted: KnobValue) -> None:
         if self._apply is not None:
             self._apply(wanted)
         effective = wanted if self._read is None else self._read()
         self.value, self.in_effect = self._checked(effective, wanted)
+        self.wanted = wanted
 
     def _checked(self, effective: object, wanted: KnobValue) -> tuple[T, bool]:
         if self.spec.kind == "float" and hasattr(effective, "__float__"):

@@ -230,6 +230,11 @@ class Run:
         except Exception as error:  # a fault of ours must not reach the loop
             self._give_up(error)
 
+    def stop(self, by: str = "") -> None:
+        """End the loop at its next boundary, as if a viewer had asked; safe in a signal handler. `by` is told to viewers."""
+        self._stop_by = by
+        self.stopping = True
+
     def event(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
         """A line on the time axis."""
         if self.alive:
@@ -256,13 +261,16 @@ class Run:
             return
         self._closed = True
         self._last_row()
+        for _, step, row in self.settler.late():
+            self.entries.append((self._stamp(), step, row))
+            self.appended += 1
         if reason is None:
             error = getattr(sys, "last_value", None)
             reason = "exception" if error is not None else "stopped" if self.stopping else "finished"
             if error is not None:
                 detail = detail or f"{type(error).__name__}: {error}"
         if self.stopping and not detail:
-            detail = f"stopped by {self._stop_by}" if self._stop_by else ""
+            detail = f"by {self._stop_by}" if self._stop_by else ""
         if self._link is not None and self.alive:
             self._link.close(reason, _travelling(detail)[:500])
         self.alive = False
@@ -375,8 +383,19 @@ class Run:
                 outcome = Outcome(id=command.id, stage="failed", reason=f"{type(error).__name__}: {error}")
             self.applied += outcome.stage == "applied"
             self.desk.done.append(outcome)
+            if command.verb == "set":
+                self._follow(command.knob)
         if self._link is not None:
             self._link.wake()
+
+    def _follow(self, changed: str) -> None:
+        """One knob may decide what another can be: read the others back."""
+        for name, handle in self.knob_handles.items():
+            try:
+                if name != changed and handle.refresh():
+                    self.declared += 1
+            except Exception as error:
+                log.warning("hoptui: reading %s back raised %s", name, error)
 
     def _do(self, command: Command) -> Outcome:
         done = Outcome(id=command.id, stage="applied", step=self.step, t=time.monotonic_ns())
@@ -388,8 +407,7 @@ class Run:
             case "resume":
                 self.paused_until = 0.0
             case "stop":
-                self.stopping = True
-                self._stop_by = who(command)
+                self.stop(who(command))
                 self.paused_until = 0.0
             case "checkpoint":
                 return self._save(done)

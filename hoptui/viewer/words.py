@@ -103,7 +103,9 @@ def state_text(vital: Vital | None, run: RunState) -> str:
     if run.exit_reason or (vital is not None and vital.state == "exited"):
         why = run.exit_reason or (vital.why if vital else "")
         detail = text.clean(run.exit_detail, 80)
-        return ": ".join(part for part in (STATES["exited"].text, text.clean(why, 80), detail) if part)
+        if detail.startswith("by "):
+            why, detail = f"{why} {detail}", ""
+        return ": ".join(part for part in (STATES["exited"].text, text.clean(why, 160), detail) if part)
     if vital is None:
         return UNKNOWN_STATE.text
     word = STATES[vital.state].text

@@ -305,3 +305,40 @@ def test_a_fault_of_ours_stays_ours(
             done.append(i)
     assert done == [0, 1, 2, 3, 4]
     assert [r.getMessage().count("planted") for r in caplog.records] == [1]
+
+
+def test_a_knob_that_follows_from_another_is_read_back_too(run: Run) -> None:
+    batch = run.knob("batch", 8, min=1, max=100)
+    minibatch = run.knob("minibatch", 64, min=1, max=100, read=lambda: min(64, batch.value))
+    assert (minibatch.value, minibatch.in_effect) == (8, False)
+    declared = run.declared
+    send(run, knob="batch", value=32)
+    run.boundary(0)
+    assert (minibatch.value, minibatch.in_effect, minibatch.version) == (32, False, 0)
+    assert run.declared > declared  # so the daemon is told
+    send(run, knob="batch", value=100)
+    run.boundary(1)
+    assert (minibatch.value, minibatch.in_effect) == (64, True)
+
+
+def test_a_failed_change_restores_what_was_asked_for_not_what_it_came_to(run: Run) -> None:
+    asked: list[int] = []
+
+    def put(value: int) -> None:
+        asked.append(value)
+        if value == 13:
+            raise ValueError("unlucky")
+
+    run.knob("n", 64, min=1, max=64, apply=put, read=lambda: 8)
+    send(run, knob="n", value=13)
+    run.boundary(0)
+    assert asked == [13, 64]
+
+
+def test_stop_from_the_script_itself(run: Run) -> None:
+    done = []
+    for i in run.iterations(10):
+        if i == 2:
+            run.stop("SIGTERM")
+        done.append(i)
+    assert done == [0, 1, 2]

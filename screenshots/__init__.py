@@ -1,0 +1,1 @@
+"""Pictures of the dashboard on a real run: `make screenshots` makes them anew."""

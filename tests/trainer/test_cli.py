@@ -1,0 +1,204 @@
+"""The `trainer` command as people and scripts call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.__main__ import main
+from trainer.common.checkpoint import read_checkpoint
+
+DEADLINE_S = 60
+SMALL = ("--num-envs", "8", "--rollout-len", "16", "--minibatch-size", "64", "--epochs", "2")
+
+
+def test_until_return_with_json_prints_nothing_but_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(
+        ["ppo", *SMALL, "--json", "--iterations", "50", "--evaluate-every", "3", "--until-return", "5"]
+    )
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    figures = json.loads(out)
+    assert list(figures) == ["evaluation_return", "env_steps", "seconds", "iterations", "env_steps_per_s"]
+    assert (figures["iterations"], figures["env_steps"]) == (3, 3 * 128)
+    assert figures["evaluation_return"] >= 5
+    assert figures["env_steps_per_s"] == pytest.approx(384 / figures["seconds"])
+
+
+def test_a_return_that_is_not_reached_exits_with_1_and_the_result_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["ppo", *SMALL, "--json", "--iterations", "2", "--until-return", "501"]) == 1
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["iterations"] == 2
+    assert figures["evaluation_return"] < 501
+
+
+def test_without_json_the_result_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ppo", *SMALL, "--iterations", "2", "--evaluate-every", "0", "--seed", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ppo-cartpole: PPO on CartPole-v1, seed 3, ")
+    assert lines[-1].startswith("finished after 2 iterations and 256 env steps; ")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--env Pong-v5", "--env"),
+        ("--num-envs 0", "--num-envs"),
+        ("--num-envs 70000", "--num-envs"),
+        ("--num-envs many", "--num-envs"),
+        ("--lr nan", "--lr"),
+        ("--lr -1", "--lr"),
+        ("--clip-range inf", "--clip-range"),
+        ("--grad-accum 1.5", "--grad-accum"),
+        ("--iterations 0", "--iterations"),
+        ("--iterations 2.5", "--iterations"),
+        ("--seed -1", "--seed"),
+        ("--threads 0", "--threads"),
+        ("--device tpu", "--device"),
+        ("--device cuda", "--device"),
+        ("--until-return nan", "--until-return"),
+        ("--until-return 400 --evaluate-every 0", "--evaluate-every"),
+        ("--checkpoint-every 5", "--checkpoint-dir"),
+        ("--checkpoint-dir /dev/null/x", "--checkpoint-dir"),
+        ("--resume /nowhere/at/all", "--resume"),
+        ("--resume /dev/null", "--resume"),
+        ("--learning-rate 1", "--learning-rate"),
+    ],
+)
+def test_a_bad_option_is_one_sentence_that_names_it(
+    options: str, named: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("trainer.ppo.train.update", lambda *_: pytest.fail("it trains"))
+    assert main(["ppo", *options.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("trainer: ")
+    assert named in err
+    assert err.count("\n") == 1
+
+
+def test_more_than_the_memory_holds_is_refused_before_training(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.ppo.memory.free_bytes", lambda _: 10**9)
+    assert main(["ppo", "--num-envs", "65536", "--rollout-len", "8192"]) == 2
+    assert "--num-envs" in capsys.readouterr().err
+
+
+def test_an_interrupt_in_the_start_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.ppo.train.train", interrupted)
+    assert main(["ppo"]) == 130
+    assert capsys.readouterr().err == "trainer: ended at once\n"
+
+
+def test_help_names_every_knob_with_its_bounds_and_needs_no_torch() -> None:
+    script = "import sys; from trainer.__main__ import main; main(['ppo', '--help']); assert 'torch' not in sys.modules"
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "COLUMNS": "200"},
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    for knob in ("num-envs", "rollout-len", "minibatch-size", "epochs", "grad-accum", "lr", "clip-range"):
+        assert f"--{knob}" in found.stdout
+    assert "1 to 65,536 [default: 64]" in found.stdout
+    assert "CartPole-v1: 32, Pendulum-v1: 128" in found.stdout
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A shell starts its background jobs with SIGINT ignored, and children would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def long_run(*options: str) -> Iterator[subprocess.Popen[str]]:
+    """A training process without end, past its first iterations; reaped whatever happens."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer", "ppo", *SMALL, "--iterations", "1000000", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    too_late = threading.Timer(DEADLINE_S, process.kill)
+    too_late.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("iteration "):
+                break
+        yield process
+    finally:
+        too_late.cancel()
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_iteration_and_leaves_a_checkpoint(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with long_run("--checkpoint-dir", str(tmp_path)) as process:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+    state = read_checkpoint(tmp_path, "ppo")
+    assert f"stopped after {state['iteration']:,} iterations" in out.splitlines()[-1]
+    assert err == f"{number.name}: stopping after this iteration; once more ends at once\n"
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
+    # Iterations of minutes: the first signal alone would not end the test in time.
+    slow = ("--evaluate-every", "0", "--epochs", "64", "--num-envs", "4096", "--minibatch-size", "16")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer", "ppo", *slow, "--checkpoint-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("ppo-cartpole")
+        process.send_signal(signal.SIGINT)
+        assert "once more ends at once" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S / 2)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130
+    assert err == "trainer: ended at once\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    with long_run() as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(DEADLINE_S) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == ""

@@ -1,0 +1,81 @@
+"""The trainer beside a real daemon: steered over the wire, and not changed by being watched."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import TestNode, until
+from trainer.__main__ import main
+from trainer.common.checkpoint import read_checkpoint
+
+SMALL = ("--num-envs", "8", "--rollout-len", "16", "--minibatch-size", "64", "--epochs", "2")
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "trainer", "ppo", *SMALL, "--evaluate-every", "0", *options]
+
+
+def test_knobs_a_checkpoint_and_a_pause_over_the_wire(node: TestNode, tmp_path: Path) -> None:
+    viewer = node.viewer()
+    process = node.spawn(
+        command("--name", "wired", "--iterations", "1000000", "--checkpoint-dir", str(tmp_path))
+    )
+    run = viewer.run("wired")
+    assert (run.headline, run.total) == ("env_steps_per_s", 1_000_000)
+    assert {"checkpoint", "pause", "stop"} <= set(run.can)
+    knobs = {state.spec.name: state for state in run.knobs}
+    assert knobs["num_envs"].value == 8
+    assert knobs["grad_accum"].spec.effect == "speed"
+    for knob, value in {"num_envs": 4, "lr": 5e-4}.items():
+        outcome = viewer.outcome(viewer.command(run, knob=knob, value=value))
+        assert (outcome.stage, outcome.effective) == ("applied", value)
+    refused = viewer.outcome(viewer.command(run, knob="num_envs", value=0))
+    assert (refused.stage, refused.code) == ("rejected", "out_of_range")
+    written = viewer.outcome(viewer.command(run, "checkpoint"))
+    assert written.stage == "applied"
+    assert read_checkpoint(tmp_path, "ppo")["config"]["num_envs"] == 4
+    assert viewer.outcome(viewer.command(run, "pause")).stage == "applied"
+    process.terminate()  # a signal ends a paused run, too
+    assert process.wait(15) == 0
+    ended = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
+    assert (ended.exit_reason, ended.exit_detail) == ("stopped", "by SIGTERM")
+
+
+def test_training_is_the_same_without_hoptui_and_watched(
+    node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewer = node.viewer()
+    watched = node.spawn(command("--iterations", "1000000", "--checkpoint-dir", str(tmp_path / "watched")))
+    run = viewer.run("ppo-cartpole")
+    source = f"run/{run.run}"
+    until(lambda: viewer.fetch(run=run.run, cursors={source: 0}, wait_s=0.05).columns, what="rows")
+    for _ in range(20):
+        viewer.fetch(run=run.run, cursors={source: 0}, wait_s=0.01)
+    assert viewer.outcome(viewer.command(run, "stop")).stage == "applied"
+    assert watched.wait(15) == 0
+    first = read_checkpoint(tmp_path / "watched", "ppo")
+
+    monkeypatch.setenv("HOPTUI", "off")
+    iterations = ("--iterations", str(first["iteration"]))
+    assert main(command(*iterations, "--checkpoint-dir", str(tmp_path / "alone"))[3:]) == 0
+    assert_same_numbers(first, read_checkpoint(tmp_path / "alone", "ppo"))
+
+
+def assert_same_numbers(first: Any, second: Any) -> None:
+    """Equal bit for bit, but for what names the run."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key in first.keys() - {"run"}:
+            assert_same_numbers(first[key], second[key])
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    elif isinstance(first, list):
+        for one, other in zip(first, second, strict=True):
+            assert_same_numbers(one, other)
+    else:
+        assert first == second

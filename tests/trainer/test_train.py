@@ -1,0 +1,298 @@
+"""The training loop as a whole, in this process: short runs of a small job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import hoptui
+from hoptui.wire.messages import Command, Outcome
+from trainer.common.checkpoint import read_checkpoint
+from trainer.common.errors import UsageError
+from trainer.ppo import train as training
+from trainer.ppo import update as updating
+from trainer.ppo.job import Job
+from trainer.ppo.report import Result
+
+SMALL = {"num_envs": 8, "rollout_len": 16, "minibatch_size": 64, "epochs": 2}
+
+
+def small_job(folder: Path | None = None, **fields: Any) -> Job:
+    knobs = {**SMALL, **fields.pop("knobs", {})}
+    return Job(**{"iterations": 4, "evaluate_every": 0, "checkpoint_dir": folder, "knobs": knobs, **fields})
+
+
+def trained(job: Job) -> tuple[Result, list[str]]:
+    lines: list[str] = []
+    return training.train(job, lines.append), lines
+
+
+def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
+    """All tensors of a nested state, by path."""
+    if isinstance(state, Tensor):
+        return {path: state}
+    children = (
+        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    )
+    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Two checkpoints hold the same numbers, bit for bit."""
+    one, other = tensors(first), tensors(second)
+    assert one.keys() == other.keys()
+    assert len(one) > 50
+    for name, value in one.items():
+        assert torch.equal(other[name], value), name
+    assert first["env_steps"] == second["env_steps"]
+
+
+class Steered:
+    """A run that is captured as it starts, and steered after given iterations as the link thread would do it."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, after: Mapping[int, Callable[[Steered], None]]
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        connect, update = hoptui.connect, updating.update
+
+        def seen_connect(*args: Any, **kwargs: Any) -> hoptui.Run:
+            self.run = connect(*args, **kwargs)
+            return self.run
+
+        def seen_update(*args: Any) -> dict[str, Tensor]:
+            if self.run.step in after:
+                after[self.run.step](self)
+            return update(*args)
+
+        monkeypatch.setattr(hoptui, "connect", seen_connect)
+        monkeypatch.setattr(training, "update", seen_update)
+
+    def ask(self, verb: Any, **fields: Any) -> None:
+        command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
+        self.outcomes += self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+
+    def finished(self) -> list[Outcome]:
+        return self.run.desk.settle()
+
+    def rows(self) -> list[dict[str, float]]:
+        return [row for _, _, row in self.run.entries]
+
+    def notes(self) -> list[str]:
+        return [note.text for note in self.run.notes]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_one_seed_gives_one_result_and_another_seed_another(tmp_path: Path, env: str) -> None:
+    before = torch.get_rng_state()
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        trained(small_job(tmp_path / name, env=env, seed=seed, evaluate_every=2))
+    assert torch.equal(torch.get_rng_state(), before)
+    first, again, other = (read_checkpoint(tmp_path / name, "ppo") for name in "abc")
+    assert_same(first, again)
+    assert not torch.equal(first["policy"]["actor.0.weight"], other["policy"]["actor.0.weight"])
+
+
+def test_an_evaluation_does_not_change_the_training(tmp_path: Path) -> None:
+    trained(small_job(tmp_path / "often", evaluate_every=1))
+    trained(small_job(tmp_path / "never"))
+    assert_same(read_checkpoint(tmp_path / "often", "ppo"), read_checkpoint(tmp_path / "never", "ppo"))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(tmp_path: Path, env: str) -> None:
+    trained(small_job(tmp_path / "whole", env=env, iterations=6))
+    trained(small_job(tmp_path / "half", env=env, iterations=3))
+    job = Job(iterations=6, evaluate_every=0, checkpoint_dir=tmp_path / "rest", resume=tmp_path / "half")
+    result, lines = trained(job)
+    whole, rest = read_checkpoint(tmp_path / "whole", "ppo"), read_checkpoint(tmp_path / "rest", "ppo")
+    assert_same(whole, rest)
+    assert whole["config"] == rest["config"]
+    assert (result.iterations, result.env_steps) == (6, 6 * 8 * 16)
+    assert "resumed after iteration 3 and 384 env steps" in lines
+    assert "num_envs = 8 from the checkpoint (the default is 64)" in lines
+
+
+def test_a_resumed_run_is_the_next_epoch_of_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Steered(monkeypatch, {})
+    trained(small_job(tmp_path))
+    before = first.run.id
+    trained(Job(iterations=5, evaluate_every=0, resume=tmp_path, knobs={"lr": 5e-4, "num_envs": 4}))
+    assert (first.run.id, first.run.epoch) == (before, 2)
+    assert first.rows()[-1]["lr"] == pytest.approx(5e-4)
+    assert first.rows()[-1]["env_steps"] == 4 * 16
+
+
+def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turn(run: Steered) -> None:
+        for knob, value in {
+            "num_envs": 20,
+            "rollout_len": 10,
+            "minibatch_size": 1000,
+            "epochs": 3,
+            "grad_accum": 4,
+            "lr": 1e-4,
+            "clip_range": 0.1,
+            "entropy_coef": 0.01,
+        }.items():
+            run.ask("set", knob=knob, value=value)
+
+    steered = Steered(monkeypatch, {1: turn})
+    trained(small_job(tmp_path))
+    done = {o.id.split("'")[3]: o for o in steered.finished()}
+    assert {o.stage for o in done.values()} == {"applied"}
+    assert {o.step for o in done.values()} == {2}
+    assert {knob: o.effective for knob, o in done.items()} == {
+        "num_envs": 20,
+        "rollout_len": 10,
+        "minibatch_size": 200,  # the whole batch: that is what is in effect
+        "epochs": 3,
+        "grad_accum": 4,
+        "lr": 1e-4,
+        "clip_range": 0.1,
+        "entropy_coef": 0.01,
+    }
+    assert "not in effect" in done["minibatch_size"].reason
+    rows = steered.rows()
+    assert [row["env_steps"] for row in rows] == [128, 128, 200, 200]
+    assert [row["samples"] for row in rows] == [256, 256, 600, 600]
+    assert rows[1]["lr"] == pytest.approx(1e-3)
+    assert rows[2]["lr"] == pytest.approx(1e-4)
+    config = read_checkpoint(tmp_path, "ppo")["config"]
+    assert (config["num_envs"], config["lr"], config["clip_range"]) == (20, 1e-4, 0.1)
+
+
+def test_dropped_episodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="num_envs", value=2)})
+    trained(small_job())
+    [note] = [text for text in steered.notes() if text.startswith("num_envs")]
+    assert note.startswith("num_envs 8 → 2: ")
+    assert note.endswith(" unfinished episodes dropped")
+
+
+def test_a_knob_that_does_not_fit_into_memory_fails_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def turn(run: Steered) -> None:
+        monkeypatch.setattr("trainer.ppo.memory.free_bytes", lambda _: 10_000_000)
+        run.ask("set", knob="num_envs", value=65_536)
+
+    steered = Steered(monkeypatch, {1: turn})
+    result, _ = trained(small_job())
+    [outcome] = steered.finished()
+    assert outcome.stage == "failed"
+    assert "GB are free" in outcome.reason
+    assert outcome.effective == 8
+    assert (result.ending, result.iterations, result.env_steps) == ("finished", 4, 4 * 128)
+
+
+def test_every_row_has_the_agreed_metrics_and_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    steered = Steered(monkeypatch, {})
+    trained(small_job(iterations=4, evaluate_every=3))
+    rows = steered.rows()
+    expected = {
+        *("env_steps", "samples", "env_steps_total", "env_steps_per_s", "samples_per_s", "episodes"),
+        *("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"),
+        *("grad_norm", "lr", "iteration_s"),
+        *("phase/rollout", "phase/rollout/env", "phase/rollout/policy", "phase/update"),
+    }
+    assert len(rows) == 4
+    for row in rows:
+        assert expected <= row.keys()
+        assert ("episode_return" in row) == (row["episodes"] > 0)
+    assert [i for i, row in enumerate(rows) if "evaluation_return" in row] == [2, 3]
+    assert [i for i, row in enumerate(rows) if "phase/evaluation" in row] == [2, 3]
+    assert [row["env_steps_total"] for row in rows] == [128, 256, 384, 512]
+    assert steered.run.headline == "env_steps_per_s"
+    assert steered.run.units["env_steps_per_s"] == "steps/s"
+
+
+def test_checkpoints_are_written_every_few_iterations_on_request_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steered = Steered(monkeypatch, {0: lambda run: run.ask("checkpoint")})
+    trained(small_job(tmp_path, iterations=5, checkpoint_every=2))
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == [f"ppo-{i:09d}.ckpt" for i in (1, 2, 4, 5)]
+    [outcome] = steered.finished()
+    assert (outcome.stage, outcome.reason) == ("applied", f"written to {tmp_path / written[0]}")
+    assert sum(text.startswith("checkpoint written: ") for text in steered.notes()) == 4
+
+
+def test_without_a_folder_a_run_does_not_offer_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    steered = Steered(monkeypatch, {})
+    trained(small_job(iterations=1))
+    assert "checkpoint" not in steered.run.can()
+
+
+def test_a_full_disk_is_a_warning_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    steered = Steered(monkeypatch, {})
+    monkeypatch.setattr(training, "write_checkpoint", full_disk)
+    result, lines = trained(small_job(tmp_path, checkpoint_every=2))
+    assert result.iterations == 4
+    assert lines.count("no checkpoint written: [Errno 28] No space left on device") == 3
+    assert {note.level for note in steered.run.notes} == {"warning"}
+
+
+def test_a_stop_that_was_asked_for_ends_the_run_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Steered(monkeypatch, {1: lambda run: run.ask("stop")})
+    result, lines = trained(small_job(tmp_path, iterations=1000))
+    assert (result.ending, result.iterations) == ("stopped", 2)
+    assert lines[-1].startswith("stopped after 2 iterations and 256 env steps")
+    assert read_checkpoint(tmp_path, "ppo")["iteration"] == 2
+
+
+def test_an_exception_in_the_loop_is_told_and_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: Steered) -> None:
+        raise ZeroDivisionError("made up")
+
+    steered = Steered(monkeypatch, {1: fail})
+    with pytest.raises(ZeroDivisionError):
+        trained(small_job())
+    assert not steered.run.alive
+
+
+def test_a_passed_evaluation_ends_the_run() -> None:
+    result, _ = trained(small_job(iterations=1000, evaluate_every=2, until_return=1.0))
+    assert (result.ending, result.iterations) == ("passed", 2)
+    assert result.evaluation_return is not None
+    assert result.evaluation_return >= 1.0
+
+
+def test_a_checkpoint_of_another_shape_is_told_and_not_raised(tmp_path: Path) -> None:
+    trained(small_job(tmp_path, iterations=1))
+    [path] = tmp_path.iterdir()
+    content = torch.load(path, weights_only=True)
+    del content["state"]["policy"]["critic.0.bias"]
+    torch.save(content, path)
+    with pytest.raises(UsageError, match=r"--resume .*does not fit this trainer"):
+        trained(small_job(resume=path, knobs={}))
+
+
+def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    trained(small_job(iterations=1, threads=2))
+    assert torch.get_num_threads() == 2
+    trained(small_job(iterations=1))
+    assert torch.get_num_threads() == 1
+    steered = Steered(monkeypatch, {0: lambda run: run.ask("set", knob="minibatch_size", value=4096)})
+    trained(small_job(iterations=2, knobs={"num_envs": 256}))
+    assert steered.finished()[0].effective == 4096
+    assert torch.get_num_threads() == 4

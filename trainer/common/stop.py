@@ -1,0 +1,42 @@
+"""A clean stop: the first Ctrl-C or SIGTERM finishes the iteration, the second ends at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType, TracebackType
+
+import hoptui
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopOnSignal:
+    """While entered, a signal asks the run to stop at its next boundary. Main thread only.
+
+    The handlers of before come back on leaving, and already with the
+    first signal, so that a second one acts as if this class were not there.
+    """
+
+    def __init__(self, run: hoptui.Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> StopOnSignal:
+        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._restore()
+        name = signal.Signals(number).name
+        self._run.stop(name)
+        # os.write: print is not reentrant, and the signal may have come in the middle of one.
+        os.write(2, f"{name}: stopping after this iteration; once more ends at once\n".encode())
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
