@@ -85,7 +85,9 @@ def _pass(session: Session, run: RunState, iterations: int) -> None:
 
 async def shoot(run: str | None, size: tuple[int, int]) -> str:
     """The SVG of the dashboard after it has followed the run for a moment."""
-    app = HoptuiApp(lambda on_change: Client(client="screenshots", on_change=on_change), run, theme="hoptui-dark")
+    app = HoptuiApp(
+        lambda on_change: Client(client="screenshots", on_change=on_change), run, theme="hoptui-dark"
+    )
     async with app.run_test(size=size) as pilot:
         await asyncio.sleep(4.0)
         await pilot.pause()

@@ -1,0 +1,68 @@
+"""The one clock of the dashboard: which parts of a screen are due, and how a slow link slows them. No timers here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TICK_S = 0.125
+NUMBERS_S = 0.25  # faster than that nobody reads digits; one write then carries numbers and charts
+CHARTS_S = 0.25
+LISTS_S = 1.0
+DEEP = 2  # frames that may wait for the terminal; Textual's queue holds 30 and then blocks the app
+SLOWEST = 8
+SLOWER_S = 1.0
+RECOVER_S = 3.0
+
+
+class Frame(NamedTuple):
+    """What is to be drawn now."""
+
+    numbers: bool = True
+    charts: bool = True
+    lists: bool = True
+
+
+EVERYTHING = Frame()
+NOTHING = Frame(False, False, False)
+
+
+class Pace:
+    """Decides at every tick what is due, from the time (seconds, monotonic) and the frames that wait for the terminal.
+
+    Nothing is drawn while more than `DEEP` frames wait, so that what a person sees is never older than these; and the
+    pace is halved, again every `SLOWER_S` down to an eighth. It comes back step by step, each `RECOVER_S` after the
+    queue was last that deep, so that a link at its limit does not flutter.
+    """
+
+    def __init__(self) -> None:
+        self.divisor = 1
+        self._slowed_at = -SLOWER_S
+        self._calm_since = 0.0
+        self._drawn = {"numbers": -LISTS_S, "charts": -LISTS_S, "lists": -LISTS_S}
+
+    @property
+    def slow(self) -> bool:
+        return self.divisor > 1
+
+    def due(self, now: float, waiting: int) -> Frame:
+        """The parts whose period is over."""
+        self._judge(now, waiting)
+        if waiting > DEEP:
+            return NOTHING
+        periods = {"numbers": NUMBERS_S, "charts": CHARTS_S, "lists": LISTS_S}
+        due = {}
+        for part, period in periods.items():
+            due[part] = now - self._drawn[part] >= period * self.divisor - TICK_S / 4
+            if due[part]:
+                self._drawn[part] = now
+        return Frame(**due)
+
+    def _judge(self, now: float, waiting: int) -> None:
+        if waiting > DEEP:
+            self._calm_since = now
+            if now - self._slowed_at >= SLOWER_S:
+                self._slowed_at = now
+                self.divisor = min(SLOWEST, 2 * self.divisor)
+        elif self.slow and now - self._calm_since >= RECOVER_S:
+            self._calm_since = now
+            self.divisor //= 2

@@ -1,0 +1,117 @@
+"""Lines of styled text laid out to a width: what panels produce and the `Lines` widget draws. Pure, no Textual.
+
+A span names its ink (a token of `themes.INKS`), not a colour. Widths are terminal cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+from hoptui.viewer import format as text
+
+
+class Span(NamedTuple):
+    """A piece of a line in one ink. `width` 0 is as wide as the text; wider text is cut, narrower padded."""
+
+    text: str
+    ink: str = ""
+    width: int = 0
+    right: bool = False
+
+
+Line = tuple[Span, ...]
+GAP = Span("", width=-1)
+"""Takes what the rest of the line leaves; what stands after it is flush right."""
+
+FULL, HALF, TRACK = "━", "╸", "─"
+_OWN_ASCII = str.maketrans(
+    {FULL: "=", HALF: "-", TRACK: ".", "›": ">", "┆": ":", "│": "|", "°": "", "┤": "+", "└": "+"}
+)
+
+
+def as_ascii(string: str) -> str:
+    """The same text for a terminal without UTF-8."""
+    return string if string.isascii() else text.ascii_only(string.translate(_OWN_ASCII))
+
+
+def lay(line: Iterable[Span], width: int, *, plain: bool = False) -> list[tuple[str, str]]:
+    """(text, ink) pieces that fill exactly `width` cells.
+
+    Gaps share what is left. A line that is too long loses its end before the first gap, so that what is flush right
+    stays whole as long as it takes no more than two thirds of the width. `plain` is for terminals without UTF-8.
+    """
+    spans = [Span(as_ascii(s.text), *s[1:]) for s in line] if plain else list(line)
+    ellipsis = "~" if plain else "…"
+    gaps = [i for i, span in enumerate(spans) if span.width < 0]
+    pieces = [(_sized(span, ellipsis), span.ink) for span in spans]
+    spare = width - sum(cell_len(piece) for piece, _ in pieces)
+    if spare < 0:
+        flush = pieces[gaps[0] :] if gaps else []
+        kept = sum(cell_len(piece) for piece, _ in flush)
+        if not flush or kept > width * 2 // 3:
+            return _cut(pieces, width, ellipsis)
+        return [*_cut(pieces[: gaps[0]], width - kept, ellipsis), *(piece for piece in flush if piece[0])]
+    for count, i in enumerate(gaps):
+        share = spare // (len(gaps) - count)
+        pieces[i] = (" " * share, "")
+        spare -= share
+    pieces.append((" " * spare, ""))
+    return [piece for piece in pieces if piece[0]]
+
+
+def fitted(line: Iterable[Span], width: int, *, plain: bool = False) -> Line:
+    """The line in exactly `width` cells, to be a part of a longer one."""
+    return tuple(Span(piece, ink) for piece, ink in lay(line, width, plain=plain))
+
+
+def bar(fraction: float | None, width: int, ink: str) -> Line:
+    """A bar of `width` cells in half-cell steps; unknown (None, NaN) is blank, never an empty bar."""
+    if fraction is None or fraction != fraction:
+        return (Span(" " * width),)
+    halves = round(min(max(fraction, 0.0), 1.0) * width * 2)
+    full = FULL * (halves // 2) + HALF * (halves % 2)
+    return Span(full, ink), Span(TRACK * (width - len(full)), "track")
+
+
+def width_of(line: Iterable[Span]) -> int:
+    """The cells a line needs, gaps not counted."""
+    return sum(span.width if span.width > 0 else cell_len(span.text) for span in line if span.width >= 0)
+
+
+def pack(chunks: Iterable[Line], width: int, between: str = "   ") -> list[Line]:
+    """Chunks set one after the other, as many in a line as fit in `width`."""
+    lines: list[Line] = []
+    current: Line = ()
+    for chunk in chunks:
+        if current and width_of(current) + len(between) + width_of(chunk) > width:
+            lines.append(current)
+            current = ()
+        current = (*current, Span(between), *chunk) if current else chunk
+    return [*lines, current] if current else lines
+
+
+def _sized(span: Span, ellipsis: str) -> str:
+    if span.width <= 0:
+        return "" if span.width else span.text
+    size = cell_len(span.text)
+    if size > span.width:
+        return set_cell_size(span.text, span.width - 1) + ellipsis
+    pad = " " * (span.width - size)
+    return pad + span.text if span.right else span.text + pad
+
+
+def _cut(pieces: list[tuple[str, str]], width: int, ellipsis: str) -> list[tuple[str, str]]:
+    """The pieces cut to exactly `width` cells, of which there are too many."""
+    found: list[tuple[str, str]] = []
+    for piece, ink in pieces:
+        size = cell_len(piece)
+        if size >= width:
+            if width > 0:
+                found.append((set_cell_size(piece, width - 1) + ellipsis, ink))
+            break
+        found.append((piece, ink))
+        width -= size
+    return found

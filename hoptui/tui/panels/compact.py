@@ -1,0 +1,92 @@
+"""A run in a small terminal: everything in a few lines (80 × 24), or the key numbers alone (under 60 × 16)."""
+
+from __future__ import annotations
+
+from hoptui.tui.lines import Line, Span, fitted, pack
+from hoptui.tui.panels import gpus, host, learning, phases
+from hoptui.tui.panels.header import banner, state
+from hoptui.tui.panels.outcomes import last_change
+from hoptui.tui.panels.readings import VALUE, fact, headline, label_of, number
+from hoptui.tui.view import SECOND, View
+from hoptui.tui.widgets import raster
+from hoptui.tui.widgets.scale import value_scale
+from hoptui.viewer import format as text
+
+MOST_GPUS = 4
+
+
+def summary(view: View, metric: str, width: int, span_s: float, *, plain: bool) -> list[Line]:
+    """Throughput and return with charts two rows high, the phases in one bar, a line a GPU and one for the host."""
+    head = headline(view)
+    figures = max(24, min(46, width - 20))
+    across = width - figures - 2
+    latest = view.store.latest(view.source)
+    unit = text.clean(view.run.units.get(metric, ""), 12) if view.run else ""
+    others = [fact(label_of(n), number(latest.get(n)), VALUE) for n in learning.metrics(view) if n != metric]
+    beside: list[Line] = [
+        (Span(text.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
+        last_change(view.last_change(), figures) or (Span("no change is measured yet", "faint"),),
+        (Span(number(latest.get(metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
+        next(iter(pack(others, figures, "  ")), ()),
+    ]
+    charts = [
+        *_small_chart(view, head.name, "1", across, span_s, plain),
+        *_small_chart(view, metric, "3", across, span_s, plain),
+    ]
+    found: list[Line] = [
+        (*fitted(left, figures, plain=plain), Span("  "), chart)
+        for left, chart in zip(beside, charts, strict=True)
+    ]
+    found += phases.short(view, width)
+    shown = view.gpus()[:MOST_GPUS]
+    found += [gpus.short(view, gpu, width) for gpu in shown] or [(Span(gpus.none(view), "dim"),)]
+    return [*found, host.short(view, width)]
+
+
+def key_numbers(view: View, metric: str, name: str) -> list[Line]:
+    """The numbers that matter most, one a line; no room for more."""
+    head = headline(view)
+    run, vital = view.run, view.vital
+    found: list[Line] = [
+        (Span(text.clean(run.name if run else name, 30), "strong"), Span("  "), *state(view))
+    ]
+    shout = banner(view)
+    if shout is not None:
+        found.append((Span(shout.text, shout.ink),))
+    if run is not None and vital is not None:
+        of = f" / {text.grouped(run.total)}" if run.total else ""
+        found.append(_figure("iteration", f"{text.grouped(vital.step)}{of}"))
+    found.append(_figure(head.unit or "speed", text.si(head.value)))
+    latest = view.store.latest(view.source).get(metric)
+    if metric:
+        found.append(_figure(label_of(metric), number(latest)))
+    found += [gpus.short(view, gpu, 60) for gpu in view.gpus()[:MOST_GPUS]]
+    return [*found, (Span("q leaves; the run goes on", "faint"),)]
+
+
+def chosen_metric(view: View, wanted: str) -> str:
+    """The metric the person chose, or the most telling one the run has."""
+    names = learning.metrics(view)
+    return wanted if wanted in names else next(iter(names), "")
+
+
+def _figure(label: str, value: str) -> Line:
+    return Span(label, "dim", 16), Span(value, "strong")
+
+
+def _small_chart(
+    view: View, name: str, ink: str, width: int, span_s: float, plain: bool
+) -> tuple[Span, Span]:
+    """Two rows of a chart without axes."""
+    series = view.store.series(view.source, name)
+    if series is None or width < 4:
+        return Span(""), Span("")
+    dots = raster.dots_across(width, plain=plain)
+    step = max(1, int(span_s * SECOND) // dots)
+    t1 = (view.now // step + 1) * step
+    t0 = t1 - dots * step
+    found = series.window(t0, t1 - 1, dots)
+    trace = raster.place(found.t, found.low, found.high, t0, t1, dots)
+    scale = value_scale((*found.low, *found.high), 3)
+    upper, lower = raster.draw([trace], width, 2, scale.bottom, scale.top, plain=plain).text
+    return Span(upper, ink), Span(lower, ink)

@@ -1,0 +1,64 @@
+"""What happened, newest first: commands with who, from, to and effect, and the events of the run and the node."""
+
+from __future__ import annotations
+
+from hoptui.tui.lines import Line, Span
+from hoptui.tui.panels.outcomes import STAGE_INKS, effect
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.wire.messages import CommandRecord, Event
+
+LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
+LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
+
+
+def lines(view: View, most: int) -> list[Line]:
+    """The newest `most` things that happened to the run (to every run without one) and to its node."""
+    run = view.run.run if view.run else None
+    events = [e for e in view.store.events if run is None or e.run in ("", run)]
+    found: list[tuple[float, Line]] = [(e.wall, _event(view, e)) for e in events[-most:]]
+    found += [(c.wall, _command(view, c)) for c in view.commands()[-most:]]
+    found.sort(key=lambda item: item[0], reverse=True)
+    return [line for _, line in found[:most]] or [(Span("nothing has happened yet", "dim"),)]
+
+
+def _event(view: View, event: Event) -> Line:
+    ink = LEVEL_INKS[event.level]
+    return (
+        _when(event.wall),
+        Span(f"{LEVEL_SYMBOLS[event.level]} ", ink or "dim"),
+        *_where(view, event.run),
+        Span(text.clean(event.text), ink),
+        Span(f"  iteration {text.grouped(event.step)}" if event.step is not None else "", "dim"),
+    )
+
+
+def _command(view: View, record: CommandRecord) -> Line:
+    ink = STAGE_INKS[record.stage]
+    return (
+        _when(record.wall),
+        Span(f"{words.STAGES[record.stage].symbol} ", ink),
+        *_where(view, record.run),
+        Span(words.change(record)),
+        Span(f"  {words.stage_text(record)}", ink if ink != "good" else "dim"),
+        Span("  "),
+        *effect(record),
+        Span(f"  {words.who(record.origin)}", "dim"),
+        Span(
+            f"  {text.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else "",
+            "dim",
+        ),
+    )
+
+
+def _when(wall: float) -> Span:
+    return Span(f"{text.clock(wall)}  ", "dim")
+
+
+def _where(view: View, run: str) -> Line:
+    """The run's name where the view is of all runs."""
+    if view.run is not None or not run:
+        return ()
+    found = view.store.run(run)
+    return (Span(f"{text.clean(found.name if found else run, 24)}  ", "dim"),)

@@ -1,0 +1,117 @@
+"""The run's knobs: what is in effect, what is on its way and what the last change did."""
+
+from __future__ import annotations
+
+from hoptui.tui.lines import TRACK, Line, Span, width_of
+from hoptui.tui.panels.outcomes import effect, stage
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.messages import FINAL, CommandRecord
+
+RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
+SHORT_COSTS = {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart": "restart"}
+
+
+def rows(view: View, width: int, cursor: int) -> list[Line]:
+    """One line a knob: the value in effect, then what is pending or, at rest, the effect, cost and bounds."""
+    if view.run is None:
+        return []
+    knobs = view.run.knobs
+    names = min(max((len(k.spec.name) for k in knobs), default=0) + 1, 20)
+    values = min(max((len(text.value(k.value, k.spec)) for k in knobs), default=0), 14)
+    found: list[Line] = []
+    for index, knob in enumerate(knobs):
+        name = Span(text.clean(knob.spec.name, 40), "strong" if index == cursor else "", names)
+        value = Span(text.value(knob.value, knob.spec), "strong", values, right=True)
+        unit = Span(f" {text.clean(knob.spec.unit, 8)}" if knob.spec.unit else "", "dim")
+        lead = Span("› " if index == cursor else "  ", "key")
+        start = (lead, name, value, unit, Span("  "))
+        found.append((*start, *_beside(view, knob, width - width_of(start))))
+    return found or [(Span("this run declares no knobs: run.knob(name, value) makes one", "dim"),)]
+
+
+def detail(view: View, knob: KnobState, width: int) -> list[Line]:
+    """What there is to know of the chosen knob, in up to eight lines."""
+    spec = knob.spec
+    about = text.clean(spec.description) or f"{spec.name}, as declared by the run"
+    found: list[Line] = [(Span(TRACK * width, "track"),), (Span(about),)]
+    found.append(_labelled("bounds", Span(bounds(spec))))
+    found.append(_labelled("effect", Span(words.EFFECTS[spec.effect])))
+    found.append(_labelled("cost", Span(words.COSTS[spec.cost])))
+    if spec.keeps:
+        found.append(_labelled("keeps", Span(text.clean(spec.keeps, 60))))
+    by = f" by {text.clean(knob.by, 40)}" if knob.by else ""
+    found.append(
+        _labelled("version", Span(f"{knob.version}{by or (', as declared' if not knob.version else '')}"))
+    )
+    last = _newest_ended(view, spec.name)
+    if last is not None:
+        asked = words.change(last).removeprefix(spec.name).strip()
+        found.append(_labelled("last", Span(f"{asked}  {words.stage_text(last)}  "), *effect(last)))
+    return found
+
+
+def bounds(spec: KnobSpec, *, scale: bool = True) -> str:
+    """`1 … 64`, the choices, or what is open; with the scale unless it is not asked for."""
+    if spec.choices:
+        return " · ".join(text.value(choice, spec) for choice in spec.choices)
+    if spec.kind == "bool":
+        return "on · off"
+    if spec.kind == "str":
+        return "any text"
+    low, high = text.value(spec.min, spec), text.value(spec.max, spec)
+    unit = f" {text.clean(spec.unit, 16)}" if spec.unit else ""
+    match spec.min, spec.max:
+        case None, None:
+            found = "no bounds"
+        case None, _:
+            found = f"at most {high}{unit}"
+        case _, None:
+            found = f"at least {low}{unit}"
+        case _:
+            found = f"{low} … {high}{unit}"
+    if not scale or spec.scale == "linear":
+        return found
+    return f"{found} ({'powers of two' if spec.scale == 'pow2' else 'log scale'})"
+
+
+def _beside(view: View, knob: KnobState, width: int) -> Line:
+    pending = view.pending(knob.spec.name)
+    if pending is not None:
+        return Span(f"→ {text.value(pending.wanted, knob.spec)}  ", "2"), stage(pending)
+    if not knob.in_effect:
+        return (Span("⚠ not in effect as it was set", "warn"),)
+    outcome = _recent_outcome(view, knob.spec.name)
+    if outcome is not None:
+        told = stage(outcome)
+        if len(told.text) > width:  # the events tell why
+            told = Span(" ".join(words.STAGES[outcome.stage]), told.ink)
+        return told, Span("  "), *effect(outcome)
+    spec = knob.spec
+    start = (Span(spec.effect, "dim", 9), Span(SHORT_COSTS[spec.cost], "dim", 10))
+    limits = bounds(spec, scale=False)
+    room = width - width_of(start)
+    fitting = (one for one in (limits, limits.replace(" ", "")) if len(one) <= room)
+    return (*start, Span(next(fitting, ""), "faint"))
+
+
+def _newest_ended(view: View, name: str) -> CommandRecord | None:
+    """The newest change of a knob that came to an end, whichever."""
+    ended = [c for c in view.commands() if c.verb == "set" and c.knob == name and c.stage in FINAL]
+    return max(ended, key=lambda c: c.settled or c.t, default=None)
+
+
+def _recent_outcome(view: View, name: str) -> CommandRecord | None:
+    """The newest change of a knob that ended less than `RECENT_S` ago, or is still being measured."""
+    newest = _newest_ended(view, name)
+    if newest is None:
+        return None
+    measuring = newest.measured is not None and not newest.measured.settled
+    age_s = (view.now - (newest.settled or newest.t)) / 1e9
+    return newest if age_s < RECENT_S or (measuring and age_s < 10 * RECENT_S) else None
+
+
+def _labelled(label: str, *spans: Span) -> Line:
+    return Span(label, "dim", 9), *spans

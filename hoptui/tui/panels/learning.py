@@ -1,0 +1,42 @@
+"""What training achieves: the return or the loss, and the metrics beside it."""
+
+from __future__ import annotations
+
+from hoptui.tui.lines import Line, Span, pack
+from hoptui.tui.panels.readings import VALUE, fact, label_of, number
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+
+FIRST = (
+    "episode_return", "return", "reward", "accuracy", "validation_loss", "loss", "train_loss", "policy_loss",
+)  # fmt: skip
+_COUNTS = ("env_steps", "samples", "tokens", "episodes", "lr", "iteration_s")
+
+
+def metrics(view: View) -> list[str]:
+    """What the learning chart can show, the most telling first: no phases, rates or counts."""
+    names = [
+        name
+        for name in view.store.names(view.source)
+        if not name.startswith("phase/")
+        and not name.endswith(("_per_s", "_total"))
+        and name not in _COUNTS
+        and (not view.run or name != view.run.headline)
+    ]
+    first = [name for name in FIRST if name in names]
+    return first + [name for name in names if name not in first]
+
+
+def lines(view: View, chosen: str, width: int) -> list[Line]:
+    """The chosen metric, then as many others as fit in a line."""
+    latest = view.store.latest(view.source)
+    unit = text.clean(view.run.units.get(chosen, ""), 16) if view.run else ""
+    head: Line = (Span(number(latest.get(chosen)), "strong"), Span(f" {unit or label_of(chosen)}", "dim"))
+    evaluation = latest.get("evaluation_return")
+    if evaluation is not None and chosen != "evaluation_return":
+        head = (*head, Span("   evaluation ", "dim"), Span(number(evaluation), "", VALUE))
+    shown = (chosen, "evaluation_return")
+    others = [
+        fact(label_of(name), number(latest.get(name)), VALUE) for name in metrics(view) if name not in shown
+    ]
+    return [head, next(iter(pack(others, width, "  ")), ())]

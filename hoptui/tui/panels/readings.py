@@ -1,0 +1,108 @@
+"""Figures that several panels share: the headline, smoothed values, gauges."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hoptui.tui.lines import GAP, Line, Span, bar
+from hoptui.tui.view import SECOND, View
+from hoptui.viewer import format as text
+from hoptui.viewer.format import UNKNOWN
+
+VALUE = 7  # cells of a figure: what stands after it does not move
+
+
+class Headline(NamedTuple):
+    """The metric that stands for throughput; `value` is None while unknown."""
+
+    name: str
+    unit: str
+    value: float | None
+
+
+class Gauge(NamedTuple):
+    """A labelled bar with its value; `fraction` None draws no bar."""
+
+    label: str
+    fraction: float | None
+    value: str
+    ink: str = "1"
+
+
+def recent(view: View, source: str, name: str, within_s: float) -> float | None:
+    """The mean of a metric over the last seconds, its newest value where there is none so young, None if unknown."""
+    series = view.store.series(source, name)
+    if series is None or math.isnan(series.last):
+        return None
+    found = series.window(view.now - int(within_s * SECOND), view.now, 16)
+    values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
+    return sum(values) / len(values) if values else series.last
+
+
+def headline(view: View) -> Headline:
+    """What the run declared as its headline; else its first rate; else the seconds of an iteration."""
+    names = view.store.names(view.source)
+    declared = view.run.headline if view.run else ""
+    name = declared or next((n for n in names if n.endswith("_per_s")), "")
+    if name:
+        unit = (view.run.units.get(name) if view.run else "") or _unit_of(name)
+        return Headline(name, text.clean(unit, 24), recent(view, view.source, name, 2.0))
+    return Headline("iteration_s", "s/iteration", recent(view, view.source, "iteration_s", 2.0))
+
+
+def label_of(name: str) -> str:
+    """A metric's name for people: control characters gone, underscores as spaces."""
+    return text.clean(name, 40).replace("_", " ")
+
+
+def number(value: float | None) -> str:
+    """Any metric in `VALUE` cells."""
+    found = text.si(value)
+    return found if value is None or len(found) <= VALUE else text.scientific(value, 2)
+
+
+def fact(label: str, value: str, width: int = 0) -> Line:
+    """`label value`, the label dim; an unknown value is dim as well. `width` keeps what follows where it is."""
+    return Span(f"{label} ", "dim"), Span(value, "dim" if value == UNKNOWN else "", width)
+
+
+def gauges(found: list[Gauge], width: int) -> list[Line]:
+    """Gauges two abreast where there is room, else one below the other; columns aligned, bars of one length."""
+    abreast = 2 if width >= 54 else 1
+    columns = [found[i::abreast] for i in range(abreast)]
+    labels = [max((len(g.label) for g in column), default=0) + 1 for column in columns]
+    values = [max((len(g.value) for g in column), default=0) + 1 for column in columns]
+    across = max(4, (width - 3 * (abreast - 1) - sum(labels) - sum(values)) // abreast)
+    lines = []
+    for i in range(0, len(found), abreast):
+        spans: list[Span] = []
+        for gauge, label, value in zip(found[i : i + abreast], labels, values, strict=False):
+            spans += [Span("   ")] if spans else []
+            spans += [Span(gauge.label, "dim", label), *bar(gauge.fraction, across, gauge.ink)]
+            spans.append(Span(gauge.value, "dim" if gauge.value == UNKNOWN else "", value, right=True))
+        lines.append((*spans, GAP))
+    return lines
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """part / whole, None where either is unknown."""
+    if part is None or not whole or math.isnan(part) or math.isnan(whole):
+        return None
+    return part / whole
+
+
+def of(part: str, whole: str, unit: str) -> str:
+    """`58.1/80.0 GiB`, without the whole where it is unknown."""
+    if part == UNKNOWN:
+        return UNKNOWN
+    return f"{part} {unit}" if whole == UNKNOWN else f"{part}/{whole} {unit}"
+
+
+def percent(value: float | None) -> str:
+    """`92 %` of a figure that is in per cent already."""
+    return UNKNOWN if value is None or math.isnan(value) else f"{value:.0f} %"
+
+
+def _unit_of(name: str) -> str:
+    return f"{name.removesuffix('_per_s').replace('_', ' ')}/s" if name.endswith("_per_s") else name

@@ -1,0 +1,44 @@
+"""How fast the run is, and whether that is faster or slower than before the last change."""
+
+from __future__ import annotations
+
+from hoptui.tui.lines import Line, Span, pack, width_of
+from hoptui.tui.panels import phases
+from hoptui.tui.panels.outcomes import last_change
+from hoptui.tui.panels.readings import VALUE, fact, headline, label_of, number, recent
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+
+
+def lines(view: View, width: int) -> list[Line]:
+    """The headline and the other rates; under it what the last change did."""
+    head = leading(view)
+    facts = next(iter(pack(_facts(view), max(0, width - width_of(head)), "  ")), ())
+    unmeasured = (Span("no change of a knob is measured yet" if view.run else "", "faint"),)
+    return [(*head, *facts), last_change(view.last_change(), width) or unmeasured]
+
+
+def leading(view: View) -> Line:
+    """`512 k env steps/s`."""
+    head = headline(view)
+    return Span(text.si(head.value), "strong"), Span(f" {head.unit}   ", "dim")
+
+
+def marks(view: View) -> list[int]:
+    """Stamps (ns) of the applied changes, for the charts."""
+    return [c.settled or c.t for c in view.commands() if c.verb == "set" and c.stage == "applied"]
+
+
+def _facts(view: View) -> list[Line]:
+    head = headline(view)
+    found = [fact("iteration", text.seconds(phases.iteration_s(view)), VALUE)]
+    power = [view.store.latest(f"gpu/{gpu.uuid}").get("power_w") for gpu in view.gpus()]
+    watts = sum(power_w for power_w in power if power_w is not None)
+    if watts and head.value is not None and None not in power:
+        found.append(fact("per joule", number(head.value / watts), VALUE))
+    rates = [n for n in view.store.names(view.source) if n.endswith("_per_s") and n != head.name]
+    found += [
+        fact(label_of(n.removesuffix("_per_s")) + "/s", number(recent(view, view.source, n, 2.0)), VALUE)
+        for n in rates
+    ]
+    return found

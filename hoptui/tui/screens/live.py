@@ -1,0 +1,72 @@
+"""A screen that is drawn by the frame clock from a view of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from textual.screen import Screen
+from textual.widget import Widget
+
+from hoptui.tui.actions import Action, of
+from hoptui.tui.frame import EVERYTHING, Frame
+from hoptui.tui.view import View
+
+if TYPE_CHECKING:
+    from hoptui.tui.app import HoptuiApp
+
+
+class LiveScreen(Screen[None]):
+    """Full screens and boxes alike: the app calls `draw` on the one on top, at the pace of the frame clock."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (32, "-tall")]
+
+    _redrawing = False
+
+    @property
+    def hoptui(self) -> HoptuiApp:
+        return cast("HoptuiApp", self.app)
+
+    def draw(self, frame: Frame) -> None:
+        """Bring the parts that are due up to date."""
+        raise NotImplementedError
+
+    def view(self) -> View:
+        """The node, and the run if the screen is of one, at this moment."""
+        return self.hoptui.view(None)
+
+    def works(self, action: Action) -> bool:
+        """Whether an action's key does something now."""
+        return self.check_action(action.action, ()) is True
+
+    def key_actions(self, *scopes: str) -> list[Action]:
+        """The actions for the key bar."""
+        found = [a for a in of(*scopes) if a.label]  # type: ignore[arg-type]
+        return [a for a in found if self.works(a)]
+
+    def redraw(self) -> None:
+        """Draw everything, once, when the sizes of the widgets are known."""
+        if not self._redrawing:
+            self._redrawing = True
+            self.call_after_refresh(self._redraw)
+
+    def _redraw(self) -> None:
+        self._redrawing = False
+        with self.app.batch_update():
+            self.draw(EVERYTHING)
+
+    def on_mount(self) -> None:
+        self.redraw()
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def on_screen_resume(self) -> None:
+        self.redraw()
+
+
+def set_height(widget: Widget, height: int) -> None:
+    """Change a height where what is shown has another number of lines, and never otherwise: it is a new layout."""
+    now = widget.styles.height
+    if now is None or now.value != height:
+        widget.styles.height = height

@@ -1,0 +1,310 @@
+"""The run screen: is it training, how fast, what holds it back, what did the last change do."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.reactive import reactive
+
+from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.frame import Frame
+from hoptui.tui.lines import Span
+from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.panels import compact, events, gpus, header, host, knobs, learning, phases, throughput
+from hoptui.tui.panels.readings import headline
+from hoptui.tui.screens.live import LiveScreen, set_height
+from hoptui.tui.view import View
+from hoptui.tui.widgets.choices import Choices
+from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets.line_chart import LineChart, Wanted
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.scale import SPANS, span_of
+from hoptui.viewer import format as text
+from hoptui.wire.knobs import KnobState
+from hoptui.wire.messages import Verb
+
+VERBS: dict[str, Verb] = {
+    "pause": "pause",
+    "checkpoint": "checkpoint",
+    "stop": "stop",
+    "edit_knob": "set",
+    "undo": "set",
+}
+DEFAULT_SPAN_S = 300.0
+CHARTED_GPUS = 4  # with more of them there is no room for a chart under their lines
+BORDER = 2
+
+
+class RunScreen(LiveScreen):
+    """One run. `run` is its id once it is known, `name` what the person asked for until then."""
+
+    BINDINGS = bindings("run")
+    frozen: reactive[bool] = reactive(False, init=False)
+
+    def __init__(self, name: str, run: str | None = None) -> None:
+        super().__init__()
+        self.asked = name
+        self.run_id = run
+        self.metric = ""
+        self.longest_s = DEFAULT_SPAN_S
+
+    def compose(self) -> ComposeResult:
+        yield Lines("identity")
+        yield Lines("progress")
+        with Vertical(id="body"):
+            with Horizontal(id="charts"):
+                yield Panel(Lines("speed", classes="two"), LineChart("speed-chart"), name="throughput")
+                yield Panel(Lines("score", classes="two"), LineChart("score-chart"), name="learning")
+            yield Panel(Lines("summary"), name="compact")
+            with Horizontal(id="middle"):
+                with Vertical(id="left"):
+                    yield Panel(
+                        Lines("readings"), LineChart("hardware-chart"), Lines("host"), name="hardware"
+                    )
+                    yield Panel(Lines("phase-lines"), name="phases")
+                yield Panel(Choices("knob-list"), Lines("knob-detail"), name="knobs")
+            yield Panel(Lines("event-lines"), name="events")
+        yield Lines("numbers")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self.query_one("#knob-list", Choices).focus()
+        super().on_mount()
+
+    # drawing -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str:
+        """`tiny`, `compact` or `full`, by the size of the terminal."""
+        width, height = self.size
+        if width < 60 or height < 16:
+            return "tiny"
+        return "full" if width >= 100 and height >= 32 else "compact"
+
+    def view(self) -> View:
+        return self.hoptui.view(self.run_id)
+
+    def draw(self, frame: Frame) -> None:
+        view = self.view()
+        if frame.numbers:
+            self._draw_header(view)
+        if self.mode == "tiny":
+            metric = compact.chosen_metric(view, self.metric)
+            self._lines("numbers").show(compact.key_numbers(view, metric, self.asked), faded=view.stale)
+        elif not self.frozen:
+            if frame.numbers:
+                self._draw_numbers(view)
+            if frame.charts and self.mode == "full":
+                self._draw_charts(view)
+            if frame.lists:
+                self._draw_lists(view)
+        if frame.lists:
+            self._draw_keys(view)
+
+    def _draw_header(self, view: View) -> None:
+        width = self.size.width
+        self._lines("identity").show([header.identity(view, self.asked, width, frozen=self.frozen)])
+        self._lines("progress").show([header.progress(view, width)])
+
+    def _draw_numbers(self, view: View) -> None:
+        metric, old = compact.chosen_metric(view, self.metric), view.metrics_stale
+        if self.mode == "compact":
+            lines = self._lines("summary")
+            shown = compact.summary(view, metric, lines.size.width, self._span(view), plain=self.hoptui.ascii)
+            set_height(self._panel("compact"), len(shown) + BORDER)
+            lines.show(shown, faded=old)
+            self._label("compact", "Run", self._age(view))
+            return
+        speed, score = self._lines("speed"), self._lines("score")
+        speed.show(throughput.lines(view, speed.size.width), faded=old)
+        score.show(learning.lines(view, metric, score.size.width), faded=old)
+        self._label("throughput", "Throughput", self._age(view))
+        self._label("learning", "Learning", "m next metric" if len(learning.metrics(view)) > 1 else "")
+        self._draw_hardware(view)
+
+    def _draw_hardware(self, view: View) -> None:
+        readings, below = self._lines("readings"), self._lines("host")
+        shown, width = view.gpus(), readings.size.width
+        if not shown:
+            lines = [(Span(gpus.none(view), "dim"),), *host.lines(view, width)]
+            title = "Host · no GPU" if view.node else "Host"
+        elif len(shown) == 1:
+            lines = gpus.detail(view, shown[0], width)
+            title = gpus.title(shown[0])
+        else:
+            lines = [gpus.head(width), *gpus.rows(view, shown, width)]
+            title = f"{len(shown)} GPUs · {text.clean(shown[0].name, 40)}"
+        set_height(readings, len(lines))
+        readings.show(lines, faded=view.node_stale)
+        below.display = bool(shown)
+        below.show([host.short(view, width)], faded=view.node_stale)
+        self._label("hardware", title)
+
+    def _draw_charts(self, view: View) -> None:
+        span_s, marks = self._span(view), tuple(throughput.marks(view))
+        ended = view.exited and view.vital is not None and view.vital.last_t
+        end = view.vital.last_t if ended and view.vital else None
+        newest = "end" if ended else "now"
+        head, metric = headline(view), compact.chosen_metric(view, self.metric)
+        for chart, name, ink in (("speed-chart", head.name, "1"), ("score-chart", metric, "3")):
+            wanted = [Wanted(view.source, name, name, ink)] if name else []
+            self.query_one(f"#{chart}", LineChart).plot(
+                view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale
+            )
+        shown = view.gpus()
+        if len(shown) == 1:
+            source = f"gpu/{shown[0].uuid}"
+            lines = [
+                Wanted(source, m, label, ink, factor) for m, label, ink, factor in gpus.curves(view, shown[0])
+            ]
+        elif shown:
+            lines = [
+                Wanted(f"gpu/{g.uuid}", "busy", f"GPU {g.index} %", ink)
+                for g, ink in zip(shown, "1234", strict=False)
+            ]
+        else:
+            cpus = max(1, view.node.cpus if view.node else 1)
+            lines = [Wanted("host", "cpu_percent", "host CPU %", "1")]
+            lines.append(Wanted(f"process/{self.run_id}", "cpu_percent", "run CPU %", "2", 1 / cpus))
+        hardware = self.query_one("#hardware-chart", LineChart)
+        hardware.display = len(shown) <= CHARTED_GPUS
+        if hardware.display:
+            hardware.plot(view, lines, span_s, marks=marks, bounds=(0.0, 100.0), faded=view.node_stale)
+            self._panel("hardware").legend([(line.label, line.ink) for line in lines])
+
+    def _draw_lists(self, view: View) -> None:
+        choices, detail, happened = self._knob_list(), self._lines("knob-detail"), self._lines("event-lines")
+        count = len(view.run.knobs) if view.run else 0
+        choices.show_rows(knobs.rows(view, choices.size.width, choices.index), count, faded=view.stale)
+        chosen = self.chosen_knob(view)
+        detail.show(knobs.detail(view, chosen, detail.size.width) if chosen else [], faded=view.stale)
+        happened.show(events.lines(view, max(1, happened.size.height)))
+        self._label("knobs", f"Knobs · {count}" if count else "Knobs", "enter edits" if count else "")
+        self._label("events", "Events")
+        if self.mode == "full":
+            lines = self._lines("phase-lines")
+            lines.show(
+                phases.lines(view, lines.size.width, max(1, lines.size.height)), faded=view.metrics_stale
+            )
+            whole = phases.iteration_s(view)
+            self._label("phases", f"Where an iteration goes{f' · {text.seconds(whole)}' if whole else ''}")
+
+    def _draw_keys(self, view: View) -> None:
+        actions = self.key_actions("run")
+        if self.mode != "compact":
+            actions = [a for a in actions if a.id != "view.tab"]
+        paused = view.vital is not None and view.vital.state == "paused"
+        names = {
+            "run.pause": "go on" if paused else "pause",
+            "view.freeze": "thaw view" if self.frozen else "freeze view",
+        }
+        actions = [a._replace(label=names.get(a.id, a.label)) for a in actions]
+        last = [a for a in of("everywhere") if a.label]
+        note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
+        self.query_one(KeyBar).show_actions(actions, last, note)
+
+    def _span(self, view: View) -> float:
+        age_s = view.wall - view.run.started_wall if view.run else 0.0
+        return span_of(age_s, self.longest_s)
+
+    def _age(self, view: View) -> str:
+        """How old the values are, where they are."""
+        age = view.age_s(view.source) if view.metrics_stale else None
+        return f"values are {text.duration(age)} old" if age is not None else ""
+
+    # state -------------------------------------------------------------------------------------------------------------
+
+    def chosen_knob(self, view: View) -> KnobState | None:
+        """The knob under the cursor."""
+        declared = view.run.knobs if view.run else ()
+        index = self._knob_list().index
+        return declared[index] if index < len(declared) else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in VERBS:
+            view = self.view()
+            if action == "edit_knob" and not (view.run and view.run.knobs):
+                return False
+            return self.hoptui.steering.may(view, VERBS[action])
+        return True
+
+    def works(self, action: Action) -> bool:
+        return super().works(action) and (action.id != "knob.undo" or self.hoptui.can_undo(self.view()))
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def action_edit_knob(self) -> None:
+        chosen = self.chosen_knob(self.view())
+        if chosen is not None and self.run_id is not None:
+            self.hoptui.edit_knob(self.run_id, chosen.spec.name)
+
+    def action_undo(self) -> None:
+        record, problem = self.hoptui.steering.undo(self.view())
+        if record is None:
+            self.notify(problem, markup=False)
+        self.redraw()
+
+    def action_pause(self) -> None:
+        self.hoptui.steering.pause_or_resume(self.view(), self.hoptui.clock())
+        self.redraw()
+
+    def action_checkpoint(self) -> None:
+        self.hoptui.steering.checkpoint(self.view())
+        self.redraw()
+
+    def action_stop(self) -> None:
+        self.hoptui.ask_to_stop(self.view())
+
+    def action_freeze(self) -> None:
+        self.frozen = not self.frozen
+        self.redraw()
+
+    def action_overview(self) -> None:
+        self.hoptui.open_overview()
+
+    def action_next_metric(self) -> None:
+        view = self.view()
+        names = learning.metrics(view)
+        if names:
+            at = names.index(compact.chosen_metric(view, self.metric))
+            self.metric = names[(at + 1) % len(names)]
+        self.redraw()
+
+    def choose(self, metric: str) -> None:
+        """Show a metric in the learning chart."""
+        self.metric = metric
+        self.redraw()
+
+    def action_shorter(self) -> None:
+        self.longest_s = max((s for s in SPANS if s < self._span(self.view())), default=self.longest_s)
+        self.redraw()
+
+    def action_longer(self) -> None:
+        self.longest_s = min((s for s in SPANS if s > self.longest_s), default=self.longest_s)
+        self.redraw()
+
+    def action_next_panel(self) -> None:
+        self.toggle_class("-events")
+        self.redraw()
+
+    def on_moved(self, event: Moved) -> None:
+        event.stop()
+        self._draw_lists(self.view())
+
+    def on_picked(self, event: Picked) -> None:
+        event.stop()
+        if self.check_action("edit_knob", ()):
+            self.action_edit_knob()
+
+    def _lines(self, name: str) -> Lines:
+        return self.query_one(f"#{name}", Lines)
+
+    def _knob_list(self) -> Choices:
+        return self.query_one("#knob-list", Choices)
+
+    def _panel(self, name: str) -> Panel:
+        return self.query_one(f"#{name}", Panel)
+
+    def _label(self, panel: str, title: str, subtitle: str = "") -> None:
+        self._panel(panel).label(title, subtitle)

@@ -1,0 +1,141 @@
+"""Colours: a colour-blind-safe dark theme, its light sister, and one for terminals with sixteen colours or none.
+
+Greys have R = G = B and accents lie on the 6 × 6 × 6 cube, so that a terminal with 256 colours (what SSH gives) shows
+exactly these. State is never told by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.style import Style
+from textual.color import Color
+from textual.constants import COLOR_SYSTEM
+from textual.theme import BUILTIN_THEMES, Theme
+
+DARK = Theme(
+    name="hoptui-dark",
+    primary="#5fafff",
+    secondary="#ffaf5f",
+    accent="#5fafff",
+    success="#5fd7af",
+    warning="#ffaf00",
+    error="#ff875f",
+    foreground="#d0d0d0",
+    background="#121212",
+    surface="#1c1c1c",
+    panel="#262626",
+    variables={
+        "ink-dim": "#949494",
+        "ink-faint": "#585858",
+        "ink-track": "#3a3a3a",
+        "ink-strong": "#eeeeee",
+        "ink-stale": "#767676",
+        "ink-mark": "#d7af5f",
+        "ink-cursor": "#303030",
+        "ink-1": "#5fafff",
+        "ink-2": "#ffaf5f",
+        "ink-3": "#5fd7af",
+        "ink-4": "#d787d7",
+        "panel-border": "#444444",
+        "panel-focus": "#5fafff",
+    },
+)
+LIGHT = Theme(
+    name="hoptui-light",
+    primary="#005faf",
+    secondary="#af5f00",
+    accent="#005faf",
+    success="#00875f",
+    warning="#875f00",
+    error="#af0000",
+    foreground="#303030",
+    background="#eeeeee",
+    surface="#e4e4e4",
+    panel="#dadada",
+    dark=False,
+    variables={
+        "ink-dim": "#626262",
+        "ink-faint": "#9e9e9e",
+        "ink-track": "#c6c6c6",
+        "ink-strong": "#080808",
+        "ink-stale": "#8a8a8a",
+        "ink-mark": "#875f00",
+        "ink-cursor": "#d0d0d0",
+        "ink-1": "#005faf",
+        "ink-2": "#af5f00",
+        "ink-3": "#00875f",
+        "ink-4": "#87005f",
+        "panel-border": "#b2b2b2",
+        "panel-focus": "#005faf",
+    },
+)
+ANSI = Theme(
+    name="hoptui-ansi",
+    ansi=True,
+    primary="ansi_cyan",
+    secondary="ansi_yellow",
+    accent="ansi_cyan",
+    success="ansi_green",
+    warning="ansi_yellow",
+    error="ansi_red",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    variables={
+        **BUILTIN_THEMES["ansi-dark"].variables,
+        "ink-dim": "ansi_white",
+        "ink-faint": "ansi_bright_black",
+        "ink-track": "ansi_bright_black",
+        "ink-strong": "ansi_bright_white",
+        "ink-stale": "ansi_bright_black",
+        "ink-mark": "ansi_yellow",
+        "ink-cursor": "ansi_blue",
+        "ink-1": "ansi_cyan",
+        "ink-2": "ansi_yellow",
+        "ink-3": "ansi_green",
+        "ink-4": "ansi_magenta",
+        "panel-border": "ansi_bright_black",
+        "panel-focus": "ansi_cyan",
+        "border": "ansi_cyan",
+        "border-blurred": "ansi_bright_black",
+    },
+)
+THEMES = (DARK, LIGHT, ANSI)
+
+INKS: dict[str, tuple[str, bool]] = {
+    "": ("foreground", False),
+    "dim": ("ink-dim", False),
+    "faint": ("ink-faint", False),
+    "track": ("ink-track", False),
+    "strong": ("ink-strong", True),
+    "stale": ("ink-stale", False),
+    "title": ("primary", True),
+    "key": ("primary", True),
+    "good": ("success", False),
+    "warn": ("warning", False),
+    "bad": ("error", True),
+    "mark": ("ink-mark", False),
+    "1": ("ink-1", False),
+    "2": ("ink-2", False),
+    "3": ("ink-3", False),
+    "4": ("ink-4", False),
+}
+"""What a span may be drawn in: a variable of the theme, and whether it is bold."""
+
+
+def choose(environ: Mapping[str, str]) -> Theme:
+    """The theme for this terminal: ANSI where it has at most sixteen colours or the user asks for none (NO_COLOR)."""
+    colours = Console(force_terminal=True, color_system=COLOR_SYSTEM).color_system  # type: ignore[arg-type]
+    return ANSI if environ.get("NO_COLOR") or colours not in ("256", "truecolor") else DARK
+
+
+def inks(variables: Mapping[str, str]) -> dict[str, Style]:
+    """The style of every ink under a theme's variables."""
+    return {
+        name: Style(color=Color.parse(variables[variable]).rich_color, bold=bold or None)
+        for name, (variable, bold) in INKS.items()
+    }

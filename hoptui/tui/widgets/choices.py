@@ -1,0 +1,72 @@
+"""A list to move in: a cursor, vi keys, and only as many rows drawn as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+
+from hoptui.tui.actions import bindings
+from hoptui.tui.lines import Line
+from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.widgets.lines import Lines
+
+
+class Choices(Lines, can_focus=True):
+    """Rows of which one is chosen. Posts `Moved` when the cursor moves and `Picked` on Enter or a double click."""
+
+    BINDINGS = bindings("list")
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.index = 0
+        self._count = 0
+        self._first = 0
+
+    def show_rows(self, rows: Sequence[Line], count: int, *, faded: bool = False) -> None:
+        """Draw the part of `rows` around the cursor; `count` 0 says that they are a text and there is nothing to choose."""
+        self._count = count
+        self.index = max(0, min(self.index, count - 1))
+        height = max(1, self.size.height)
+        self._first = max(0, min(max(self._first, self.index - height + 1), self.index, len(rows) - height))
+        shown = rows[self._first : self._first + height]
+        self.show(shown, faded=faded, cursor=self.index - self._first if count else -1)
+
+    def move_to(self, index: int) -> None:
+        """Put the cursor on a row, as near as there is one."""
+        index = max(0, min(index, self._count - 1))
+        if index != self.index:
+            self.index = index
+            self.post_message(Moved())
+
+    def action_up(self) -> None:
+        self.move_to(self.index - 1)
+
+    def action_down(self) -> None:
+        self.move_to(self.index + 1)
+
+    def action_first(self) -> None:
+        self.move_to(0)
+
+    def action_last(self) -> None:
+        self.move_to(self._count - 1)
+
+    def action_pick(self) -> None:
+        if self._count:
+            self.post_message(Picked(self.index))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "pick" or self._count > 0
+
+    def on_click(self, event: events.Click) -> None:
+        row = self._first + event.y
+        if row < self._count:
+            self.move_to(row)
+            if event.chain > 1:
+                self.action_pick()
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_up()
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_down()

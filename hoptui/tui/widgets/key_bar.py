@@ -1,0 +1,46 @@
+"""The last line: the keys that work now. A click on one is a press of it."""
+
+from __future__ import annotations
+
+from textual import events
+
+from hoptui.tui.actions import Action, key_text
+from hoptui.tui.lines import GAP, Line, Span, width_of
+from hoptui.tui.widgets.lines import Lines
+
+
+class KeyBar(Lines):
+    """Shows as many of the actions as fit, the last ones (help, leave) always."""
+
+    def __init__(self) -> None:
+        super().__init__("keys")
+        self._places: list[tuple[int, int, str]] = []
+
+    def show_actions(self, actions: list[Action], last: list[Action], note: str = "") -> None:
+        """Draw these actions, those of `last` flush right; `note` stands before them."""
+        tail: Line = (Span(f"{note}  " if note else "", "warn"), *(s for a in last for s in _item(a)))
+        room = self.size.width - width_of(tail) - 1
+        head: list[Span] = [Span(" ")]
+        self._places = []
+        used = 1
+        for action in actions:
+            item = _item(action)
+            if used + width_of(item) > room:
+                break
+            self._places.append((used, used + width_of(item), action.action))
+            head += item
+            used += width_of(item)
+        at = self.size.width - width_of(tail) + len(tail[0].text)
+        for action in last:
+            self._places.append((at, at + width_of(_item(action)), action.action))
+            at += width_of(_item(action))
+        self.show([(*head, GAP, *tail)])
+
+    async def on_click(self, event: events.Click) -> None:
+        for start, end, action in self._places:
+            if start <= event.x < end:
+                await self.app.run_action(action, default_namespace=self.screen)
+
+
+def _item(action: Action) -> Line:
+    return Span(key_text(action.keys), "key"), Span(f" {action.label}  ", "dim")

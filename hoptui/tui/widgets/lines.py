@@ -1,0 +1,79 @@
+"""A widget that draws lines of spans: equal lines cost nothing, changed ones are refreshed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from hoptui.tui.lines import Line, lay
+
+if TYPE_CHECKING:
+    from hoptui.tui.app import HoptuiApp
+
+
+class Lines(Widget):
+    """Draws the lines it was last shown, cut to its size, on the line API.
+
+    `name` is its id. Lines are laid out when they are drawn, so a resize needs no new ones. `faded` draws everything in the ink of old
+    values; `cursor` is the index of the line drawn as chosen, -1 for none.
+    """
+
+    ALLOW_SELECT = False
+
+    def __init__(self, name: str, *, classes: str | None = None) -> None:
+        super().__init__(id=name, classes=classes)
+        self._lines: list[Line] = []
+        self.faded = False
+        self.cursor = -1
+
+    @property
+    def lines(self) -> list[Line]:
+        return self._lines
+
+    @property
+    def text(self) -> str:
+        """What is on screen, without style."""
+        plain, width = self._hoptui.ascii, self.size.width
+        laid = (lay(line, width, plain=plain) for line in self._lines[: self.size.height])
+        return "\n".join("".join(piece for piece, _ in pieces).rstrip() for pieces in laid)
+
+    def show(self, lines: Sequence[Line], *, faded: bool = False, cursor: int = -1) -> bool:
+        """Draw these lines from now on; refreshes only those that differ, and says whether any does."""
+        old, restyled = self._lines, faded != self.faded
+        changed = {
+            i
+            for i in range(max(len(lines), len(old)))
+            if restyled or i >= len(old) or i >= len(lines) or old[i] != lines[i]
+        }
+        if cursor != self.cursor:
+            changed |= {cursor, self.cursor} - {-1}
+        self._lines, self.faded, self.cursor = list(lines), faded, cursor
+        width, height = self.size
+        regions = [Region(0, i, width, 1) for i in sorted(changed) if i < height]
+        if regions:
+            self.refresh(*regions)
+        return bool(changed)
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        base = self.rich_style
+        if y >= len(self._lines):
+            return Strip([Segment(" " * width, base)], width)
+        app = self._hoptui
+        inks = app.inks
+        if y == self.cursor:
+            base += Style(bgcolor=Color.parse(app.theme_variables["ink-cursor"]).rich_color)
+        pieces = lay(self._lines[y], width, plain=app.ascii)
+        fade = inks["stale"] if self.faded else None
+        return Strip([Segment(text, base + (fade or inks[ink])) for text, ink in pieces], width)
+
+    @property
+    def _hoptui(self) -> HoptuiApp:
+        return cast("HoptuiApp", self.app)

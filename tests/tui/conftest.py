@@ -1,0 +1,297 @@
+"""A fake client with the real store, a clock that stands still, and a node to look at."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from hoptui.tui.app import HoptuiApp
+from hoptui.tui.widgets.lines import Lines
+from hoptui.viewer.client import Change, Link
+from hoptui.viewer.store import Store
+from hoptui.wire.columns import pack
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.messages import (
+    Command,
+    CommandRecord,
+    Delta,
+    Event,
+    GpuInfo,
+    Measured,
+    NodeState,
+    Origin,
+    RunState,
+    Stage,
+    Verb,
+    Vital,
+)
+
+SECOND = 1_000_000_000
+START = 1_000 * SECOND
+WALL = 1_780_000_000.0  # of the stamp START
+RUN = "3f2a9c10"
+ANA = Origin(kind="person", user="ana", pid=4121, client="dashboard")
+
+KNOBS = (
+    KnobState(
+        spec=KnobSpec(
+            name="num_envs", kind="int", default=1024, min=1, max=65536, scale="log", effect="learning", cost="shape",
+            description="environments stepped side by side",
+        ),
+        value=2048,
+        version=1,
+        by="ana (pid 4121)",
+    ),
+    KnobState(spec=KnobSpec(name="rollout_len", kind="int", default=64, min=8, max=1024, scale="pow2", cost="shape"), value=64),
+    KnobState(
+        spec=KnobSpec(
+            name="grad_accum", kind="int", default=4, min=1, max=64, effect="speed", keeps="minibatch_size",
+            description="micro-batches whose gradients make one minibatch's",
+        ),
+        value=4,
+        version=3,
+    ),
+    KnobState(spec=KnobSpec(name="lr", kind="float", default=3e-4, min=1e-6, max=0.1, scale="log"), value=3e-4),
+    KnobState(spec=KnobSpec(name="clip_range", kind="float", default=0.2, min=0.01, max=1.0), value=0.2),
+    KnobState(spec=KnobSpec(name="entropy_coef", kind="float", default=0.01, min=0.0, max=1.0), value=0.01),
+    KnobState(
+        spec=KnobSpec(name="precision", kind="str", default="bf16", choices=("fp32", "bf16"), effect="speed", cost="rebuild"),
+        value="bf16",
+    ),
+)  # fmt: skip
+GPU = GpuInfo(
+    uuid="GPU-0", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30, power_limit_w=700.0,
+    sm_clock_max_mhz=1980.0, driver="580.159.04", architecture="Hopper",
+)  # fmt: skip
+NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+
+
+class FakeClient:
+    """Records what the dashboard asks for; its store is the real one on a clock that tests move."""
+
+    def __init__(self) -> None:
+        self.ns = START
+        self.store = Store(lambda: self.ns)
+        self.link = Link("connecting", 0.0)
+        self.on_change: Callable[[Change], None] = lambda change: None
+        self.sent: list[Command] = []
+        self.watched: list[str | None] = []
+        self.leases: list[tuple[str, str, str]] = []
+        self.started = self.closed = False
+
+    def start(self) -> None:
+        self.started = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def watch(self, run: str | None) -> None:
+        self.watched.append(run)
+
+    def send(
+        self,
+        verb: Verb,
+        run_id: str,
+        *,
+        knob: str = "",
+        value: KnobValue | None = None,
+        expect_version: int | None = None,
+        why: str = "",
+        hold_s: float = 60.0,
+    ) -> str:
+        command = Command(
+            id=f"c{len(self.sent)}", run=run_id, epoch=1, verb=verb, knob=knob, value=value,
+            expect_version=expect_version, why=why, hold_s=hold_s, origin=ANA,
+        )  # fmt: skip
+        self.sent.append(command)
+        self.store.sent(command)
+        return command.id
+
+    def lease(self, run_id: str, op: str, what: str = "wheel") -> None:
+        self.leases.append((run_id, op, what))
+
+
+class Scene:
+    """A node, what happens on it, and the client that tells of it."""
+
+    def __init__(self, *, gpus: int = 0, runs: bool = True, total: int | None = 5000) -> None:
+        self.client = FakeClient()
+        self.version = 0
+        self.gpus = tuple(msgspec.structs.replace(GPU, uuid=f"GPU-{i}", index=i) for i in range(gpus))
+        self.run = RunState(
+            run=RUN,
+            name="ppo-cartpole",
+            epoch=1,
+            pid=20711,
+            started_wall=WALL - 240.0,
+            total=total,
+            knobs=KNOBS,
+            units={"env_steps_per_s": "env steps/s"},
+            headline="env_steps_per_s",
+            can=("set", "pause", "resume", "stop", "checkpoint"),
+            gpus=tuple(gpu.uuid for gpu in self.gpus[:1]),
+        )
+        self.vital = Vital(state="live", step=1204, iteration_s=1.82, progress_age_s=1.0, last_t=START)
+        self.node = NodeState(
+            host="gpu07",
+            pid=77,
+            version="0.1.0",
+            started_wall=WALL - 9000,
+            wall_offset_ns=int(WALL * SECOND) - START,
+            cpus=16,
+            memory_total_bytes=128 << 30,
+            runs=(self.run,) if runs else (),
+            gpus=self.gpus,
+            gpu_reason="" if gpus else NO_DRIVER,
+        )
+
+    def tell(self, **delta: Any) -> None:
+        """Apply a Delta of these fields."""
+        self.version += 1
+        self.client.store.apply(Delta(id=1, now=self.client.ns, state=self.version, **delta))
+
+    def live(self, *, history: bool = True) -> Scene:
+        """Connect: the node, the vital and four minutes of rows."""
+        self.client.link = Link("live", 0.0)
+        self.tell(node=self.node, vitals={RUN: self.vital} if self.node.runs else {})
+        if history:
+            self.rows(240)
+        return self
+
+    def update(self, *, vital: dict[str, Any] | None = None, run: dict[str, Any] | None = None) -> None:
+        """Change fields of the run or its vital."""
+        self.run = msgspec.structs.replace(self.run, **(run or {}))
+        self.vital = msgspec.structs.replace(self.vital, **(vital or {}))
+        self.node = msgspec.structs.replace(self.node, runs=(self.run,))
+        self.tell(node=self.node, vitals={RUN: self.vital})
+
+    def rows(self, seconds: int) -> None:
+        """Rows of all sources for the last `seconds`."""
+        sources: dict[str, list[tuple[int, int, dict[str, float]]]] = {}
+        for i in range(seconds):
+            t = self.client.ns - (seconds - i) * SECOND + SECOND // 2
+            x = i / seconds
+            speed = (480e3 + 30e3 * (x > 0.55)) * (1 + 0.02 * math.sin(i / 3))
+            pace = 65536 / speed
+            run = {
+                "env_steps_per_s": speed,
+                "iteration_s": pace,
+                "episode_return": 500 * (1 - math.exp(-4 * x)) * (1 + 0.04 * math.sin(i * 1.7)),
+                "policy_loss": -0.012 + 0.004 * math.sin(i),
+                "value_loss": 18 * math.exp(-3 * x) + 0.2,
+                "entropy": 0.69 - 0.3 * x,
+                "approx_kl": 0.004 + 0.001 * math.cos(i),
+                "phase/rollout": 0.61 * pace,
+                "phase/rollout/env": 0.38 * pace,
+                "phase/rollout/policy": 0.22 * pace,
+                "phase/update": 0.33 * pace,
+            }
+            step = 1204 - (seconds - i) // 2
+            sources.setdefault(f"run/{RUN}", []).append((t, step, run))
+            host = {
+                "cpu_percent": 34 + 8 * math.sin(i / 9), "memory_used_bytes": float(58 << 30),
+                "memory_total_bytes": float(128 << 30), "load_1m": 12.1, "disk_read_bytes_per_s": 0.0,
+                "disk_written_bytes_per_s": 1.3e6, "net_received_bytes_per_s": 42e3, "net_sent_bytes_per_s": 9e3,
+            }  # fmt: skip
+            sources.setdefault("host", []).append((t, -1, host))
+            process = {"cpu_percent": 190 + 30 * math.cos(i / 7), "memory_rss_bytes": 3.2 * (1 << 30)}
+            sources.setdefault(f"process/{RUN}", []).append((t, -1, process))
+            for gpu in self.gpus:
+                gpu_row = {
+                    "busy": 92 - 7 * gpu.index + 5 * math.sin(i / 4), "memory_busy": 31 + 4 * math.cos(i / 5),
+                    "power_w": 612 - 30 * gpu.index + 25 * math.sin(i / 6), "memory_used_bytes": 58.1 * (1 << 30),
+                    "memory_total_bytes": float(80 << 30), "temperature_c": 64.0 + gpu.index,
+                    "memory_temperature_c": 71.0, "sm_clock_mhz": 1980.0, "throttle": 4.0 if gpu.index == 0 else 0.0,
+                }  # fmt: skip
+                sources.setdefault(f"gpu/{gpu.uuid}", []).append((t, -1, gpu_row))
+        self.tell(columns=tuple(pack(source, rows) for source, rows in sources.items()))
+
+    def record(self, **fields: Any) -> CommandRecord:
+        """A command of the run, told to the store."""
+        ago = float(fields.pop("ago_s", 100.0))
+        stage: Stage = fields.pop("stage", "applied")
+        t = self.client.ns - int(ago * SECOND)
+        settled = t if stage not in ("sent", "accepted", "scheduled") else 0
+        defaults: dict[str, Any] = {"id": f"r{ago}", "run": RUN, "epoch": 1, "verb": "set", "origin": ANA}
+        record = CommandRecord(**{**defaults, **fields}, stage=stage, t=t, wall=WALL - ago, settled=settled)
+        self.tell(commands=(record,))
+        return record
+
+    def history(self) -> Scene:
+        """Two applied changes and a checkpoint, as after some minutes of work."""
+        self.tell(
+            events=(
+                Event(seq=1, t=START - 230 * SECOND, wall=WALL - 230, kind="run.started", text="ppo-cartpole began", run=RUN),
+                Event(seq=2, t=START - 20 * SECOND, wall=WALL - 20, kind="note", text="checkpoint written: step-1190.pt", run=RUN, step=1190),
+            )
+        )  # fmt: skip
+        self.record(
+            id="a", ago_s=180.0, knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, version=1, step=1090,
+            measured=Measured(metric="env_steps_per_s", gain=0.001, interval=0.018, iterations=15, settled=True),
+        )  # fmt: skip
+        self.record(
+            id="b", ago_s=105.0, knob="num_envs", before=1024, wanted=2048, effective=2048, version=1, step=1140,
+            measured=Measured(metric="env_steps_per_s", gain=0.061, interval=0.012, detectable=True, iterations=15, settled=True),
+        )  # fmt: skip
+        return self
+
+    def app(self, run: str | None = "ppo-cartpole", **options: Any) -> HoptuiApp:
+        """An app on this scene that draws nothing by itself."""
+
+        def connect(on_change: Callable[[Change], None]) -> FakeClient:
+            self.client.on_change = on_change
+            return self.client
+
+        options = {"theme": "hoptui-dark", "frames": False, **options}
+        return HoptuiApp(connect, run, clock=lambda: (self.client.ns - START) / SECOND + 100.0, **options)
+
+
+Play = Callable[[HoptuiApp, Pilot[None]], Awaitable[None]]
+
+
+def play(app: HoptuiApp, script: Play, size: tuple[int, int] = (120, 40)) -> None:
+    """Run an app headless at a size, tell it what its client knows, and follow a script."""
+
+    async def main() -> None:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            app.client.on_change("node")  # type: ignore[attr-defined]
+            await pilot.pause()
+            await script(app, pilot)
+
+    asyncio.run(main())
+
+
+def read(app: HoptuiApp, name: str) -> str:
+    """What a widget of the screen on top shows."""
+    return app.screen.query_one(f"#{name}", Lines).text
+
+
+def read_all(app: HoptuiApp) -> str:
+    """What all widgets of the screen on top show."""
+    return "\n".join(w.text for w in app.screen.query(Lines) if w.display and w.size.height)
+
+
+@pytest.fixture(name="read")
+def read_fixture() -> Callable[[HoptuiApp, str], str]:
+    return read
+
+
+@pytest.fixture(name="read_all")
+def read_all_fixture() -> Callable[[HoptuiApp], str]:
+    return read_all
+
+
+@pytest.fixture
+def scene() -> Callable[..., Scene]:
+    return Scene
+
+
+@pytest.fixture(name="play")
+def play_fixture() -> Callable[..., None]:
+    return play

@@ -1,0 +1,214 @@
+"""The app around the screens: themes, ASCII, the client's thread, and what a tick may cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.style import Style
+
+from hoptui.tui import themes
+from hoptui.tui.actions import ACTIONS
+from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.widgets.lines import Lines
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+ReadAll = Callable[[Any], str]
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize("theme", [theme.name for theme in themes.THEMES])
+def test_every_theme_draws(scene: MakeScene, play: Play, read: Read, theme: str) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        assert app.theme == theme
+        assert "502 k" in read(app, "speed")
+        await pilot.press("f2")
+        await pilot.pause()
+        assert (app.theme != theme) == (theme != "hoptui-ansi"), "sixteen colours stay sixteen colours"
+        assert "502 k" in read(app, "speed")
+
+    play(scene(gpus=1).live().app(theme=theme), script)
+
+
+@pytest.mark.parametrize(
+    ("environ", "term", "chosen"),
+    [
+        ({}, "xterm-256color", "hoptui-dark"),
+        ({}, "xterm", "hoptui-ansi"),
+        ({}, "linux", "hoptui-ansi"),
+        ({"NO_COLOR": "1"}, "xterm-256color", "hoptui-ansi"),
+    ],
+)
+def test_the_theme_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], term: str, chosen: str
+) -> None:
+    monkeypatch.delenv("COLORTERM", raising=False)
+    monkeypatch.setenv("TERM", term)
+    assert themes.choose(environ).name == chosen
+
+
+def test_no_color_means_none_at_all(
+    scene: MakeScene, play: Play, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def script(app: Any, pilot: Any) -> None:
+        strips = [strip for line in app.screen._compositor.render_strips() for strip in line]
+        filtered = app._filters[-1].apply(strips, app.screen.styles.background)
+        colours = {
+            colour.name for s in filtered for colour in (s.style.color, s.style.bgcolor) if s.style and colour
+        }
+        assert colours <= {"default"}
+        assert "● live" in read(app, "identity")
+
+    play(scene(gpus=1).live().app(theme=None), script)
+
+
+@pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT])
+def test_colours_survive_256_colours(theme: Any) -> None:
+    """Greys are R = G = B and accents on the cube, so nothing shifts where only 256 colours are."""
+    levels = {0, 95, 135, 175, 215, 255}
+    named = (theme.background, theme.surface, theme.panel, theme.foreground, theme.success, theme.warning)
+    for colour in (*named, theme.error, theme.primary, *theme.variables.values()):
+        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        assert red == green == blue or {red, green, blue} <= levels, colour
+
+
+def test_ascii_needs_nothing_else(scene: MakeScene, play: Play, read_all: ReadAll) -> None:
+    there = scene(gpus=1).live().history()
+    there.record(id="p", ago_s=1.0, knob="grad_accum", before=4, wanted=8, stage="scheduled", step=1205)
+
+    async def script(app: Any, pilot: Any) -> None:
+        shown = read_all(app)
+        assert shown.isascii()
+        assert "-> 8" in shown
+        assert "+6.1 % +- 1.2" in shown
+        svg = app.export_screenshot()
+        assert not set(svg) & set("╭╮╰╯│⣿●")
+
+    play(there.app(plain=True), script)
+
+
+def test_changes_told_in_the_clients_thread_reach_the_screen(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        there.update(vital={"step": 1205})
+        thread = threading.Thread(target=app.client.on_change, args=("vitals",))
+        thread.start()
+        thread.join()
+        await pilot.pause()
+        assert "1 205" in read(app, "identity")
+
+    play(there.app(), script)
+
+
+def test_a_tick_refreshes_only_the_lines_that_changed(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        await pilot.pause()
+        refreshed: list[tuple[str, int]] = []
+        for widget in app.screen.query(Lines):
+            widget.refresh = lambda *regions, who=widget, **_: refreshed.append((who.id, len(regions)))
+        for _ in range(20):
+            there.client.ns += SECOND // 1000
+            app.tick()
+        assert refreshed == []
+        there.update(vital={"step": 1205})
+        there.client.ns += SECOND // 4
+        app.tick()
+        assert refreshed == [("identity", 1)]
+
+    play(there.app(), script)
+
+
+def test_a_tick_changes_no_layout(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live().history()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.pause()
+        app.tick()
+        await pilot.pause()
+        layouts: list[object] = []
+        app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append, immediate=True)
+        for second in range(8):
+            there.client.ns += SECOND
+            there.rows(1)
+            there.update(vital={"step": 1205 + second})
+            app.tick()
+            await pilot.pause()
+        assert layouts == []
+
+    play(there.app(), script)
+
+
+def test_a_second_in_full_swing_stays_within_its_bytes(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live().history()
+    seconds, budget = 5, 60_000
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.pause()
+        written: list[str] = []
+        app._driver.write = written.append
+        for quarter in range(4 * seconds):
+            there.client.ns += SECOND // 4
+            if quarter % 4 == 0:
+                there.rows(1)
+            there.update(vital={"step": 1205 + quarter})
+            app.tick()
+            await pilot.pause()
+        assert 0 < len("".join(written).encode()) < seconds * budget
+
+    play(there.app(), script)
+
+
+def test_a_hidden_screen_is_not_drawn(scene: MakeScene, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("question_mark")
+        drawn: list[object] = []
+        monkeypatch.setattr(RunScreen, "draw", lambda self, frame: drawn.append(frame))
+        there.client.ns += SECOND
+        app.tick()
+        assert drawn == []
+        await pilot.press("escape")
+        await pilot.pause()
+        assert drawn
+
+    play(there.app(), script)
+
+
+def test_every_action_has_an_id_a_key_and_a_sentence() -> None:
+    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
+    for action in ACTIONS:
+        assert action.keys
+        assert action.help[0].isupper()
+
+
+def test_inks_are_styles_of_the_theme() -> None:
+    app_inks = themes.inks({**themes.DARK.to_color_system().generate(), **themes.DARK.variables})
+    assert set(app_inks) == set(themes.INKS)
+    assert all(isinstance(style, Style) for style in app_inks.values())
+
+
+def test_importing_the_dashboard_needs_no_numpy_and_nothing_above_it() -> None:
+    code = (
+        "import sys, hoptui.tui.app;"
+        "print(*sorted(m for m in sys.modules if m in ('numpy', 'torch', 'pynvml') or"
+        " m.startswith(('hoptui.cli', 'hoptui.daemon', 'hoptui.sdk', 'hoptui.tuner', 'hoptui.telemetry'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == []

@@ -1,0 +1,45 @@
+"""The pace: what is due when, and how a slow terminal slows it."""
+
+from __future__ import annotations
+
+from hoptui.tui.frame import TICK_S, Frame, Pace
+
+
+def drawn(pace: Pace, seconds: float, waiting: int = 0, start: float = 100.0) -> list[Frame]:
+    return [pace.due(start + i * TICK_S, waiting) for i in range(round(seconds / TICK_S))]
+
+
+def count(frames: list[Frame]) -> tuple[int, int, int]:
+    return sum(f.numbers for f in frames), sum(f.charts for f in frames), sum(f.lists for f in frames)
+
+
+def test_numbers_and_charts_four_times_a_second_lists_once() -> None:
+    assert count(drawn(Pace(), 10.0)) == (40, 40, 10)
+
+
+def test_nothing_is_drawn_while_frames_wait() -> None:
+    pace = Pace()
+    assert count(drawn(pace, 4.0, waiting=3)) == (0, 0, 0)
+    assert pace.slow
+
+
+def test_a_slow_terminal_halves_the_pace_again_and_again() -> None:
+    pace = Pace()
+    divisors = [(pace.due(t, 3), pace.divisor)[1] for t in (0.0, 0.5, 1.0, 2.0, 3.0, 9.0)]
+    assert divisors == [2, 2, 4, 8, 8, 8]
+    assert count(drawn(pace, 2.9, start=9.2)) == (2, 2, 1)
+
+
+def test_the_pace_comes_back_step_by_step() -> None:
+    pace = Pace()
+    for second in range(3):
+        pace.due(float(second), 20)
+    divisors = [(pace.due(t, 0), pace.divisor)[1] for t in (3.0, 4.9, 5.1, 7.9, 8.2, 11.3, 20.0)]
+    assert divisors == [8, 8, 4, 4, 2, 1, 1]
+
+
+def test_a_late_tick_is_not_caught_up() -> None:
+    pace = Pace()
+    pace.due(0.0, 0)
+    assert pace.due(5.0, 0) == Frame(True, True, True)
+    assert not any(pace.due(5.0 + TICK_S, 0))

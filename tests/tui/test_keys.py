@@ -1,0 +1,321 @@
+"""Keys become commands, the editor shows their life, and nothing dangerous happens by accident."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from textual.command import CommandPalette
+from textual.widgets import Input
+
+from hoptui.tui.screens.confirm import Confirm
+from hoptui.tui.screens.help import Help
+from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.screens.run import RunScreen
+from hoptui.viewer.client import Link
+from hoptui.wire.messages import Delta, Measured, Outcome
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+SECOND = 1_000_000_000
+EDIT_ACCUM = ("down", "down", "e")
+
+
+async def told(app: Any, pilot: Any) -> None:
+    app.client.on_change("commands")
+    await pilot.pause()
+
+
+def outcome(there: Any, **fields: Any) -> None:
+    there.client.store.apply_outcome(Outcome(id="c0", t=there.client.ns, **fields))
+
+
+def test_the_editor_says_what_a_change_means(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(*EDIT_ACCUM)
+        about = read(app, "about")
+        assert "in effect     4   version 3" in about
+        assert "bounds        1 … 64" in about
+        assert "effect        speed only" in about
+        assert "cost          free: a value read inside the step" in about
+        assert "keeps         minibatch_size" in about
+        assert "takes effect  at the next boundary: iteration 1 205, in about 820 ms" in about
+        assert read(app, "verdict") == "that is the value in effect"
+        await pilot.press("escape", "down", "enter")
+        assert "changes the mathematics" in read(app, "about")
+        assert app.screen.draft.spec.name == "lr"
+
+    play(scene(gpus=1).live().app(), script)
+
+
+def test_typing_and_steps_are_judged_at_once(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(*EDIT_ACCUM, "9", "9")
+        await pilot.pause()
+        assert read(app, "verdict") == "✕ grad_accum = 99 is out of bounds: the most is 64"
+        await pilot.press("enter")
+        assert there.client.sent == []
+        await pilot.press("up")
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "5"
+        assert read(app, "verdict") == "✓ 4 → 5"
+        await pilot.press("down", "down")
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "3"
+
+    play(there.app(), script)
+
+
+def test_a_command_from_sent_to_its_measured_effect(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(*EDIT_ACCUM, "8", "enter")
+        await pilot.pause()
+        (command,) = there.client.sent
+        assert (command.verb, command.knob, command.value, command.expect_version) == (
+            "set",
+            "grad_accum",
+            8,
+            3,
+        )
+        assert read(app, "trail").strip() == "→ sent"
+        outcome(there, stage="accepted")
+        await told(app, pilot)
+        assert read(app, "trail").strip() == "→ sent   ✓ accepted"
+        outcome(there, stage="scheduled", step=1205)
+        await told(app, pilot)
+        assert read(app, "trail").strip() == "→ sent   ✓ accepted   ◷ scheduled for 1 205"
+        assert "in effect     4" in read(app, "about"), "a pending value is never shown as the value"
+        outcome(there, stage="applied", step=1205, before=4, effective=8, version=4)
+        accum = msgspec.structs.replace(there.run.knobs[2], value=8, version=4, by="ana (pid 4121)")
+        there.update(run={"knobs": (*there.run.knobs[:2], accum, *there.run.knobs[3:])})
+        await told(app, pilot)
+        assert "in effect     8   version 4, set by ana (pid 4121)" in read(app, "about")
+        trail = read(app, "trail").splitlines()
+        assert trail[0] == "→ sent   ✓ accepted   ● applied at 1 205"
+        assert trail[1] == "in effect: 8, read back from the run"
+        for measured, shown in (
+            (Measured(iterations=7, note="measuring: 7 of 15 iterations"), "measuring: 7 of 15 iterations"),
+            (Measured(gain=0.001, interval=0.018, settled=True), "no detectable change (± 1.8 %)"),
+            (Measured(gain=0.061, interval=0.012, detectable=True, settled=True), "▲ +6.1 % ± 1.2"),
+            (Measured(gain=-0.03, interval=0.01, detectable=True, settled=True), "▼ -3.0 % ± 1.0"),
+        ):
+            record = msgspec.structs.replace(there.client.store.commands["c0"], measured=measured)
+            there.tell(commands=(record,))
+            await told(app, pilot)
+            assert read(app, "trail").splitlines()[2] == shown
+        await pilot.press("enter")
+        assert isinstance(app.screen, RunScreen), "with nothing to change, enter closes"
+
+    play(there.app(), script)
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "reason"),
+    [
+        ("rejected", "version_conflict", "ana (pid 4121) set it to 16 meanwhile"),
+        ("failed", "", "the setter raised ValueError: no"),
+        ("superseded", "", "a later command took its place"),
+        ("voided", "", "the run restarted first"),
+        ("expired", "", "no boundary came within 600 s"),
+    ],
+)
+def test_what_did_not_happen_is_told_in_its_sentence(
+    scene: MakeScene, play: Play, read: Read, stage: Any, code: str, reason: str
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(*EDIT_ACCUM, "8", "enter")
+        outcome(there, stage=stage, code=code, reason=reason)
+        await told(app, pilot)
+        assert f"{stage}: {reason}" in read(app, "trail")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert f"{stage}: {reason}" in read(app, "event-lines")
+
+    play(there.app(), script)
+
+
+def test_a_change_by_somebody_else_is_seen_before_anything_is_sent(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(*EDIT_ACCUM, "8")
+        accum = msgspec.structs.replace(there.run.knobs[2], value=16, version=4, by="bo (pid 5)")
+        there.update(run={"knobs": (*there.run.knobs[:2], accum)})
+        await pilot.press("enter")
+        await pilot.pause()
+        assert there.client.sent == []
+        assert "changed by bo (pid 5) meanwhile: 16 is in effect" in read(app, "verdict")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert read(app, "verdict") == "✓ 16 → 8"
+        assert there.client.sent == []
+        await pilot.press("enter")
+        assert [(c.value, c.expect_version) for c in there.client.sent] == [(8, 4)]
+
+    play(there.app(), script)
+
+
+def test_nothing_is_sent_into_a_lost_link(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(*EDIT_ACCUM, "8")
+        there.client.link = Link("lost", 0.0)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "nothing was sent" in read(app, "verdict")
+        await pilot.press("escape", "p", "c", "u", "s", "e")
+        assert isinstance(app.screen, RunScreen)
+        assert there.client.sent == []
+
+    play(there.app(), script)
+
+
+def test_pause_checkpoint_and_undo_are_one_key_each(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live().history()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("p", "c", "u")
+        assert [(c.verb, c.knob, c.value, c.expect_version) for c in there.client.sent] == [
+            ("pause", "", None, None),
+            ("checkpoint", "", None, None),
+            ("set", "num_envs", 1024, 1),
+        ]
+        outcome(there, stage="applied")
+        there.update(vital={"state": "paused", "paused_left_s": 60.0})
+        await told(app, pilot)
+        assert "p go on" in read(app, "keys")
+        there.client.ns += 21 * SECOND
+        app.tick()
+        assert there.client.leases == [("3f2a9c10", "renew", "pause")]
+        await pilot.press("p")
+        assert there.client.sent[-1].verb == "resume"
+
+    play(there.app(), script)
+
+
+def test_a_click_on_a_key_or_a_row_is_a_press(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.click("#keys", offset=(read(app, "keys").index("p pause") + 1, 0))
+        assert [c.verb for c in there.client.sent] == ["pause"]
+        await pilot.click("#knob-list", offset=(4, 2))
+        await pilot.pause()
+        assert read(app, "knob-list").splitlines()[2].startswith("› grad_accum")
+        await pilot.click("#knob-list", offset=(4, 3), times=2)
+        assert isinstance(app.screen, KnobEditor)
+        assert app.screen.draft.spec.name == "lr"
+
+    play(there.app(), script)
+
+
+@pytest.mark.parametrize("answer", ["n", "escape", "enter", "q", "s"])
+def test_only_y_stops_a_run(scene: MakeScene, play: Play, answer: str) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("s")
+        assert isinstance(app.screen, Confirm)
+        assert app.screen.question == "Stop ppo-cartpole (pid 20711)?"
+        await pilot.press(answer)
+        assert there.client.sent == []
+        if isinstance(app.screen, Confirm):
+            await pilot.press("n")
+        await pilot.press("s", "y")
+        await pilot.pause()
+        assert [c.verb for c in there.client.sent] == ["stop"]
+
+    play(there.app(), script)
+
+
+def test_leaving_sends_nothing(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("q")
+
+    app = there.app()
+    play(app, script)
+    assert there.client.closed
+    assert there.client.sent == []
+    assert app.return_code == 0
+
+
+def test_the_help_page_and_the_palette_know_every_action(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live().history()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Help)
+        assert "Ask the run to write a checkpoint" in read(app, "help-lines")
+        assert "◌ not answering" in read(app, "help-lines")
+        await pilot.press("escape", "ctrl+p")
+        assert isinstance(app.screen, CommandPalette)
+        await pilot.press(*"knobeditlr")
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        await pilot.press("enter")
+        await pilot.pause()
+        if isinstance(app.screen, CommandPalette):
+            await pilot.press("enter")
+            await pilot.pause()
+        assert isinstance(app.screen, KnobEditor)
+        assert app.screen.draft.spec.name == "lr"
+
+    play(there.app(), script)
+
+
+KEYS = ["up", "down", "j", "k", "e", "escape", "enter", "space", "m", "plus", "minus", "tab", "v", "g", "question_mark",
+        "home", "end", "n", "8", "x", "u", "p", "c", "f2", "left", "backspace", "pageup", "ctrl+z", "f5"]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_keys_send_nothing_but_what_they_are_for(scene: MakeScene, play: Play, seed: int) -> None:
+    there = scene(gpus=1).live().history()
+    chosen = random.Random(seed).choices(KEYS, k=40)
+
+    async def script(app: Any, pilot: Any) -> None:
+        for key in chosen:
+            await pilot.press(key)
+            if there.client.ns % 2:
+                there.rows(1)
+            there.client.ns += SECOND // 3
+            app.tick()
+
+    play(there.app(), script, size=(80, 24) if seed else (120, 40))
+    verbs = {command.verb for command in there.client.sent}
+    assert "stop" not in verbs, "s and y were not among the keys"
+    assert verbs <= {"set", "pause", "resume", "checkpoint"}
+    for command in there.client.sent:
+        assert command.verb != "set" or command.expect_version is not None
+
+
+def test_a_vanished_run_leaves_the_screen_standing(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("e")
+        there.client.store.apply(
+            Delta(id=2, now=there.client.ns, state=99, node=msgspec.structs.replace(there.node, runs=()))
+        )
+        app.client.on_change("node")
+        await pilot.pause()
+        await pilot.press("up", "enter", "escape", "e", "u", "p", "m")
+        await pilot.pause()
+        assert there.client.sent == []
+        assert "ppo-cartpole" in read(app, "identity")
+
+    play(there.app(), script)

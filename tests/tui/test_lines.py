@@ -1,0 +1,76 @@
+"""Lines of spans: whatever they hold, they fill exactly the width they are laid to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from hoptui.tui.lines import GAP, Line, Span, bar, fitted, lay, pack, width_of
+
+
+def text(line: Line, width: int, *, plain: bool = False) -> str:
+    return "".join(piece for piece, _ in lay(line, width, plain=plain))
+
+
+def test_what_stands_after_the_gap_is_flush_right() -> None:
+    assert text((Span("name"), GAP, Span("live")), 12) == "name    live"
+
+
+def test_a_long_left_part_gives_way_to_the_right() -> None:
+    assert text((Span("a-very-long-name"), GAP, Span("live")), 12) == "a-very-…live"
+
+
+def test_a_long_right_part_is_cut_like_any_other() -> None:
+    assert text((Span("ab"), GAP, Span("0123456789")), 8) == "ab01234…"
+
+
+def test_columns_are_padded_and_cut() -> None:
+    line = (Span("lr", width=4), Span("3.0e-4", width=8, right=True), Span("overlong", width=5))
+    assert text(line, 20) == "lr    3.0e-4over…   "
+
+
+def test_ascii_widens_before_it_lays_out() -> None:
+    assert text((Span("4 → 8"), GAP, Span("± 1.2 ●")), 20, plain=True) == "4 -> 8      +- 1.2 *"
+
+
+def test_wide_characters_count_two_cells() -> None:
+    assert text((Span("訓練"), Span("x")), 6) == "訓練x "
+
+
+@pytest.mark.parametrize(
+    ("fraction", "drawn"),
+    [(0, "────"), (0.5, "━━──"), (0.6, "━━╸─"), (1, "━━━━"), (7.0, "━━━━"), (-1, "────"), (None, "    "), (math.nan, "    ")],
+)  # fmt: skip
+def test_bars(fraction: float | None, drawn: str) -> None:
+    assert text(bar(fraction, 4, "1"), 4) == drawn
+
+
+def test_packing_breaks_between_chunks_only() -> None:
+    chunks: list[Line] = [
+        (Span("loss "), Span("0.18")),
+        (Span("entropy "), Span("0.4")),
+        (Span("kl "), Span("1")),
+    ]
+    assert [text(line, 24).rstrip() for line in pack(chunks, 24)] == ["loss 0.18   entropy 0.4", "kl 1"]
+
+
+spans = st.builds(
+    Span,
+    st.text(st.characters(exclude_categories=["C", "M", "Z"]), max_size=12),
+    st.just(""),
+    st.integers(-1, 9),
+    st.booleans(),
+)
+
+
+@given(st.lists(spans, max_size=8), st.integers(0, 60), st.booleans())
+def test_every_line_fills_its_width(line: list[Span], width: int, plain: bool) -> None:
+    laid = lay(line, width, plain=plain)
+    assert sum(cell_len(piece) for piece, _ in laid) == width
+    if plain:
+        assert all(piece.isascii() for piece, _ in laid)
+    assert width_of(fitted(line, width, plain=plain)) == width

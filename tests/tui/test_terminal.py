@@ -1,0 +1,183 @@
+"""The real app on a pseudo-terminal: it always gives the terminal back, and never outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+from hoptui.tui.driver import Terminal
+
+# The app as `hoptui attach` runs it, except that it does not start the daemon that it does not find.
+APP = """
+import sys
+from functools import partial
+from hoptui.tui import app
+from hoptui.viewer.client import Client
+app.Client = partial(Client, start_daemon=False)
+sys.exit(app.run("ppo-cartpole"))
+"""
+DEADLINE_S = 20.0
+MOUSE_OFF, ALTERNATE_OFF, CURSOR_ON = b"\x1b[?1003l", b"\x1b[?1049l", b"\x1b[?25h"
+
+
+class Screen:
+    """A child on a pseudo-terminal of 120 × 40 cells."""
+
+    def __init__(self, directory: Path, *, ignore: tuple[signal.Signals, ...] = ()) -> None:
+        self.output = b""
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            for number in ignore:
+                signal.signal(number, signal.SIG_IGN)
+            environment = {**os.environ, "HOPTUI_DIR": str(directory), "TERM": "xterm-256color"}
+            os.execve(sys.executable, [sys.executable, "-c", APP], environment)
+        ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+
+    def read(self, seconds: float = 0.05) -> bool:
+        """Take what is there; False once the child has closed its end."""
+        if select.select([self.master], [], [], seconds)[0]:
+            try:
+                self.output += os.read(self.master, 65536)
+            except OSError:
+                return False
+        return True
+
+    def until(self, pattern: bytes) -> None:
+        """Read until the output has `pattern`."""
+        end = time.monotonic() + DEADLINE_S
+        while not re.search(pattern, self.output):
+            assert time.monotonic() < end, f"no {pattern!r} in {self.output[-2000:]!r}"
+            self.read()
+
+    def ended(self, *, reading: bool = True) -> int:
+        """Wait for the child's end; its exit code, or minus the signal that killed it."""
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if reading:
+                self.read()
+            else:
+                time.sleep(0.02)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                while reading and self.read() and select.select([self.master], [], [], 0)[0]:
+                    pass
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError("the dashboard did not end")
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        with contextlib.suppress(OSError):
+            os.close(self.master)
+
+
+@pytest.fixture
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tui") / "d"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+@pytest.fixture
+def screen(directory: Path) -> Iterator[Screen]:
+    shown = Screen(directory)
+    yield shown
+    shown.close()
+
+
+def assert_restored(screen: Screen) -> None:
+    for sequence in (MOUSE_OFF, ALTERNATE_OFF, CURSOR_ON):
+        assert sequence in screen.output, f"{sequence!r} was not written"
+    assert screen.output.rfind(b"\x1b[?1049h") < screen.output.rfind(ALTERNATE_OFF)
+
+
+def test_q_leaves_and_restores_the_terminal(screen: Screen) -> None:
+    screen.until(rb"connecting to the daemon")
+    os.write(screen.master, b"q")
+    assert screen.ended() == 0
+    assert_restored(screen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_leave_and_restore_the_terminal(screen: Screen, number: signal.Signals) -> None:
+    screen.until(rb"connecting to the daemon")
+    os.kill(screen.pid, number)
+    assert screen.ended() == 128 + number
+    assert_restored(screen)
+
+
+def test_a_vanished_terminal_ends_it_even_when_hangups_are_ignored(directory: Path) -> None:
+    shown = Screen(directory, ignore=(signal.SIGHUP,))
+    try:
+        shown.until(rb"connecting to the daemon")
+        os.close(shown.master)
+        assert shown.ended(reading=False) == 129
+    finally:
+        shown.close()
+
+
+@pytest.mark.parametrize("keys", [b"", b"q", b"?q", b"\x10"])
+def test_a_terminal_that_vanishes_with_the_session_leader_ends_it(directory: Path, keys: bytes) -> None:
+    """The kernel then sends SIGHUP and SIGCONT, at any moment of the app's life, leaving included."""
+    shown = Screen(directory)
+    try:
+        shown.until(rb"connecting to the daemon")
+        os.write(shown.master, keys)
+        os.close(shown.master)
+        assert shown.ended(reading=False) in (0, 129)
+    finally:
+        shown.close()
+
+
+def test_a_lone_sigcont_starts_nothing(screen: Screen) -> None:
+    screen.until(rb"connecting to the daemon")
+    threads = len(list(Path(f"/proc/{screen.pid}/task").iterdir()))
+    os.kill(screen.pid, signal.SIGCONT)
+    screen.output = b""
+    os.write(screen.master, b"?")
+    screen.until(rb"Everywhere")
+    assert len(list(Path(f"/proc/{screen.pid}/task").iterdir())) == threads
+    os.kill(screen.pid, signal.SIGTERM)
+    assert screen.ended() == 128 + signal.SIGTERM
+
+
+def test_the_file_of_the_terminal_survives_its_end() -> None:
+    master, slave = pty.openpty()
+    file = os.fdopen(slave, "w")
+    terminal = Terminal(file)
+    terminal.write("hello")
+    terminal.flush()
+    assert os.read(master, 100) == b"hello"
+    os.close(master)
+    for _ in range(3):
+        terminal.write("x" * 10_000)
+        terminal.flush()
+    assert terminal.gone
+    with contextlib.suppress(OSError):
+        file.close()
+
+
+def test_a_refused_directory_is_told_on_screen(directory: Path) -> None:
+    directory.chmod(0o755)
+    shown = Screen(directory)
+    try:
+        shown.until(rb"is open to others")
+        os.write(shown.master, b"q")
+        assert shown.ended() == 0
+    finally:
+        shown.close()
