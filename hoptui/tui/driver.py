@@ -67,6 +67,15 @@ class TerminalDriver(LinuxDriver):
             return self.terminal.gone or bool(poll.poll(0))
         return True
 
+    def _sigcont_application(self, *arguments: object) -> None:
+        """Come back from Ctrl-Z, and from nothing else.
+
+        The kernel sends SIGCONT with the SIGHUP of a vanished terminal as well: starting again on that one left a second
+        pair of threads behind, of which the reader span for ever on a terminal that was gone.
+        """
+        if self._must_signal_resume:
+            super()._sigcont_application(*arguments)
+
     def start_application_mode(self) -> None:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
