@@ -1,17 +1,21 @@
-"""From a keypress in the dashboard to `accepted`: the trainer in C code that releases the interpreter, and in pure Python.
+"""From the key that sends a change to `accepted`: the trainer in C code that releases the interpreter, and in pure Python.
 
-The real dashboard runs headless against a real daemon and a real run; the clock starts where the key that sends the
-command is handled and ends where the outcome reaches the dashboard's store. Milliseconds.
+The real dashboard runs headless against a real daemon and a real run. The clock starts where Enter reaches the app, with
+the knob editor open, and stops where the outcome is in the dashboard's store. Milliseconds.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from typing import Any
 
-from benchmarks.measure import bench, quantile, report, until
+from textual import events
+
+from benchmarks.measure import bench, quantile, report
+from hoptui.tui.app import HoptuiApp
 from hoptui.viewer.client import Client
+from hoptui.wire.messages import CommandRecord
 
 COMMANDS = 100
 
@@ -35,42 +39,38 @@ for i in run.iterations():
 }
 
 
+async def press(run: str) -> list[float]:
+    """Open the editor, step up, press Enter, COMMANDS times; the milliseconds of each."""
+    app = HoptuiApp(lambda on_change: Client(client="bench", on_change=on_change), run, theme="hoptui-dark")
+    store = app.client.store
+    costs = []
+    async with app.run_test(size=(120, 40)) as pilot:
+        while store.run(run) is None:
+            await asyncio.sleep(0.05)
+        for i in range(COMMANDS):
+            app.edit_knob(run, "n")
+            await pilot.press("up")
+            began = time.perf_counter()
+            app.post_message(events.Key("enter", "\r"))
+            while len(store.commands) <= i or _newest(store.commands).stage == "sent":
+                await asyncio.sleep(0.0002)  # and not a spin, which would keep the client thread waiting
+            costs.append((time.perf_counter() - began) * 1e3)
+            while store.run(run).knobs[0].version <= i:  # type: ignore[union-attr]
+                await asyncio.sleep(0.001)
+            await pilot.press("escape")
+    return costs
+
+
+def _newest(commands: dict[str, CommandRecord]) -> CommandRecord:
+    return commands[next(reversed(commands))]
+
+
 def measure(script: str) -> dict[str, Any]:
-    """One trainer, COMMANDS changes one after another."""
-    changed = threading.Event()
+    """One trainer."""
     with bench() as node:
         node.python(script)
-        run = node.run("accepting")
-        client = Client(
-            client="bench", on_change=lambda change: changed.set() if change == "commands" else None
-        )
-        client.start()
-        try:
-            client.watch(run.run)
-            until(lambda: client.store.run(run.run), what="the run in the store")
-            costs = []
-            for i in range(COMMANDS):
-                changed.clear()
-                began = time.perf_counter()
-                command = client.send("set", run.run, knob="n", value=2 + i)
-                while not _accepted(client, command):
-                    changed.wait(0.5)
-                    changed.clear()
-                costs.append((time.perf_counter() - began) * 1e3)
-                until(lambda c=command: _settled(client, c), what="the end of the command")  # type: ignore[misc]
-        finally:
-            client.close()
+        costs = asyncio.run(press(node.run("accepting").run))
     return {q: round(quantile(costs, share), 2) for q, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
-
-
-def _accepted(client: Client, command: str) -> bool:
-    record = client.store.commands.get(command)
-    return record is not None and record.stage != "sent"
-
-
-def _settled(client: Client, command: str) -> bool:
-    record = client.store.commands.get(command)
-    return record is not None and record.settled > 0
 
 
 def main() -> None:

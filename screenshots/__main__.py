@@ -21,7 +21,19 @@ from screenshots.picture import NoFontError, png
 HERE = Path(__file__).parent
 SIZES = ((120, 40), (80, 24))
 NAME = "ppo-cartpole"
-TURNS = (("num_envs", 2), ("grad_accum", 2))
+BEGIN = (
+    "--iterations",
+    "100000",
+    "--num-envs",
+    "256",
+    "--minibatch-size",
+    "4096",
+    "--epochs",
+    "4",
+    "--grad-accum",
+    "4",
+)
+TURNS = (("grad_accum", 1), ("num_envs", 1024))
 BETWEEN = 40
 """Iterations before and after each change, so that its effect is measured."""
 
@@ -31,28 +43,14 @@ def training() -> Iterator[RunState]:
     """A real run on a node of its own, with its knobs turned; ended and forgotten afterwards."""
     with tempfile.TemporaryDirectory(prefix="hoptui-shots-") as base:
         os.environ |= {"HOPTUI_DIR": f"{base}/run", "HOPTUI_STATE_DIR": f"{base}/state"}
-        command = [
-            sys.executable,
-            "-m",
-            "trainer",
-            "ppo",
-            "--name",
-            NAME,
-            "--seed",
-            "1",
-            "--iterations",
-            "1000",
-        ]
+        command = [sys.executable, "-m", "trainer", "ppo", "--name", NAME, "--seed", "1", *BEGIN]
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             with Session(client="screenshots", start_daemon=True) as session:
                 run = _run(session)
-                for knob, factor in TURNS:
+                for knob, value in TURNS:
                     _pass(session, run, BETWEEN)
-                    state = next(k for k in _run(session).knobs if k.spec.name == knob)
-                    session.submit(
-                        run, "set", knob=knob, value=int(state.value) * factor, why="a look at both"
-                    )
+                    session.submit(run, "set", knob=knob, value=value)
                 _pass(session, run, BETWEEN)
                 yield run
         finally:

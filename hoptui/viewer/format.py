@@ -17,6 +17,7 @@ _ASCII = str.maketrans(
         "–": "-", "−": "-", "·": "-", "→": "->", "±": "+-", "×": "x", "…": "...", "µ": "u", "▸": ">",
         "●": "*", "◐": "%", "‖": "=", "◌": "?", "✕": "x", "↻": "@", "◷": "~", "✓": "+", "»": ">", "↶": "<",
         "⚠": "!", "▲": "^", "▼": "v", "█": "#", "░": ".",
+        "°": " ",
     }
 )  # fmt: skip
 
@@ -130,6 +131,12 @@ def value(knob_value: KnobValue | None, spec: KnobSpec | None = None) -> str:
         case float():
             return _float(knob_value, spec is not None and spec.scale == "log")
     return clean(knob_value)
+
+
+def alike(*values: KnobValue | None) -> list[str]:
+    """Values of one knob in one notation: `3.0e-4` and `1.0e-3`, where one of them has to be scientific."""
+    tiny = any(isinstance(v, float) and 0 < abs(v) < 0.001 for v in values)
+    return [_float(v, tiny) if isinstance(v, float) else value(v) for v in values]
 
 
 def _float(number: float, logarithmic: bool) -> str:

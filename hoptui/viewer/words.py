@@ -59,9 +59,10 @@ def change(record: CommandRecord) -> str:
     """What was asked: `grad_accum 4 → 8`, `pause`; with the value read back where it is another one."""
     if record.verb != "set":
         return record.verb
-    asked = f"{text.clean(record.knob)} {text.value(record.before)} → {text.value(record.wanted)}"
+    before, wanted, effective = text.alike(record.before, record.wanted, record.effective)
+    asked = f"{text.clean(record.knob)} {before} → {wanted}"
     if record.effective is not None and record.effective != record.wanted:
-        asked += f" (in effect: {text.value(record.effective)})"
+        asked += f" (in effect: {effective})"
     return asked
 
 
