@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.measure import Bench, Terminal, bench, report, spread
 
 PAIRS = 7
-ITERATIONS = 60
+ITERATIONS = 40
 
 TRAIN = [
     sys.executable, "-m", "trainer", "ppo", "--env", "CartPole-v1", "--name", "paired", "--seed", "1",

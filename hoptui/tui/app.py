@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from rich.style import Style
 from textual.app import App
 from textual.binding import BindingType
+from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from hoptui.tui import themes
@@ -159,7 +161,8 @@ class HoptuiApp(App[None]):
         """Draw the screen on top; what is hidden is drawn when it comes back."""
         screen = self.screen
         if isinstance(screen, LiveScreen | KnobEditor) and screen.is_mounted:
-            with self.batch_update():
+            # A screen that is being taken down loses its widgets one by one while this clock still beats.
+            with self.batch_update(), suppress(NoMatches):
                 screen.draw(frame)
 
     # screens -----------------------------------------------------------------------------------------------------------

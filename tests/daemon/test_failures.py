@@ -77,17 +77,21 @@ def test_viewer_stopped_is_forgotten_and_finds_back(node: TestNode) -> None:
     node.start()
     viewer = node.viewer()
     run = viewer.run()
-    other = node.viewer("stopped")
-    other.send(messages.Fetch(id=1, cursors={f"run/{run.run}": 0}, wait_s=10))
-    # It does not read and does not ask again: after a while it is no viewer any more, and nothing piled up for it.
+    stopped = node.spawn([sys.executable, "-m", "hoptui", "watch", "toy", "--every", "0.2", "--json"])
+    assert stopped.stdout is not None
+    assert stopped.stdout.readline()
+    stopped.send_signal(signal.SIGSTOP)
+    # It does not ask any more: after a while it is no viewer, and nothing has piled up for it.
     memory = psutil.Process(node.daemon_pid()).memory_info().rss
     until(lambda: viewer.state().viewers == 1, seconds=25, what="the stopped viewer to be forgotten")
     moving(viewer, run)
     assert psutil.Process(node.daemon_pid()).memory_info().rss - memory < 16 << 20
-    other.send(messages.Fetch(id=2, cursors={f"run/{run.run}": 0}))
-    assert other.wait_for(messages.Error).code == "hello_first"
-    other.hello()
-    assert other.fetch(cursors={f"run/{run.run}": 0}).columns
+    at = steps(viewer, run)
+    stopped.send_signal(signal.SIGCONT)
+    for line in stopped.stdout:
+        if json.loads(line)["iteration"] > at:
+            break
+    assert stopped.poll() is None
 
 
 FORKING = """

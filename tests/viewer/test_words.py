@@ -91,5 +91,10 @@ def test_a_name_from_outside_is_clean() -> None:
 
 
 def test_both_sides_of_a_change_are_in_one_notation() -> None:
-    assert words.change(make_record(knob="lr", before=1e-3, wanted=3e-4)) == "lr 1.0e-3 → 3.0e-4"
-    assert words.change(make_record(knob="clip_range", before=0.2, wanted=0.3)) == "clip_range 0.2 → 0.3"
+    assert (
+        words.change(make_record(knob="lr", before=1e-3, wanted=3e-4, effective=3e-4)) == "lr 1.0e-3 → 3.0e-4"
+    )
+    assert (
+        words.change(make_record(knob="clip_range", before=0.2, wanted=0.3, effective=0.3))
+        == "clip_range 0.2 → 0.3"
+    )
