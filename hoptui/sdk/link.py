@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hoptui")
 
 ROWS_EVERY_S = 0.1  # at most ten messages of rows a second, however fast the loop is
+ROWS_KEEP_COMING_S = 1.0
 PULSE_EVERY_S = 1.0
 RESEND_S = 30.0  # rows younger than this can be sent again to a daemon that lost them
 RESEND_ROWS = 4096
@@ -56,6 +57,7 @@ class LinkThread:
         self.dropped = 0
         self._recent: deque[Columns] = deque()
         self._unsent: deque[Columns] = deque()
+        self._rows_at = 0.0
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
         self._warned = False
@@ -126,7 +128,7 @@ class LinkThread:
 
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
         wait = self._wait_ms()
-        self.drowsy = wait > 1000 * ROWS_EVERY_S
+        self.drowsy = wait > 1000 * ROWS_EVERY_S + 1
         ready = dict(poller.poll(wait))
         self.drowsy = False
         if ready.get(self._wake_in.fileno()):
@@ -144,7 +146,8 @@ class LinkThread:
     def _wait_ms(self) -> int:
         now = time.monotonic()
         until = self._next_pulse
-        if self._unsent or self._run.appended != self._appended:
+        # While rows keep coming it looks for them by itself; waking it from the training thread would cost that more.
+        if self._unsent or self._run.appended != self._appended or now - self._rows_at < ROWS_KEEP_COMING_S:
             until = min(until, self._next_rows)
         return max(0, min(1000, int((until - now) * 1000) + 1))
 
@@ -290,6 +293,8 @@ class LinkThread:
         taken: list[Entry] = []
         while entries and len(taken) < 1024:
             taken.append(entries.popleft())
+        if taken:
+            self._rows_at = time.monotonic()
         left = len(entries)
         gone = self._run.appended - left  # taken before, now, or pushed out by newer ones
         self.dropped += max(0, gone - self._appended - len(taken))

@@ -359,10 +359,11 @@ class Run:
             self._append(self._stamp(), row)
 
     def _append(self, t: int, row: dict[str, float]) -> None:
-        for entry in self.settler.late():
-            self.entries.append((t, entry[1], entry[2]))
-            self.appended += 1
-            t = self._stamp()
+        if self.settler.waiting:
+            for _, step, late in self.settler.late():
+                self.entries.append((t, step, late))
+                self.appended += 1
+                t = self._stamp()
         self.entries.append((t, self.step, row))
         self.appended += 1
         link = self._link

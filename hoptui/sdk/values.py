@@ -22,7 +22,7 @@ class Settler:
 
     def __init__(self) -> None:
         self.bad = 0
-        self._late: deque[tuple[Any, Any, tuple[str, ...], int, int]] = deque(maxlen=64)
+        self.waiting: deque[tuple[Any, Any, tuple[str, ...], int, int]] = deque(maxlen=64)
 
     def settle(self, t: int, step: int, values: Mapping[str, Any]) -> dict[str, float]:
         """The values known now, in a dict of their own. CUDA tensors among them come later, from `late`."""
@@ -55,15 +55,15 @@ class Settler:
     def late(self) -> list[Entry]:
         """The rows whose copies have arrived; never waits for one."""
         arrived: list[Entry] = []
-        while self._late:
-            event, pinned, names, t, step = self._late[0]
+        while self.waiting:
+            event, pinned, names, t, step = self.waiting[0]
             try:
                 if not event.query():
                     break
                 arrived.append((t, step, dict(zip(names, pinned.tolist(), strict=True))))
             except Exception:
                 self.bad += len(names)
-            self._late.popleft()
+            self.waiting.popleft()
         return arrived
 
     def _odd(self, name: str, value: Any, known: dict[str, float]) -> None:
@@ -84,7 +84,7 @@ class Settler:
             pinned.copy_(stacked, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-            self._late.append((event, pinned, tuple(on_gpu), t, step))
+            self.waiting.append((event, pinned, tuple(on_gpu), t, step))
         except Exception:
             self.bad += len(on_gpu)
 

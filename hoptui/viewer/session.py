@@ -26,6 +26,10 @@ class Unreachable(Exception):  # noqa: N818 - says what is the case
     """There is no conversation with the daemon; the text is one sentence."""
 
 
+STOPPED_S = 0.5
+"""A deadline missed by more than this was slept through."""
+
+
 class NoDaemon(Unreachable):
     """No daemon is running, so no run is either being watched or steered."""
 
@@ -239,7 +243,9 @@ class Session:
     def _until(self, answer: Callable[[messages.ToViewer], T | None], timeout_s: float) -> T:
         """Receive until `answer` finds what it wants."""
         until = time.monotonic() + timeout_s
-        while (left := until - time.monotonic()) > 0:
+        while (left := until - time.monotonic()) > 0 or left < -STOPPED_S:
+            if left < 0:  # this process was stopped: the time did not pass for it, nor for its socket
+                until, left = time.monotonic() + timeout_s, timeout_s
             got = self._receive(left)
             if got is not None and (found := answer(got)) is not None:
                 return found

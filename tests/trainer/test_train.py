@@ -82,7 +82,11 @@ class Steered:
         return self.run.desk.settle()
 
     def rows(self) -> list[dict[str, float]]:
-        return [row for _, _, row in self.run.entries]
+        """What is known of each iteration: on a GPU the metrics of an update come in a row of their own, later."""
+        merged: dict[int, dict[str, float]] = {}
+        for _, step, row in self.run.entries:
+            merged.setdefault(step, {}).update(row)
+        return list(merged.values())
 
     def notes(self) -> list[str]:
         return [note.text for note in self.run.notes]

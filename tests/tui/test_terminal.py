@@ -62,6 +62,18 @@ class Screen:
             assert time.monotonic() < end, f"no {pattern!r} in {self.output[-2000:]!r}"
             self.read()
 
+    def press(self, key: bytes, pattern: bytes) -> None:
+        """Press a key, again every second, until the output has `pattern`."""
+        end = time.monotonic() + DEADLINE_S
+        again = 0.0
+        while not re.search(pattern, self.output):
+            now = time.monotonic()
+            assert now < end, f"no {pattern!r} in {self.output[-2000:]!r}"
+            if now >= again:
+                os.write(self.master, key)
+                again = now + 1.0
+            self.read()
+
     def ended(self, *, reading: bool = True) -> int:
         """Wait for the child's end; its exit code, or minus the signal that killed it."""
         end = time.monotonic() + DEADLINE_S
@@ -149,8 +161,7 @@ def test_a_lone_sigcont_starts_nothing(screen: Screen) -> None:
     threads = len(list(Path(f"/proc/{screen.pid}/task").iterdir()))
     os.kill(screen.pid, signal.SIGCONT)
     screen.output = b""
-    os.write(screen.master, b"?")
-    screen.until(rb"Everywhere")
+    screen.press(b"?", rb"Everywhere")
     assert len(list(Path(f"/proc/{screen.pid}/task").iterdir())) == threads
     os.kill(screen.pid, signal.SIGTERM)
     assert screen.ended() == 128 + signal.SIGTERM
