@@ -28,8 +28,13 @@ class Phase(NamedTuple):
 
 
 def iteration_s(view: View) -> float | None:
-    """The mean seconds of an iteration over the same window as the phases, the newest where none ended in it."""
-    mean = recent(view, view.source, "iteration_s", WITHIN_S)
+    """The mean seconds of an iteration over the same window as the phases, the newest where none ended in it.
+
+    It is counted as they are: the middles of a few coarse buckets would count an evaluation now and then several times,
+    and show the difference as time that nothing accounts for.
+    """
+    spent, rows = _spent(view, "iteration_s")
+    mean = spent / rows if rows else recent(view, view.source, "iteration_s", WITHIN_S)
     return mean if mean is not None and 0 < mean < MOST_S else None
 
 

@@ -1,0 +1,28 @@
+"""Where an iteration goes: shares that add up to the truth, also when a phase is not in every iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hoptui.tui.panels import phases
+from hoptui.wire.columns import pack
+from tests.tui.conftest import RUN, SECOND, Scene
+
+
+def test_a_rare_long_phase_leaves_nothing_unaccounted_for(scene: Callable[..., Scene]) -> None:
+    made = scene().live(history=False)
+    rows = []
+    for i in range(100):
+        row = {"phase/rollout": 0.02, "phase/update": 0.13, "iteration_s": 0.15}
+        if i % 10 == 9:
+            row |= {"phase/evaluation": 0.45, "iteration_s": 0.60}
+        rows.append((made.client.ns - (100 - i) * SECOND // 5, i, row))
+    made.tell(columns=(pack(f"run/{RUN}", rows),))
+    view = made.app().view(RUN)
+    whole = phases.iteration_s(view)
+    assert whole == pytest.approx(0.195, rel=0.05)
+    found = {phase.path: phase.seconds for phase in phases.measured(view)}
+    assert found.keys() == {"rollout", "update", "evaluation"}  # and no "other"
+    assert sum(found.values()) == pytest.approx(whole, rel=0.02)
