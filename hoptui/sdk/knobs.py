@@ -161,3 +161,19 @@ def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:
                 if typing.get_origin(base) is Literal:
                     base = type(typing.get_args(base)[0])
                 yield field.name, extra, kinds.get(base) or wire.kind_of(getattr(config, field.name))
+
+
+def field_setter(config: object, name: str, after: Callable[[Any], object] | None) -> Callable[[Any], None]:
+    """What sets a field of a config and then tells `after`."""
+
+    def put(value: Any) -> None:
+        setattr(config, name, value)
+        if after is not None:
+            after(value)
+
+    return put
+
+
+def field_reader(config: object, name: str) -> Callable[[], Any]:
+    """What reads a field of a config."""
+    return lambda: getattr(config, name)

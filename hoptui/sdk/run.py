@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar
 from msgspec import structs
 
 from hoptui.sdk.desk import Desk, who
-from hoptui.sdk.knobs import Knob, KnobHandle, SetterError, annotated
+from hoptui.sdk.knobs import Knob, KnobHandle, SetterError, annotated, field_reader, field_setter
 from hoptui.sdk.phases import Phase, Phases
-from hoptui.sdk.values import Entry, Settler
+from hoptui.sdk.values import Entry, Settler, travelling
 from hoptui.wire.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale, check_value
 from hoptui.wire.messages import Command, Note, Outcome
 
@@ -141,7 +141,7 @@ class Run:
             after = (apply or {}).get(name)
             reader = (read or {}).get(name)
             handle = KnobHandle(
-                spec, spec.default, _field_setter(config, name, after), reader or _field_reader(config, name)
+                spec, spec.default, field_setter(config, name, after), reader or field_reader(config, name)
             )
             handles[name] = self._declare(handle)
         return handles
@@ -239,7 +239,7 @@ class Run:
         """A line on the time axis."""
         if self.alive:
             self.notes.append(
-                Note(t=time.monotonic_ns(), step=self.step, text=_travelling(text)[:500], level=level)
+                Note(t=time.monotonic_ns(), step=self.step, text=travelling(text, 500), level=level)
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class Run:
         if self.stopping and not detail:
             detail = f"by {self._stop_by}" if self._stop_by else ""
         if self._link is not None and self.alive:
-            self._link.close(reason, _travelling(detail)[:500])
+            self._link.close(reason, travelling(detail, 500))
         self.alive = False
 
     def __enter__(self) -> Run:
@@ -453,23 +453,6 @@ class Run:
                 self._carry_out()
         self.paused_until = 0.0
         self.phases.current = outer
-
-
-def _field_setter(config: object, name: str, after: Callable[[Any], object] | None) -> Callable[[Any], None]:
-    def put(value: Any) -> None:
-        setattr(config, name, value)
-        if after is not None:
-            after(value)
-
-    return put
-
-
-def _field_reader(config: object, name: str) -> Callable[[], Any]:
-    return lambda: getattr(config, name)
-
-
-def _travelling(text: str) -> str:
-    return str(text).encode("utf-8", "replace").decode()
 
 
 def new_id() -> str:

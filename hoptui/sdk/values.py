@@ -90,5 +90,10 @@ class Settler:
 
 
 def plain_name(name: object) -> str:
-    """A metric's name as text that can travel: lone surrogates replaced, at most 100 characters."""
-    return str(name).encode("utf-8", "replace").decode()[:100]
+    """A metric's name as text that can travel, at most 100 characters."""
+    return travelling(name, 100)
+
+
+def travelling(text: object, most: int) -> str:
+    """Text that can travel: lone surrogates replaced, at most `most` characters."""
+    return str(text).encode("utf-8", "replace").decode()[:most]
