@@ -18,6 +18,7 @@ import msgspec
 
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import this_boot
+from hoptui.recording.known import KnownRun
 from hoptui.recording.resample import buckets
 from hoptui.wire.addresses import AddressError, Addresses, secure
 from hoptui.wire.columns import Columns
@@ -43,14 +44,6 @@ class Found:
     events: list[Event]
     commands: list[CommandRecord]
     newest: Columns | None
-
-
-class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run as it is remembered in its recording (key `run`, JSON)."""
-
-    state: RunState
-    nonce: str
-    process_started: int
 
 
 @dataclass

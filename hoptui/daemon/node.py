@@ -11,15 +11,15 @@ from typing import Literal, Protocol
 
 from msgspec import structs
 
-from hoptui.daemon.archive import KnownRun
 from hoptui.daemon.commands import Book
 from hoptui.daemon.registry import Registry, TrackedRun
 from hoptui.daemon.rings import Rings, one_row
+from hoptui.recording.known import KnownRun
 from hoptui.tuner.effect import WARM_UP, measure
 from hoptui.wire.columns import Columns
+from hoptui.wire.devices import Devices
 from hoptui.wire.messages import (
     CommandRecord,
-    Devices,
     Event,
     NodeState,
     Query,

@@ -79,6 +79,7 @@ class TrackedRun:
             headline=said.headline,
             can=said.can,
             gpus=said.gpus,
+            flops=said.flops,
             total=said.total,
         )
         return self.state != before
@@ -235,6 +236,7 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
         headline=hello.headline,
         can=hello.can,
         gpus=hello.gpus,
+        flops=hello.flops,
         rank=hello.rank,
         world=hello.world,
         argv=hello.argv,

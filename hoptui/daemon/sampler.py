@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 
 from hoptui.wire import codec
-from hoptui.wire.messages import FromSampler, Watch
+from hoptui.wire.devices import FromSampler, Watch
 
 log = logging.getLogger("hoptui.daemon")
 

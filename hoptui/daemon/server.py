@@ -22,7 +22,7 @@ from hoptui.daemon.sampler import Sampler
 from hoptui.daemon.sockets import Doorway, Lock
 from hoptui.daemon.viewers import ViewerDesk
 from hoptui.daemon.zap import Gate
-from hoptui.wire import codec, messages
+from hoptui.wire import codec, devices, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.credentials import Peer, peer_of
 from hoptui.wire.version import VERSION
@@ -177,10 +177,10 @@ class Server:
     def _read_sampler(self) -> None:
         for message in self._sampler.read(time.monotonic()):
             match message:
-                case messages.Devices():
+                case devices.Devices():
                     self._node.devices = message
                     self._node.touch()
-                case messages.Sample(parts=parts):
+                case devices.Sample(parts=parts):
                     for part in parts:
                         self._node.rows(part)
 
@@ -248,7 +248,7 @@ class Server:
     def _tend(self, now: float) -> None:
         hz = WATCHED_HZ if self._viewer_desk.watched else UNWATCHED_HZ
         pids = {run.id: run.state.pid for run in self._node.registry.live()}
-        self._sampler.watch(messages.Watch(hz=hz, pids=pids))
+        self._sampler.watch(devices.Watch(hz=hz, pids=pids))
         self._sampler.tend(now)
         pipe = self._sampler.fd
         if pipe != self._polled_pipe:

@@ -17,7 +17,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoptui.sdk import fork
+from hoptui.sdk import environment, fork
 from hoptui.sdk.values import Entry, plain_name
 from hoptui.wire import codec, messages, presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
@@ -235,6 +235,9 @@ class LinkThread:
                 headline=declared.headline,
                 can=declared.can,
                 gpus=declared.gpus,
+                visible=environment.visible_devices(os.environ),
+                slurm_gpus=environment.slurm_gpus(os.environ),
+                flops=declared.flops,
                 rank=run.rank,
                 world=run.world,
                 argv=_command_line(),
@@ -249,6 +252,7 @@ class LinkThread:
             headline=plain_name(run.headline),
             can=run.can(),
             gpus=run.gpu_uuids,
+            flops=run.flops_declared,
             total=run.total,
         )
 

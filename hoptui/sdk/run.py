@@ -11,22 +11,22 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec import structs
 
+from hoptui.sdk import environment
+from hoptui.sdk.declarations import Declarations
 from hoptui.sdk.desk import Desk, who
-from hoptui.sdk.knobs import Knob, KnobHandle, SetterError, annotated, field_reader, field_setter
+from hoptui.sdk.knobs import SetterError
 from hoptui.sdk.phases import Phase, Phases
 from hoptui.sdk.values import Entry, Settler, travelling
-from hoptui.wire.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale, check_value
+from hoptui.wire.knobs import check_value
 from hoptui.wire.messages import Command, Note, Outcome
 
 log = logging.getLogger("hoptui")
-T = TypeVar("T", bool, int, float, str)
-V = TypeVar("V", bound=KnobValue)
 
 ROWS_KEPT = 4096
 COUNTS = ("env_steps", "tokens", "samples")
@@ -43,12 +43,13 @@ def connect(name: str, *, total: int | None = None, resume: Mapping[str, Any] | 
     return Run(name, total=total, resume=resume)
 
 
-class Run:
+class Run(Declarations):
     """One training job as seen from its own process."""
 
     def __init__(
         self, name: str, *, total: int | None = None, resume: Mapping[str, Any] | None = None
     ) -> None:
+        super().__init__()
         resume = resume or {}
         self.name = str(name)[:100] or "run"
         self.id = str(resume.get("run") or new_id())
@@ -56,11 +57,7 @@ class Run:
         self.nonce = secrets.token_hex(8)
         self.total = total
         self.started = time.monotonic_ns()
-        self.knob_handles: dict[str, KnobHandle[Any]] = {}
-        self.units: dict[str, str] = {}
-        self.headline = ""
-        self.gpu_uuids: tuple[str, ...] = ()
-        self.rank, self.world = _ranks()
+        self.rank, self.world = environment.ranks(os.environ)
         self.desk = Desk(self.knob_handles, self.can)
         self.desk.epoch = self.epoch
         if self.world > 1:
@@ -69,7 +66,6 @@ class Run:
         self.entries: deque[Entry] = deque(maxlen=ROWS_KEPT)
         self.notes: deque[Note] = deque(maxlen=256)
         self.appended = 0
-        self.declared = 0
         self.step = 0
         self.phases = Phases()
         self.settler = Settler()
@@ -80,93 +76,11 @@ class Run:
         self.alive = True
         self._stop_by = ""
         self._resume_now = threading.Event()
-        self._checkpoint: Callable[[], object] | None = None
         self._row: dict[str, float] | None = None
         self._last_t = 0
         self._iteration_start = 0.0
         self._closed = False
         self._link = _start_link(self)
-
-    # declarations ------------------------------------------------------------------------------------------------------
-
-    def knob(
-        self,
-        name: str,
-        default: T,
-        *,
-        min: int | float | None = None,
-        max: int | float | None = None,
-        choices: Sequence[T] = (),
-        scale: Scale = "linear",
-        effect: Effect = "learning",
-        cost: Cost = "free",
-        keeps: str = "",
-        unit: str = "",
-        description: str = "",
-        apply: Callable[[Any], object] | None = None,
-        read: Callable[[], Any] | None = None,
-    ) -> KnobHandle[T]:
-        """Declare a knob; the loop reads `handle.value`, which only changes at a boundary.
-
-        `apply(value)` puts a new value into effect and may raise: the command then fails and the old value is set
-        back. `read()` returns the value that is in effect; without it that is the value applied last. A declaration
-        that contradicts itself is logged and gives a handle that no one can change.
-        """
-        declaration = Knob(min, max, tuple(choices), scale, effect, cost, keeps, unit, description)
-        try:
-            spec = declaration.spec(name, default)
-        except KnobError as error:
-            log.warning("hoptui: %s; this knob will not be live", error)
-            return KnobHandle(KnobSpec(name=str(name), kind="str", default=""), default)
-        return self._declare(KnobHandle(spec, default, apply, read))
-
-    def knobs(
-        self,
-        config: object,
-        *,
-        apply: Mapping[str, Callable[[Any], object]] | None = None,
-        read: Mapping[str, Callable[[], Any]] | None = None,
-    ) -> dict[str, KnobHandle[Any]]:
-        """Declare every field of a dataclass instance that is `Annotated[..., hoptui.Knob(...)]`.
-
-        Applying a value sets the field and then calls `apply[name](value)`; without `read[name]` the field is read.
-        """
-        handles = {}
-        for name, declaration, kind in annotated(config):
-            try:
-                spec = declaration.spec(name, getattr(config, name), kind)
-            except KnobError as error:
-                log.warning("hoptui: %s; this knob will not be live", error)
-                continue
-            after = (apply or {}).get(name)
-            reader = (read or {}).get(name)
-            handle = KnobHandle(
-                spec, spec.default, field_setter(config, name, after), reader or field_reader(config, name)
-            )
-            handles[name] = self._declare(handle)
-        return handles
-
-    def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
-        """Say a metric's unit, and whether it is the one that stands for throughput."""
-        self.units[name] = unit
-        if headline:
-            self.headline = name
-        self.declared += 1
-
-    def gpus(self, uuids: Sequence[str]) -> None:
-        """The GPUs that this process uses, as NVML writes their UUIDs (`GPU-…`)."""
-        self.gpu_uuids = tuple(map(str, uuids))
-        self.declared += 1
-
-    def on_checkpoint(self, save: Callable[[], object]) -> None:
-        """`save()` is called at a boundary when somebody asks for a checkpoint; it may return the path it wrote."""
-        self._checkpoint = save
-        self.declared += 1
-
-    def can(self) -> tuple[str, ...]:
-        """The commands that this run carries out."""
-        always = ("set", "pause", "resume", "stop")
-        return (*always, "checkpoint") if self._checkpoint else always
 
     # the loop ----------------------------------------------------------------------------------------------------------
 
@@ -306,15 +220,6 @@ class Run:
 
     # inside ------------------------------------------------------------------------------------------------------------
 
-    def _declare(self, handle: KnobHandle[V]) -> KnobHandle[V]:
-        try:
-            handle.refresh()
-        except Exception as error:
-            log.warning("hoptui: reading %s back raised %s; its declared value is shown", handle.name, error)
-        self.knob_handles[handle.name] = handle
-        self.declared += 1
-        return handle
-
     def _pass(self, step: int | None) -> None:
         self._end_iteration()
         if step is not None:
@@ -428,7 +333,7 @@ class Run:
         return structs.replace(done, **fields)
 
     def _save(self, done: Outcome) -> Outcome:
-        save = self._checkpoint
+        save = self.checkpoint_handler
         if save is None:
             return structs.replace(done, stage="failed", reason="the checkpoint handler is gone")
         try:
@@ -460,16 +365,8 @@ def new_id() -> str:
     return "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
 
 
-def _ranks() -> tuple[int, int]:
-    """(rank, world size) as torchrun and Slurm's launchers say them."""
-    try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 0, 1
-
-
 def _start_link(run: Run) -> Any:
-    if os.environ.get("HOPTUI", "").lower() in ("off", "0", "no", "false") or run.rank != 0:
+    if environment.switched_off(os.environ) or run.rank != 0:
         return None
     try:
         from hoptui.sdk import fork

@@ -39,11 +39,11 @@ def _serve(commands: int, out: int) -> int:
     from hoptui.telemetry.nvml import Gpus
     from hoptui.telemetry.processes import Processes
     from hoptui.telemetry.sampler import Sampler
-    from hoptui.wire import codec, messages
+    from hoptui.wire import codec, devices
 
     clock = time.monotonic_ns
 
-    def send(batch: Iterable[messages.Devices | messages.Sample]) -> None:
+    def send(batch: Iterable[devices.Devices | devices.Sample]) -> None:
         for message in batch:
             frame = memoryview(codec.framed(message))
             while frame:

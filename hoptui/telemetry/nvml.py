@@ -9,7 +9,7 @@ from typing import Any
 from hoptui.telemetry.gpu import DRIVER_GONE, LOST, SECOND_NS, FieldValues, Gpu
 from hoptui.telemetry.readings import ARCHITECTURES, FACTS, ROW, Field
 from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import GpuInfo
+from hoptui.wire.devices import GpuInfo
 
 RETRY_NS = 30 * SECOND_NS
 

@@ -9,7 +9,7 @@ from hoptui.telemetry.host import Host
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.processes import Processes
 from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import Devices, Sample, Watch
+from hoptui.wire.devices import Devices, Sample, Watch
 
 DEFAULT_HZ = 1.0
 MIN_HZ = 0.1

@@ -7,8 +7,9 @@ from typing import NamedTuple, Protocol
 from hoptui.viewer.client import Link
 from hoptui.viewer.protocol import Leased, LeaseOp
 from hoptui.viewer.store import Store
+from hoptui.wire.devices import GpuInfo
 from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.messages import FINAL, CommandRecord, GpuInfo, NodeState, RunState, Verb, Vital
+from hoptui.wire.messages import FINAL, CommandRecord, NodeState, RunState, Verb, Vital
 
 SECOND = 1_000_000_000
 UNDO = "undo of "  # how the reason of an undoing command begins; the undone one's id follows

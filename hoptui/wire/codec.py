@@ -7,7 +7,7 @@ from typing import Generic, TypeVar, get_args
 
 import msgspec
 
-from hoptui.wire import columns, messages
+from hoptui.wire import columns, devices, messages
 
 MAX_FRAMES = 4
 MAX_BYTES = 1 << 20
@@ -78,7 +78,7 @@ def _tags(union: object) -> list[str]:
 
 def _check(message: object) -> None:
     match message:
-        case messages.Rows(parts=parts) | messages.Sample(parts=parts) | messages.Delta(columns=parts):
+        case messages.Rows(parts=parts) | devices.Sample(parts=parts) | messages.Delta(columns=parts):
             for part in parts:
                 columns.check(part)
         case messages.Command() | messages.Fetch() | messages.Lease() | messages.Hold() | messages.Pulse():
@@ -105,8 +105,8 @@ from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun)
 to_run: Decoder[messages.ToRun] = Decoder(messages.ToRun)
 from_viewer: Decoder[messages.FromViewer] = Decoder(messages.FromViewer, MAX_VIEWER_BYTES)
 to_viewer: Decoder[messages.ToViewer] = Decoder(messages.ToViewer, 4 * MAX_BYTES)
-from_sampler: Decoder[messages.FromSampler] = Decoder(messages.FromSampler)
-to_sampler: Decoder[messages.ToSampler] = Decoder(messages.ToSampler)
+from_sampler: Decoder[devices.FromSampler] = Decoder(devices.FromSampler)
+to_sampler: Decoder[devices.ToSampler] = Decoder(devices.ToSampler)
 
 
 class Framer:

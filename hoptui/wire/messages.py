@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from hoptui.wire.columns import Columns
+from hoptui.wire.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
 from hoptui.wire.knobs import KnobState, KnobValue
 
 PROTOCOL = 1
@@ -61,6 +62,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class Flops(msgspec.Struct, frozen=True, kw_only=True):
+    """What training costs: floating-point operations for each unit of the rate `metric`, forward and backward.
+
+    `precision` names the peak that MFU is measured against: `fp64 fp32 tf32 bf16 fp16 fp8`.
+    """
+
+    per_unit: float
+    metric: str = ""
+    precision: str = "bf16"
+
+
 # run -> daemon ---------------------------------------------------------------------------------------------------------
 
 
@@ -68,7 +80,9 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     """First message of a run, and again after each new connection.
 
     `epoch` is the least this process can be; the daemon answers with the one it is. `nonce` is random per process.
-    `headline` names the metric that stands for throughput, `can` the commands the run has a handler for.
+    `headline` names the metric that stands for throughput, `can` the commands the run has a handler for. `gpus` are the
+    UUIDs of its GPUs as far as it says; otherwise `visible`, its `CUDA_VISIBLE_DEVICES` (None: not set), and
+    `slurm_gpus`, the indices that Slurm gave it, decide. `flops` says how many floating-point operations a unit of a metric costs.
     """
 
     protocol: int
@@ -87,6 +101,9 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     headline: str = ""
     can: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    visible: str | None = None
+    slurm_gpus: str = ""
+    flops: Flops | None = None
     rank: int = 0
     world: int = 1
     argv: str = ""
@@ -100,6 +117,7 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
     headline: str = ""
     can: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    flops: Flops | None = None
     total: int | None = None
 
 
@@ -234,7 +252,9 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
 
     `cursors` maps a source to the stamp of the newest row the viewer has; sources not named are not sent. `events` and
     `commands` are the newest sequence numbers it has of the run named by `run` (empty: of all runs), `state` the version
-    of the node's state. With `latest`, every known source answers with one row of its newest values instead.
+    of the node's state. With `latest`, every known source answers with one row of its newest values instead. `hz` is how
+    often this viewer would like GPUs to be sampled (0: it does not mind; at most 10). `processes` is the version it has
+    of the processes on GPUs, None: it does not want them.
     """
 
     id: int
@@ -246,6 +266,8 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
     max_rows: int = 2000
     wait_s: float = 1.0
     latest: bool = False
+    hz: float = 0.0
+    processes: int | None = None
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
@@ -326,7 +348,10 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A line on the time axis. `run` is empty for the node's own. `kind` is a stable word, `text` for people."""
+    """A line on the time axis. `run` is empty for the node's own. `kind` is a stable word, `text` for people.
+
+    `source` names the device it is about, if it is about one (`gpu/<uuid>`).
+    """
 
     seq: int
     t: int
@@ -335,13 +360,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     run: str = ""
     step: int | None = None
-    level: Literal["info", "warning", "alarm"] = "info"
+    level: Level = "info"
+    source: str = ""
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run besides its rows. `metrics` are the newest values, `last_t` the stamp of the newest row.
 
-    `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
+    `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for. `gpus` are the
+    UUIDs of its GPUs: as it says, or as its environment and its processes tell.
     """
 
     run: str
@@ -355,6 +382,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     headline: str = ""
     can: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    flops: Flops | None = None
     rank: int = 0
     world: int = 1
     argv: str = ""
@@ -381,24 +409,11 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     last_t: int = 0
 
 
-class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change about a GPU; `reason` says why it cannot be read now (empty: it can)."""
-
-    uuid: str
-    index: int
-    name: str
-    memory_total_bytes: int | None = None
-    power_limit_w: float | None = None
-    sm_clock_max_mhz: float | None = None
-    driver: str = ""
-    architecture: str = ""
-    reason: str = ""
-
-
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """The node and everything on it. `gpu_reason` says in one line why there are no GPU readings (empty: there are).
 
-    `history` says why history is not being kept (empty: it is); `wall_offset_ns` added to a stamp gives wall time.
+    `history` says why history is not being kept (empty: it is); `wall_offset_ns` added to a stamp gives wall time. `hz`
+    is how often GPUs are sampled now, `metrics` the address of the Prometheus endpoint, if there is one.
     """
 
     host: str
@@ -414,13 +429,16 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     sampler: str = ""
     history: str = ""
     viewers: int = 0
+    hz: float = 0.0
+    metrics: str = ""
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     """The answer to a Fetch. `more` means that rows were held back for size: ask again at once.
 
     `state` is the version of `node`, which is None when the viewer has it already. `now` is the stamp of the answer;
-    `behind_ms` how far the newest row sent lags behind the newest one known.
+    `behind_ms` how far the newest row sent lags behind the newest one known. `processes` are those on GPUs if the viewer
+    wants them and has not got this version of them.
     """
 
     id: int
@@ -433,6 +451,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     commands: tuple[CommandRecord, ...] = ()
     more: bool = False
     behind_ms: float = 0.0
+    processes: tuple[GpuProcess, ...] | None = None
+    processes_version: int = 0
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):
@@ -459,35 +479,8 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     id: int = 0
 
 
-# sampler <-> daemon (length-prefixed on a pipe) ------------------------------------------------------------------------
-
-
-class Devices(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.devices"):
-    """The GPUs there are, or the reason why none can be read; sent at start and whenever one of them changes."""
-
-    gpus: tuple[GpuInfo, ...] = ()
-    reason: str = ""
-    cpus: int = 0
-    memory_total_bytes: int = 0
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.rows"):
-    """One tick's readings."""
-
-    parts: tuple[Columns, ...]
-
-
-class Watch(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.watch"):
-    """How often to sample, and whose processes: run id -> pid."""
-
-    hz: float
-    pids: dict[str, int] = {}
-
-
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Command | Hold | Retire | Error
 FromViewer = ViewerHello | Command | Lease | Fetch | Query | ViewerBye | Shutdown
 ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Error
-FromSampler = Devices | Sample
-ToSampler = Watch
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

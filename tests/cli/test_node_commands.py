@@ -16,7 +16,8 @@ from hoptui.cli import doctor as doctor_module
 from hoptui.cli.doctor import file_system
 from hoptui.recording import Recording
 from hoptui.wire import presence
-from hoptui.wire.messages import GpuInfo, Measured, Origin, ViewerHello
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.messages import Measured, Origin, ViewerHello
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon, make_node, make_record, make_run
 

@@ -19,7 +19,7 @@ import pytest
 from hoptui.telemetry.nvml import NOT_ASKED
 from hoptui.wire import codec
 from hoptui.wire.columns import Columns
-from hoptui.wire.messages import Devices, Sample, Watch
+from hoptui.wire.devices import Devices, Sample, Watch
 
 DEADLINE_S = 20.0  # generous: the machine may be busy with other tests
 

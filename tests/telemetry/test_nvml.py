@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
-from hoptui.wire.messages import GpuInfo
+from hoptui.wire.devices import GpuInfo
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock, FakeNvml

@@ -15,7 +15,7 @@ from hoptui.telemetry.host import Host
 from hoptui.telemetry.nvml import NOT_ASKED, Gpus
 from hoptui.telemetry.processes import Processes
 from hoptui.telemetry.sampler import Sampler
-from hoptui.wire.messages import Devices, Sample, Watch
+from hoptui.wire.devices import Devices, Sample, Watch
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock, FakeNvml

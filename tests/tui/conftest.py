@@ -16,13 +16,13 @@ from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import pack
+from hoptui.wire.devices import GpuInfo
 from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.wire.messages import (
     Command,
     CommandRecord,
     Delta,
     Event,
-    GpuInfo,
     Measured,
     NodeState,
     Origin,

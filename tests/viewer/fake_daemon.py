@@ -15,6 +15,7 @@ from msgspec import structs
 from hoptui.wire import codec
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import Columns, pack
+from hoptui.wire.devices import GpuInfo
 from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.messages import (
     PROTOCOL,
@@ -26,7 +27,6 @@ from hoptui.wire.messages import (
     Event,
     Fetch,
     FromViewer,
-    GpuInfo,
     Lease,
     LeaseState,
     NodeState,

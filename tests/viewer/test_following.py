@@ -8,7 +8,8 @@ from msgspec import structs
 from hoptui.viewer.following import AT_ONCE, FINE_NS, RECENT_NS, RETURN_S, Following
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import pack
-from hoptui.wire.messages import Buckets, Delta, GpuInfo, Query, Vital
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.messages import Buckets, Delta, Query, Vital
 from tests.viewer.fake_daemon import SECOND, make_node, make_run
 
 NOW = 10_000 * SECOND

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.wire import codec, messages
+from hoptui.wire import codec, devices, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import pack
 from hoptui.wire.knobs import KnobSpec, KnobState
@@ -72,8 +72,17 @@ RECORD = messages.CommandRecord(
     measured=MEASURED,
     seq=11,
 )
+FLOPS = messages.Flops(per_unit=6e9, metric="tokens_per_s", precision="fp8")
 EVENT = messages.Event(
-    seq=12, t=18, wall=1.7e9, kind="checkpoint", text="written ✓", run="r1", step=1200, level="warning"
+    seq=12,
+    t=18,
+    wall=1.7e9,
+    kind="checkpoint",
+    text="written ✓",
+    run="r1",
+    step=1200,
+    level="warning",
+    source="gpu/GPU-1",
 )
 RUN = messages.RunState(
     run="r1",
@@ -87,6 +96,7 @@ RUN = messages.RunState(
     headline="tokens_per_s",
     can=("checkpoint", "pause"),
     gpus=("GPU-1",),
+    flops=FLOPS,
     rank=1,
     world=8,
     argv="train.py --fast",
@@ -96,7 +106,7 @@ RUN = messages.RunState(
     lease=LEASE,
     recording="/var/tmp/hoptui-1000/r1.hoptui",
 )
-GPU = messages.GpuInfo(
+GPU = devices.GpuInfo(
     uuid="GPU-1",
     index=1,
     name="H100",
@@ -106,6 +116,24 @@ GPU = messages.GpuInfo(
     driver="580.1",
     architecture="Hopper",
     reason="lost",
+    parent="GPU-0",
+    missing={"gpm": "no permission"},
+    memory_bandwidth_bytes_per_s=3.35e12,
+    peak_flops={"bf16": 989e12},
+    peak_clock_mhz=1829.0,
+    peaks_source="a datasheet",
+    pcie_generation=5,
+    pcie_width=16,
+    nvlinks=18,
+)
+PROCESS = devices.GpuProcess(
+    gpu="GPU-1",
+    pid=4120,
+    memory_used_bytes=1 << 30,
+    sm_percent=41.5,
+    user="ana",
+    command="python train.py",
+    run="r1",
 )
 NODE = messages.NodeState(
     host="node-7",
@@ -121,6 +149,8 @@ NODE = messages.NodeState(
     sampler="stalled",
     history="the disk is full",
     viewers=3,
+    hz=2.0,
+    metrics="127.0.0.1:9400",
 )
 VITAL = messages.Vital(
     state="busy",
@@ -155,11 +185,22 @@ EXAMPLES: list[messages.Message] = [
         headline="tokens_per_s",
         can=("checkpoint",),
         gpus=("GPU-1",),
+        visible="0,1",
+        slurm_gpus="4,5",
+        flops=FLOPS,
         rank=1,
         world=8,
         argv="train.py",
     ),
-    messages.Declare(knobs=(ACCUM,), units={"a": "b"}, headline="h", can=("stop",), gpus=("GPU-1",), total=9),
+    messages.Declare(
+        knobs=(ACCUM,),
+        units={"a": "b"},
+        headline="h",
+        can=("stop",),
+        gpus=("GPU-1",),
+        flops=FLOPS,
+        total=9,
+    ),
     messages.Rows(parts=(COLUMNS, pack("host", [(6, -1, {"cpu_percent": 3.5})]))),
     messages.Outcome(
         id="c1",
@@ -213,6 +254,8 @@ EXAMPLES: list[messages.Message] = [
         max_rows=10,
         wait_s=0.5,
         latest=True,
+        hz=10.0,
+        processes=4,
     ),
     messages.Query(id=6, source="host", run="r1", names=("cpu_percent",), t0=3, t1=9, points=64),
     messages.ViewerBye(id=7),
@@ -229,6 +272,8 @@ EXAMPLES: list[messages.Message] = [
         commands=(RECORD,),
         more=True,
         behind_ms=2.5,
+        processes=(PROCESS,),
+        processes_version=4,
     ),
     messages.Buckets(
         id=6,
@@ -242,9 +287,12 @@ EXAMPLES: list[messages.Message] = [
     ),
     LEASE,
     messages.Error(code="no_such_run", text="there is no run r2", id=6),
-    messages.Devices(gpus=(GPU,), reason="one is lost", cpus=64, memory_total_bytes=1 << 40),
-    messages.Sample(parts=(COLUMNS,)),
-    messages.Watch(hz=2.0, pids={"r1": 4120}),
+    devices.Devices(gpus=(GPU,), reason="one is lost"),
+    devices.HostInfo(cpus=64, memory_total_bytes=1 << 40),
+    devices.Sample(parts=(COLUMNS,)),
+    devices.Tenants(processes=(PROCESS,)),
+    devices.Happened(source="gpu/GPU-1", t=5, kind="xid", text="Xid 79: fell off the bus", level="alarm"),
+    devices.Watch(hz=2.0, pids={"r1": 4120}),
 ]
 
 Decode = Callable[[Sequence[bytes]], object]
@@ -253,8 +301,8 @@ DECODERS: list[tuple[object, Decode]] = [
     (messages.ToRun, codec.to_run),
     (messages.FromViewer, codec.from_viewer),
     (messages.ToViewer, codec.to_viewer),
-    (messages.FromSampler, codec.from_sampler),
-    (messages.ToSampler, codec.to_sampler),
+    (devices.FromSampler, codec.from_sampler),
+    (devices.ToSampler, codec.to_sampler),
 ]
 
 

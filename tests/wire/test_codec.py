@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.wire import codec, messages
+from hoptui.wire import codec, devices, messages
 from hoptui.wire.codec import MAX_BYTES, MAX_FRAMES, MAX_VIEWER_BYTES, Framer, WireError, encode, framed
 from hoptui.wire.columns import Columns, pack
 
@@ -210,7 +210,7 @@ def test_limits_act_before_anything_is_decoded(
 )
 def test_rows_that_do_not_fit_together_are_refused_everywhere(part: Columns) -> None:
     assert code_of(codec.from_run, encode(messages.Rows(parts=(part,)))) == "malformed"
-    assert code_of(codec.from_sampler, encode(messages.Sample(parts=(part,)))) == "malformed"
+    assert code_of(codec.from_sampler, encode(devices.Sample(parts=(part,)))) == "malformed"
     delta = messages.Delta(id=1, now=1, state=1, columns=(part,))
     assert code_of(codec.to_viewer, encode(delta)) == "malformed"
 
@@ -268,7 +268,7 @@ def understood_or_refused(frame: bytes, decoders: Decoders) -> int:
             continue
         count += 1
         assert type(found) in members(union)
-        if isinstance(found, messages.Rows | messages.Sample):
+        if isinstance(found, messages.Rows | devices.Sample):
             assert all(len(list(part.rows())) == len(part) for part in found.parts)
     return count
 
@@ -303,9 +303,9 @@ def test_random_bytes_are_understood_or_refused(frame: bytes) -> None:
 
 def test_a_stream_may_be_split_at_any_byte() -> None:
     sent: list[messages.Message] = [
-        messages.Watch(hz=1.0),
-        messages.Devices(reason="none"),
-        messages.Watch(hz=2.0, pids={"r": 1}),
+        devices.Watch(hz=1.0),
+        devices.Devices(reason="none"),
+        devices.Watch(hz=2.0, pids={"r": 1}),
     ]
     stream = b"".join(map(framed, sent))
     frames = [encode(message) for message in sent]

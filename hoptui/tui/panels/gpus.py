@@ -10,7 +10,7 @@ from hoptui.tui.panels.readings import Gauge, gauges, of, percent, ratio
 from hoptui.tui.view import OLD_S, View
 from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
-from hoptui.wire.messages import GpuInfo
+from hoptui.wire.devices import GpuInfo
 
 _ALARMS = {
     0x08: "hardware slowdown",

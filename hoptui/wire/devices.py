@@ -1,0 +1,111 @@
+"""The GPUs of a node and what the samplers tell of them: facts, tenants, events. Rows are `Columns`.
+
+Sampler messages travel length-prefixed on a pipe between the daemon and its children.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from hoptui.wire.columns import Columns
+
+Level = Literal["info", "warning", "alarm"]
+
+
+class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change about a GPU or a MIG instance; `reason` says why it cannot be read now (empty: it can).
+
+    `missing` says why this GPU has not got a group of readings at all or at present: `gpm`, `energy`, `ecc`, `xid`,
+    `process_utilization`, `nvlink` -> one sentence. `memory_bandwidth_bytes_per_s` and `peak_flops` (dense FLOP/s by
+    precision: `fp64 fp32 tf32 bf16 fp16 fp8 int8`) are the vendor's figures, named by `peaks_source` and held at
+    `peak_clock_mhz`; empty where the GPU is not in the table. `parent` is the UUID of the GPU that a MIG instance is a
+    part of.
+    """
+
+    uuid: str
+    index: int
+    name: str
+    memory_total_bytes: int | None = None
+    power_limit_w: float | None = None
+    sm_clock_max_mhz: float | None = None
+    driver: str = ""
+    architecture: str = ""
+    reason: str = ""
+    parent: str = ""
+    missing: dict[str, str] = {}
+    memory_bandwidth_bytes_per_s: float | None = None
+    peak_flops: dict[str, float] = {}
+    peak_clock_mhz: float | None = None
+    peaks_source: str = ""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    nvlinks: int | None = None
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on a GPU, as NVML tells of it; None and "" are unknown.
+
+    `pid` is as the driver sees it, which in a container need not be a pid of ours: `user` and `command` are then
+    unknown. `sm_percent` is its share of the SMs' time, `memory_used_bytes` what it holds. `run` is filled in by the
+    daemon: the id of the run it belongs to.
+    """
+
+    gpu: str
+    pid: int
+    memory_used_bytes: int | None = None
+    sm_percent: float | None = None
+    user: str = ""
+    command: str = ""
+    run: str = ""
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.devices"):
+    """The GPUs there are, or the reason why none can be read; sent at start and whenever one of them changes."""
+
+    gpus: tuple[GpuInfo, ...] = ()
+    reason: str = ""
+
+
+class HostInfo(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.host"):
+    """What does not change about the host."""
+
+    cpus: int = 0
+    memory_total_bytes: int = 0
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.rows"):
+    """One tick's readings."""
+
+    parts: tuple[Columns, ...]
+
+
+class Tenants(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.tenants"):
+    """All processes on all GPUs, whenever they or their readings have changed."""
+
+    processes: tuple[GpuProcess, ...] = ()
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.event"):
+    """Something that the hardware did: an Xid, a throttle reason, an ECC error.
+
+    `source` is the device's (`gpu/<uuid>`), `kind` a stable word, `text` for people.
+    """
+
+    source: str
+    t: int
+    kind: str
+    text: str
+    level: Level = "info"
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.watch"):
+    """How often to sample, and whose processes: run id -> pid."""
+
+    hz: float
+    pids: dict[str, int] = {}
+
+
+FromSampler = Devices | HostInfo | Sample | Tenants | Happened
+ToSampler = Watch
