@@ -29,6 +29,9 @@ from hoptui.wire.messages import Command, Note, Outcome
 log = logging.getLogger("hoptui")
 
 ROWS_KEPT = 4096
+MICROSECONDS = (
+    6  # decimals of a duration: further ones are noise, and noise is what a recording cannot compress
+)
 COUNTS = ("env_steps", "tokens", "samples")
 """Metrics that count the work of one iteration: each gives a rate, `<name>_per_s`."""
 
@@ -253,13 +256,14 @@ class Run(Declarations):
             return
         self._row = None
         seconds = time.monotonic() - self._iteration_start
-        row["iteration_s"] = seconds
+        row["iteration_s"] = round(seconds, MICROSECONDS)
         for path, spent in self.phases.take().items():
-            row[f"phase/{path}"] = spent
+            row[f"phase/{path}"] = round(spent, MICROSECONDS)
         if seconds > 0:
             for name in COUNTS:
                 if name in row:
-                    row[f"{name}_per_s"] = row[name] / seconds
+                    rate = row[name] / seconds
+                    row[f"{name}_per_s"] = round(rate, 3) if rate >= 1 else rate
         if self.alive:
             self._append(self._stamp(), row)
 

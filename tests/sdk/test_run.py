@@ -12,7 +12,7 @@ import pytest
 
 import hoptui
 from hoptui.sdk.run import Run
-from hoptui.wire.messages import Command, Origin, Outcome
+from hoptui.wire.messages import Command, Flops, Origin, Outcome
 
 PERSON = Origin(user="kim", pid=7)
 
@@ -342,3 +342,16 @@ def test_stop_from_the_script_itself(run: Run) -> None:
             run.stop("SIGTERM")
         done.append(i)
     assert done == [0, 1, 2]
+
+
+def test_flops_are_told_and_nonsense_is_not(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    before = run.declared
+    run.flops(6e9, metric="tokens_per_s", precision="fp8")
+    assert run.flops_declared == Flops(per_unit=6e9, metric="tokens_per_s", precision="fp8")
+    assert run.declared == before + 1
+    for nothing in (0, -1.0, math.nan, math.inf):
+        run.flops(nothing)
+        assert run.flops_declared is None
+    with caplog.at_level(logging.WARNING, "hoptui"):
+        run.flops("many")  # type: ignore[arg-type]
+    assert "'many' is no number of FLOPs" in caplog.text

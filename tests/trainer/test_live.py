@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+import hoptui
 from tests.conftest import TestNode, until
 from trainer.__main__ import main
 from trainer.common.checkpoint import read_checkpoint
+from trainer.ppo.config import PPOConfig
+from trainer.ppo.envs.registry import PHYSICS
+from trainer.ppo.live import declare_cost
+from trainer.ppo.state import TrainingState
 
 SMALL = ("--num-envs", "8", "--rollout-len", "16", "--minibatch-size", "64", "--epochs", "2")
 
@@ -79,3 +84,17 @@ def assert_same_numbers(first: Any, second: Any) -> None:
             assert_same_numbers(one, other)
     else:
         assert first == second
+
+
+def test_what_an_environment_step_costs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPTUI", "off")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    state = TrainingState(
+        PHYSICS["CartPole-v1"], PPOConfig(epochs=3, num_envs=2), 0, torch.device("cpu")
+    )
+    run = hoptui.connect("cost")
+    declare_cost(run, state)
+    weights = (4 * 64 + 64 * 64 + 64 * 2) + (4 * 64 + 64 * 64 + 64)  # actor and critic, biases left out
+    assert run.flops_declared is not None
+    assert run.flops_declared.per_unit == weights * (2 + 3 * 6)
+    assert (run.flops_declared.metric, run.flops_declared.precision) == ("env_steps_per_s", "tf32")

@@ -30,6 +30,7 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> None:
         config,
         apply={
             **dict.fromkeys(("num_envs", "rollout_len", "minibatch_size", "grad_accum"), fit),
+            "epochs": lambda _: declare_cost(run, state),
             "lr": lambda lr: set_lr(state.optimizer, lr),
         },
         read={
@@ -49,6 +50,21 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> None:
     run.metric("approx_kl", unit="nat")
     if uuid := gpu_uuid(state.device):
         run.gpus([uuid])
+        declare_cost(run, state)
+
+
+def declare_cost(run: hoptui.Run, state: TrainingState) -> None:
+    """Tell the run what an environment step costs: matrix products alone, 2 FLOPs a weight forwards, 4 backwards.
+
+    Actor and critic see each step once in the rollout and once in each epoch, there with gradients.
+    """
+    weights = sum(p.numel() for p in state.policy.parameters() if p.ndim == 2)
+    tf32 = torch.get_float32_matmul_precision() != "highest"
+    run.flops(
+        weights * (2 + 6 * state.config.epochs),
+        metric="env_steps_per_s",
+        precision="tf32" if tf32 else "fp32",
+    )
 
 
 def measured(metrics: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor | float]:

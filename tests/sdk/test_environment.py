@@ -1,0 +1,36 @@
+"""What the environment says of a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from hoptui.sdk.environment import ranks, slurm_gpus, switched_off, visible_devices
+
+
+@pytest.mark.parametrize("word", ["off", "OFF", "0", "no", "false"])
+def test_switched_off(word: str) -> None:
+    assert switched_off({"HOPTUI": word})
+
+
+@pytest.mark.parametrize("word", ["", "on", "1", "yes"])
+def test_on_otherwise(word: str) -> None:
+    assert not switched_off({"HOPTUI": word})
+    assert not switched_off({})
+
+
+def test_ranks() -> None:
+    assert ranks({"RANK": "3", "WORLD_SIZE": "8"}) == (3, 8)
+    assert ranks({}) == (0, 1)
+    assert ranks({"RANK": "three"}) == (0, 1)
+
+
+def test_visible_devices_are_passed_on_as_they_are() -> None:
+    assert visible_devices({}) is None
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}) == ""  # no GPU at all, which is not the same
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-1,2"}) == "GPU-1,2"
+
+
+def test_slurm_says_the_gpus_of_the_step_before_those_of_the_job() -> None:
+    assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3"}) == "0,1,2,3"
+    assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3", "SLURM_STEP_GPUS": "2"}) == "2"
+    assert slurm_gpus({"SLURM_STEP_GPUS": ""}) == ""
