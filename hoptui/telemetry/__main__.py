@@ -1,10 +1,11 @@
-"""`python -m hoptui.telemetry`: the sampler as the daemon's child, frames on stdout, Watch messages on stdin.
+"""`python -m hoptui.telemetry host|gpus`: a sampler as the daemon's child, frames on stdout, Watch messages on stdin.
 
 It ends when stdin does or nobody reads stdout (the daemon is gone), and on SIGTERM.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -12,6 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+    from hoptui.telemetry.sampler import GpuSampler, HostSampler
+    from hoptui.wire import devices
 
 GRACE_S = 0.5
 
@@ -23,35 +31,69 @@ def main() -> int:
     if os.isatty(1):
         _report("it sends binary rows to the daemon, which starts it by itself; try `hoptui` instead")
         return 2
+    options = _options()
     out = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not get between the frames
     threading.Thread(target=_end_after, args=(0,), daemon=True).start()
     try:
-        return _serve(0, out)
+        return _serve(_gpus(options) if options.what == "gpus" else _host(), 0, out)
     except BrokenPipeError:
         return 0
 
 
-def _serve(commands: int, out: int) -> int:
+def _options() -> argparse.Namespace:
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m hoptui.telemetry", description=__doc__)
+    parser.add_argument("what", choices=("host", "gpus"))
+    parser.add_argument(
+        "--mark",
+        type=int,
+        metavar="FD",
+        help="an open file of at least 8 bytes, to say there which GPU is being read",
+    )
+    parser.add_argument(
+        "--leave", type=int, action="append", default=[], metavar="INDEX", help="a GPU not to be touched"
+    )
+    return parser.parse_args()
+
+
+def _host() -> HostSampler:
+    from hoptui.telemetry.host import Host
+    from hoptui.telemetry.processes import Processes
+    from hoptui.telemetry.sampler import HostSampler
+
+    clock = time.monotonic_ns
+    return HostSampler(Host(_report), Processes(clock), clock)
+
+
+def _gpus(options: argparse.Namespace) -> GpuSampler:
     import pynvml
 
-    from hoptui.telemetry.host import Host
+    from hoptui.telemetry.mark import Mark, no_mark
     from hoptui.telemetry.nvml import Gpus
-    from hoptui.telemetry.processes import Processes
-    from hoptui.telemetry.sampler import Sampler
-    from hoptui.wire import codec, devices
+    from hoptui.telemetry.sampler import GpuSampler
+
+    clock = time.monotonic_ns
+    mark = no_mark if options.mark is None else Mark(options.mark)
+    return GpuSampler(Gpus(pynvml, clock, _report, mark, frozenset(options.leave)), clock)
+
+
+def _serve(sampler: HostSampler | GpuSampler, commands: int, out: int) -> int:
+    from hoptui.wire import codec
 
     clock = time.monotonic_ns
 
-    def send(batch: Iterable[devices.Devices | devices.Sample]) -> None:
+    def send(batch: Iterable[devices.FromSampler]) -> None:
+        """Write each message before the next is made: slow readings come after the rows of their tick."""
         for message in batch:
             frame = memoryview(codec.framed(message))
             while frame:
                 frame = frame[os.write(out, frame) :]
 
-    sampler = Sampler(Host(_report), Processes(clock), Gpus(pynvml, clock, _report), clock)
     framer = codec.Framer()
     send(sampler.start())
+    gc.freeze()  # what is there stays: looking through it again and again would make ticks late
     while True:
         readable, _, _ = select.select([commands], [], [], max(0, sampler.due - clock()) / 1e9)
         if readable:

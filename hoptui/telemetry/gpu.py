@@ -1,209 +1,218 @@
-"""One GPU: which of its readings are due, what they say, and what happens to a reading that fails."""
+"""One GPU, or one MIG instance of a GPU, that can be read: its rows, its facts and its processes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hoptui.telemetry.readings import EVERY_TICK, ONCE, Call, Field, Reading
+from hoptui.telemetry.codes import FATAL, SECOND_NS
+from hoptui.telemetry.energy import Energy
+from hoptui.telemetry.gpm import IN_MIG_MODE, Gpm, Query
+from hoptui.telemetry.mig import Instance
+from hoptui.telemetry.nvlink import NvLinks
+from hoptui.telemetry.peaks import Peaks, estimated_mfu, peaks_of
+from hoptui.telemetry.reader import Reader
+from hoptui.telemetry.readings import ARCHITECTURES, ENERGY, FACTS, HEALTH, INSTANCE_FACTS, MEMORY, ROW
+from hoptui.telemetry.tenants import People, Shares, running
+from hoptui.wire.devices import GpuInfo, GpuProcess
 
-SECOND_NS = 1_000_000_000
-UNSUPPORTED_NS = 300 * SECOND_NS
-BACKOFF_MAX_NS = 60 * SECOND_NS
-
-UNSUPPORTED = frozenset((2, 3, 13, 25, 26))
-"""NVML_ERROR_INVALID_ARGUMENT, _NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _ARGUMENT_VERSION_MISMATCH and _DEPRECATED: this
-GPU or its driver has no such reading. Invalid argument is how older drivers answer for a field they do not know."""
-LOST = {15: "lost: fell off the bus", 16: "lost: it needs a reset", 28: "lost: no longer there"}
-"""NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED and _GPU_NOT_FOUND: the whole GPU cannot be read."""
-DRIVER_GONE = frozenset((1, 9, 18))
-"""NVML_ERROR_UNINITIALIZED, _DRIVER_NOT_LOADED and _LIB_RM_VERSION_MISMATCH: no GPU can be read."""
-
-_FUNCTION_NOT_FOUND = 13
-_NOT_AVAILABLE = frozenset((0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF))  # NVML_VALUE_NOT_AVAILABLE, in both widths
-_MEMBERS = (
-    "dVal",
-    "uiVal",
-    "ulVal",
-    "ullVal",
-    "sllVal",
-    "siVal",
-    "usVal",
-)  # of nvmlValue_t, by nvmlValueType_t
-
-
-class FieldValues:
-    """The field values of all readings in one NVML call, through one array that is kept.
-
-    The array has one entry more than NVML is told of: on NVLink counters it has written past the end.
-
-    Args:
-        nvml: the module pynvml.
-        constants: names of the fields, NVML_FI_….
-    """
-
-    def __init__(self, nvml: Any, constants: Iterable[str]) -> None:
-        self._nvml = nvml
-        self._places = {constant: i for i, constant in enumerate(constants)}
-        self._array = (nvml.c_nvmlFieldValue_t * (len(self._places) + 1))()
-        for constant, i in self._places.items():
-            self._array[i].fieldId = getattr(nvml, constant)
-
-    def fetch(self, handle: Any) -> None:
-        """Read all fields of one GPU.
-
-        Raises:
-            NVMLError: the call failed as a whole.
-        """
-        function = getattr(self._nvml.nvmlLib, "nvmlDeviceGetFieldValues", None)
-        code = function(handle, len(self._places), self._array) if function else _FUNCTION_NOT_FOUND
-        if code:
-            raise self._nvml.NVMLError(code)
-
-    def __getitem__(self, constant: str) -> float:
-        """The value of one field as last fetched, in NVML's unit.
-
-        Raises:
-            NVMLError: this field failed.
-        """
-        entry = self._array[self._places[constant]]
-        if entry.nvmlReturn:
-            raise self._nvml.NVMLError(entry.nvmlReturn)
-        return getattr(entry.value, _MEMBERS[entry.valueType])  # type: ignore[no-any-return]
+TENANTS_NS = SECOND_NS
+SLOW_NS = 5 * SECOND_NS
+ENERGY_NS = 10 * SECOND_NS
+"""The power integrated between keeps within 0.2 % for longer than that, and the counter is dear."""
 
 
 @dataclass
-class _State:
-    """How a source of a reading has fared on this GPU."""
+class Job:
+    """A slow reading, made apart from the tick: `work` takes the time (monotonic ns), `due` is when it comes next."""
 
-    worked: bool = False
-    failures: int = 0
-    retry_at: int = 0
-    complaint: str = ""
+    every: int
+    work: Callable[[int], None]
+    due: int = 0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the GPUs of one sampler share: pynvml, clocks, where reports go, GPM's question, who runs what."""
+
+    nvml: Any
+    clock: Callable[[], int]
+    report: Callable[[str], None]
+    query: Query
+    people: People
+    wall: Callable[[], float] = time.time
 
 
 class Gpu:
-    """The readings of one GPU.
+    """Readings of a GPU, those of every tick and, as jobs, those that would make a tick late.
 
-    A reading that is not supported is absent, and tried again every five minutes; one that fails otherwise is unknown,
-    and tried again after 1, 2, 4 … 60 s. Errors of the whole GPU or of the driver are raised.
+    Errors of the whole GPU or of the driver are raised by everything that asks the driver: NVMLError with a value in
+    LOST or DRIVER_GONE.
 
     Args:
-        nvml: the module pynvml.
-        handle: NVML's handle of the GPU.
-        fields: shared by the GPUs, which are read one after the other.
-        label: what to call the GPU in a report.
-        report: takes one line about a reading that fails, once for each new reason.
+        shared: what it has in common with the other GPUs.
+        handle: NVML's handle, of an instance its own.
+        index: NVML's index of the GPU.
+        uuid: NVML's.
+        parent: for an instance, the GPU that it is a part of.
+        instance: for an instance, what it is.
     """
 
     def __init__(
-        self, nvml: Any, handle: Any, fields: FieldValues, label: str, report: Callable[[str], None]
+        self,
+        shared: Surroundings,
+        handle: Any,
+        index: int,
+        uuid: str,
+        parent: Gpu | None = None,
+        instance: Instance | None = None,
     ) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self._fields = fields
-        self._label = label
-        self._report = report
-        self._states: dict[Call | Field, _State] = {}
-        self._read_at: dict[Reading, int] = {}
-        self._answers: dict[object, Any] = {}
-        self.facts: dict[str, Any] = {}
-        self.reason = ""
+        nvml = shared.nvml
+        label = f"GPU {index}" if instance is None else f"GPU {index} {uuid}"
+        whole = instance is None
+        self._shared = shared
+        self.handle = handle
+        self.index = index
+        self.uuid = uuid
+        self._parent = parent
+        self._row = Reader(nvml, handle, ROW if whole else MEMORY, label, shared.report)
+        self._facts = Reader(nvml, handle, FACTS if whole else INSTANCE_FACTS, label, shared.report)
+        self._health = Reader(nvml, handle, HEALTH, label, shared.report)
+        self._counter = Reader(nvml, handle, ENERGY, label, shared.report)
+        if parent is None or instance is None:
+            self._gpm = Gpm(nvml, handle, shared.query)
+        else:
+            self._gpm = Gpm(nvml, parent.handle, shared.query, instance.gpu_instance)
+        self._energy = Energy()
+        self._nvlinks = NvLinks(nvml, handle)
+        self._shares = Shares(nvml, handle)
+        self._shares_now: dict[int, float] = {}
+        self._why_no_shares = "" if whole else "NVML tells it of whole GPUs only"
+        self._known: dict[str, Any] = {}
+        self._peaks: Peaks | None = None
+        self._results: dict[str, float] = {}
+        self.in_mig_mode = False
+        self.processes: list[GpuProcess] = []
+        self._count = Job(ENERGY_NS, self._count_energy)
+        self.jobs = [Job(TENANTS_NS, self._look_at_processes)]
+        if whole:
+            self.jobs += [
+                self._count,
+                Job(SLOW_NS, self.learn),
+                Job(SLOW_NS, self._look_at_health),
+                Job(SLOW_NS, self._look_at_shares),
+            ]
 
-    def read_facts(self, table: Iterable[Reading], t: int) -> None:
-        """Bring `facts` up to date at `t` (monotonic ns). Raises NVMLError as `read` does."""
-        due = [reading for reading in table if self._due(reading, t)]
-        found, _ = self._read(due, t)
-        for reading in due:
-            self.facts[reading.name] = found.get(reading.name)
+    def read(self, t: int, late: bool) -> dict[str, float]:
+        """One row at `t` (monotonic ns), with what the jobs have found since the row before.
 
-    def read(self, table: Iterable[Reading], t: int) -> dict[str, float]:
-        """The readings of the table that are due at `t` (monotonic ns) and known. `reason` says why there are none.
-
-        Raises:
-            NVMLError: its value is in LOST or DRIVER_GONE.
+        Args:
+            late: the row before is too long ago to say anything about the time between.
         """
-        found, error = self._read([reading for reading in table if self._due(reading, t)], t)
-        if found:
-            self.reason = ""
-        elif error is not None:
-            self.reason = f"no reading succeeds (NVML: {error})"
-        return found
+        row = self._row.read(t)
+        if not self.in_mig_mode:
+            row |= self._gpm.read(t, late)
+        energy = self._energy.add(t, row.get("power_average_w", row.get("power_w")), late)
+        if energy is None:
+            self._count.due = 0
+        else:
+            row["energy_j"] = energy
+        if self._peaks and self._peaks.clock_mhz and "tensor_active" in row and "sm_clock_mhz" in row:
+            row["mfu_estimated"] = estimated_mfu(
+                row["tensor_active"], row["sm_clock_mhz"], self._peaks.clock_mhz
+            )
+        row |= self._results
+        self._results = {}
+        return row
 
-    def _due(self, reading: Reading, t: int) -> bool:
-        before = self._read_at.get(reading)
-        if before is None or reading.every_s == EVERY_TICK:
-            return True
-        if reading.every_s == ONCE:
-            return self.facts.get(reading.name) is None
-        every = int(reading.every_s * SECOND_NS)
-        return t // every > before // every
+    def learn(self, t: int) -> None:
+        """Bring the facts up to date."""
+        self._known.update(self._facts.ask(t))
+        self._peaks = None if self._parent else peaks_of(self._known.get("name") or "")
+        self._gpm.architecture = ARCHITECTURES.get(self._known.get("architecture") or 0, "")
 
-    def _read(self, due: Iterable[Reading], t: int) -> tuple[dict[str, Any], Exception | None]:
-        """What is found, and the last error met on the way."""
-        self._answers.clear()
-        found: dict[str, Any] = {}
-        error: Exception | None = None
-        for reading in due:
-            self._read_at[reading] = t
-            for source in reading.sources:
-                state = self._states.setdefault(source, _State())
-                if t >= state.retry_at:
-                    try:
-                        value = self._ask(source)
-                    except self._nvml.NVMLError as failure:
-                        if failure.value in DRIVER_GONE or failure.value in LOST:
-                            raise
-                        self._failed(reading, state, failure, t)
-                        error = failure
-                    else:
-                        state.worked, state.failures = True, 0
-                        if _known(value):
-                            found[reading.name] = value if isinstance(value, str) else value * reading.scale
-                if state.worked:  # a stand-in measures something else: it must not fill a gap
-                    break
-        return found, error
+    def info(self, bell: str = "") -> GpuInfo:
+        """What to tell of the GPU, its driver left out; `bell` says why its Xids are not heard."""
+        known = self._known
+        peaks = self._peaks
+        return GpuInfo(
+            uuid=self.uuid,
+            index=self.index,
+            name=known.get("name") or f"GPU {self.index}",
+            memory_total_bytes=known.get("memory_total_bytes"),
+            power_limit_w=known.get("power_limit_w"),
+            sm_clock_max_mhz=known.get("sm_clock_max_mhz"),
+            architecture=ARCHITECTURES.get(known.get("architecture") or 0, ""),
+            reason=self._row.reason,
+            parent=self._parent.uuid if self._parent else "",
+            missing=self._missing(bell),
+            memory_bandwidth_bytes_per_s=peaks.bandwidth_bytes_per_s if peaks else None,
+            peak_flops=dict(peaks.flops) if peaks else {},
+            peak_clock_mhz=peaks.clock_mhz if peaks else None,
+            peaks_source=peaks.source if peaks else "",
+            pcie_generation=known.get("pcie_generation"),
+            pcie_width=known.get("pcie_width"),
+            nvlinks=known.get("nvlinks"),
+        )
 
-    def _failed(self, reading: Reading, state: _State, failure: Any, t: int) -> None:
-        if failure.value in UNSUPPORTED:
-            state.retry_at = t + UNSUPPORTED_NS
+    @property
+    def troubles(self) -> tuple[str, str]:
+        """What a tick may change in `info`: jobs change the rest."""
+        return self._row.reason, self._gpm.reason
+
+    @property
+    def clock_max_mhz(self) -> float | None:
+        """The greatest SM clock, None while unknown."""
+        return self._known.get("sm_clock_max_mhz")
+
+    def close(self) -> None:
+        """Give back what NVML has lent."""
+        self._gpm.close()
+
+    def _missing(self, bell: str) -> dict[str, str]:
+        reasons = {
+            "gpm": IN_MIG_MODE if self.in_mig_mode else self._gpm.reason,
+            "energy": self._counter.why_not("energy_j"),
+            "ecc": self._health.why_not("ecc_corrected"),
+            "xid": bell,
+            "process_utilization": self._why_no_shares,
+            "nvlink": self._facts.why_not("nvlinks") or self._nvlinks.why,
+        }
+        return {group: why for group, why in reasons.items() if why}
+
+    def _count_energy(self, t: int) -> None:
+        joules = self._counter.read(t).get("energy_j")
+        self._energy.count(self._shared.clock(), joules)
+
+    def _look_at_health(self, t: int) -> None:
+        self._results |= self._health.read(t)
+        links = self._known.get("nvlinks")
+        errors = self._nvlinks.errors(links) if links else None
+        if errors is not None:
+            self._results["nvlink_errors"] = errors
+
+    def _look_at_processes(self, t: int) -> None:
+        try:
+            self.processes = running(
+                self._shared.nvml, self.handle, self.uuid, self._shared.people, self._shares_now
+            )
+        except self._shared.nvml.NVMLError as error:
+            if error.value in FATAL:
+                raise
+            self.processes = []
             return
-        state.failures += 1
-        state.retry_at = t + min(BACKOFF_MAX_NS, SECOND_NS << min(state.failures - 1, 6))
-        if state.complaint != str(failure):
-            state.complaint = str(failure)
-            self._report(f"{self._label}: {reading.name} cannot be read (NVML: {failure})")
+        self._results["processes"] = len(self.processes)
 
-    def _ask(self, source: Call | Field) -> Any:
-        """The answer of one source; a call that several share is made once a tick, and so are its errors."""
-        match source:
-            case Field(constant):
-                self._once("fields", lambda: self._fields.fetch(self._handle))
-                return self._fields[constant]
-            case Call(function, arguments, value):
-                return value(self._once((function, arguments), lambda: self._call(function, arguments)))
-
-    def _once(self, key: object, call: Callable[[], Any]) -> Any:
-        if key not in self._answers:
-            try:
-                self._answers[key] = call()
-            except self._nvml.NVMLError as error:
-                self._answers[key] = error
-        answer = self._answers[key]
-        if isinstance(answer, self._nvml.NVMLError):
-            raise answer
-        return answer
-
-    def _call(self, name: str, arguments: Iterable[str]) -> Any:
-        function = getattr(self._nvml, name, None)
-        if function is None:  # a release of pynvml that has dropped a deprecated one
-            raise self._nvml.NVMLError(_FUNCTION_NOT_FOUND)
-        return function(self._handle, *(getattr(self._nvml, argument) for argument in arguments))
-
-
-def _known(value: Any) -> bool:
-    if isinstance(value, str):
-        return bool(value)
-    return not math.isnan(value) and value not in _NOT_AVAILABLE
+    def _look_at_shares(self, t: int) -> None:
+        self._shares_now = {}
+        if not self.processes or self.in_mig_mode:
+            return
+        try:
+            self._shares_now = self._shares.read(self._shared.wall())
+            self._why_no_shares = ""
+        except self._shared.nvml.NVMLError as error:
+            if error.value in FATAL:
+                raise
+            self._why_no_shares = f"NVML: {error}"

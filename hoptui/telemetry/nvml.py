@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
-from hoptui.telemetry.gpu import DRIVER_GONE, LOST, SECOND_NS, FieldValues, Gpu
-from hoptui.telemetry.readings import ARCHITECTURES, FACTS, ROW, Field
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import GpuInfo
+from hoptui.telemetry.bell import Bell, address
+from hoptui.telemetry.codes import DRIVER_GONE, SECOND_NS
+from hoptui.telemetry.gpm import Query
+from hoptui.telemetry.gpu import Job, Surroundings
+from hoptui.telemetry.mark import DRIVER, IDLE, SetMark, no_mark
+from hoptui.telemetry.slot import NOT_LISTED, RETRY_NS, Slot, lost
+from hoptui.telemetry.tenants import People
+from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuInfo, GpuProcess, Happened
 
-RETRY_NS = 30 * SECOND_NS
+LISTEN_NS = SECOND_NS
 
 _REASONS = {
     4: "no access to the NVIDIA driver: permission denied (are /dev/nvidia* open to this user?)",
@@ -28,53 +34,116 @@ NOT_ASKED = "the NVIDIA driver has not answered yet"
 class Gpus:
     """All GPUs of the node, those that cannot be read included.
 
-    A GPU that is lost keeps its place, with the reason, and the others go on; it is tried again every 30 s, and so is
-    a driver that is missing or not working.
+    A GPU that is lost keeps its place, with the reason, and the others go on; it is tried again every 30 s, and so is a
+    driver that is missing or not working. One that a driver started anew no longer lists keeps its place too.
 
     Args:
         nvml: the module pynvml, or what behaves like it.
         clock: monotonic ns.
         report: takes one line about a reading that fails, once for each new reason.
+        mark: is told whom the driver is about to be asked about.
+        leave: indices of GPUs that are not touched at all.
     """
 
-    def __init__(self, nvml: Any, clock: Callable[[], int], report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        nvml: Any,
+        clock: Callable[[], int],
+        report: Callable[[str], None],
+        mark: SetMark = no_mark,
+        leave: frozenset[int] = frozenset(),
+    ) -> None:
         self._nvml = nvml
         self._clock = clock
-        self._report = report
-        fields = [s.constant for reading in ROW for s in reading.sources if isinstance(s, Field)]
-        self._fields = FieldValues(nvml, dict.fromkeys(fields))
-        self._slots: list[_Slot] = []
+        self._mark = mark
+        self._leave = leave
+        self._people = People()
+        self._shared = Surroundings(nvml, clock, report, Query(nvml), self._people)
+        self._slots: list[Slot] = []
+        self._bell: Bell | None = None
+        self._listen = Job(LISTEN_NS, self._listen_to_driver)
+        self._happened: list[Happened] = []
         self._driver = ""
         self._retry_at = 0
+        self._aside_at = 0
+        self._troubles: list[tuple[str, str] | None] = []
         self.reason = NOT_ASKED
+        self.changes = 0
+        """Rises whenever `infos` or `processes` may have changed."""
 
     def infos(self) -> tuple[GpuInfo, ...]:
-        """The GPUs in NVML's order."""
-        return tuple(slot.info(self._driver, self.reason) for slot in self._slots)
+        """The GPUs in NVML's order, each before its instances."""
+        infos = (slot.infos(self._driver, self.reason) for slot in self._slots)
+        return tuple(info for of_slot in infos for info in of_slot)
 
-    def read(self) -> list[Columns]:
-        """One row for each GPU that can be read, of the readings that are due; finds the driver first if need be."""
-        if self.reason:
-            if self._clock() < self._retry_at:
-                return []
-            self._find()
-        parts = []
-        for slot in self._slots:
-            t = self._clock()
-            try:
-                row = self._read(slot, t)
-            except self._nvml.NVMLError as error:
-                if error.value in DRIVER_GONE:
-                    self._close(error)
+    def read(self, period: int = SECOND_NS) -> list[Columns]:
+        """One row for each GPU that can be read; finds the driver first if need be.
+
+        Args:
+            period: between two ticks, ns: what tells a late one.
+        """
+        try:
+            if self.reason:
+                if self._clock() < self._retry_at:
                     return []
-                slot.lose(_lost(error), t + RETRY_NS)
-                continue
-            if row:
-                parts.append(pack(f"gpu/{slot.uuid}", [(t, -1, row)]))
-        return parts
+                self._mark(DRIVER)
+                self._find()
+            parts = []
+            for slot in self._slots:
+                self._mark(slot.index)
+                parts += self._read(slot, period)
+                if self.reason:
+                    return []
+            troubles = [slot.gpu.troubles if slot.gpu else None for slot in self._slots]
+            if troubles != self._troubles:
+                self._troubles = troubles
+                self.changes += 1
+            return parts
+        finally:
+            self._mark(IDLE)
+
+    def aside(self, until: int) -> None:
+        """Make slow readings that are due, the one that has waited longest first, and begin none after `until`.
+
+        What they find is in the next rows, in `processes` and in `happened`.
+        """
+        try:
+            while not self.reason and self._aside_at <= (t := self._clock()) < until:
+                jobs = [(job, slot) for slot in self._slots for job in slot.jobs()]
+                job, slot = min([(self._listen, None), *jobs], key=lambda pair: pair[0].due)
+                if job.due > t:
+                    self._aside_at = min(job.due, t + LISTEN_NS // 4)
+                    return
+                self.changes += 1
+                self._mark(DRIVER if slot is None else slot.index)
+                job.due = t + job.every
+                try:
+                    job.work(t)
+                except self._nvml.NVMLError as error:
+                    self._failed(slot, error, t)
+        finally:
+            self._mark(IDLE)
+
+    def happened(self) -> list[Happened]:
+        """The events since this was last asked."""
+        found, self._happened = self._happened, []
+        for slot in self._slots:
+            found += slot.happened
+            slot.happened = []
+        return found
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """All processes on all GPUs as last seen."""
+        found = tuple(process for slot in self._slots for process in slot.processes())
+        self._people.keep({process.pid for process in found})
+        return found
 
     def _find(self) -> None:
         nvml = self._nvml
+        for slot in self._slots:
+            slot.reopen()
+        if self._bell is not None:
+            self._bell.close()
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()  # else a later nvmlInit would answer from the list of the first
         try:
@@ -87,70 +156,78 @@ class Gpus:
             self._driver = nvml.nvmlSystemGetDriverVersion()
         except nvml.NVMLError:
             self._driver = ""
-        self.reason = "" if count else NO_GPU
+        self._bell = Bell(nvml)
         self._retry_at = self._clock() + RETRY_NS
-        if len(self._slots) != count:
-            self._slots = [_Slot(index) for index in range(count)]
-        for slot in self._slots:
-            slot.reopen()
+        self.changes += 1
+        self._place([index for index in range(count) if index not in self._leave])
+        self.reason = "" if count else NO_GPU
+
+    def _place(self, indices: list[int]) -> None:
+        """Give each GPU that NVML lists the place that it had before, or a new one; the other places stay, empty."""
+        before = {slot.uuid: slot for slot in self._slots}
+        uuids = {}
+        for index in indices:
+            self._mark(index)
+            uuids[index] = self._uuid(index)
+        self._mark(DRIVER)
+        listed: list[Slot] = []
+        for index, uuid in sorted(uuids.items(), key=lambda pair: not pair[1]):
+            slot = before.get(uuid)
+            if not uuid:  # not to be had now: most likely the one that was at this index
+                slot = next((one for one in before.values() if one.index == index), None)
+            if slot is None:
+                slot = Slot(self._shared, index)
+            before.pop(slot.uuid, None)
+            slot.index = index
+            listed.append(slot)
+        for slot in before.values():
+            if slot.known:
+                slot.lose(NOT_LISTED, self._clock(), retry_at=math.inf)
+                listed.append(slot)
+        self._slots = sorted(listed, key=lambda slot: slot.index)
+
+    def _uuid(self, index: int) -> str:
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            return str(self._nvml.nvmlDeviceGetUUID(handle))
+        except self._nvml.NVMLError:
+            return ""
+
+    def _read(self, slot: Slot, period: int) -> list[Columns]:
+        t = self._clock()
+        try:
+            if slot.gpu is None:
+                if t < slot.retry_at or self._bell is None:
+                    return []
+                slot.open(self._bell, t)
+                t = self._clock()
+            return slot.read(t, period)
+        except self._nvml.NVMLError as error:
+            self._failed(slot, error, t)
+            return []
+
+    def _failed(self, slot: Slot | None, error: Any, t: int) -> None:
+        if error.value in DRIVER_GONE:
+            self._close(error)
+        elif slot is not None:
+            slot.lose(lost(error, error.value), t, t + RETRY_NS)
+            self.changes += 1
 
     def _close(self, error: Any) -> None:
+        self.changes += 1
         self.reason = _REASONS.get(error.value, f"no working NVIDIA driver (NVML: {error})")
-        self._retry_at = self._clock() + RETRY_NS
+        t = self._clock()
+        self._retry_at = t + RETRY_NS
+        for slot in self._slots:
+            if slot.gpu is not None:
+                slot.lose(self.reason, t, 0)
 
-    def _read(self, slot: _Slot, t: int) -> dict[str, float]:
-        if slot.gpu is None:
-            if t < slot.retry_at:
-                return {}
-            handle = self._nvml.nvmlDeviceGetHandleByIndex(slot.index)
-            slot.uuid = self._nvml.nvmlDeviceGetUUID(handle)
-            gpu = Gpu(self._nvml, handle, self._fields, f"GPU {slot.index}", self._report)
-        else:
-            gpu = slot.gpu
-        gpu.read_facts(FACTS, t)
-        row = gpu.read(ROW, t)
-        slot.keep(gpu)
-        return row
-
-
-class _Slot:
-    """The place of one GPU in NVML's list; `gpu` is None while it cannot be read, `reason` says why."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.uuid = f"unknown-{index}"
-        self.gpu: Gpu | None = None
-        self.retry_at = 0
-        self._reason = ""
-        self._facts: dict[str, Any] = {}
-
-    def keep(self, gpu: Gpu) -> None:
-        """The GPU has been read."""
-        self.gpu, self._facts, self._reason = gpu, gpu.facts, gpu.reason
-
-    def lose(self, reason: str, retry_at: int) -> None:
-        """The GPU cannot be read; what was learnt of it before stays."""
-        self.gpu, self._reason, self.retry_at = None, reason, retry_at
-
-    def reopen(self) -> None:
-        """NVML has been started anew: its old handles are of no use."""
-        self.gpu, self.retry_at = None, 0
-
-    def info(self, driver: str, driver_reason: str) -> GpuInfo:
-        """What to tell of the GPU."""
-        facts = self._facts
-        return GpuInfo(
-            uuid=self.uuid,
-            index=self.index,
-            name=facts.get("name") or f"GPU {self.index}",
-            memory_total_bytes=facts.get("memory_total_bytes"),
-            power_limit_w=facts.get("power_limit_w"),
-            sm_clock_max_mhz=facts.get("sm_clock_max_mhz"),
-            driver=driver,
-            architecture=ARCHITECTURES.get(facts.get("architecture", 0), ""),
-            reason=driver_reason or self._reason,
-        )
-
-
-def _lost(error: Any) -> str:
-    return f"{LOST.get(error.value, 'cannot be opened')} (NVML: {error})"
+    def _listen_to_driver(self, t: int) -> None:
+        if self._bell is None:
+            return
+        slots = {address(slot.gpu.handle): slot for slot in self._slots if slot.gpu is not None}
+        for at, xid in self._bell.rung(t):
+            slot = slots.get(at)
+            if slot is not None:
+                events = slot.alarms.double_bit(t) if xid is None else slot.alarms.xid(t, xid)
+                self._happened += events

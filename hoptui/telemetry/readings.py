@@ -1,7 +1,9 @@
-"""What is read of a GPU: two tables, one line a reading. A new reading is a new line.
+"""What is read of a GPU: tables, one line a reading. A new reading is a new line.
 
-Prices are medians on an H100 (driver 580): everything here costs 1–6 µs unless it says otherwise. Not here, because
-they stall the tick: the energy counter (3–9 ms) and the PCIe throughput getter (20 ms).
+Prices are of one H100 (driver 580) between ticks of 10 Hz, under load: four to forty times what a tight loop shows,
+because the driver's code has left the caches. A call that is not priced costs 2–6 µs, the first one of a tick 30 µs.
+Nowhere here: `nvmlDeviceGetPcieThroughput`, which sleeps for 20 ms, and the PCIe byte fields, which cost 0.3 ms and wrap
+every few hundred ms at full speed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """An NVML field value by its constant's name; all fields of a tick are read in one call."""
+    """An NVML field value by its constant's name; all fields of a table are read in one call."""
 
     constant: str
 
@@ -45,69 +47,97 @@ class Reading:
 
     `every_s` is its cadence: EVERY_TICK, a number of seconds, or ONCE (until it has been had). `sources` are tried in
     order: a later one stands in for an earlier one that has never worked on this GPU. `scale` turns NVML's unit into
-    `unit`.
+    `unit`, and `digits` after the point are kept: what is beyond them is noise.
     """
 
     name: str
     unit: str
-    every_s: float
     sources: tuple[Call | Field, ...]
+    every_s: float = EVERY_TICK
     scale: float = 1
+    digits: int = 0
 
 
 _UTILIZATION = "nvmlDeviceGetUtilizationRates"
 _MEMORY = ("nvmlDeviceGetMemoryInfo", ("nvmlMemory_v2",))  # v1 counts the driver's reserve as used
 _CLOCK = "nvmlDeviceGetClockInfo"
+_STEADY_S = 0.5
+"""For what moves slowly, to keep fast ticks cheap: memory alone costs 65–100 µs, as much as all others but GPM."""
 _MILLI = 1e-3
 
+MEMORY = (
+    Reading("memory_used_bytes", "B", (Call(*_MEMORY, value=attrgetter("used")),), _STEADY_S),
+    Reading("memory_total_bytes", "B", (Call(*_MEMORY, value=attrgetter("total")),), _STEADY_S),
+)
+"""All that a MIG instance answers besides GPM."""
+
 ROW = (
-    Reading("busy", "%", EVERY_TICK, (Call(_UTILIZATION, value=attrgetter("gpu")),)),
-    Reading("memory_busy", "%", EVERY_TICK, (Call(_UTILIZATION, value=attrgetter("memory")),)),
+    Reading("busy", "%", (Call(_UTILIZATION, value=attrgetter("gpu")),)),
+    Reading("memory_busy", "%", (Call(_UTILIZATION, value=attrgetter("memory")),)),
     Reading(
         "power_w",
         "W",
-        EVERY_TICK,
         # the getter is the average over a second and lags a change of load by as much
         (Field("NVML_FI_DEV_POWER_INSTANT"), Call("nvmlDeviceGetPowerUsage")),
-        _MILLI,
+        scale=_MILLI,
+        digits=2,
     ),
-    Reading("power_average_w", "W", EVERY_TICK, (Field("NVML_FI_DEV_POWER_AVERAGE"),), _MILLI),
-    Reading("memory_used_bytes", "B", EVERY_TICK, (Call(*_MEMORY, value=attrgetter("used")),)),
-    Reading("memory_total_bytes", "B", EVERY_TICK, (Call(*_MEMORY, value=attrgetter("total")),)),
+    Reading("power_average_w", "W", (Field("NVML_FI_DEV_POWER_AVERAGE"),), scale=_MILLI, digits=2),
+    *MEMORY,
     Reading(
         "temperature_c",
         "°C",
-        EVERY_TICK,
         (
             Call("nvmlDeviceGetTemperatureV", ("NVML_TEMPERATURE_GPU",)),
             Call("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",)),  # drivers before 570
         ),
+        _STEADY_S,
     ),
-    Reading("memory_temperature_c", "°C", EVERY_TICK, (Field("NVML_FI_DEV_MEMORY_TEMP"),)),
-    Reading("sm_clock_mhz", "MHz", EVERY_TICK, (Call(_CLOCK, ("NVML_CLOCK_SM",)),)),
-    Reading("memory_clock_mhz", "MHz", EVERY_TICK, (Call(_CLOCK, ("NVML_CLOCK_MEM",)),)),
+    Reading("memory_temperature_c", "°C", (Field("NVML_FI_DEV_MEMORY_TEMP"),)),
+    Reading("sm_clock_mhz", "MHz", (Call(_CLOCK, ("NVML_CLOCK_SM",)),)),
+    Reading("memory_clock_mhz", "MHz", (Call(_CLOCK, ("NVML_CLOCK_MEM",)),), _STEADY_S),
     Reading(
         "throttle",
         "bit mask",
-        EVERY_TICK,
         (
             Call("nvmlDeviceGetCurrentClocksEventReasons"),
             Call("nvmlDeviceGetCurrentClocksThrottleReasons"),  # drivers before 535
         ),
     ),
-    # 4.5 ms was reported elsewhere
-    Reading("processes", "processes", 1.0, (Call("nvmlDeviceGetComputeRunningProcesses_v3", value=len),)),
 )
 
-FACTS = (
-    Reading("name", "", ONCE, (Call("nvmlDeviceGetName"),)),
-    Reading("architecture", "", ONCE, (Call("nvmlDeviceGetArchitecture"),)),
-    Reading("memory_total_bytes", "B", ONCE, (Call(*_MEMORY, value=attrgetter("total")),)),
-    # 1.4 ms
-    Reading("sm_clock_max_mhz", "MHz", ONCE, (Call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",)),)),
-    # an administrator may change it under a run
-    Reading("power_limit_w", "W", 5.0, (Call("nvmlDeviceGetEnforcedPowerLimit"),), _MILLI),
+HEALTH = (
+    Reading("ecc_corrected", "errors", (Field("NVML_FI_DEV_ECC_SBE_VOL_TOTAL"),)),
+    Reading("ecc_uncorrected", "errors", (Field("NVML_FI_DEV_ECC_DBE_VOL_TOTAL"),)),
+    Reading(
+        "remapped_rows",
+        "rows",
+        (Call("nvmlDeviceGetRemappedRows", value=lambda answer: answer[0] + answer[1]),),
+    ),
+    Reading("pcie_replays", "replays", (Field("NVML_FI_DEV_PCIE_REPLAY_COUNTER"),)),  # 0.13–0.17 ms
 )
+"""Read every 5 s, apart from the tick."""
+
+ENERGY = (
+    # 2.8–9.3 ms, up to 18; the field of the same name costs as much
+    Reading("energy_j", "J", (Call("nvmlDeviceGetTotalEnergyConsumption"),), scale=_MILLI, digits=3),
+)
+"""Read every 10 s, apart from the tick."""
+
+FACTS = (
+    Reading("name", "", (Call("nvmlDeviceGetName"),), ONCE),
+    Reading("architecture", "", (Call("nvmlDeviceGetArchitecture"),), ONCE),
+    Reading("memory_total_bytes", "B", (Call(*_MEMORY, value=attrgetter("total")),), ONCE),
+    # 1.4–3.4 ms
+    Reading("sm_clock_max_mhz", "MHz", (Call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",)),), ONCE),
+    # of GPU and slot together; the present ones fall when the GPU idles
+    Reading("pcie_generation", "", (Call("nvmlDeviceGetMaxPcieLinkGeneration"),), ONCE),
+    Reading("pcie_width", "lanes", (Call("nvmlDeviceGetMaxPcieLinkWidth"),), ONCE),
+    Reading("nvlinks", "links", (Field("NVML_FI_DEV_NVLINK_LINK_COUNT"),), ONCE),
+    # an administrator may change it under a run
+    Reading("power_limit_w", "W", (Call("nvmlDeviceGetEnforcedPowerLimit"),), scale=_MILLI, digits=2),
+)
+INSTANCE_FACTS = FACTS[:3]
 
 ARCHITECTURES = {
     2: "Kepler",

@@ -9,15 +9,18 @@ from hoptui.telemetry.host import Host
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.processes import Processes
 from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import Devices, Sample, Watch
+from hoptui.wire.devices import Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
 
 DEFAULT_HZ = 1.0
 MIN_HZ = 0.1
 MAX_HZ = 10.0
+HOST_MAX_HZ = 2.0
+ASIDE = 8
+"""An eighth of the time between two ticks is for slow readings: the next tick is not late for them."""
 
 
-class Sampler:
-    """Turns readings into the sampler's messages, tick by tick.
+class Pace:
+    """When the next tick is due.
 
     Ticks lie on a grid of the monotonic clock, so that samplers of one rate agree on when they look. The next one is
     chosen after the current one is done and at least half a period after it began: a late tick is followed by a
@@ -25,65 +28,129 @@ class Sampler:
 
     Args:
         clock: monotonic ns.
+        max_hz: the fastest.
     """
 
-    def __init__(self, host: Host, processes: Processes, gpus: Gpus, clock: Callable[[], int]) -> None:
-        self._host = host
-        self._processes = processes
-        self._gpus = gpus
+    def __init__(self, clock: Callable[[], int], max_hz: float) -> None:
         self._clock = clock
-        self._period = _period(DEFAULT_HZ)
-        self._started = clock()
-        self._sent: Devices | None = None
-        self.due = self._started
-        """When to call `tick` next, monotonic ns."""
+        self._max_hz = max_hz
+        self.period = self._period(DEFAULT_HZ)
+        """Between two ticks, ns."""
+        self.started = self.due = clock()
 
-    def watch(self, message: Watch) -> None:
-        """Take over the rate and the processes asked for; a rate outside 0.1–10 Hz becomes the nearest in it."""
-        self._processes.watch(message.pids)
-        period = _period(message.hz)
-        if period != self._period:
-            self._period = period
+    def set(self, hz: float) -> None:
+        """Take over a rate; one outside 0.1 Hz to the fastest becomes the nearest in it."""
+        period = self._period(hz)
+        if period != self.period:
+            self.period = period
             self.due = self._next()
 
-    def start(self) -> Iterator[Devices | Sample]:
-        """The first messages: the host's before the driver is asked for anything, because it may never answer."""
-        self._started = self._clock()
-        yield from self._devices()
-        yield Sample(parts=(self._host_row(),))
-        gpus = self._gpus.read()
-        yield from self._devices()
-        if gpus:
-            yield Sample(parts=tuple(gpus))
+    def begin(self) -> int:
+        """A tick begins; its time."""
+        self.started = self._clock()
+        return self.started
+
+    def end(self) -> None:
+        """The tick is done."""
         self.due = self._next()
-
-    def tick(self) -> Iterator[Devices | Sample]:
-        """One tick's messages: Devices when a device has changed, then the Sample."""
-        self._started = self._clock()
-        parts = (self._host_row(), *self._processes.read(), *self._gpus.read())
-        yield from self._devices()
-        yield Sample(parts=parts)
-        self.due = self._next()
-
-    def _host_row(self) -> Columns:
-        return pack("host", [(self._started, -1, self._host.read(self._started))])
-
-    def _devices(self) -> Iterator[Devices]:
-        devices = Devices(
-            gpus=self._gpus.infos(),
-            reason=self._gpus.reason,
-            cpus=self._host.cpus,
-            memory_total_bytes=self._host.memory_total_bytes,
-        )
-        if devices != self._sent:
-            self._sent = devices
-            yield devices
 
     def _next(self) -> int:
-        earliest = max(self._clock(), self._started + self._period // 2)
-        return -(-earliest // self._period) * self._period
+        earliest = max(self._clock(), self.started + self.period // 2)
+        return -(-earliest // self.period) * self.period
+
+    def _period(self, hz: float) -> int:
+        hz = DEFAULT_HZ if math.isnan(hz) else min(max(hz, MIN_HZ), self._max_hz)
+        return round(1e9 / hz)
 
 
-def _period(hz: float) -> int:
-    hz = DEFAULT_HZ if math.isnan(hz) else min(max(hz, MIN_HZ), MAX_HZ)
-    return round(1e9 / hz)
+class HostSampler:
+    """The host and the runs' processes, at most twice a second.
+
+    Args:
+        clock: monotonic ns.
+    """
+
+    def __init__(self, host: Host, processes: Processes, clock: Callable[[], int]) -> None:
+        self._host = host
+        self._processes = processes
+        self._pace = Pace(clock, HOST_MAX_HZ)
+
+    @property
+    def due(self) -> int:
+        """When to call `tick` next, monotonic ns."""
+        return self._pace.due
+
+    def watch(self, message: Watch) -> None:
+        """Take over the rate and the processes asked for."""
+        self._processes.watch(message.pids)
+        self._pace.set(message.hz)
+
+    def start(self) -> Iterator[FromSampler]:
+        """The first messages."""
+        yield HostInfo(cpus=self._host.cpus, memory_total_bytes=self._host.memory_total_bytes)
+        yield from self.tick()
+
+    def tick(self) -> Iterator[FromSampler]:
+        """One tick's message."""
+        t = self._pace.begin()
+        yield Sample(parts=(self._host_row(t), *self._processes.read()))
+        self._pace.end()
+
+    def _host_row(self, t: int) -> Columns:
+        return pack("host", [(t, -1, self._host.read(t))])
+
+
+class GpuSampler:
+    """The GPUs, up to ten times a second: first the rows, then what happened, then what takes its time.
+
+    Args:
+        clock: monotonic ns.
+    """
+
+    def __init__(self, gpus: Gpus, clock: Callable[[], int]) -> None:
+        self._gpus = gpus
+        self._clock = clock
+        self._pace = Pace(clock, MAX_HZ)
+        self._told = -1
+        self._devices: Devices | None = None
+        self._tenants: tuple[GpuProcess, ...] = ()
+
+    @property
+    def due(self) -> int:
+        """When to call `tick` next, monotonic ns."""
+        return self._pace.due
+
+    def watch(self, message: Watch) -> None:
+        """Take over the rate asked for."""
+        self._pace.set(message.hz)
+
+    def start(self) -> Iterator[FromSampler]:
+        """The first messages: one before the driver is asked for anything, because it may never answer."""
+        yield from self._changes()
+        yield from self.tick()
+
+    def tick(self) -> Iterator[FromSampler]:
+        """One tick's messages: Devices when a device has changed, the Sample (empty where nothing can be read), and what
+        has happened; what the slow readings have found comes behind."""
+        begun = self._pace.begin()
+        parts = self._gpus.read(self._pace.period)
+        yield from self._changes()
+        yield Sample(parts=tuple(parts))
+        yield from self._gpus.happened()
+        self._gpus.aside(begun + self._pace.period // ASIDE)
+        yield from self._gpus.happened()
+        yield from self._changes()
+        self._pace.end()
+
+    def _changes(self) -> Iterator[FromSampler]:
+        if self._gpus.changes == self._told:
+            return
+        self._told = self._gpus.changes
+        devices = Devices(gpus=self._gpus.infos(), reason=self._gpus.reason)
+        if devices != self._devices:
+            self._devices = devices
+            yield devices
+        tenants = self._gpus.processes()
+        if tenants != self._tenants:
+            self._tenants = tenants
+            yield Tenants(processes=tenants)

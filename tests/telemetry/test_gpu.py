@@ -1,237 +1,223 @@
-"""One GPU's readings: values and units, cadences, and what becomes of a reading that fails."""
+"""A GPU as it is told: rows with what slow readings found, facts, reasons, MIG instances, events."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pynvml
 import pytest
 
-from hoptui.telemetry.gpu import DRIVER_GONE, LOST, UNSUPPORTED, FieldValues, Gpu
-from hoptui.telemetry.readings import FACTS, ROW, Call, Field, Reading
+from hoptui.telemetry.gpm import IN_MIG_MODE
+from hoptui.telemetry.nvml import Gpus
+from hoptui.telemetry.reader import NOT_SUPPORTED
+from hoptui.telemetry.slot import one_row
+from hoptui.wire.columns import pack
+from hoptui.wire.devices import GpuInfo
 
 if TYPE_CHECKING:
-    from tests.telemetry.conftest import FakeNvml
+    from tests.telemetry.conftest import FakeClock
+    from tests.telemetry.fake_nvml import FakeNvml
 
-SECOND = 1_000_000_000
-FIELDS = [source.constant for reading in ROW for source in reading.sources if isinstance(source, Field)]
+XID = pynvml.nvmlEventTypeXidCriticalError
+DOUBLE_BIT = pynvml.nvmlEventTypeDoubleBitEccError
 
 
 @pytest.fixture
-def gpu(nvml: FakeNvml, reports: list[str]) -> Gpu:
-    return Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(0), FieldValues(nvml, FIELDS), "GPU 0", reports.append)
+def gpus(nvml: FakeNvml, clock: FakeClock, reports: list[str]) -> Gpus:
+    nvml.gpus = ["GPU-0"]
+    return Gpus(nvml, clock, reports.append)
 
 
-def test_every_value_arrives_in_the_unit_of_its_name(gpu: Gpu) -> None:
-    row = gpu.read(ROW, 0)
-    assert row == {
-        "busy": 98,
-        "memory_busy": 51,
-        "power_w": pytest.approx(690.25),
-        "power_average_w": pytest.approx(655.0),
-        "memory_used_bytes": 10 << 30,  # the driver's reserve is not used memory
-        "memory_total_bytes": 80 << 30,
-        "temperature_c": 54,
-        "memory_temperature_c": 61,
-        "sm_clock_mhz": 1755,
-        "memory_clock_mhz": 2619,
-        "throttle": 0x4,
-        "processes": 2,
-    }
-    assert gpu.reason == ""
+def second(gpus: Gpus, clock: FakeClock) -> dict[str, dict[str, float]]:
+    """A tick and all the slow readings after it; the rows by source."""
+    clock.advance(1)
+    rows = {part.source: part.last() for part in gpus.read()}
+    gpus.aside(clock() + 1)
+    return rows
 
 
-def test_the_facts_are_read_once_and_the_power_limit_every_five_seconds(gpu: Gpu, nvml: FakeNvml) -> None:
-    gpu.read_facts(FACTS, 0)
-    assert gpu.facts == {
-        "name": "NVIDIA H100 80GB HBM3",
-        "architecture": pynvml.NVML_DEVICE_ARCH_HOPPER,
-        "memory_total_bytes": 80 << 30,
-        "sm_clock_max_mhz": 1980,
-        "power_limit_w": pytest.approx(700.0),
-    }
-    nvml.power_limit_mw = 500_000
-    gpu.read_facts(FACTS, 4 * SECOND)
-    assert gpu.facts["power_limit_w"] == pytest.approx(700.0)
-    gpu.read_facts(FACTS, 5 * SECOND)
-    assert gpu.facts["power_limit_w"] == pytest.approx(500.0)
-    assert nvml.calls["nvmlDeviceGetMaxClockInfo"] == 1  # 1.4 ms each
+def info(gpus: Gpus) -> GpuInfo:
+    return gpus.infos()[0]
 
 
-def test_a_fact_that_could_not_be_had_is_asked_for_again(gpu: Gpu, nvml: FakeNvml) -> None:
-    nvml.fail("nvmlDeviceGetMaxClockInfo", pynvml.NVML_ERROR_TIMEOUT, times=1)
-    gpu.read_facts(FACTS, 0)
-    assert gpu.facts["sm_clock_max_mhz"] is None
-    gpu.read_facts(FACTS, SECOND)
-    assert gpu.facts["sm_clock_max_mhz"] == 1980
-
-
-def test_readings_of_one_call_share_it(gpu: Gpu, nvml: FakeNvml) -> None:
-    gpu.read(ROW, 0)
-    assert nvml.calls["nvmlDeviceGetUtilizationRates"] == 1
-    assert nvml.calls["nvmlDeviceGetMemoryInfo"] == 1
-    assert nvml.calls["nvmlDeviceGetFieldValues"] == 1
-    assert nvml.calls["nvmlDeviceGetClockInfo"] == 2  # two clocks are two calls
-
-
-def test_processes_are_counted_once_a_second_whatever_the_rate(gpu: Gpu, nvml: FakeNvml) -> None:
-    rows = [gpu.read(ROW, tick * SECOND // 10) for tick in range(20)]
-    assert nvml.calls["nvmlDeviceGetComputeRunningProcesses_v3"] == 2
-    assert [i for i, row in enumerate(rows) if "processes" in row] == [0, 10]
-
-
-def test_power_falls_back_to_the_getter_where_the_field_does_not_exist(gpu: Gpu, nvml: FakeNvml) -> None:
-    nvml.fail("NVML_FI_DEV_POWER_INSTANT", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert gpu.read(ROW, 0)["power_w"] == pytest.approx(71.5)
-    assert gpu.read(ROW, SECOND)["power_w"] == pytest.approx(71.5)
-
-
-def test_power_does_not_change_its_meaning_when_the_field_fails_for_a_moment(
-    gpu: Gpu, nvml: FakeNvml, reports: list[str]
+def test_what_slow_readings_find_is_in_the_next_row_and_only_there(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
 ) -> None:
-    gpu.read(ROW, 0)
-    nvml.fail("NVML_FI_DEV_POWER_INSTANT", pynvml.NVML_ERROR_UNKNOWN, times=1)
-    row = gpu.read(ROW, SECOND)
-    assert "power_w" not in row
-    assert row["power_average_w"] == pytest.approx(655.0)  # its neighbour in the same call
-    assert gpu.read(ROW, 2 * SECOND)["power_w"] == pytest.approx(690.25)
-    assert nvml.calls["nvmlDeviceGetPowerUsage"] == 0
-    assert reports == ["GPU 0: power_w cannot be read (NVML: Unknown Error)"]
+    slow = {"ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays", "nvlink_errors"}
+    rows = [second(gpus, clock)["gpu/GPU-0"] for _ in range(12)]
+    assert [i for i, row in enumerate(rows) if slow <= row.keys()] == [1, 6, 11]
+    assert [i for i, row in enumerate(rows) if slow & row.keys()] == [1, 6, 11]
+    assert all("processes" in row for row in rows[1:])
+    row = rows[1]
+    assert (row["ecc_corrected"], row["remapped_rows"], row["pcie_replays"]) == (3, 3, 7)
+    assert row["nvlink_errors"] == sum(range(18))
+    assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 2
+    assert nvml.calls["nvmlEventSetWait_v2"] == 12
 
 
-def test_old_drivers_answer_through_the_old_functions(gpu: Gpu, nvml: FakeNvml) -> None:
-    for function in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"):
-        nvml.fail(function, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    row = gpu.read(ROW, 0)
-    assert (row["temperature_c"], row["throttle"]) == (54, 4)
+def test_one_row_is_what_pack_makes_of_it() -> None:
+    row = {"busy": 98, "power_w": 690.25}
+    assert one_row("gpu/GPU-0", 7, row) == pack("gpu/GPU-0", [(7, -1, row)])
+    assert one_row("gpu/GPU-0", 7, {}) == pack("gpu/GPU-0", [(7, -1, {})])
 
 
-def test_a_library_without_field_values_leaves_the_rest(gpu: Gpu, nvml: FakeNvml) -> None:
-    del nvml.nvmlLib.nvmlDeviceGetFieldValues
-    row = gpu.read(ROW, 0)
-    assert row["power_w"] == pytest.approx(71.5)
-    assert not {"power_average_w", "memory_temperature_c"} & row.keys()
+def test_energy_is_the_counter_and_the_power_since(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    assert "energy_j" not in second(gpus, clock)["gpu/GPU-0"]
+    assert second(gpus, clock)["gpu/GPU-0"]["energy_j"] == 2000 + 655
+    assert second(gpus, clock)["gpu/GPU-0"]["energy_j"] == 2000 + 2 * 655
 
 
-def test_a_function_that_pynvml_has_dropped_is_not_supported(nvml: FakeNvml, reports: list[str]) -> None:
-    gone = Reading("gone", "", 0.0, (Call("nvmlDeviceGetNothing"),))
-    gpu = Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(0), FieldValues(nvml, FIELDS), "GPU 0", reports.append)
-    assert gpu.read((gone, *ROW), 0).keys() == {reading.name for reading in ROW}
-    assert reports == []
+def test_mfu_is_estimated_where_the_peaks_are_known(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    second(gpus, clock)
+    row = second(gpus, clock)["gpu/GPU-0"]
+    assert row["mfu_estimated"] == pytest.approx(93.5 * 1755 / 1829 * 0.95, abs=0.01)
 
 
-def test_a_reading_that_is_not_supported_is_absent_and_rarely_asked_for(
-    gpu: Gpu, nvml: FakeNvml, reports: list[str]
+def test_an_unknown_gpu_has_no_peaks_and_no_estimate(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    nvml.name = "NVIDIA X1"
+    second(gpus, clock)
+    assert "mfu_estimated" not in second(gpus, clock)["gpu/GPU-0"]
+    assert info(gpus).peak_flops == {}
+    assert (info(gpus).peak_clock_mhz, info(gpus).peaks_source) == (None, "")
+
+
+def test_what_is_missing_has_its_reason_and_the_rest_is_there(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
 ) -> None:
+    nvml.architecture = pynvml.NVML_DEVICE_ARCH_AMPERE
+    for what in ("NVML_FI_DEV_ECC_SBE_VOL_TOTAL", "NVML_FI_DEV_NVLINK_LINK_COUNT"):
+        nvml.fail(what, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    nvml.fail("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    nvml.fail("nvmlDeviceGetProcessUtilization", pynvml.NVML_ERROR_NO_PERMISSION)
+    nvml.fail("nvmlDeviceRegisterEvents", pynvml.NVML_ERROR_NO_PERMISSION)
+    second(gpus, clock)
+    row = second(gpus, clock)["gpu/GPU-0"]
+    assert info(gpus).missing == {
+        "gpm": "needs Hopper or newer; this is Ampere",
+        "energy": NOT_SUPPORTED,
+        "ecc": NOT_SUPPORTED,
+        "xid": "NVML: Insufficient Permissions",
+        "process_utilization": "NVML: Insufficient Permissions",
+        "nvlink": NOT_SUPPORTED,
+    }
+    assert info(gpus).reason == ""
+    assert {"busy", "power_w", "temperature_c", "throttle"} <= row.keys()
+    nvml.heal()
+    for _ in range(330):
+        second(gpus, clock)
+    assert info(gpus).missing == {"gpm": "needs Hopper or newer; this is Ampere"}
+
+
+def test_a_late_tick_leaves_out_what_would_average_over_it(gpus: Gpus, clock: FakeClock) -> None:
+    second(gpus, clock)
+    second(gpus, clock)
+    clock.advance(10)
+    row = second(gpus, clock)["gpu/GPU-0"]
+    assert "busy" in row
+    assert not {"sm_active", "energy_j"} & row.keys()
+    assert {"sm_active", "energy_j"} <= second(gpus, clock)["gpu/GPU-0"].keys()
+
+
+def test_xids_and_double_bit_errors_are_told_of_the_gpu_they_happened_to(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    nvml.gpus = ["GPU-0", "GPU-1"]
+    second(gpus, clock)
+    nvml.throttle = 0
+    gpus.happened()
+    nvml.events = [(1, XID, 31), (0, DOUBLE_BIT, 0), (1, pynvml.nvmlEventTypeClock, 0)]
+    second(gpus, clock)
+    assert [(event.source, event.kind) for event in gpus.happened()] == [
+        ("gpu/GPU-1", "xid"),
+        ("gpu/GPU-0", "ecc"),
+    ]
+    assert gpus.happened() == []
+
+
+def test_a_flood_of_events_does_not_keep_the_sampler(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    second(gpus, clock)
+    nvml.events = [(0, XID, 13)] * 1000
+    second(gpus, clock)
+    assert len(nvml.events) == 1000 - 32
+    assert [event.kind for event in gpus.happened()] == ["xid"]
+
+
+def test_an_event_set_that_fails_is_made_anew(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    second(gpus, clock)
+    nvml.fail("nvmlEventSetWait_v2", pynvml.NVML_ERROR_UNKNOWN, times=1)
+    second(gpus, clock)
+    assert info(gpus).missing["xid"] == "NVML: Unknown Error"
+    for _ in range(61):
+        second(gpus, clock)
+    assert "xid" not in info(gpus).missing
+    nvml.events = [(0, XID, 79)]
+    gpus.happened()
+    second(gpus, clock)
+    assert [event.kind for event in gpus.happened()] == ["xid"]
+
+
+def test_a_gpu_lost_and_back_is_told(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    second(gpus, clock)
+    nvml.fail("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_GPU_IS_LOST)
+    for _ in range(11):
+        second(gpus, clock)
+    assert info(gpus).reason == "lost: fell off the bus (NVML: GPU is lost)"
+    assert gpus.processes() == ()
+    nvml.heal()
+    for _ in range(30):
+        second(gpus, clock)
+    assert [(e.kind, e.level) for e in gpus.happened() if e.kind == "gpu"] == [
+        ("gpu", "alarm"),
+        ("gpu", "info"),
+    ]
+    assert info(gpus).reason == ""
+
+
+def test_the_processes_of_a_gpu_with_their_memory_and_share(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    for _ in range(3):
+        second(gpus, clock)
+    shown = [(p.gpu, p.pid, p.memory_used_bytes, p.sm_percent) for p in gpus.processes()]
+    assert shown == [("GPU-0", 41, 2 << 30, 73), ("GPU-0", 42, None, None)]
+    nvml.shares = []  # NotFound: nothing has run, which is not zero percent of anything
+    for _ in range(8):
+        second(gpus, clock)
+    assert [p.sm_percent for p in gpus.processes()] == [None, None]
+    assert "process_utilization" not in info(gpus).missing
+
+
+def test_a_gpu_in_mig_mode_keeps_its_row_and_its_instances_have_theirs(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    nvml.mig = {0: {0: 7, 3: 9}}
     nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    for t in range(300):
-        row = gpu.read(ROW, t * SECOND)
-        assert not {"busy", "memory_busy"} & row.keys()
-        assert row["temperature_c"] == 54
-    assert nvml.calls["nvmlDeviceGetUtilizationRates"] == 1
-    nvml.heal()
-    assert gpu.read(ROW, 300 * SECOND)["busy"] == 98
-    assert reports == []  # many GPUs lack a reading: no problem to speak of
+    for _ in range(2):
+        rows = second(gpus, clock)
+    whole, first, other = gpus.infos()
+    assert list(rows) == ["gpu/GPU-0", "gpu/MIG-GPU-0-0", "gpu/MIG-GPU-0-3"]
+    assert {"power_w", "temperature_c", "sm_clock_mhz", "energy_j"} <= rows["gpu/GPU-0"].keys()
+    assert not {"busy", "sm_active", "mfu_estimated"} & rows["gpu/GPU-0"].keys()
+    assert (whole.parent, whole.missing["gpm"]) == ("", IN_MIG_MODE)
+    instance = rows["gpu/MIG-GPU-0-3"]
+    assert instance["memory_used_bytes"] == 1 << 30
+    assert instance["sm_active"] == 96.35
+    assert instance["processes"] == 2
+    assert (other.parent, other.index, other.name) == ("GPU-0", 0, "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+    assert other.memory_total_bytes == 10 << 30
+    assert other.peak_flops == {}
+    assert first.uuid == "MIG-GPU-0-0"
+    assert [p.gpu for p in gpus.processes()] == ["MIG-GPU-0-0"] * 2 + ["MIG-GPU-0-3"] * 2
 
 
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_TIMEOUT, 999])
-def test_a_reading_that_fails_is_unknown_and_retried_with_back_off(
-    gpu: Gpu, nvml: FakeNvml, reports: list[str], code: int
-) -> None:
-    nvml.fail("nvmlDeviceGetClockInfo", code)
-    tried: list[int] = []
-    for t in range(200):
-        before = nvml.calls["nvmlDeviceGetClockInfo"]
-        row = gpu.read(ROW, t * SECOND)
-        assert not {"sm_clock_mhz", "memory_clock_mhz"} & row.keys()
-        assert row["busy"] == 98
-        if nvml.calls["nvmlDeviceGetClockInfo"] > before:
-            tried.append(t)
-    assert tried == [0, 1, 3, 7, 15, 31, 63, 123, 183]
-    assert len(reports) == 2  # one line for each of the two clocks, not one for each try
-    nvml.heal()
-    assert gpu.read(ROW, 243 * SECOND)["sm_clock_mhz"] == 1755
-    nvml.fail("nvmlDeviceGetClockInfo", code, times=2)  # once for each of the two clocks
-    assert "sm_clock_mhz" not in gpu.read(ROW, 244 * SECOND)
-    assert gpu.read(ROW, 245 * SECOND)["sm_clock_mhz"] == 1755  # a new failure starts at a second again
-
-
-def test_a_gpu_of_which_nothing_can_be_read_says_so_until_something_can(gpu: Gpu, nvml: FakeNvml) -> None:
-    gpu.read_facts(FACTS, 0)
-    nvml.fail("nvmlDeviceGetFieldValues", pynvml.NVML_ERROR_TIMEOUT)
-    for name in dir(nvml):
-        if name.startswith("nvmlDeviceGet") and name != "nvmlDeviceGetEnforcedPowerLimit":
-            nvml.fail(name, pynvml.NVML_ERROR_TIMEOUT)
-    assert gpu.read(ROW, SECOND) == {}
-    assert gpu.reason == "no reading succeeds (NVML: Timeout)"
-    gpu.read_facts(FACTS, 5 * SECOND)  # the power limit still answers; that is no reading of the row
-    assert gpu.reason == "no reading succeeds (NVML: Timeout)"
-    nvml.heal()
-    assert gpu.read(ROW, 60 * SECOND)["busy"] == 98
-    assert gpu.reason == ""
-
-
-@pytest.mark.parametrize("code", sorted(LOST.keys() | DRIVER_GONE))
-def test_errors_of_the_whole_gpu_are_raised(gpu: Gpu, nvml: FakeNvml, code: int) -> None:
-    nvml.fail("NVML_FI_DEV_POWER_INSTANT", code)
-    with pytest.raises(pynvml.NVMLError) as caught:
-        gpu.read(ROW, 0)
-    assert caught.value.value == code
-
-
-@pytest.mark.parametrize(
-    ("member", "value", "expected"),
-    [
-        ("dVal", 690_250.0, 690.25),
-        ("ullVal", 690_250, 690.25),
-        ("siVal", 690_250, 690.25),
-        ("dVal", math.nan, None),
-        ("uiVal", 0xFFFF_FFFF, None),
-        ("ullVal", 0xFFFF_FFFF_FFFF_FFFF, None),
-        ("uiVal", 0, 0.0),
-    ],
-)
-def test_a_field_is_read_by_its_type_and_not_available_is_unknown(
-    gpu: Gpu, nvml: FakeNvml, member: str, value: Any, expected: float | None
-) -> None:
-    nvml.fields["NVML_FI_DEV_POWER_INSTANT"] = (member, value)
-    assert gpu.read(ROW, 0).get("power_w") == (None if expected is None else pytest.approx(expected))
-
-
-def test_the_tables_name_what_pynvml_has() -> None:
-    for reading in (*ROW, *FACTS):
-        for source in reading.sources:
-            match source:
-                case Field(constant):
-                    assert isinstance(getattr(pynvml, constant), int)
-                case Call(function, arguments):
-                    assert callable(getattr(pynvml, function))
-                    assert all(isinstance(getattr(pynvml, argument), int) for argument in arguments)
-
-
-def test_the_error_codes_are_those_of_nvml() -> None:
-    by_name = {
-        name: getattr(pynvml, f"NVML_ERROR_{name}")
-        for name in ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
-    }
-    assert sorted(by_name.values()) == sorted(LOST)
-    assert {
-        pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    } == DRIVER_GONE
-    assert {
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-        pynvml.NVML_ERROR_DEPRECATED,
-    } == UNSUPPORTED
-
-
-def test_names_end_in_their_unit() -> None:
-    endings = {"W": "_w", "°C": "_c", "MHz": "_mhz", "B": "_bytes"}
-    for reading in (*ROW, *FACTS):
-        if reading.unit in endings:
-            assert reading.name.endswith(endings[reading.unit])
+def test_instances_come_and_go(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    second(gpus, clock)
+    nvml.mig = {0: {0: 7}}
+    for _ in range(11):
+        second(gpus, clock)
+    assert [i.uuid for i in gpus.infos()] == ["GPU-0", "MIG-GPU-0-0"]
+    nvml.mig = {}
+    for _ in range(11):
+        rows = second(gpus, clock)
+    assert [i.uuid for i in gpus.infos()] == ["GPU-0"]
+    assert "sm_active" in rows["gpu/GPU-0"]

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
+from hoptui.telemetry.mark import DRIVER, IDLE
 from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
+from hoptui.telemetry.peaks import peaks_of
+from hoptui.telemetry.reader import NOT_SUPPORTED
+from hoptui.telemetry.slot import NOT_LISTED
 from hoptui.wire.devices import GpuInfo
+from tests.telemetry.fake_nvml import FakeNvml
 
 if TYPE_CHECKING:
-    from tests.telemetry.conftest import FakeClock, FakeNvml
+    from tests.telemetry.conftest import FakeClock
 
 
 @pytest.fixture
@@ -43,16 +48,33 @@ def test_each_gpu_has_a_row_and_its_facts(gpus: Gpus, clock: FakeClock) -> None:
         sm_clock_max_mhz=1980,
         driver="580.159.04",
         architecture="Hopper",
+        memory_bandwidth_bytes_per_s=3.35e12,
+        peak_flops=dict(peaks_of("H100 80GB HBM3").flops),  # type: ignore[union-attr]
+        peak_clock_mhz=1829,
+        peaks_source="NVIDIA H100 Tensor Core GPU datasheet, SXM",
+        pcie_generation=5,
+        pcie_width=16,
+        nvlinks=18,
     )
 
 
 def test_facts_that_cannot_be_had_are_none_and_not_zero(nvml: FakeNvml, clock: FakeClock) -> None:
-    for function in ("Name", "Architecture", "MaxClockInfo", "EnforcedPowerLimit", "MemoryInfo"):
+    for function in (
+        "Name",
+        "Architecture",
+        "MaxClockInfo",
+        "EnforcedPowerLimit",
+        "MemoryInfo",
+        "MaxPcieLinkGeneration",
+        "MaxPcieLinkWidth",
+        "FieldValues",
+    ):
         nvml.fail(f"nvmlDeviceGet{function}", pynvml.NVML_ERROR_NOT_SUPPORTED)
     nvml.fail("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN)
     gpus = Gpus(nvml, clock, print)
     gpus.read()
-    assert gpus.infos()[0] == GpuInfo(uuid="GPU-0", index=0, name="GPU 0")
+    missing = {"nvlink": NOT_SUPPORTED}
+    assert gpus.infos()[0] == GpuInfo(uuid="GPU-0", index=0, name="GPU 0", missing=missing)
 
 
 def test_a_gpu_lost_mid_run_keeps_its_place_and_the_others_go_on(
@@ -148,10 +170,10 @@ def test_a_driver_that_does_not_start_is_named_and_tried_every_thirty_seconds(
 def test_a_driver_without_gpus_says_so_and_finds_one_later(
     gpus: Gpus, nvml: FakeNvml, clock: FakeClock
 ) -> None:
-    nvml.count = 0
+    nvml.gpus = []
     assert sources(gpus) == []
     assert gpus.reason == NO_GPU
-    nvml.count = 1
+    nvml.gpus = ["GPU-0"]
     clock.advance(30)
     assert sources(gpus) == ["gpu/GPU-0"]
     assert nvml.calls["nvmlShutdown"] == 2  # the list of GPUs is made by nvmlInit
@@ -173,13 +195,83 @@ def test_a_driver_that_goes_away_mid_run_leaves_the_gpus_with_the_reason(
     assert [info.reason for info in gpus.infos()] == ["", ""]
 
 
-def test_a_gpu_missing_after_the_driver_came_back_is_no_longer_listed(
+def test_a_gpu_missing_after_the_driver_came_back_keeps_its_place_and_says_so(
     gpus: Gpus, nvml: FakeNvml, clock: FakeClock
 ) -> None:
     gpus.read()
     nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_UNINITIALIZED, times=1)
     gpus.read()
-    nvml.count = 1
+    nvml.gpus = ["GPU-1"]  # now at index 0
+    clock.advance(30)
+    assert sources(gpus) == ["gpu/GPU-1"]
+    gone, other = sorted(gpus.infos(), key=lambda info: info.uuid)
+    assert (gone.uuid, gone.name, gone.reason) == ("GPU-0", "NVIDIA H100 80GB HBM3", NOT_LISTED)
+    assert (other.uuid, other.index, other.reason) == ("GPU-1", 0, "")
+
+
+def test_after_a_new_start_of_the_driver_a_gpu_that_cannot_be_opened_is_the_one_at_its_index(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    gpus.read()
+    nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_UNINITIALIZED, times=1)
+    gpus.read()
+    nvml.fail("nvmlDeviceGetHandleByIndex", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
     clock.advance(30)
     assert sources(gpus) == ["gpu/GPU-0"]
-    assert [info.uuid for info in gpus.infos()] == ["GPU-0"]
+    assert [(info.uuid, info.reason[:4]) for info in gpus.infos()] == [("GPU-0", ""), ("GPU-1", "lost")]
+
+
+def test_a_gpu_to_be_left_alone_is_not_touched(nvml: FakeNvml, clock: FakeClock) -> None:
+    nvml.fail("nvmlDeviceGetHandleByIndex", pynvml.NVML_ERROR_UNKNOWN, gpu=0)
+    gpus = Gpus(nvml, clock, print, leave=frozenset((0,)))
+    assert sources(gpus) == ["gpu/GPU-1"]
+    assert [info.index for info in gpus.infos()] == [1]
+    assert nvml.reads["nvmlDeviceGetHandleByIndex", 0] == 0
+
+
+def test_the_mark_names_whom_the_driver_is_asked_about(nvml: FakeNvml, clock: FakeClock) -> None:
+    marks = [IDLE]
+    seen: dict[str, set[int]] = {}
+    nvml.before = lambda function: seen.setdefault(function, set()).add(marks[-1])
+    gpus = Gpus(nvml, clock, print, marks.append)
+    gpus.read()
+    assert marks[-1] == IDLE
+    clock.advance(1)
+    gpus.read()
+    gpus.aside(clock() + 1)
+    assert marks[-1] == IDLE
+    assert seen["nvmlInit"] == seen["nvmlDeviceGetCount"] == seen["nvmlEventSetWait_v2"] == {DRIVER}
+    for function in ("HandleByIndex", "UtilizationRates", "TotalEnergyConsumption", "FieldValues"):
+        assert seen[f"nvmlDeviceGet{function}"] == {0, 1}, function
+    assert seen["nvmlGpmSampleGet"] == {0, 1}
+
+
+EVERYTHING = sorted(
+    name
+    for name in (*dir(FakeNvml), "nvmlDeviceGetFieldValues", "nvmlGpmSampleGet", "nvmlGpmMetricsGet")
+    if name.startswith(("nvmlDevice", "nvmlGpm", "nvmlEvent"))
+    and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetMigDeviceHandleByIndex")
+)
+
+
+@pytest.mark.parametrize("function", EVERYTHING)
+def test_whatever_fails_on_one_gpu_the_other_goes_on(
+    function: str, nvml: FakeNvml, clock: FakeClock, reports: list[str]
+) -> None:
+    """Each call, each kind of error: at the start and again later, then healed."""
+    for code in (3, 4, 10, 15, 28, 999):
+        gpus = Gpus(nvml, clock, reports.append)
+        nvml.fail(function, code, gpu=0)
+        for _ in range(3):
+            clock.advance(1)
+            assert "gpu/GPU-1" in sources(gpus)
+            gpus.aside(clock() + 1)
+        nvml.heal()
+        clock.advance(301)
+        gpus.read()
+        clock.advance(1)
+        row = next(part.last() for part in gpus.read() if part.source == "gpu/GPU-0")
+        assert {"busy", "power_w", "throttle", "sm_active"} <= row.keys(), (function, code)
+        clock.advance(1)
+        gpus.aside(clock() + 1)
+        assert [info.reason for info in gpus.infos()] == ["", ""]

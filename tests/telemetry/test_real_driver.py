@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pynvml
 import pytest
 
-from hoptui.telemetry.gpu import SECOND_NS
+from hoptui.telemetry.codes import SECOND_NS
+from hoptui.telemetry.gpm import METRICS
 from hoptui.telemetry.nvml import Gpus
-from hoptui.telemetry.readings import ROW
+from hoptui.telemetry.readings import HEALTH, ROW
+from hoptui.wire.columns import Columns
 
 RANGES = {
     "%": (0, 100),
@@ -21,7 +27,9 @@ RANGES = {
     "MHz": (100, 10_000),
     "B": (0, 1 << 40),
     "bit mask": (0, 1 << 10),
-    "processes": (0, 10_000),
+    "errors": (0, 1 << 40),
+    "rows": (0, 10_000),
+    "replays": (0, 1 << 40),
 }
 MIB = 1 << 20
 
@@ -41,15 +49,28 @@ def gpus(reports: list[str]) -> Iterator[Gpus]:
     pynvml.nvmlShutdown()
 
 
+TICK_NS = SECOND_NS // 10
+WATCHED = {reading.name for reading in (*ROW, *HEALTH)} | {"processes", "energy_j"}
+
+
 def rows(gpus: Gpus) -> dict[str, dict[str, float]]:
-    """The newest values of each GPU by its uuid, processes included, whose cadence is a second."""
+    """The newest values of each GPU by its uuid, from ticks of 10 Hz with slow readings between them."""
     merged: dict[str, dict[str, float]] = {}
     end = time.monotonic() + 10
-    while not merged or any("processes" not in row for row in merged.values()):
-        assert time.monotonic() < end, f"no processes in {merged}"
-        for part in gpus.read():
+    while not merged or any(not row.keys() >= WATCHED for row in merged.values()):
+        assert time.monotonic() < end, f"{[WATCHED - row.keys() for row in merged.values()]} missing"
+        for part in ticked(gpus):
             merged.setdefault(part.source.removeprefix("gpu/"), {}).update(part.last())
     return merged
+
+
+def ticked(gpus: Gpus) -> list[Columns]:
+    """One tick of 10 Hz and the slow readings behind it."""
+    begun = time.monotonic_ns()
+    parts = gpus.read(TICK_NS)
+    gpus.aside(begun + TICK_NS // 2)
+    select.select([], [], [], max(0, begun + TICK_NS - time.monotonic_ns()) / SECOND_NS)
+    return parts
 
 
 def nvidia_smi(query: str) -> dict[str, list[str]]:
@@ -71,7 +92,7 @@ def test_every_reading_of_a_data_centre_gpu_is_there_and_sane(gpus: Gpus, report
     found = rows(gpus)
     assert found.keys() == {info.uuid for info in gpus.infos()}
     for row in found.values():
-        for reading in ROW:
+        for reading in (*ROW, *HEALTH):
             low, high = RANGES[reading.unit]
             assert reading.name in row, f"{reading.name} is missing; {reports}"
             assert low <= row[reading.name] <= high, reading.name
@@ -113,6 +134,66 @@ def test_power_and_temperature_of_an_idle_gpu_are_those_of_nvidia_smi(gpus: Gpus
         assert time.monotonic() < end, pairs
 
 
+def hopper(gpus: Gpus) -> None:
+    if any(info.architecture not in ("Hopper", "Blackwell") for info in gpus.infos()):
+        pytest.skip("not all GPUs are Hopper or newer")
+
+
+def test_gpm_answers_with_every_metric_at_ten_hertz(gpus: Gpus) -> None:
+    hopper(gpus)
+    seen: Counter[str] = Counter()
+    ticks = 0
+    for _ in range(12):
+        for part in ticked(gpus):
+            row = part.last()
+            if "window_s" in row:
+                ticks += 1
+                seen.update(row.keys() & METRICS.keys())
+                assert 0.05 <= row["window_s"] <= 0.25
+                shares = [row[name] for name in METRICS.keys() & row.keys() if name.endswith("_active")]
+                assert all(0 <= share <= 100 for share in shares)
+    assert ticks >= 8
+    assert seen.keys() == METRICS.keys()
+    assert all(info.missing.get("gpm", "") == "" for info in gpus.infos())
+
+
+def test_xids_are_listened_for_and_energy_is_counted(gpus: Gpus) -> None:
+    hopper(gpus)
+    before = rows(gpus)
+    begun = time.monotonic()
+    for _ in range(10):
+        ticked(gpus)
+    after = rows(gpus)
+    took = time.monotonic() - begun
+    for info in gpus.infos():
+        assert not {"xid", "energy", "ecc"} & info.missing.keys()
+        spent = after[info.uuid]["energy_j"] - before[info.uuid]["energy_j"]
+        assert 10 < spent / took < 1.5 * (info.power_limit_w or 1500)
+
+
+def test_a_process_with_a_context_on_the_gpu_is_listed_with_its_name(gpus: Gpus) -> None:
+    program = (
+        "import ctypes, sys; cuda = ctypes.CDLL('libcuda.so.1'); c = ctypes.c_void_p();"
+        "assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0);"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        if not child.stdout.readline():
+            pytest.skip("no CUDA context can be had")
+        end = time.monotonic() + 10
+        while not (found := [p for p in gpus.processes() if p.pid == child.pid]):
+            if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":  # noqa: PTH115
+                pytest.skip("in a container the driver's pids are not ours")
+            assert time.monotonic() < end, gpus.processes()
+            ticked(gpus)
+        assert (found[0].memory_used_bytes or 0) > 50 * MIB
+        assert found[0].command.startswith(sys.executable)
+        assert found[0].user
+
+
 def test_a_tick_costs_less_than_a_millisecond_a_gpu(gpus: Gpus) -> None:
     ticks = 50
     gpus.read()
@@ -120,3 +201,16 @@ def test_a_tick_costs_less_than_a_millisecond_a_gpu(gpus: Gpus) -> None:
     for _ in range(ticks):
         gpus.read()
     assert (time.thread_time_ns() - begun) / ticks / len(gpus.infos()) < SECOND_NS / 1000
+
+
+def test_no_tick_waits_for_a_slow_call(gpus: Gpus) -> None:
+    took = []
+    for _ in range(30):
+        begun = time.perf_counter_ns()
+        gpus.read(TICK_NS)
+        took.append(time.perf_counter_ns() - begun)
+        gpus.aside(time.monotonic_ns() + TICK_NS // 8)
+        select.select([], [], [], 0.05)
+    assert (
+        sorted(took)[len(took) * 9 // 10] / len(gpus.infos()) < 2 * SECOND_NS / 1000
+    )  # energy: 3–9 ms, PCIe: 20

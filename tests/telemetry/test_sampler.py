@@ -14,131 +14,230 @@ from hypothesis import strategies as st
 from hoptui.telemetry.host import Host
 from hoptui.telemetry.nvml import NOT_ASKED, Gpus
 from hoptui.telemetry.processes import Processes
-from hoptui.telemetry.sampler import Sampler
-from hoptui.wire.devices import Devices, Sample, Watch
+from hoptui.telemetry.sampler import GpuSampler, HostSampler, Pace
+from hoptui.wire.devices import Devices, FromSampler, Happened, HostInfo, Sample, Tenants, Watch
 
 if TYPE_CHECKING:
-    from tests.telemetry.conftest import FakeClock, FakeNvml
+    from tests.telemetry.conftest import FakeClock
+    from tests.telemetry.fake_nvml import FakeNvml
 
 SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def sampler(clock: FakeClock, nvml: FakeNvml, reports: list[str]) -> Sampler:
-    return Sampler(Host(reports.append), Processes(clock), Gpus(nvml, clock, reports.append), clock)
+def sampler(clock: FakeClock, nvml: FakeNvml, reports: list[str]) -> GpuSampler:
+    return GpuSampler(Gpus(nvml, clock, reports.append), clock)
 
 
-def names(message: Devices | Sample) -> list[str]:
+@pytest.fixture
+def host(clock: FakeClock, reports: list[str]) -> HostSampler:
+    return HostSampler(Host(reports.append), Processes(clock), clock)
+
+
+@pytest.fixture
+def pace(clock: FakeClock) -> Pace:
+    return Pace(clock, 10)
+
+
+def names(message: FromSampler) -> list[str]:
     assert isinstance(message, Sample)
     return [part.source for part in message.parts]
 
 
-def test_the_host_is_told_before_the_driver_is_asked(sampler: Sampler, nvml: FakeNvml) -> None:
-    messages = sampler.start()
-    first, second = next(messages), next(messages)
-    assert isinstance(first, Devices)
-    assert first.reason == NOT_ASKED
-    assert first.cpus > 0
+def test_the_host_is_told_first_and_then_read(host: HostSampler, clock: FakeClock) -> None:
+    first, second = host.start()
+    assert isinstance(first, HostInfo)
+    assert (first.cpus, first.memory_total_bytes > 0) == (os.cpu_count(), True)
     assert names(second) == ["host"]
-    assert not nvml.calls
-    third, fourth = messages
-    assert isinstance(third, Devices)
-    assert [gpu.uuid for gpu in third.gpus] == ["GPU-0", "GPU-1"]
-    assert names(fourth) == ["gpu/GPU-0", "gpu/GPU-1"]
-
-
-def test_a_tick_is_one_sample_of_everything(sampler: Sampler, clock: FakeClock) -> None:
-    list(sampler.start())
-    sampler.watch(Watch(hz=1, pids={"ppo": os.getpid()}))
+    host.watch(Watch(hz=1, pids={"ppo": os.getpid()}))
     clock.advance(1)
-    [sample] = sampler.tick()
-    assert names(sample) == ["host", "process/ppo", "gpu/GPU-0", "gpu/GPU-1"]
+    [sample] = host.tick()
+    assert names(sample) == ["host", "process/ppo"]
     assert isinstance(sample, Sample)
     assert {part.times()[0] for part in sample.parts} == {clock.now}
     assert {part.steps()[0] for part in sample.parts} == {-1}
-    assert all(not math.isnan(value) for part in sample.parts for value in part.last().values())
+
+
+def test_the_host_is_read_twice_a_second_at_most(host: HostSampler) -> None:
+    list(host.start())
+    host.watch(Watch(hz=10))
+    assert host.due == 1000 * SECOND + SECOND // 2
+
+
+def test_it_speaks_before_the_driver_is_asked(sampler: GpuSampler, nvml: FakeNvml) -> None:
+    messages = sampler.start()
+    first = next(messages)
+    assert isinstance(first, Devices)
+    assert (first.reason, first.gpus) == (NOT_ASKED, ())
+    assert not nvml.calls
+    devices, sample, *_ = messages
+    assert isinstance(devices, Devices)
+    assert [gpu.uuid for gpu in devices.gpus] == ["GPU-0", "GPU-1"]
+    assert names(sample) == ["gpu/GPU-0", "gpu/GPU-1"]
+
+
+def test_a_node_without_a_driver_is_heard_of_at_every_tick(
+    sampler: GpuSampler, clock: FakeClock, nvml: FakeNvml
+) -> None:
+    nvml.fail("nvmlInit", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    list(sampler.start())
+    for _ in range(3):
+        clock.advance(1)
+        assert list(sampler.tick()) == [Sample(parts=())]  # the watchdog's sign of life
+
+
+def test_no_slow_call_is_made_before_the_rows_are_out(
+    sampler: GpuSampler, clock: FakeClock, nvml: FakeNvml
+) -> None:
+    list(sampler.start())
+    slow = ("TotalEnergyConsumption", "ProcessUtilization", "ComputeRunningProcesses_v3", "MaxClockInfo")
+    for _ in range(100):
+        clock.advance(0.1)
+        before = nvml.calls.copy()
+        for message in sampler.tick():
+            if isinstance(message, Sample):
+                break
+        made = {name.removeprefix("nvmlDeviceGet") for name in nvml.calls - before}
+        assert not made & {*slow, "RemappedRows", "MigMode", "NvLinkErrorCounter"}
+    assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] > 0
+
+
+def test_slow_readings_stop_in_time_and_the_next_tick_goes_on_with_them(
+    sampler: GpuSampler, clock: FakeClock, nvml: FakeNvml
+) -> None:
+    list(sampler.start())
+    sampler.watch(Watch(hz=10))
+    clock.advance(60)  # all are due
+
+    def cost(function: str) -> None:
+        if function in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetProcessUtilization"):
+            clock.advance(0.009)
+
+    nvml.before = cost
+    longest, counted = 0, nvml.calls["nvmlDeviceGetTotalEnergyConsumption"]
+    for _ in range(20):
+        clock.now = max(clock.now, sampler.due)
+        begun = clock.now
+        list(sampler.tick())
+        longest = max(longest, clock.now - begun)
+        assert sampler.due <= begun + SECOND // 5
+    assert 9_000_000 <= longest <= 12_500_000 + 9_000_000
+    assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == counted + 2
 
 
 def test_devices_are_sent_again_when_one_changes_and_only_then(
-    sampler: Sampler, clock: FakeClock, nvml: FakeNvml
+    sampler: GpuSampler, clock: FakeClock, nvml: FakeNvml
 ) -> None:
     list(sampler.start())
     clock.advance(1)
-    assert [type(message) for message in sampler.tick()] == [Sample]
+    list(sampler.tick())
+    clock.advance(1)
+    assert not any(isinstance(message, Devices) for message in sampler.tick())
     nvml.fail("nvmlDeviceGetClockInfo", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
     clock.advance(1)
-    devices, sample = sampler.tick()
+    devices, tenants, sample, event = sampler.tick()
     assert isinstance(devices, Devices)
     assert [gpu.reason != "" for gpu in devices.gpus] == [False, True]
-    assert names(sample) == ["host", "gpu/GPU-0"]
+    assert isinstance(tenants, Tenants)
+    assert {process.gpu for process in tenants.processes} == {"GPU-0"}
+    assert names(sample) == ["gpu/GPU-0"]
+    assert isinstance(event, Happened)
+    assert (event.source, event.kind, event.level) == ("gpu/GPU-1", "gpu", "alarm")
     clock.advance(1)
-    assert [type(message) for message in sampler.tick()] == [Sample]
+    assert not any(isinstance(message, Devices) for message in sampler.tick())
 
 
-def test_ticks_lie_on_the_grid_of_the_clock(sampler: Sampler, clock: FakeClock) -> None:
+def test_processes_are_sent_when_they_change_and_only_then(
+    sampler: GpuSampler, clock: FakeClock, nvml: FakeNvml
+) -> None:
+    [tenants] = [message for message in sampler.start() if isinstance(message, Tenants)]
+    assert [(p.gpu, p.pid) for p in tenants.processes] == [
+        ("GPU-0", 41),
+        ("GPU-0", 42),
+        ("GPU-1", 41),
+        ("GPU-1", 42),
+    ]
+    clock.advance(1)
+    assert not any(isinstance(message, Tenants) for message in list(sampler.tick())[:-1])
+    nvml.shares = []
+    for _ in range(8):
+        clock.advance(1)
+        list(sampler.tick())
+    clock.advance(1)
+    assert not any(isinstance(message, Tenants) for message in sampler.tick())
+    nvml.running[0].usedGpuMemory += 1 << 10  # less than a MiB
+    clock.advance(1)
+    assert not any(isinstance(message, Tenants) for message in sampler.tick())
+    nvml.running = []
+    clock.advance(1)
+    assert list(sampler.tick())[-1] == Tenants(processes=())
+
+
+def test_ticks_lie_on_the_grid_of_the_clock(pace: Pace, clock: FakeClock) -> None:
     clock.advance(0.25)
-    list(sampler.start())
-    assert sampler.due == 1001 * SECOND
-    clock.now = sampler.due + 3_000_000  # woken 3 ms late, which must not add up
-    list(sampler.tick())
-    assert sampler.due == 1002 * SECOND
+    pace.begin()
+    pace.end()
+    assert pace.due == 1001 * SECOND
+    clock.now = pace.due + 3_000_000  # woken 3 ms late, which must not add up
+    pace.begin()
+    pace.end()
+    assert pace.due == 1002 * SECOND
 
 
-def test_a_start_just_before_the_grid_is_not_followed_by_a_short_window(
-    sampler: Sampler, clock: FakeClock
-) -> None:
+def test_a_start_just_before_the_grid_is_not_followed_by_a_short_window(pace: Pace, clock: FakeClock) -> None:
     clock.advance(0.75)
-    list(sampler.start())
-    assert sampler.due == 1002 * SECOND
+    pace.begin()
+    pace.end()
+    assert pace.due == 1002 * SECOND
 
 
-def test_a_tick_that_takes_too_long_skips_and_does_not_catch_up(
-    sampler: Sampler, clock: FakeClock, nvml: FakeNvml
-) -> None:
-    list(sampler.start())
-    clock.now = sampler.due
-    messages = sampler.tick()
-    next(messages)
+def test_a_tick_that_takes_too_long_skips_and_does_not_catch_up(pace: Pace, clock: FakeClock) -> None:
+    pace.begin()
+    pace.end()
+    clock.now = pace.due
+    pace.begin()
     clock.advance(3.2)  # the driver took its time
-    assert list(messages) == []
-    assert sampler.due == 1005 * SECOND
+    pace.end()
+    assert pace.due == 1005 * SECOND
     clock.now = 1005 * SECOND + 700_000_000  # late by itself: another process had the core
-    list(sampler.tick())
-    assert sampler.due == 1007 * SECOND
+    pace.begin()
+    pace.end()
+    assert pace.due == 1007 * SECOND
 
 
-def test_the_rate_asked_for_holds_at_once(sampler: Sampler, clock: FakeClock) -> None:
-    list(sampler.start())
-    assert sampler.due == 1001 * SECOND
+def test_the_rate_asked_for_holds_at_once(pace: Pace, clock: FakeClock) -> None:
+    pace.begin()
+    pace.end()
+    assert pace.due == 1001 * SECOND
     clock.advance(0.01)
-    sampler.watch(Watch(hz=10))
-    assert sampler.due == 1000 * SECOND + 100_000_000
-    sampler.watch(Watch(hz=0.5))
-    assert sampler.due == 1002 * SECOND
+    pace.set(10)
+    assert pace.due == 1000 * SECOND + 100_000_000
+    pace.set(0.5)
+    assert pace.due == 1002 * SECOND
 
 
-def test_a_repeated_watch_does_not_put_off_a_due_tick(sampler: Sampler, clock: FakeClock) -> None:
-    list(sampler.start())
-    due = sampler.due
+def test_a_repeated_watch_does_not_put_off_a_due_tick(pace: Pace, clock: FakeClock) -> None:
+    pace.begin()
+    pace.end()
+    due = pace.due
     clock.now = due + 1
-    sampler.watch(Watch(hz=1, pids={"ppo": os.getpid()}))
-    assert sampler.due == due
+    pace.set(1)
+    assert pace.due == due
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hz=st.floats(), wait=st.integers(0, 5 * SECOND), late=st.integers(0, 5 * SECOND))
 def test_the_next_tick_is_on_the_grid_ahead_and_half_a_period_away(
-    sampler: Sampler, clock: FakeClock, hz: float, wait: int, late: int
+    pace: Pace, clock: FakeClock, hz: float, wait: int, late: int
 ) -> None:
-    """The sampler and its clock go on from example to example: the rule holds whatever came before."""
-    sampler.watch(Watch(hz=hz))
+    """The pace and its clock go on from example to example: the rule holds whatever came before."""
+    pace.set(hz)
     clock.now += wait
     begun = clock.now
-    messages = sampler.tick()
-    next(messages)
+    pace.begin()
     clock.now += late
-    list(messages)
+    pace.end()
     period = SECOND if math.isnan(hz) else round(SECOND / min(max(hz, 0.1), 10))
     earliest = max(clock.now, begun + period // 2)
-    assert sampler.due % period == 0
-    assert 0 <= sampler.due - earliest < period
+    assert pace.due % period == 0
+    assert 0 <= pace.due - earliest < period

@@ -1,0 +1,221 @@
+"""What is worth telling of a GPU: Xids, throttling, ECC errors, slow clocks, lost and back. Pure: rows in, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hoptui.telemetry.codes import SECOND_NS
+from hoptui.telemetry.xids import explain
+from hoptui.wire.devices import Happened, Level
+
+QUIET_NS = 10 * SECOND_NS
+"""An event of one kind and cause is told at most once in this time; those in between are counted."""
+LEAVE_NS = 10 * SECOND_NS
+HOLD_NS = 5 * SECOND_NS
+FLICKER_NS = SECOND_NS
+"""A reason that is gone for less than this has not gone: the power cap comes and goes many times a second."""
+UNDER_LOAD = 50.0
+SLOW_CLOCK = 0.75
+SLOW_NS = 10 * SECOND_NS
+_IDLE = 0x1
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """A bit of NVML's clocks event reasons that is told: `hold` is how long it must last first."""
+
+    bit: int
+    level: Level
+    hold: int
+    text: str
+    over: str
+
+
+REASONS = (
+    _Reason(0x40, "alarm", 0, "too hot: the hardware halves the clocks or worse", "no longer too hot"),
+    _Reason(0x80, "alarm", 0, "power brake: the server told the GPU to slow down", "power brake released"),
+    _Reason(
+        0x8,
+        "alarm",
+        0,
+        "the hardware slows the clocks: heat, power supply or power brake",
+        "full clocks again",
+    ),
+    _Reason(0x20, "alarm", 0, "too hot: the driver lowers the clocks", "no longer too hot for the driver"),
+    _Reason(
+        0x4,
+        "info",
+        HOLD_NS,
+        "at its power limit: clocks give way, as is normal under full load",
+        "no longer at its power limit",
+    ),
+    _Reason(
+        0x10,
+        "info",
+        HOLD_NS,
+        "clocks are held down to those of other GPUs (sync boost)",
+        "sync boost lets go",
+    ),
+)
+"""nvmlClocksEventReason*; the general hardware slowdown (0x8) only where neither heat nor brake says more."""
+_SPECIFIC_SLOWDOWN = 0x40 | 0x80
+_TOLD = sum(reason.bit for reason in REASONS)
+
+_COUNTERS: dict[str, tuple[Level, str]] = {
+    "ecc_uncorrected": ("alarm", "ECC error(s) not corrected: data in memory was lost"),
+    "ecc_corrected": ("warning", "ECC error(s) corrected"),
+    "remapped_rows": ("warning", "memory row(s) replaced after errors"),
+}
+
+
+class Alarms:
+    """The events of one GPU.
+
+    Args:
+        source: `gpu/<uuid>`.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._spans = {reason.bit: _Span() for reason in REASONS}
+        self._slow = _Span()
+        self._counts: dict[str, float] = {}
+        self._told_at: dict[str, int] = {}
+        self._held: dict[str, tuple[int, Happened]] = {}
+        self._throttled = False
+        self._lost = False
+
+    def read(
+        self, t: int, row: Mapping[str, float], clock_max_mhz: float | None = None
+    ) -> tuple[Happened, ...]:
+        """What one row says, at `t` (monotonic ns). What the row does not have is not judged."""
+        found = []
+        if "throttle" in row:
+            mask = int(row["throttle"])
+            if mask & _TOLD or self._throttled:
+                found += self._throttle(t, mask)
+            found += self._clocks(t, row, mask, clock_max_mhz)
+        if not _COUNTERS.keys().isdisjoint(row):
+            found += self._ecc(t, row)
+        if not found and not self._held:
+            return ()
+        return (*self._due(t), *self._quiet(found))
+
+    def xid(self, t: int, number: int) -> tuple[Happened, ...]:
+        """The driver has logged an Xid."""
+        level, text = explain(number)
+        return self._quiet([(f"xid {number}", self._event(t, "xid", text, level))])
+
+    def double_bit(self, t: int) -> tuple[Happened, ...]:
+        """The driver has met a double-bit ECC error."""
+        event = self._event(t, "ecc", "a double-bit ECC error: data in memory was lost", "alarm")
+        return self._quiet([("ecc double", event)])
+
+    def lost(self, t: int, reason: str) -> tuple[Happened, ...]:
+        """The GPU cannot be read any more."""
+        if self._lost:
+            return ()
+        self._lost = True
+        return (self._event(t, "gpu", reason, "alarm"),)
+
+    def back(self, t: int) -> tuple[Happened, ...]:
+        """The GPU is being read."""
+        if not self._lost:
+            return ()
+        self._lost = False
+        return (self._event(t, "gpu", "back: it can be read again", "info"),)
+
+    def _throttle(self, t: int, mask: int) -> list[tuple[str, Happened]]:
+        if mask & _SPECIFIC_SLOWDOWN:
+            mask &= ~0x8
+        found = []
+        for reason in REASONS:
+            change = self._spans[reason.bit].see(t, bool(mask & reason.bit), reason.hold)
+            if change is not None:
+                text, level = (reason.text, reason.level) if change else (reason.over, "info")
+                found.append((f"throttle {reason.bit} {change}", self._event(t, "throttle", text, level)))
+        self._throttled = any(span.on for span in self._spans.values())
+        return found
+
+    def _clocks(
+        self, t: int, row: Mapping[str, float], mask: int, clock_max_mhz: float | None
+    ) -> list[tuple[str, Happened]]:
+        clock = row.get("sm_clock_mhz")
+        if clock is None or clock_max_mhz is None:
+            return []
+        load = max(row.get("sm_active", 0.0), row.get("busy", 0.0))
+        slow = load > UNDER_LOAD and clock < SLOW_CLOCK * clock_max_mhz and not mask & ~_IDLE
+        if not self._slow.see(t, slow, SLOW_NS):
+            return []
+        share = 100 * clock / clock_max_mhz
+        text = (
+            f"slow under load: {clock:.0f} MHz, {share:.0f} % of the greatest, and the driver gives no reason"
+        )
+        return [("clocks", self._event(t, "clocks", text, "warning"))]
+
+    def _ecc(self, t: int, row: Mapping[str, float]) -> list[tuple[str, Happened]]:
+        """Counters that have risen since they were told of; a rise within the quiet time waits for the next reading."""
+        found = []
+        for name, (level, words) in _COUNTERS.items():
+            count = row.get(name)
+            if count is None:
+                continue
+            before = self._counts.setdefault(name, count)
+            if count < before:  # counters begin anew with the driver
+                self._counts[name] = count
+            elif count > before and not self._is_quiet(name, t):
+                self._counts[name] = count
+                found.append((name, self._event(t, "ecc", f"{count - before:.0f} {words}", level)))
+        return found
+
+    def _is_quiet(self, key: str, t: int) -> bool:
+        told = self._told_at.get(key)
+        return told is not None and t - told < QUIET_NS
+
+    def _quiet(self, found: list[tuple[str, Happened]]) -> tuple[Happened, ...]:
+        """Those that may be told now; the others are counted and told as one when the quiet time ends."""
+        telling = []
+        for key, event in found:
+            if self._is_quiet(key, event.t):
+                count, _ = self._held.get(key, (0, event))
+                self._held[key] = (count + 1, event)
+            else:
+                self._told_at[key] = event.t
+                telling.append(event)
+        return tuple(telling)
+
+    def _due(self, t: int) -> list[Happened]:
+        telling = []
+        for key in [key for key in self._held if not self._is_quiet(key, t)]:
+            count, event = self._held.pop(key)
+            self._told_at[key] = t
+            times = "once more" if count == 1 else f"{count} times more"
+            telling.append(self._event(event.t, event.kind, f"{event.text} ({times})", event.level))
+        return telling
+
+    def _event(self, t: int, kind: str, text: str, level: Level) -> Happened:
+        return Happened(source=self._source, t=t, kind=kind, text=text, level=level)
+
+
+class _Span:
+    """A condition that counts once it has held for a while, and has ended once it has been away for a while."""
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+        self._seen = 0
+        self.on = False
+
+    def see(self, t: int, holds: bool, hold: int) -> bool | None:
+        """True when it begins to count, False when it has ended, None otherwise."""
+        if holds:
+            if self._since is None or (not self.on and t - self._seen > FLICKER_NS):
+                self._since = t
+            self._seen = t
+            if not self.on and t - self._since >= hold:
+                self.on = True
+                return True
+        elif self.on and t - self._seen >= LEAVE_NS:
+            self.on, self._since = False, None
+            return False
+        return None

@@ -1,0 +1,172 @@
+"""The place of one GPU in NVML's list: it stays when the GPU goes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import msgspec
+
+from hoptui.telemetry.bell import Bell, address
+from hoptui.telemetry.codes import LOST, SECOND_NS
+from hoptui.telemetry.events import Alarms
+from hoptui.telemetry.gpu import Gpu, Job, Surroundings
+from hoptui.telemetry.mig import instances
+from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuInfo, GpuProcess, Happened
+
+RETRY_NS = 30 * SECOND_NS
+LAYOUT_NS = 10 * SECOND_NS
+LATE = 2.5
+NOT_LISTED = "no longer listed by the driver"
+
+
+class Slot:
+    """One GPU and its MIG instances; `gpu` is None while it cannot be read, and its facts stay with the reason.
+
+    Args:
+        shared: what it has in common with the other GPUs.
+        index: NVML's index of the GPU.
+    """
+
+    def __init__(self, shared: Surroundings, index: int) -> None:
+        self._shared = shared
+        self._reason = ""
+        self._facts: tuple[GpuInfo, ...] = ()
+        self._bell: Bell | None = None
+        self._instances: dict[str, Gpu] = {}
+        self._read_at: int | None = None
+        self._layout = Job(LAYOUT_NS, self._look_at_layout)
+        self.index = index
+        self.uuid = f"unknown-{index}"
+        self.known = False
+        """NVML has told its UUID."""
+        self.gpu: Gpu | None = None
+        self.retry_at: float = 0
+        self.alarms = Alarms(f"gpu/{self.uuid}")
+        self.happened: list[Happened] = []
+
+    def open(self, bell: Bell, t: int) -> None:
+        """Start reading the GPU. Raises NVMLError if it cannot be had."""
+        nvml = self._shared.nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(self.index)
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+        if uuid != self.uuid:
+            self.uuid, self.alarms, self.known = uuid, Alarms(f"gpu/{uuid}"), True
+        gpu = Gpu(self._shared, handle, self.index, self.uuid)
+        gpu.learn(t)
+        bell.register(handle, t)
+        self.gpu, self._bell = gpu, bell
+        self._look_at_layout(t)
+        self._layout.due = t + LAYOUT_NS
+
+    def read(self, t: int, period: int) -> list[Columns]:
+        """A row of the GPU and one of each instance, of what can be read at `t` (monotonic ns).
+
+        Raises:
+            NVMLError: its value is in LOST or DRIVER_GONE.
+        """
+        if self.gpu is None:
+            return []
+        late = self._read_at is None or t - self._read_at > LATE * period
+        self._read_at = t
+        row = self.gpu.read(t, late)
+        parts = [one_row(f"gpu/{self.uuid}", t, row)] if row else []
+        for instance in list(self._instances.values()):
+            try:
+                found = instance.read(t, late)
+            except self._shared.nvml.NVMLError:  # most likely it was destroyed
+                self._drop(instance)
+                continue
+            if found:
+                parts.append(one_row(f"gpu/{instance.uuid}", t, found))
+        self._reason = ""
+        self.happened += self.alarms.back(t)
+        self.happened += self.alarms.read(t, row, self.gpu.clock_max_mhz)
+        return parts
+
+    def jobs(self) -> list[Job]:
+        """Its slow readings; run them with `work`."""
+        if self.gpu is None:
+            return []
+        return [self._layout, *self.gpu.jobs, *(job for i in self._instances.values() for job in i.jobs)]
+
+    def lose(self, reason: str, t: int, retry_at: float) -> None:
+        """The GPU cannot be read; what was learnt of it before stays."""
+        self._close(retry_at)
+        self._reason = reason
+        self.happened += self.alarms.lost(t, reason)
+
+    def reopen(self) -> None:
+        """NVML is started anew: the old handles are of no use, which is no fault of the GPU."""
+        self._close(retry_at=0)
+
+    def infos(self, driver: str, driver_reason: str) -> tuple[GpuInfo, ...]:
+        """What to tell of the GPU, then of its instances."""
+        self._remember()
+        facts = self._facts or (GpuInfo(uuid=self.uuid, index=self.index, name=f"GPU {self.index}"),)
+        reason = driver_reason or self._reason
+        return tuple(
+            msgspec.structs.replace(one, driver=driver, reason=reason or one.reason) for one in facts
+        )
+
+    def processes(self) -> list[GpuProcess]:
+        """The processes on the GPU and its instances; in MIG mode all are on instances."""
+        if self.gpu is None:
+            return []
+        gpus = self._instances.values() if self.gpu.in_mig_mode else (self.gpu,)
+        return [process for gpu in gpus for process in gpu.processes]
+
+    def _look_at_layout(self, t: int) -> None:
+        assert self.gpu is not None
+        found = instances(self._shared.nvml, self.gpu.handle)
+        self.gpu.in_mig_mode = found is not None
+        kept = {}
+        for instance in found or ():
+            gpu = self._instances.pop(instance.uuid, None)
+            if gpu is None:
+                gpu = Gpu(self._shared, instance.handle, self.index, instance.uuid, self.gpu, instance)
+                gpu.learn(t)
+            kept[instance.uuid] = gpu
+        for gone in self._instances.values():
+            gone.close()
+        self._instances = kept
+
+    def _drop(self, instance: Gpu) -> None:
+        instance.close()
+        del self._instances[instance.uuid]
+        self._layout.due = 0
+
+    def _remember(self) -> None:
+        if self.gpu is not None and self._bell is not None:
+            why = self._bell.missing.get(address(self.gpu.handle), "")
+            self._facts = (self.gpu.info(why), *(gpu.info() for gpu in self._instances.values()))
+
+    def _close(self, retry_at: float) -> None:
+        self._remember()
+        for gpu in (self.gpu, *self._instances.values()):
+            if gpu is not None:
+                gpu.close()
+        self._instances = {}
+        self.gpu, self.retry_at, self._read_at = None, retry_at, None
+
+
+_INT64 = struct.Struct("<q")
+_NO_STEP = _INT64.pack(-1)
+
+
+def one_row(source: str, t: int, row: Mapping[str, float]) -> Columns:
+    """What `pack` makes of a single row, at a fifth of the price: this is done at every tick."""
+    values = struct.pack(f"<{len(row)}d", *row.values())
+    return Columns(
+        source=source,
+        names=tuple(row),
+        t=_INT64.pack(t),
+        step=_NO_STEP,
+        values=tuple(values[at : at + 8] for at in range(0, len(values), 8)),
+    )
+
+
+def lost(error: object, value: int) -> str:
+    """What to say of a GPU that answers with this NVMLError."""
+    return f"{LOST.get(value, 'cannot be opened')} (NVML: {error})"

@@ -1,0 +1,153 @@
+"""What is told of a GPU and what is not: throttling, ECC, clocks, Xids, in plain words and not too often."""
+
+from __future__ import annotations
+
+import pytest
+
+from hoptui.telemetry.events import Alarms
+from hoptui.telemetry.xids import UNKNOWN, XIDS, explain
+from hoptui.wire.devices import Happened
+
+SECOND = 1_000_000_000
+TICK = SECOND // 10
+
+
+@pytest.fixture
+def alarms() -> Alarms:
+    return Alarms("gpu/GPU-0")
+
+
+def play(
+    alarms: Alarms, seconds: float, start: float = 0.0, clock_max: float | None = 1980.0, **row: float
+) -> list[Happened]:
+    """The same row ten times a second."""
+    found: list[Happened] = []
+    for tick in range(round(seconds * 10)):
+        found += alarms.read(round(start * SECOND) + tick * TICK, row, clock_max)
+    return found
+
+
+@pytest.mark.parametrize("bit", [0x8, 0x20, 0x40, 0x80])
+def test_a_slowdown_is_an_alarm_at_once_and_its_end_is_told_after_ten_seconds(
+    alarms: Alarms, bit: int
+) -> None:
+    [event] = play(alarms, 1, throttle=bit)
+    assert (event.source, event.kind, event.level, event.t) == ("gpu/GPU-0", "throttle", "alarm", 0)
+    assert play(alarms, 9, start=1, throttle=0) == []
+    [over] = play(alarms, 3, start=10, throttle=0)
+    assert (over.kind, over.level) == ("throttle", "info")
+    assert over.t == pytest.approx(10.9 * SECOND, abs=TICK)
+
+
+def test_the_general_slowdown_is_silent_where_a_cause_is_known(alarms: Alarms) -> None:
+    [event] = play(alarms, 1, throttle=0x8 | 0x40)
+    assert "hot" in event.text
+
+
+def test_the_power_cap_is_normal_and_told_once_it_holds(alarms: Alarms) -> None:
+    assert play(alarms, 5, throttle=0x4) == []
+    [event] = play(alarms, 60, start=5, throttle=0x4)
+    assert (event.kind, event.level, event.t) == ("throttle", "info", 5 * SECOND)
+
+
+def test_a_power_cap_that_flickers_is_told_once(alarms: Alarms) -> None:
+    events: list[Happened] = []
+    for tick in range(600):
+        events += alarms.read(tick * TICK, {"throttle": 0x4 if tick % 3 else 0})
+    assert len(events) == 1
+
+
+def test_a_short_touch_of_the_power_cap_is_not_told(alarms: Alarms) -> None:
+    for start in range(0, 60, 10):
+        assert play(alarms, 4, start=start, throttle=0x4) == []
+        assert play(alarms, 6, start=start + 4, throttle=0) == []
+
+
+@pytest.mark.parametrize("mask", [0x1, 0x2, 0x100, 0x0])
+def test_idle_and_what_people_set_are_no_events(alarms: Alarms, mask: int) -> None:
+    assert play(alarms, 30, throttle=mask, busy=0, sm_clock_mhz=345) == []
+
+
+def test_a_row_without_the_reading_says_nothing(alarms: Alarms) -> None:
+    assert len(play(alarms, 1, throttle=0x40)) == 1
+    assert play(alarms, 60, start=1) == []
+
+
+def test_slow_clocks_under_load_without_a_reason_are_told_after_ten_seconds(alarms: Alarms) -> None:
+    slow = {"throttle": 0, "busy": 99, "sm_active": 90, "sm_clock_mhz": 1200}
+    assert play(alarms, 10, **slow) == []
+    [event] = play(alarms, 60, start=10, **slow)
+    assert (event.kind, event.level) == ("clocks", "warning")
+    assert "1200 MHz" in event.text
+    assert "61 %" in event.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"throttle": 0x4},  # a reason
+        {"busy": 20, "sm_active": 5},  # no load
+        {"sm_clock_mhz": 1600},
+    ],
+)
+def test_slow_clocks_that_are_explained_are_not_told(alarms: Alarms, change: dict[str, float]) -> None:
+    row = {"throttle": 0, "busy": 99, "sm_active": 90, "sm_clock_mhz": 1200} | change
+    assert not [event for event in play(alarms, 60, **row) if event.kind == "clocks"]
+    assert not [event for event in play(alarms, 60, clock_max=None, **row) if event.kind == "clocks"]
+
+
+def test_ecc_errors_of_before_are_not_news_and_new_ones_are(alarms: Alarms) -> None:
+    assert play(alarms, 1, ecc_corrected=5, ecc_uncorrected=1, remapped_rows=2) == []
+    found = play(alarms, 1, start=1, ecc_corrected=7, ecc_uncorrected=2, remapped_rows=2)
+    assert [(e.kind, e.level, e.text[0]) for e in found] == [("ecc", "alarm", "1"), ("ecc", "warning", "2")]
+
+
+def test_ecc_errors_that_keep_coming_are_summed_up_every_ten_seconds(alarms: Alarms) -> None:
+    alarms.read(0, {"ecc_corrected": 0})
+    found: list[Happened] = []
+    for second in range(1, 32):
+        found += alarms.read(second * SECOND, {"ecc_corrected": second})
+    assert [event.text.split()[0] for event in found] == ["1", "10", "10", "10"]
+
+
+def test_counters_that_begin_anew_are_no_errors(alarms: Alarms) -> None:
+    play(alarms, 1, ecc_corrected=5)
+    assert play(alarms, 1, start=1, ecc_corrected=0) == []
+    assert len(play(alarms, 1, start=2, ecc_corrected=1)) == 1
+
+
+def test_one_xid_in_a_loop_is_told_once_and_counted(alarms: Alarms) -> None:
+    [first] = alarms.xid(0, 13)
+    assert (first.kind, first.level) == ("xid", "warning")
+    assert first.text.startswith("Xid 13: ")
+    assert [alarms.xid(n * TICK, 13) for n in range(1, 6)] == [()] * 5
+    [other] = alarms.xid(6 * TICK, 79)  # another is not held back
+    assert other.level == "alarm"
+    assert play(alarms, 9, start=0.7) == []
+    [more] = play(alarms, 2, start=9.9)
+    assert more.text.startswith("Xid 13: ")
+    assert more.text.endswith("(5 times more)")
+    assert play(alarms, 30, start=12) == []
+
+
+def test_every_well_known_xid_has_words_and_an_unknown_one_its_number() -> None:
+    known = {13, 31, 43, 45, 48, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 119, 120, 121, 140}
+    assert known <= XIDS.keys()
+    assert {explain(number)[0] for number in (48, 79, 95)} == {"alarm"}
+    assert explain(777) == ("warning", f"Xid 777: {UNKNOWN}")
+
+
+def test_a_double_bit_error_is_an_alarm(alarms: Alarms) -> None:
+    [event] = alarms.double_bit(0)
+    assert (event.kind, event.level) == ("ecc", "alarm")
+    assert alarms.double_bit(TICK) == ()
+
+
+def test_lost_is_told_once_and_back_only_after_it(alarms: Alarms) -> None:
+    assert alarms.back(0) == ()
+    [lost] = alarms.lost(1, "lost: fell off the bus")
+    assert (lost.kind, lost.level, lost.text) == ("gpu", "alarm", "lost: fell off the bus")
+    assert alarms.lost(2, "lost: fell off the bus") == ()
+    [back] = alarms.back(3)
+    assert (back.kind, back.level) == ("gpu", "info")
+    assert alarms.back(4) == ()
