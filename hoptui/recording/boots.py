@@ -9,8 +9,17 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from hoptui.wire.columns import Columns
+from hoptui.wire.messages import CommandRecord, Event
+
+Record = TypeVar("Record", Event, CommandRecord)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -69,7 +78,27 @@ def _first_offset(db: sqlite3.Connection) -> int | None:
 
 def _shift(db: sqlite3.Connection, boot: Boot, first_offset: int) -> int:
     (last,) = db.execute(
-        "SELECT max((SELECT coalesce(max(t1), 0) FROM chunks), (SELECT coalesce(max(t), 0) FROM events))"
+        "SELECT max(coalesce((SELECT max(t1) FROM blocks), 0), coalesce((SELECT max(t1) FROM arrivals), 0),"
+        " coalesce((SELECT max(t) FROM events), 0))"
     ).fetchone()
     shift = boot.wall_offset_ns - first_offset
     return shift if boot.now + shift > last else int(last) + 1 - boot.now
+
+
+def shifted(columns: Columns, by: int) -> Columns:
+    """The same rows on another clock."""
+    return msgspec.structs.replace(columns, t=added(columns.t, by)) if by else columns
+
+
+def added(stamps: bytes, by: int) -> bytes:
+    """Stamps (int64) on another clock."""
+    return array("q", [t + by for t in array("q", stamps)]).tobytes() if by else stamps
+
+
+def moved(record: Record, by: int) -> Record:
+    """A record on another clock; in a command, 0 stays the sign for "not settled"."""
+    if not by:
+        return record
+    if isinstance(record, CommandRecord) and record.settled:
+        return msgspec.structs.replace(record, t=record.t + by, settled=record.settled + by)
+    return msgspec.structs.replace(record, t=record.t + by)

@@ -12,6 +12,9 @@ from pathlib import Path
 APPLICATION_ID = 0x686F7074  # "hopt", so that file(1) and we can tell a recording from any other database
 BUSY_TIMEOUT_MS = 2000
 WAL_LIMIT_BYTES = 4 << 20
+PAGE_BYTES = (
+    1024  # of a new file: a block ends amid a page, and half of 4096 bytes is a fifth of a small block
+)
 
 # Entry i brings a file of schema i to schema i + 1; a released entry never changes. The comments inside are for people
 # who open a recording with sqlite3 and type .schema.
@@ -95,8 +98,79 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         FROM commands ORDER BY seq
         """,
     ),
+    (
+        """
+        CREATE TABLE arrivals (
+            -- The newest rows of each source, rising in t, until there are enough of them for a block. body is zlib of
+            -- int64 t[rows], int64 step[rows] (-1: none), then float64[rows] for each of names (a JSON array; NaN:
+            -- unknown), all little-endian.
+            id INTEGER PRIMARY KEY,
+            source TEXT NOT NULL,
+            t0 INTEGER NOT NULL,
+            t1 INTEGER NOT NULL,
+            rows INTEGER NOT NULL,
+            names TEXT NOT NULL,
+            body BLOB NOT NULL
+        )
+        """,
+        "INSERT INTO arrivals SELECT id, source, t0, t1, rows, names, body FROM chunks ORDER BY id",
+        "DROP TABLE chunks",
+        "CREATE INDEX arrivals_by_time ON arrivals (source, t1, t0, rows)",
+        """
+        CREATE TABLE layouts (
+            -- The names of a block's columns, as a JSON array.
+            id INTEGER PRIMARY KEY,
+            names TEXT NOT NULL UNIQUE
+        )
+        """,
+        """
+        CREATE TABLE blocks (
+            -- Level 0: rows of one source, rising in t. Level 1: the same rows in groups of up to 32, level 2: groups of
+            -- up to 32 groups, and so on; at most one block of a level covers a moment of a source. The oldest blocks
+            -- of level 0 may have been deleted to save space (meta has thinned_before then).
+            --
+            -- Columns of a block, entries numbers each. Level 0: t, step (-1: none), then one for each of the layout's
+            -- names. Above: t, first (stamps of a group's last and first row), step (of the last row), rows (in the
+            -- group), then for each name four: low, high, mean, known (how many of the rows have the name). The named
+            -- four are int64, as are t, step and known; the others float64 (NaN: unknown).
+            --
+            -- body is zlib of: uint32 little-endian length of the directory, the directory (JSON), planes. A plane has
+            -- one byte an entry. Each column takes its planes in turn, lowest byte first; the planes lie in the order
+            -- of directory.order, by number. Column i is what directory.columns[i] says it is:
+            -- {"is": "constant", "value": v}  v in every entry (null: unknown); no planes
+            -- {"is": "bits", "planes": 4 or 8}  float32, or the column's own 8 bytes, little-endian
+            -- {"is": "whole", ...}  whole numbers n, or n / 10^digits for floats. z is read from the planes, unsigned,
+            --     and stands for d = z / 2 if even, -(z + 1) / 2 if odd. With slope: n = previous n + slope + unit * d,
+            --     and start is previous to the first; without: n = start + unit * d. With gaps: true, one more plane
+            --     precedes the others: 0 where the value is unknown, else 1. Left out: digits 0, unit 1, no slope, no gaps.
+            id INTEGER PRIMARY KEY,
+            source TEXT NOT NULL,
+            level INTEGER NOT NULL,
+            t0 INTEGER NOT NULL,
+            t1 INTEGER NOT NULL,
+            rows INTEGER NOT NULL, -- of the source, in all entries
+            entries INTEGER NOT NULL,
+            layout INTEGER NOT NULL REFERENCES layouts,
+            body BLOB NOT NULL
+        )
+        """,
+        "CREATE INDEX blocks_by_time ON blocks (source, level, t1, t0, rows, entries)",
+    ),
 )
 SCHEMA = len(MIGRATIONS)
+
+# What a reader of a file of schema 1 needs to see it as one of this schema, without writing to it.
+STANDINS = (
+    "PRAGMA temp_store = MEMORY",
+    "CREATE TEMP VIEW arrivals AS SELECT id, source, t0, t1, rows, names, body FROM main.chunks",
+    "CREATE TEMP VIEW layouts AS SELECT NULL AS id, NULL AS names WHERE 0",
+    """
+    CREATE TEMP VIEW blocks AS
+    SELECT NULL AS id, NULL AS source, NULL AS level, NULL AS t0, NULL AS t1, NULL AS rows, NULL AS entries,
+        NULL AS layout, NULL AS body
+    WHERE 0
+    """,
+)
 
 
 class RecordingError(Exception):
@@ -142,6 +216,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         )
         try:
             if _schema(db, path) < SCHEMA:
+                db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # has no effect on a file that has tables
                 _migrate(db, path)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -152,15 +227,18 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return db
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection:
-    """A read-only connection to the recording at `path`, which may be written meanwhile."""
+def open_for_reading(path: Path, *, still: bool = False) -> sqlite3.Connection:
+    """A read-only connection to the recording at `path`, which may be written meanwhile.
+
+    With `still` it is not, and has no log beside it: then nothing is created there either.
+    """
     with errors_named(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         with path.open("rb"):
             pass  # SQLite says only "unable to open database file", the system says why
         try:
-            db, schema = _reader(path, "mode=ro")
+            db, schema = _reader(path, "immutable=1" if still else "mode=ro")
         except sqlite3.OperationalError as error:
             # A reader of a WAL file has to create its -shm: in a directory that forbids it, a file that was closed
             # properly (no -wal beside it) can still be read as one that does not change.
@@ -168,9 +246,15 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
             if not forbidden or path.with_name(f"{path.name}-wal").exists():
                 raise
             db, schema = _reader(path, "immutable=1")
-        if schema < SCHEMA:
+        try:
+            if not schema:
+                raise RecordingError(f"{path} holds no recording")
+            if schema == 1:
+                for statement in STANDINS:
+                    db.execute(statement)
+        except BaseException:
             db.close()
-            raise RecordingError(f"{path} holds no recording")
+            raise
     return db
 
 

@@ -8,13 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 import msgspec
 
-from hoptui.recording import boots, chunks
-from hoptui.recording.boots import Boot, Frame
-from hoptui.recording.chunks import Chunk
+from hoptui.recording import arrivals, boots, resample
+from hoptui.recording.boots import Boot, Frame, Record, added, moved, shifted
 from hoptui.recording.database import (
     RecordingError,
     errors_named,
@@ -23,10 +21,11 @@ from hoptui.recording.database import (
     transaction,
 )
 from hoptui.recording.pending import Pending
-from hoptui.wire.columns import Columns, concatenate
-from hoptui.wire.messages import CommandRecord, Event
-
-Record = TypeVar("Record", Event, CommandRecord)
+from hoptui.recording.records import Records
+from hoptui.recording.summary import Summary
+from hoptui.recording.tables import Tables
+from hoptui.wire.columns import Columns
+from hoptui.wire.messages import Buckets, CommandRecord, Event
 
 
 class Recording:
@@ -44,6 +43,8 @@ class Recording:
     def __init__(self, path: Path, db: sqlite3.Connection, frame: Frame, *, writable: bool) -> None:
         self.path = path
         self._db = db
+        self._tables = Tables(path, db)
+        self._records = Records(path, db)
         self._frame = frame
         self._writable = writable
         self._pending = Pending()
@@ -67,13 +68,16 @@ class Recording:
         return cls(path, db, frame, writable=True)
 
     @classmethod
-    def open(cls, path: Path, *, boot: Boot | None = None) -> Recording:
+    def open(cls, path: Path, *, boot: Boot | None = None, still: bool = False) -> Recording:
         """Open for reading, also while it is written; with `boot`, stamps are on that boot's clock.
+
+        SQLite leaves two small files beside it, unless `still` promises that nobody writes it and it was closed properly
+        (it has no -wal): for a look at an exited run's.
 
         Raises:
             RecordingError: it is missing, damaged, no recording, or was made by a newer hoptui.
         """
-        db = open_for_reading(path)
+        db = open_for_reading(path, still=still)
         try:
             with errors_named(path):
                 frame = boots.frame_of(db, boot)
@@ -95,7 +99,7 @@ class Recording:
     def append(self, columns: Columns) -> None:
         """New rows of a source. Rows not newer than its newest are left out: a run sends some again when it reconnects."""
         self._check_writable()
-        part = _shifted(columns, self._frame.shift_ns).after(self._newest_stored(columns.source))
+        part = shifted(columns, self._frame.shift_ns).after(self._newest_stored(columns.source))
         if len(part):
             self._newest[part.source] = part.times()[-1]
             self._pending.add(part)
@@ -103,12 +107,12 @@ class Recording:
     def event(self, event: Event) -> None:
         """A line on the time axis; one with the same `seq` is replaced."""
         self._check_writable()
-        self._pending.add_event(_moved(event, self._frame.shift_ns))
+        self._pending.add_event(moved(event, self._frame.shift_ns))
 
     def command(self, record: CommandRecord) -> None:
         """The newest state of a command; an older one with the same `id` is replaced."""
         self._check_writable()
-        self._pending.add_command(_moved(record, self._frame.shift_ns))
+        self._pending.add_command(moved(record, self._frame.shift_ns))
 
     def remember(self, key: str, value: bytes | str) -> None:
         """Keep a value of the run, e.g. its declaration; an older one of the same key is replaced."""
@@ -125,19 +129,33 @@ class Recording:
             return
         with errors_named(self.path), transaction(self._db):
             for source, columns in self._pending.sources():
-                self._store(source, columns)
-            self._db.executemany(
-                "INSERT OR REPLACE INTO events (seq, t, record) VALUES (?, ?, ?)",
-                [(e.seq, e.t, _json(e)) for e in self._pending.events.values()],
-            )
-            self._db.executemany(
-                "INSERT OR REPLACE INTO commands (id, seq, record) VALUES (?, ?, ?)",
-                [(c.id, c.seq, _json(c)) for c in self._pending.commands.values()],
-            )
-            self._db.executemany(
-                "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", self._pending.remembered.items()
-            )
+                self._tables.add(source, columns)
+            self._tables.raise_one()
+            self._records.add_events(self._pending.events.values())
+            self._records.add_commands(self._pending.commands.values())
+            self._records.remember(self._pending.remembered)
         self._pending.clear()
+
+    def thin(self, limit_bytes: int) -> int:
+        """Keep the recording within a size: delete its oldest rows, and leave their summaries. The bytes that this freed.
+
+        The file does not shrink: what comes next goes into the freed pages. Emptying pages for the file's end
+        (auto_vacuum) would move a page for every page that is written from then on, to no one's gain while the run
+        lives. Rows that are not summarised yet (the newest 16,384 or more of a source) are never deleted.
+
+        Raises:
+            RecordingError: the disk is failing; nothing is deleted.
+        """
+        self._check_writable()
+        with errors_named(self.path):
+            used = self._tables.used_bytes()
+            if used <= limit_bytes:
+                return 0
+            with transaction(self._db):
+                before = self._tables.thin(limit_bytes - limit_bytes // 20)
+                if before is not None:
+                    self._records.remember({_THINNED: str(before)})
+            return used - self._tables.used_bytes()
 
     def close(self) -> None:
         """Flush and close; the file is closed even where the flush fails.
@@ -172,32 +190,59 @@ class Recording:
         with errors_named(self.path):
             return self.path.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
 
+    @property
+    def used_bytes(self) -> int:
+        """What the recording needs on disk: its size without pages that wait to be used again."""
+        with errors_named(self.path):
+            return self._tables.used_bytes()
+
+    @property
+    def thinned_before(self) -> int | None:
+        """Rows stamped before this may be gone and only their summaries there; None: all rows are there."""
+        found = self.recall(_THINNED)
+        return None if found is None else int(found) - self._frame.shift_ns
+
     def recall(self, key: str) -> bytes | str | None:
         """The value remembered under `key`, None if there is none."""
         if key in self._pending.remembered:
             return self._pending.remembered[key]
-        with errors_named(self.path):
-            found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        value: bytes | str | None = found and found[0]
-        return value
+        return self._records.recall(key)
 
     def sources(self) -> dict[str, tuple[int, int, int]]:
         """The first and the last stamp and the number of rows of each source."""
         with errors_named(self.path):
-            found = self._db.execute(
-                "SELECT source, min(t0), max(t1), sum(rows) FROM chunks GROUP BY source ORDER BY source"
-            ).fetchall()
+            found = self._tables.extents()
         shift = self._frame.shift_ns
-        known = {source: (t0 - shift, t1 - shift, rows) for source, t0, t1, rows in found}
+        known = {source: (t0 - shift, t1 - shift, rows) for source, (t0, t1, rows) in found.items()}
         for source, columns in self._pending.sources():
             times = columns.times()
             first, _, rows = known.get(source, (times[0] - shift, 0, 0))
             known[source] = (first, times[-1] - shift, rows + len(times))
         return known
 
+    def span(self) -> tuple[int, int]:
+        """The first and the last stamp of all rows and events, (0, 0) if there are none."""
+        with errors_named(self.path):
+            edges = [edge for edge in (self._tables.span(), self._records.span()) if edge is not None]
+        edges += [(columns.times()[0], columns.times()[-1]) for _, columns in self._pending.sources()]
+        edges += [(event.t, event.t) for event in self._pending.events.values()]
+        if not edges:
+            return 0, 0
+        shift = self._frame.shift_ns
+        return min(first for first, _ in edges) - shift, max(last for _, last in edges) - shift
+
     def last_t(self, source: str) -> int:
         """The stamp of the newest row of a source, 0 where there is none of this boot."""
         return max(0, self._newest_stored(source) - self._frame.shift_ns)
+
+    def names(self, source: str, t0: int = 0, t1: int = 0) -> tuple[str, ...]:
+        """The names that rows of a source from `t0` to `t1` may have, in the order in which they came."""
+        low, high = self._asked(t0, t1)
+        with errors_named(self.path):
+            known = dict.fromkeys(self._tables.names(source, low, high))
+        for part in self._pending.rows(source):
+            known.update(dict.fromkeys(part.names))
+        return tuple(known)
 
     def rows(self, source: str, t0: int = 0, t1: int = 0, names: tuple[str, ...] = ()) -> Iterator[Columns]:
         """The rows of a source from `t0` to `t1`, both included, in pieces, oldest first.
@@ -208,37 +253,70 @@ class Recording:
         Raises:
             RecordingError: the file cannot be read, or a chunk of it is damaged.
         """
-        shift = self._frame.shift_ns
-        low = _int64(t0 + shift) if t0 else _LEAST
-        high = _int64(t1 + shift) if t1 else _MOST
-        with errors_named(self.path):
-            # One statement sees one state of the file. Sealed chunks stay as they are and are read when it is their
-            # turn; the few others come along at once, because the writer may merge them meanwhile.
-            listed = self._db.execute(
-                "SELECT id, t0, t1, rows, names, iif(sealed, NULL, body) FROM chunks"
-                " WHERE source = ? AND t1 >= ? AND t0 <= ? ORDER BY t1, id",
-                (source, low, high),
-            ).fetchall()
+        low, high = self._asked(t0, t1)
         waiting = self._pending.rows(source)
-        for number, first, last, rows, known, body in listed:
-            part = self._decoded(source, Chunk(first, last, rows, known, body or self._body(number)), names)
+        for part in self._tables.rows(source, low, high, names):
             yield from self._clipped(part, low, high)
         for part in waiting:
-            yield from self._clipped(chunks.select(part, names), low, high)
+            yield from self._clipped(arrivals.select(part, names), low, high)
+
+    def buckets(
+        self,
+        source: str,
+        names: tuple[str, ...] = (),
+        t0: int = 0,
+        t1: int = 0,
+        points: int = 512,
+        id: int = 0,  # noqa: A002 - the message's own word
+    ) -> Buckets:
+        """The rows of a source from `t0` to `t1` in at most `points` buckets, as `resample.buckets` does it.
+
+        Where buckets are much longer than groups of the pyramid, these are read instead of rows: the edges of a bucket
+        are then off by up to half its length. Extremes are exact, and means are those of the rows up to their last digit.
+
+        Raises:
+            RecordingError: as `rows`.
+        """
+        low, high = self._asked(t0, t1)
+        extent = self.sources().get(source) if not (t0 and t1) else None
+        if extent is not None:
+            shift = self._frame.shift_ns
+            low, high = max(low, extent[0] + shift), min(high, extent[1] + shift)
+        points = max(1, points)
+        parts: list[Columns | Summary] = [
+            *self._tables.cover(source, low, high, names, (high - low + 1) / points / 2),
+            *(arrivals.select(part, names) for part in self._pending.rows(source)),
+        ]
+        found = resample.buckets(parts, source, names, low, high, points, id)
+        return msgspec.structs.replace(found, t=added(found.t, -self._frame.shift_ns))
+
+    def at(self, source: str, t: int, within_s: float) -> dict[str, float]:
+        """The newest known value of each name at or before `t`, if it is no older than `within_s`.
+
+        Where the rows of that time are gone, the means of the groups that they were in.
+        """
+        first, t = t - round(within_s * 1e9) or -1, t or -1  # 0 would stand for the first and the last row
+        found: dict[str, float] = {}
+        gone = self.thinned_before
+        if gone is not None and first < gone:
+            mean = self.buckets(source, (), first, t, 1)
+            known = {
+                name: array("d", raw)[-1] for name, raw in zip(mean.names, mean.mean, strict=True) if raw
+            }
+            found = {name: value for name, value in known.items() if value == value}
+        for part in self.rows(source, first, t):
+            found |= part.last()
+        return found
 
     def events(self, after: int = 0) -> list[Event]:
         """The events numbered above `after`, in order."""
-        with errors_named(self.path):
-            found = self._db.execute("SELECT record FROM events WHERE seq > ?", (_int64(after),)).fetchall()
-        known = {event.seq: event for event in self._records(found, Event)}
+        known = {event.seq: event for event in self._records.events(_int64(after))}
         known.update(self._pending.events)
         return self._ordered(known.values(), after)
 
     def commands(self, after: int = 0) -> list[CommandRecord]:
         """The commands whose newest state is numbered above `after`, in that order."""
-        with errors_named(self.path):
-            found = self._db.execute("SELECT record FROM commands WHERE seq > ?", (_int64(after),)).fetchall()
-        known = {record.id: record for record in self._records(found, CommandRecord)}
+        known = {record.id: record for record in self._records.commands(_int64(after))}
         known.update(self._pending.commands)
         return self._ordered(known.values(), after)
 
@@ -252,89 +330,34 @@ class Recording:
         if source in self._newest:
             return self._newest[source]
         with errors_named(self.path):
-            (found,) = self._db.execute("SELECT max(t1) FROM chunks WHERE source = ?", (source,)).fetchone()
-        newest: int = _LEAST if found is None else found
+            found = self._tables.newest(source)
+        newest = _LEAST if found is None else found
         if self._writable:
             self._newest[source] = newest
         return newest
 
-    def _store(self, source: str, columns: Columns) -> None:
-        """Add rows to the source's unsealed chunks, and seal all of these once they are many or old.
-
-        So a flush every second writes each row twice, however long the rows of a minute are.
-        """
-        waiting, oldest = self._db.execute(
-            "SELECT coalesce(sum(rows), 0), min(t0) FROM chunks WHERE source = ? AND NOT sealed", (source,)
-        ).fetchone()
-        times = columns.times()
-        sealed = chunks.is_due(waiting + len(times), times[0] if oldest is None else oldest, times[-1])
-        parts = [columns]
-        if sealed:
-            found = self._db.execute(
-                "DELETE FROM chunks WHERE source = ? AND NOT sealed RETURNING id, t0, t1, rows, names, body",
-                (source,),
-            ).fetchall()
-            older = [self._decoded(source, Chunk(*chunk)) for _, *chunk in sorted(found)]
-            parts = chunks.cut(concatenate(source, [*older, columns]))
-        self._db.executemany(
-            "INSERT INTO chunks (source, sealed, t0, t1, rows, names, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(source, sealed, *chunks.encode(part)) for part in parts],
-        )
-
-    def _body(self, number: int) -> bytes:
-        with errors_named(self.path):
-            found = self._db.execute("SELECT body FROM chunks WHERE id = ?", (number,)).fetchone()
-        body: bytes = found[0]
-        return body
-
-    def _decoded(self, source: str, chunk: Chunk, names: tuple[str, ...] = ()) -> Columns:
-        try:
-            return chunks.decode(source, chunk, names)
-        except ValueError as error:
-            raise RecordingError(f"{self.path} is damaged: {error}") from None
-
-    def _records(self, found: list[tuple[str]], kind: type[Record]) -> list[Record]:
-        try:
-            return [msgspec.json.decode(text, type=kind) for (text,) in found]
-        except msgspec.DecodeError as error:
-            raise RecordingError(f"{self.path} is damaged: {error}") from None
+    def _asked(self, t0: int, t1: int) -> tuple[int, int]:
+        """Stored stamps of what is asked for, 0 standing for the first and the last."""
+        shift = self._frame.shift_ns
+        return _int64(t0 + shift) if t0 else _LEAST, _int64(t1 + shift) if t1 else _MOST
 
     def _ordered(self, records: Iterable[Record], after: int) -> list[Record]:
         newer = sorted((r for r in records if r.seq > after), key=lambda r: r.seq)
-        return [_moved(r, -self._frame.shift_ns) for r in newer]
+        return [moved(r, -self._frame.shift_ns) for r in newer]
 
     def _clipped(self, part: Columns, low: int, high: int) -> Iterator[Columns]:
         times = part.times()
         start, stop = bisect_left(times, low), bisect_right(times, high)
         if start < stop:
-            yield _shifted(
+            yield shifted(
                 part if stop - start == len(times) else part.slice(start, stop), -self._frame.shift_ns
             )
 
 
+_THINNED = "thinned_before"  # key in `meta`; the value is a stored stamp as text
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def _int64(asked: int) -> int:
     """What a viewer asks for may be any integer; SQLite takes 64 bits."""
     return min(max(asked, _LEAST), _MOST)
-
-
-def _shifted(columns: Columns, by: int) -> Columns:
-    if not by:
-        return columns
-    moved = array("q", [t + by for t in columns.times()])
-    return msgspec.structs.replace(columns, t=moved.tobytes())
-
-
-def _moved(record: Record, by: int) -> Record:
-    """A record on another clock; in a command, 0 stays the sign for "not settled"."""
-    if not by:
-        return record
-    if isinstance(record, CommandRecord) and record.settled:
-        return msgspec.structs.replace(record, t=record.t + by, settled=record.settled + by)
-    return msgspec.structs.replace(record, t=record.t + by)
-
-
-def _json(record: Event | CommandRecord) -> str:
-    return msgspec.json.encode(record).decode()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import sub
-from statistics import median_high
 
+from hoptui.recording.summary import Summary, totals
 from hoptui.wire.columns import Columns
 from hoptui.wire.messages import Buckets
 
@@ -17,7 +17,7 @@ GAP_SPACINGS = 3
 
 
 def buckets(
-    parts: Iterable[Columns],
+    parts: Iterable[Columns | Summary],
     source: str,
     names: Sequence[str],
     t0: int,
@@ -31,36 +31,41 @@ def buckets(
     `t0` or `t1` is 0. Without `names` all that occur are answered, otherwise exactly those. Buckets are of equal time;
     one without rows is left out, unless it lies in a gap of more than three typical (median) spacings of rows: each such
     gap is one bucket of NaN, stamped where its first row was due. A bucket's mean is that of its known values, NaN
-    where there is none.
+    where there is none. A group of rows counts as a whole into the bucket of its last row, if any of it is asked for.
     """
     if not (t0 and t1):
-        parts = [part for part in parts if len(part)]
-        t0 = t0 or (parts[0].times()[0] if parts else 0)
-        t1 = t1 or (parts[-1].times()[-1] if parts else 0)
+        parts = [part for part in parts if _stamps(part)[1]]
+        t0 = t0 or (_stamps(parts[0])[0][0] if parts else 0)
+        t1 = t1 or (_stamps(parts[-1])[1][-1] if parts else 0)
     folded = _Folded(names, open_ended=not names)
     points = max(1, points)
     span = t1 - t0 + 1
     for part in parts:
-        times = part.times()
-        start = bisect_left(times, t0)
-        if folded.times:
-            start = max(start, bisect_right(times, folded.times[-1]))
-        stop = bisect_right(times, t1)
+        first, last = _stamps(part)
+        start = bisect_left(last, max(t0, folded.last + 1))
+        stop = bisect_right(first, t1)
         if start >= stop:
             continue
-        steps = part.steps()
-        columns = [(name, array("d", raw)) for name, raw in zip(part.names, part.values, strict=True)]
-        folded.times.extend(times[start:stop])
+        steps = part.step if isinstance(part, Summary) else part.steps()
+        fold = folded.groups(part) if isinstance(part, Summary) else folded.values(part)
+        folded.spaced(part, start, stop)
         while start < stop:
-            number = (times[start] - t0) * points // span
+            number = (min(last[start], t1) - t0) * points // span
             edge = t0 - (-(number + 1) * span // points)  # the first stamp of the next bucket
-            end = bisect_left(times, edge, start, stop)
-            folded.add(number, times[start], times[end - 1], steps[end - 1])
-            for name, column in columns:
-                folded.fold(name, column[start:end])
+            end = stop if edge > t1 else bisect_left(last, edge, start, stop)
+            folded.add(number, first[start], min(last[end - 1], t1), steps[end - 1])
+            fold(start, end)
             start = end
     folded.mark_gaps()
     return folded.answer(source, id)
+
+
+def _stamps(part: Columns | Summary) -> tuple[array[int], array[int]]:
+    """Of the first and of the last row of each group; a row is a group of one."""
+    if isinstance(part, Summary):
+        return part.first, part.t
+    times = part.times()
+    return times, times
 
 
 class _Extremes:
@@ -88,12 +93,14 @@ class _Extremes:
             if not values:
                 return
             total = sum(values)
-        low, high = min(values), max(values)
+        self.take(min(values), max(values), total, len(values))
+
+    def take(self, low: float, high: float, total: float, count: int) -> None:
         if self.count[-1]:
             low, high = min(low, self.low[-1]), max(high, self.high[-1])
         self.low[-1], self.high[-1] = low, high
         self.total[-1] += total
-        self.count[-1] += len(values)
+        self.count[-1] += count
 
     def mean(self) -> array[float]:
         # Rounding may carry a mean just past its extremes.
@@ -107,16 +114,31 @@ class _Extremes:
 
 
 class _Folded:
-    """The buckets so far. `times` are the stamps of all rows, to know their typical spacing at the end."""
+    """The buckets so far. `last` is the stamp of the newest row."""
 
     def __init__(self, names: Iterable[str], *, open_ended: bool) -> None:
-        self.times: array[int] = array("q")
+        self.last = -(1 << 63)
         self._open_ended = open_ended
         self._series = {name: _Extremes(0) for name in names}
         self._number = -1
         self._t: array[int] = array("q")
         self._step: array[int] = array("q")
         self._holes: list[tuple[int, int, int]] = []  # bucket after it, stamps on both sides
+        self._spacings: list[tuple[float, int]] = []  # between rows of groups, and how often
+        self._times: array[int] = array("q")  # of rows that are in no group
+
+    def spaced(self, part: Columns | Summary, start: int, stop: int) -> None:
+        """Rows or groups `start` to `stop` of a part count: remember how far apart rows are."""
+        first, last = _stamps(part)
+        if isinstance(part, Summary):
+            self._spacings += [
+                ((last[i] - first[i]) / (part.rows[i] - 1), part.rows[i] - 1)
+                for i in range(start, stop)
+                if part.rows[i] > 1
+            ]
+        else:
+            self._times.extend(first[start:stop])
+        self.last = last[stop - 1]
 
     def add(self, number: int, first: int, last: int, step: int) -> None:
         """Rows stamped `first` to `last` belong to the bucket `number`, which is the newest one or a later one."""
@@ -131,26 +153,55 @@ class _Folded:
         for series in self._series.values():
             series.append()
 
-    def fold(self, name: str, values: array[float]) -> None:
-        """Values of the last bucket."""
+    def values(self, part: Columns) -> Callable[[int, int], None]:
+        """Folds rows of `part` into the last bucket."""
+        columns = [(name, array("d", raw)) for name, raw in zip(part.names, part.values, strict=True)]
+
+        def fold(start: int, end: int) -> None:
+            for name, column in columns:
+                if (series := self._of(name)) is not None:
+                    series.fold(column[start:end])
+
+        return fold
+
+    def groups(self, part: Summary) -> Callable[[int, int], None]:
+        """Folds groups of `part` into the last bucket."""
+
+        def fold(start: int, end: int) -> None:
+            for name, figures in zip(part.names, part.figures, strict=True):
+                if (series := self._of(name)) is not None and (found := totals(figures, start, end)):
+                    series.take(*found)
+
+        return fold
+
+    def _of(self, name: str) -> _Extremes | None:
         series = self._series.get(name)
-        if series is None:
-            if not self._open_ended:
-                return
+        if series is None and self._open_ended:
             series = self._series[name] = _Extremes(len(self._t))
-        series.fold(values)
+        return series
 
     def mark_gaps(self) -> None:
         """Put a bucket of NaN into each gap that leaves a bucket empty."""
         if not self._holes:
             return
-        typical = max(1, median_high(map(sub, islice(self.times, 1, None), self.times)))
+        typical = max(1, int(self._typical()))
         for i, before, after in reversed(self._holes):
             if after - before > GAP_SPACINGS * typical:
                 self._t.insert(i, before + typical)
                 self._step.insert(i, -1)
                 for series in self._series.values():
                     series.insert(i)
+
+    def _typical(self) -> float:
+        """The median spacing of rows, the upper one of two."""
+        spacings = list(self._spacings)
+        spacings += [(float(s), 1) for s in map(sub, islice(self._times, 1, None), self._times)]
+        left = sum(count for _, count in spacings) // 2
+        for spacing, count in sorted(spacings):
+            left -= count
+            if left < 0:
+                return spacing
+        return 0.0
 
     def answer(self, source: str, query: int) -> Buckets:
         series = self._series.values()

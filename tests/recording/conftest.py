@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,6 +46,26 @@ def rows() -> MakeRows:
                 (i * every, i, {"x": float(i), "y": -0.5 * i} if i % 3 == 0 else {"x": float(i)})
                 for i in range(first, first + n)
             ],
+        )
+
+    return make
+
+
+@pytest.fixture
+def long_rows() -> MakeRows:
+    """long_rows(n, first=1, source="gpu/GPU-1"): n rows, one a second, of noise with two decimals (unknown in every
+    seventh row) and of a rising counter."""
+
+    def make(n: int, first: int = 1, source: str = "gpu/GPU-1") -> Columns:
+        noise = random.Random(first)
+        watts = array("d", [round(noise.gauss(600, 9), 2) for _ in range(n)])
+        watts[::7] = array("d", [math.nan]) * len(watts[::7])
+        return Columns(
+            source=source,
+            names=("power_w", "total"),
+            t=array("q", range(first * SECOND, (first + n) * SECOND, SECOND)).tobytes(),
+            step=array("q", range(first, first + n)).tobytes(),
+            values=(watts.tobytes(), array("d", range(first, first + n)).tobytes()),
         )
 
     return make

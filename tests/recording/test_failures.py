@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import resource
+import select
 import signal
 import sqlite3
 import subprocess
 import sys
+import time
+from array import array
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,8 @@ while True:
     t += 100
     print(t, flush=True)
 """
+
+BUSY_WRITER = WRITER.replace("range(100)", "range(700)").replace("t += 100", "t += 700")
 
 
 def killed_writer(path: Path, flushes: int) -> int:
@@ -61,6 +66,33 @@ def test_what_was_flushed_survives_a_kill_and_the_next_writer_goes_on(path: Path
         assert recording.last_t("run/r1") >= told
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_killed_at_any_moment(path: Path) -> None:
+    """While rows arrive, while blocks are made of them, and while the pyramid grows: whole flushes, and no damage."""
+    told = 0
+    ends = time.monotonic() + 2.0
+    kills = 0
+    while time.monotonic() < ends or kills < 3:
+        with subprocess.Popen(
+            [sys.executable, "-c", BUSY_WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            told = max(told, int(writer.stdout.readline()))
+            kills += 1
+            # Somewhere between two flushes: how far it comes differs each time.
+            select.select([writer.stdout], [], [], 0.013 * (kills % 7))
+            writer.kill()
+            told = max([told, *(int(line) for line in writer.stdout if line.endswith("\n"))])
+        with Recording.open(path) as reader:
+            steps = [step for part in reader.rows("run/r1") for step in part.steps()]
+            assert len(steps) >= told
+            assert steps == list(range(1, len(steps) + 1))
+            assert len(steps) % 700 == 0
+            (whole,) = array("d", reader.buckets("run/r1", ("x",), points=1).high[0])
+            assert whole == len(steps)
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_a_reader_beside_a_busy_writer_sees_whole_flushes_that_only_grow(path: Path) -> None:
@@ -112,6 +144,31 @@ def test_a_full_disk_loses_nothing_and_recovers(path: Path, boot: Boot, rows: Ma
     with Recording.open(path) as reader:
         assert [s for part in reader.rows("host") for s in part.steps()] == list(range(1, 3311))
         assert [event.text for event in reader.events()] == ["still here"]
+
+
+def test_a_disk_that_fills_up_while_blocks_are_made(path: Path, boot: Boot, long_rows: MakeRows) -> None:
+    """Again and again, a little later each time: what was flushed stays readable, what waits gets there in the end."""
+    with Recording.create(path, boot=boot) as recording:
+        last = 1
+        for more in range(12):
+            recording.append(long_rows(1500, first=last))
+            last += 1500
+            with (
+                full_disk(path.with_name("r1.hoptui-wal").stat().st_size + 3000 * more),
+                suppress(RecordingError),
+            ):
+                recording.flush()
+            with Recording.open(path) as reader:
+                steps = [step for part in reader.rows("gpu/GPU-1") for step in part.steps()]
+            assert steps == list(range(1, len(steps) + 1))
+        recording.flush()
+        assert recording.dropped == 0
+        assert recording.sources()["gpu/GPU-1"][2] == last - 1
+    with Recording.open(path) as reader:
+        assert [s for part in reader.rows("gpu/GPU-1") for s in part.steps()] == list(range(1, last))
+        assert {part.names for part in reader.rows("gpu/GPU-1")} == {("power_w", "total")}
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_the_reason_of_a_full_disk_says_so(recording: Recording, path: Path, rows: MakeRows) -> None:

@@ -131,20 +131,41 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE chunks SET body = zeroblob(40)",
-        "UPDATE chunks SET body = substr(body, 1, 20)",
-        "UPDATE chunks SET rows = rows + 1",
-        "UPDATE chunks SET names = '[\"x\"]'",
-        "UPDATE chunks SET names = 'x'",
-        "UPDATE chunks SET names = '[1, 2]'",
+        "UPDATE arrivals SET body = zeroblob(40)",
+        "UPDATE arrivals SET body = substr(body, 1, 20)",
+        "UPDATE arrivals SET rows = rows + 1",
+        "UPDATE arrivals SET names = '[\"x\"]'",
+        "UPDATE arrivals SET names = 'x'",
+        "UPDATE arrivals SET names = '[1, 2]'",
     ],
 )
-def test_a_damaged_chunk_is_told(path: Path, rows: MakeRows, damage: str) -> None:
+def test_damaged_rows_that_have_just_arrived_are_told(path: Path, rows: MakeRows, damage: str) -> None:
     closed(path, rows(3))
     with sql(path) as db:
         db.execute(damage)
     with Recording.open(path) as reader, pytest.raises(RecordingError, match=r"r1\.hoptui is damaged: "):
         list(reader.rows("host"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE blocks SET body = zeroblob(40)",
+        "UPDATE blocks SET body = substr(body, 1, length(body) - 5)",
+        "UPDATE blocks SET entries = entries + 1",
+        "UPDATE layouts SET names = '[\"x\"]'",
+        "UPDATE layouts SET names = '['",
+    ],
+)
+def test_a_damaged_block_is_told(path: Path, rows: MakeRows, damage: str) -> None:
+    closed(path, rows(600))
+    with sql(path) as db:
+        db.execute(damage)
+    with Recording.open(path) as reader:
+        with pytest.raises(RecordingError, match=r"r1\.hoptui is damaged: "):
+            list(reader.rows("host"))
+        with pytest.raises(RecordingError, match=r"r1\.hoptui is damaged: "):
+            reader.buckets("host")
 
 
 @pytest.mark.parametrize("record", ["{", "{}", '{"seq": "1"}'])

@@ -9,6 +9,7 @@ import stat
 import zlib
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoptui.recording import Recording, RecordingError
+from hoptui.recording.blocks import ROWS
 from hoptui.recording.boots import Boot
-from hoptui.recording.chunks import ROWS
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.messages import CommandRecord, Event, Measured, Origin
 
@@ -142,28 +143,22 @@ def test_rows_sent_again_are_kept_once(recording: Recording, path: Path, rows: M
         assert plain(again.rows("host")) == plain([rows(20)])
 
 
-def test_flushing_every_second_makes_few_chunks(recording: Recording, rows: MakeRows) -> None:
-    """Ten minutes at 1 Hz and at 20 Hz: a chunk a minute, and one for every ROWS rows."""
+def test_flushing_every_second_makes_few_blocks(recording: Recording, rows: MakeRows) -> None:
+    """Ten minutes at 1 Hz and at 20 Hz: a block for every ROWS rows, and the rest as it came."""
     for second in range(600):
         recording.append(rows(1, first=second + 1, source="host"))
         recording.append(rows(20, first=20 * second + 1, every=SECOND // 20, source="run/r1"))
         recording.flush()
-    db = sqlite3.connect(recording.path)
-    try:
-        found = db.execute(
-            "SELECT source, sealed, count(*), sum(rows) FROM chunks GROUP BY 1, 2 ORDER BY 1, 2"
-        )
-        counted = {(source, sealed): (chunks, rows) for source, sealed, chunks, rows in found}
-    finally:
-        db.close()
-    assert counted["host", 1] == (9, 549)
-    assert counted["host", 0] == (51, 51)
-    assert counted["run/r1", 1][0] == 12_000 // 520
-    assert counted["run/r1", 0][0] <= 60
+    with closing(sqlite3.connect(recording.path)) as db:
+        blocks = db.execute("SELECT source, count(*), sum(rows) FROM blocks GROUP BY 1 ORDER BY 1").fetchall()
+        arrived = db.execute("SELECT source, count(*), sum(rows) FROM arrivals GROUP BY 1 ORDER BY 1")
+        assert blocks == [("host", 1, 512), ("run/r1", 23, 23 * 520)]
+        assert arrived.fetchall() == [("host", 88, 88), ("run/r1", 2, 40)]
+        assert db.execute("SELECT names FROM layouts").fetchall() == [('["x","y"]',)]
     assert plain(recording.rows("run/r1")) == plain([rows(12_000, every=SECOND // 20)])
 
 
-def test_many_rows_at_once_are_cut_into_chunks_of_equal_size(recording: Recording, rows: MakeRows) -> None:
+def test_many_rows_at_once_are_cut_into_blocks_of_equal_size(recording: Recording, rows: MakeRows) -> None:
     recording.append(rows(7))
     recording.flush()
     recording.append(rows(3 * ROWS + 93, first=8))
@@ -308,6 +303,45 @@ def test_what_waits_is_flushed_at_the_end_and_nothing_can_be_added_after_it(
             reader.append(rows(1))
 
 
+def test_the_span_is_that_of_all_rows_and_events(recording: Recording, path: Path, rows: MakeRows) -> None:
+    assert recording.span() == (0, 0)
+    recording.append(rows(600, first=5))
+    for flushed in (False, True):
+        assert recording.span() == (5 * SECOND, 604 * SECOND)
+        if not flushed:
+            recording.flush()
+    recording.append(rows(3, first=700, source="gpu/GPU-1"))
+    recording.event(an_event(2))
+    assert recording.span() == (2 * SECOND, 702 * SECOND)
+    recording.flush()
+    with Recording.open(path) as reader:
+        assert reader.span() == (2 * SECOND, 702 * SECOND)
+
+
+def test_the_names_of_a_source(recording: Recording, rows: MakeRows) -> None:
+    recording.append(rows(600))
+    recording.flush()
+    recording.append(pack("host", [(700 * SECOND, -1, {"z": 1.0, "x": 2.0})]))
+    assert recording.names("host") == ("x", "y", "z")
+    recording.flush()
+    assert recording.names("host") == ("x", "y", "z")
+    assert recording.names("host", 650 * SECOND) == ("z", "x")
+    assert recording.names("nothing") == ()
+
+
+def test_the_values_at_a_moment(recording: Recording, rows: MakeRows) -> None:
+    recording.append(rows(600))
+    recording.flush()
+    recording.append(rows(10, first=601))
+    assert recording.at("host", 400 * SECOND, 10) == {"x": 400.0, "y": -199.5}
+    assert recording.at("host", 400 * SECOND + 1, 2) == {"x": 400.0, "y": -199.5}
+    assert recording.at("host", 400 * SECOND + 1, 0.5) == {"x": 400.0}
+    assert recording.at("host", 605 * SECOND, 3) == {"x": 605.0, "y": -301.5}
+    assert recording.at("host", 700 * SECOND, 50) == {}
+    assert recording.at("host", 0, 50) == {}
+    assert recording.at("nothing", 5 * SECOND, 50) == {}
+
+
 def test_an_empty_flush_writes_nothing(recording: Recording, path: Path) -> None:
     recording.flush()
     before = path.with_name("r1.hoptui-wal").stat().st_size
@@ -323,7 +357,7 @@ def test_anyone_can_read_it_with_sqlite_and_zlib(recording: Recording, path: Pat
     recording.close()
     db = sqlite3.connect(path)
     try:
-        n, names, body = db.execute("SELECT rows, names, body FROM chunks").fetchone()
+        n, names, body = db.execute("SELECT rows, names, body FROM arrivals").fetchone()
         raw = array("q", zlib.decompress(body))
         assert list(raw[:n]) == [SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND]
         assert list(raw[n : 2 * n]) == [1, 2, 3, 4]

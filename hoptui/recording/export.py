@@ -1,0 +1,230 @@
+"""A recording for other programs: CSV, JSON lines, Parquet. Streamed: a few blocks of each source are in memory.
+
+Rows of all sources come merged in time. A column's name is the metric's as it was recorded; a value that is unknown is
+empty, absent or null, never 0 and never NaN.
+"""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import msgspec
+
+from hoptui.recording.database import RecordingError
+from hoptui.recording.recording import Recording
+
+FIXED = ("t_s", "utc", "source", "step")
+"""The columns before the metrics: seconds since the recording's start, wall time, and step (empty: none)."""
+
+GROUP_ROWS = 8192
+"""Rows in a row group of a Parquet file."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Row(NamedTuple):
+    """One row: stamp on the recording's clock, where it comes from, iteration (-1: none), its known values."""
+
+    t: int
+    source: str
+    step: int
+    values: dict[str, float]
+
+
+def rows(
+    recording: Recording,
+    sources: Sequence[str] = (),
+    names: Sequence[str] = (),
+    t0: int = 0,
+    t1: int = 0,
+) -> Iterator[Row]:
+    """The rows from `t0` to `t1` (0: the first, the last) of some sources (none: all), oldest first.
+
+    A source is meant by its name or by the first part of it: `gpu` for all GPUs. With `names`, rows that know none of
+    them are left out.
+
+    Raises:
+        RecordingError: the file cannot be read, or is damaged.
+    """
+    streams = (_of(recording, source, tuple(names), t0, t1) for source in _chosen(recording, sources))
+    return heapq.merge(*streams, key=lambda row: row.t)
+
+
+def columns(
+    recording: Recording,
+    sources: Sequence[str] = (),
+    names: Sequence[str] = (),
+    t0: int = 0,
+    t1: int = 0,
+) -> tuple[str, ...]:
+    """The metrics that `rows` of the same arguments has, in the order of the sources and of their recording."""
+    chosen = _chosen(recording, sources)
+    known = dict.fromkeys(name for source in chosen for name in recording.names(source, t0, t1))
+    return tuple(name for name in names if name in known) if names else tuple(known)
+
+
+def write_csv(
+    recording: Recording,
+    file: TextIO,
+    *,
+    sources: Sequence[str] = (),
+    names: Sequence[str] = (),
+    t0: int = 0,
+    t1: int = 0,
+) -> None:
+    """One header, one line a row, lines ended by LF; unknown is empty. Open `file` with newline="".
+
+    Raises:
+        RecordingError: as `rows`.
+    """
+    metrics = columns(recording, sources, names, t0, t1)
+    clock = _Clock(recording)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow((*FIXED, *_headings(metrics)))
+    for row in rows(recording, sources, names, t0, t1):
+        get = row.values.get
+        writer.writerow((*clock(row.t), row.source, row.step if row.step >= 0 else "", *map(get, metrics)))
+
+
+def write_jsonl(
+    recording: Recording,
+    file: TextIO,
+    *,
+    sources: Sequence[str] = (),
+    names: Sequence[str] = (),
+    t0: int = 0,
+    t1: int = 0,
+) -> None:
+    """One object a line, merged in time: rows, events and commands, told apart by `type`; infinite values are null.
+
+    Raises:
+        RecordingError: as `rows`.
+    """
+    clock = _Clock(recording)
+    told = (
+        (row.t, {"type": "row", **clock.named(row.t), **_row_fields(row)})
+        for row in rows(recording, sources, names, t0, t1)
+    )
+    for _, record in heapq.merge(told, _records(recording, clock, t0, t1), key=lambda pair: pair[0]):
+        file.write(msgspec.json.encode(record).decode())
+        file.write("\n")
+
+
+def write_parquet(
+    recording: Recording,
+    path: Path,
+    *,
+    sources: Sequence[str] = (),
+    names: Sequence[str] = (),
+    t0: int = 0,
+    t1: int = 0,
+) -> None:
+    """One table with the columns of the CSV: float64 with nulls, `utc` as a timestamp, in row groups.
+
+    Raises:
+        RecordingError: as `rows`, or pyarrow is not installed.
+        OSError: the file cannot be written.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise RecordingError("Parquet needs pyarrow: pip install 'hoptui[parquet]'") from None
+    metrics = columns(recording, sources, names, t0, t1)
+    schema = pyarrow.schema(
+        [
+            ("t_s", pyarrow.float64()),
+            ("utc", pyarrow.timestamp("ms", tz="UTC")),
+            ("source", pyarrow.dictionary(pyarrow.int32(), pyarrow.string())),
+            ("step", pyarrow.int64()),
+            *((heading, pyarrow.float64()) for heading in _headings(metrics)),
+        ]
+    )
+    clock = _Clock(recording)
+    with parquet.ParquetWriter(path, schema) as writer:
+        for batch in _batches(rows(recording, sources, names, t0, t1)):
+            fixed: list[list[Any]] = [
+                [clock.seconds(row.t) for row in batch],
+                [clock.wall_ms(row.t) for row in batch],
+                [row.source for row in batch],
+                [row.step if row.step >= 0 else None for row in batch],
+            ]
+            values = [[row.values.get(name) for row in batch] for name in metrics]
+            arrays = [
+                pyarrow.array(column, type=field.type)
+                for column, field in zip([*fixed, *values], schema, strict=True)
+            ]
+            writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+
+
+class _Clock:
+    """Stamps of a recording as people and programs read them."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._start = recording.span()[0]
+        self._offset = recording.wall_offset_ns
+
+    def __call__(self, t: int) -> tuple[str, str]:
+        wall = _EPOCH + timedelta(milliseconds=self.wall_ms(t))
+        return f"{self.seconds(t):.6f}", wall.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def seconds(self, t: int) -> float:
+        return round((t - self._start) / 1e9, 6)
+
+    def wall_ms(self, t: int) -> int:
+        return (t + self._offset) // 1_000_000
+
+    def named(self, t: int) -> dict[str, Any]:
+        return {"t_s": self.seconds(t), "utc": self(t)[1]}
+
+
+def _headings(metrics: Sequence[str]) -> list[str]:
+    """Names of columns: the metrics', unless a run has called one as a column that is there anyway."""
+    return [f"{name} (metric)" if name in FIXED else name for name in metrics]
+
+
+def _chosen(recording: Recording, sources: Sequence[str]) -> list[str]:
+    there = recording.sources()
+    return [s for s in there if not sources or any(s == one or s.startswith(f"{one}/") for one in sources)]
+
+
+def _of(recording: Recording, source: str, names: tuple[str, ...], t0: int, t1: int) -> Iterator[Row]:
+    for part in recording.rows(source, t0, t1, names):
+        for t, step, values in part.rows():
+            if values or not names:
+                yield Row(t, source, step, values)
+
+
+def _row_fields(row: Row) -> Mapping[str, Any]:
+    finite = {name: v if math.isfinite(v) else None for name, v in row.values.items()}
+    return {"source": row.source, "step": row.step if row.step >= 0 else None, "values": finite}
+
+
+def _records(
+    recording: Recording, clock: _Clock, t0: int, t1: int
+) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """Events and commands, which are few, in the order of their stamps."""
+    found: list[tuple[int, Mapping[str, Any]]] = []
+    for kind, told in (("event", recording.events()), ("command", recording.commands())):
+        for record in told:
+            if (not t0 or record.t >= t0) and (not t1 or record.t <= t1):
+                plain = msgspec.to_builtins(record)
+                found.append((record.t, {"type": kind, **clock.named(record.t), **plain}))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _batches(found: Iterator[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    for row in found:
+        batch.append(row)
+        if len(batch) == GROUP_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

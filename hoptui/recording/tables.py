@@ -1,0 +1,306 @@
+"""The tables that hold rows: what arrives, the blocks it becomes, and the pyramid of summaries above them.
+
+Stamps are as stored. Nothing here begins a transaction, apart from reading: who writes does it within one of their own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hoptui.recording import arrivals, blocks
+from hoptui.recording.arrivals import Arrival
+from hoptui.recording.blocks import ROWS
+from hoptui.recording.database import RecordingError, errors_named
+from hoptui.recording.summary import FACTOR, Summary, coarsen, summarise
+from hoptui.wire.columns import Columns, concatenate
+
+MOST_AT_ONCE = 16 * ROWS
+"""Rows that one flush makes blocks of: a file of schema 1 has all its rows in `arrivals`."""
+
+ARRIVED = -1
+"""The level of rows that are in no block yet."""
+
+
+class Piece(NamedTuple):
+    """Where some rows are; `names` and `body` are there for arrivals alone, which may be gone a moment later."""
+
+    id: int
+    level: int
+    t0: int
+    t1: int
+    rows: int
+    entries: int
+    names: str | None
+    body: bytes | None
+
+
+class Tables:
+    """The rows of one file."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self._path = path
+        self._db = db
+        self._grown: set[str] = set()  # sources that have new blocks, and may be due for one above them
+
+    # writing
+
+    def add(self, source: str, columns: Columns) -> None:
+        """Newer rows of a source: they arrive, and once there are enough of them, all that wait become blocks."""
+        waiting = self._number("SELECT sum(rows) FROM arrivals WHERE source = ?", source) or 0
+        if waiting + len(columns) < ROWS:
+            self._arrive(source, columns)
+            return
+        older: list[Columns] = []
+        taken = last = 0
+        oldest = "SELECT id, t0, t1, rows, names, body FROM arrivals WHERE source = ? ORDER BY t1, id"
+        for number, *arrival in self._db.execute(oldest, (source,)):
+            if taken >= MOST_AT_ONCE:
+                break
+            older.append(self._arrived(source, Arrival(*arrival)))
+            taken += len(older[-1])
+            last = number
+        if taken < waiting:
+            self._arrive(source, columns)
+        else:
+            older.append(columns)
+        self._db.execute("DELETE FROM arrivals WHERE source = ? AND id <= ?", (source, last))
+        for part in blocks.cut(concatenate(source, older)):
+            times = part.times()
+            extent = (times[0], times[-1], len(times), len(times))
+            self._insert(source, 0, extent, part.names, blocks.encode(part))
+
+    def raise_one(self) -> None:
+        """Make one block of the pyramid if any is due: FACTOR blocks of a level have none above them.
+
+        One at a time, because it takes a tenth of a second, and the GPUs of a node become due together.
+        """
+        for source in sorted(self._grown):
+            top = self._number("SELECT max(level) FROM blocks WHERE source = ?", source) or 0
+            for level in range(top + 1):
+                found = self._uncovered(source, level)
+                if len(found) >= FACTOR:
+                    self._raise(source, level, found[:FACTOR])
+                    return
+            self._grown.discard(source)
+
+    def thin(self, most_bytes: int) -> int | None:
+        """Delete the oldest rows that the pyramid covers until the file needs no more than `most_bytes`.
+
+        The stamp before which rows are gone now, None if none were deleted.
+        """
+        before = None
+        while self.used_bytes() > most_bytes:
+            found = self._db.execute(
+                "SELECT b.source, min(b.t1) FROM blocks AS b WHERE level = 1 AND EXISTS (SELECT 1 FROM blocks"
+                " WHERE source = b.source AND level = 0 AND t1 <= b.t1) GROUP BY source ORDER BY 2 LIMIT 1"
+            ).fetchone()
+            if found is None:
+                break
+            self._db.execute("DELETE FROM blocks WHERE source = ? AND level = 0 AND t1 <= ?", found)
+            before = int(found[1]) + 1
+        return before
+
+    # reading
+
+    def used_bytes(self) -> int:
+        """What the file needs: its pages without those that wait to be used again."""
+        pages, free, size = (
+            self._number(f"PRAGMA {name}") or 0 for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
+
+    def newest(self, source: str) -> int | None:
+        """The stamp of the newest row, None if there is none."""
+        of_blocks = self._number("SELECT max(t1) FROM blocks WHERE source = ? AND level = 0", source)
+        of_arrivals = self._number("SELECT max(t1) FROM arrivals WHERE source = ?", source)
+        return max((t for t in (of_blocks, of_arrivals) if t is not None), default=None)
+
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last stamp of all rows, None if there are none. Takes a few leaps through an index."""
+        first: list[int | None] = []
+        last: list[int | None] = []
+        for source in self._sources():
+            for where in ("blocks WHERE source = ? AND level = 1", "blocks WHERE source = ? AND level = 0",
+                          "arrivals WHERE source = ?"):  # fmt: skip
+                first.append(self._number(f"SELECT t0 FROM {where} ORDER BY t1 LIMIT 1", source))
+                last.append(self._number(f"SELECT max(t1) FROM {where}", source))
+        if not any(t is not None for t in first):
+            return None
+        return min(t for t in first if t is not None), max(t for t in last if t is not None)
+
+    def extents(self) -> dict[str, tuple[int, int, int]]:
+        """The first and the last stamp of each source, and how many rows there are of it still."""
+        found = self._db.execute(
+            "SELECT source, min(t0), max(t1), sum(iif(level = 0, rows, 0)) FROM ("
+            "SELECT source, level, t0, t1, rows FROM blocks"
+            " UNION ALL SELECT source, 0, t0, t1, rows FROM arrivals) GROUP BY source ORDER BY source"
+        )
+        return {source: (t0, t1, rows) for source, t0, t1, rows in found}
+
+    def names(self, source: str, low: int, high: int) -> list[str]:
+        """What the pieces that have rows from `low` to `high` know, in the order in which it came."""
+        found = self._db.execute(
+            "SELECT DISTINCT layouts.names FROM blocks JOIN layouts ON layouts.id = layout"
+            " WHERE source = ? AND level = 0 AND t1 >= ? AND t0 <= ?"
+            " UNION ALL SELECT DISTINCT names FROM arrivals WHERE source = ? AND t1 >= ? AND t0 <= ?",
+            (source, low, high, source, low, high),
+        ).fetchall()
+        try:
+            return list(dict.fromkeys(name for (text,) in found for name in arrivals.decode_names(text)))
+        except ValueError as error:
+            raise RecordingError(f"{self._path} is damaged: {error}") from None
+
+    def rows(self, source: str, low: int, high: int, names: tuple[str, ...]) -> Iterator[Columns]:
+        """The pieces that have rows from `low` to `high`, oldest first, whole."""
+        for piece in self._listed(source, low, high, " AND level = 0"):
+            part = self._part(source, piece, names)
+            if isinstance(part, Columns):
+                yield part
+
+    def cover(
+        self, source: str, low: int, high: int, names: tuple[str, ...], finest_ns: float
+    ) -> Iterator[Columns | Summary]:
+        """The same rows from the pyramid: groups of at most `finest_ns` on average where there are any, else rows."""
+        levels: dict[int, list[Piece]] = {}
+        for piece in self._listed(source, low, high, ""):
+            levels.setdefault(piece.level, []).append(piece)
+        for piece in self._chosen(source, levels, max(levels, default=ARRIVED), low, high, finest_ns):
+            part = self._part(source, piece, names)
+            if part is not None:
+                yield part
+
+    # inside
+
+    def _number(self, statement: str, *values: object) -> int | None:
+        found: tuple[int | None] | None = self._db.execute(statement, values).fetchone()
+        return None if found is None else found[0]
+
+    def _sources(self) -> Iterator[str]:
+        for (source,) in self._db.execute(
+            "WITH RECURSIVE a (source) AS (SELECT min(source) FROM blocks UNION ALL"
+            " SELECT (SELECT min(source) FROM blocks WHERE source > a.source) FROM a WHERE a.source NOT NULL),"
+            " b (source) AS (SELECT min(source) FROM arrivals UNION ALL"
+            " SELECT (SELECT min(source) FROM arrivals WHERE source > b.source) FROM b WHERE b.source NOT NULL)"
+            " SELECT source FROM a WHERE source NOT NULL UNION SELECT source FROM b WHERE source NOT NULL"
+        ).fetchall():
+            yield source
+
+    def _listed(self, source: str, low: int, high: int, which: str) -> list[Piece]:
+        """One statement sees one state of the file. Blocks stay as they are and are read when it is their turn;
+        arrivals come along at once, because the writer may make a block of them meanwhile."""
+        with errors_named(self._path):
+            found = self._db.execute(
+                "SELECT id, level, t0, t1, rows, entries, NULL, NULL FROM blocks"
+                f" WHERE source = ? AND t1 >= ? AND t0 <= ?{which}"
+                f" UNION ALL SELECT id, {ARRIVED}, t0, t1, rows, rows, names, body FROM arrivals"
+                " WHERE source = ? AND t1 >= ? AND t0 <= ? ORDER BY 4, 1",
+                (source, low, high, source, low, high),
+            ).fetchall()
+        return [Piece(*row) for row in found]
+
+    def _chosen(
+        self, source: str, levels: dict[int, list[Piece]], level: int, low: int, high: int, finest_ns: float
+    ) -> Iterator[Piece]:
+        """The pieces to read for `low` to `high`: those of `level`, what is finer instead of those that are too coarse,
+        and what is finer for the rest, which no block of this level covers yet."""
+        if low > high or level < ARRIVED:
+            return
+        pieces = levels.get(level, [])
+        for piece in pieces[bisect_left(pieces, low, key=lambda p: p.t1) :]:
+            if piece.t0 > high:
+                break
+            if level <= 0 or piece.t1 - piece.t0 <= finest_ns * piece.entries:
+                yield piece
+            else:
+                finer = list(
+                    self._chosen(
+                        source, levels, level - 1, max(low, piece.t0), min(high, piece.t1), finest_ns
+                    )
+                )
+                yield from finer or ([] if self._has_rows(source, piece) else [piece])
+            low = piece.t1 + 1
+        yield from self._chosen(source, levels, level - 1, low, high, finest_ns)
+
+    def _has_rows(self, source: str, piece: Piece) -> bool:
+        """Whether the rows below a block of the pyramid are still there; if so, a gap in them is one."""
+        with errors_named(self._path):
+            return bool(
+                self._number(
+                    "SELECT EXISTS (SELECT 1 FROM blocks WHERE source = ? AND level = 0 AND t1 BETWEEN ? AND ?)",
+                    source,
+                    piece.t0,
+                    piece.t1,
+                )
+            )
+
+    def _part(self, source: str, piece: Piece, names: tuple[str, ...]) -> Columns | Summary | None:
+        """What a piece holds; None for a block that was thinned out meanwhile."""
+        if piece.names is not None and piece.body is not None:
+            arrival = Arrival(piece.t0, piece.t1, piece.rows, piece.names, piece.body)
+            return arrivals.select(self._arrived(source, arrival), names)
+        with errors_named(self._path):
+            found = self._db.execute(
+                "SELECT layouts.names, body FROM blocks JOIN layouts ON layouts.id = layout WHERE blocks.id = ?",
+                (piece.id,),
+            ).fetchone()
+        if found is None:
+            return None
+        try:
+            known = arrivals.decode_names(found[0])
+            if piece.level:
+                return blocks.decode_summary(known, piece.entries, found[1], names)
+            return blocks.decode(source, known, piece.entries, found[1], names)
+        except ValueError as error:
+            raise RecordingError(f"{self._path} is damaged: {error}") from None
+
+    def _arrived(self, source: str, arrival: Arrival) -> Columns:
+        try:
+            return arrivals.decode(source, arrival)
+        except ValueError as error:
+            raise RecordingError(f"{self._path} is damaged: {error}") from None
+
+    def _arrive(self, source: str, columns: Columns) -> None:
+        self._db.execute(
+            "INSERT INTO arrivals (source, t0, t1, rows, names, body) VALUES (?, ?, ?, ?, ?, ?)",
+            (source, *arrivals.encode(columns)),
+        )
+
+    def _uncovered(self, source: str, level: int) -> list[Piece]:
+        """The blocks of a level that none of the next one covers."""
+        covered = self._number("SELECT max(t1) FROM blocks WHERE source = ? AND level = ?", source, level + 1)
+        found = self._db.execute(
+            "SELECT id, level, t0, t1, rows, entries, NULL, NULL FROM blocks"
+            " WHERE source = ? AND level = ? AND (? IS NULL OR t1 > ?) ORDER BY t1",
+            (source, level, covered, covered),
+        )
+        return [Piece(*row) for row in found]
+
+    def _raise(self, source: str, level: int, pieces: list[Piece]) -> None:
+        parts = [self._part(source, piece, ()) for piece in pieces]
+        rows = [part for part in parts if isinstance(part, Columns)]
+        groups = [part for part in parts if isinstance(part, Summary)]
+        summary = coarsen(groups) if level else summarise(concatenate(source, rows))
+        self._insert(
+            source,
+            level + 1,
+            (pieces[0].t0, pieces[-1].t1, sum(piece.rows for piece in pieces), len(summary.t)),
+            summary.names,
+            blocks.encode_summary(summary),
+        )
+
+    def _insert(
+        self, source: str, level: int, extent: tuple[int, int, int, int], names: tuple[str, ...], body: bytes
+    ) -> None:
+        """A block; `extent` is its t0, t1, rows and entries."""
+        text = arrivals.encode_names(names)
+        self._db.execute("INSERT OR IGNORE INTO layouts (names) VALUES (?)", (text,))
+        self._db.execute(
+            "INSERT INTO blocks (source, level, t0, t1, rows, entries, layout, body)"
+            " VALUES (?, ?, ?, ?, ?, ?, (SELECT id FROM layouts WHERE names = ?), ?)",
+            (source, level, *extent, text, body),
+        )
+        self._grown.add(source)
