@@ -1,4 +1,4 @@
-"""`python -m hoptui.daemon [--detach]`: what the SDK and the viewers start when there is no daemon."""
+"""`python -m hoptui.daemon [--detach] [--metrics HOST:PORT]`: what the SDK and the viewers start when there is no daemon."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ IDLE_S = 60.0
 
 
 def main() -> int:
-    """Run the daemon; with `--detach`, return at once and go on as nobody's child. A daemon that is there already is no error."""
+    """Run the daemon; with `--detach`, return at once and go on as nobody's child. A daemon that is there already is no error.
+
+    The daemon is started in the background by whatever needs it, so its options are few and read by hand.
+    """
     from hoptui.wire.addresses import AddressError, addresses
 
-    unknown = [a for a in sys.argv[1:] if a != "--detach"]
-    if unknown:
-        print(f"hoptui.daemon: unknown option {unknown[0]}", file=sys.stderr)
+    try:
+        detach, metrics = _options(sys.argv[1:])
+    except ValueError as error:
+        print(f"hoptui.daemon: {error}", file=sys.stderr)
         return 2
     try:
         where = addresses()
@@ -24,7 +28,7 @@ def main() -> int:
     except (AddressError, ValueError) as error:
         print(f"hoptui.daemon: {error}", file=sys.stderr)
         return 1
-    if "--detach" in sys.argv and _detach():
+    if detach and _detach():
         return 0
     from hoptui.daemon.server import Server
     from hoptui.daemon.sockets import AlreadyRunningError
@@ -34,7 +38,7 @@ def main() -> int:
     logging.getLogger("hoptui").addHandler(handler)
     logging.getLogger("hoptui").setLevel(logging.INFO)
     try:
-        server = Server(where, idle)
+        server = Server(where, idle, metrics)
     except AlreadyRunningError:
         return 0
     except Exception:
@@ -47,6 +51,28 @@ def main() -> int:
         logging.getLogger("hoptui.daemon").exception("the daemon ends because of a fault of its own")
         return 1
     return 0
+
+
+def _options(arguments: list[str]) -> tuple[bool, str]:
+    """(whether to detach, where to serve metrics or "").
+
+    Raises:
+        ValueError: one that is not understood.
+    """
+    detach, metrics = False, ""
+    rest = iter(arguments)
+    for argument in rest:
+        name, _, value = argument.partition("=")
+        if argument == "--detach":
+            detach = True
+        elif name == "--metrics":
+            from hoptui.daemon.metrics import parse
+
+            metrics = value or next(rest, "")
+            parse(metrics)
+        else:
+            raise ValueError(f"unknown option {argument}")
+    return detach, metrics or os.environ.get("HOPTUI_METRICS", "")
 
 
 def _seconds(name: str, default: float) -> float:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Literal, Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from msgspec import structs
 
+from hoptui.daemon import effects
 from hoptui.daemon.commands import Book
+from hoptui.daemon.derived import THROUGHPUT
 from hoptui.daemon.registry import Registry, TrackedRun
 from hoptui.daemon.rings import Rings, one_row
 from hoptui.recording.known import KnownRun
-from hoptui.tuner.effect import WARM_UP, measure
 from hoptui.wire.columns import Columns
-from hoptui.wire.devices import Devices
-from hoptui.wire.messages import (
-    CommandRecord,
-    Event,
-    NodeState,
-    Query,
-)
+from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo, Level
+from hoptui.wire.messages import CommandRecord, Event, NodeState, Query
 from hoptui.wire.version import VERSION
 
 EVENTS_KEPT = 4000
@@ -31,10 +27,13 @@ MOST_EVENTS = 500
 EXITED_KEPT = 50
 EXITED_IN_MEMORY = 5
 EXITED_KEPT_S = 24 * 3600
-BEFORE = 60
-"""Iterations before a change that its effect is measured against, at most."""
-ASIDE = ("phase/evaluation", "phase/checkpoint", "phase/paused")
-"""Iterations with one of these phases are not counted as throughput."""
+MEASURED = 512
+"""Rows that the effect of a change is looked for in."""
+PATIENCE_S = {"gpu": 0.0, "run": 0.2}
+LONGEST_PATIENCE_S = 0.6
+"""How long rows of a kind wait for others on their way to a viewer: one answer for all, and none that is late for GPUs."""
+OF_A_RUN = ("run", "process", "derived")
+"""Sources that carry a run's id."""
 
 
 class Clock(Protocol):
@@ -49,53 +48,76 @@ class Keeper(Protocol):
 
     @property
     def problem(self) -> str: ...
-    def rows(self, runs: Iterable[str], columns: Columns) -> None: ...
-    def run(self, known: KnownRun) -> None: ...
+    def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None: ...
+    def run(self, known: KnownRun, node: NodeState) -> None: ...
+    def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
     def event(self, event: Event, runs: Iterable[str]) -> None: ...
     def command(self, record: CommandRecord) -> None: ...
-    def query(self, identity: bytes, query: Query, live: list[Columns]) -> None: ...
+    def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def finish(self, run: str) -> None: ...
     def flushed(self, source: str) -> int: ...
     def problem_of(self, run: str) -> str: ...
 
 
 class Node:
-    """The shared state. `changed` is called whenever a waiting viewer may want to know."""
+    """The shared state. `changed` is called whenever a waiting viewer may want to know, `grown` where new rows are all
+    there is to know, with the seconds that they can wait for those of other sources."""
 
-    def __init__(self, clock: Clock, archive: Keeper, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: Clock, archive: Keeper, changed: Callable[[], None], grown: Callable[[float], None]
+    ) -> None:
         self.clock = clock
         self.archive = archive
         self.changed = changed
+        self._grown = grown
         self.registry = Registry()
         self.rings = Rings()
         self.book = Book(self._record)
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-        self.devices = Devices(reason="the sampler has not answered yet")
+        self.hardware = HostInfo()
+        self.gpus: tuple[GpuInfo, ...] = ()
+        self.gpu_reason = "the GPU sampler has not answered yet"
+        self.processes: tuple[GpuProcess, ...] = ()
+        self.processes_version = 1
         self.sampler_problem = "starting"
+        self.hz = 1.0
+        self.metrics = ""
         self.viewers = 0
+        self.happened: Counter[tuple[str, str]] = Counter()
         self.host = platform.node()
         self._started = clock.wall()
         self._event_seq = 0
 
     # rows --------------------------------------------------------------------------------------------------------------
 
-    def rows(self, columns: Columns) -> None:
-        """New rows of any source: into memory, and into the recordings they belong to."""
-        new = self.rings.append(columns)
-        if not len(new):
-            return
-        kind, _, run_id = columns.source.partition("/")
-        if kind == "run" or kind == "process":
-            tracked = self.registry.get(run_id)
-            if tracked is None:
-                return
+    def rows(self, parts: Iterable[Columns]) -> None:
+        """New rows of any sources: into memory, and into the recordings they belong to.
+
+        A run's own rows, its processes' and what is derived for it go to its recording; the host's and every GPU's to
+        those of all live runs, because neighbours on a node matter to each other.
+        """
+        shared: list[Columns] = []
+        patience = math.inf
+        for columns in parts:
+            kind, _, run_id = columns.source.partition("/")
+            run = self.registry.get(run_id) if kind in OF_A_RUN else None
+            if run is None and kind in OF_A_RUN:
+                continue
+            new = self.rings.append(columns)
+            if not len(new):
+                continue
+            patience = min(patience, PATIENCE_S.get(kind, LONGEST_PATIENCE_S))
+            if run is None:
+                shared.append(new)
+                continue
             if kind == "run":
-                tracked.rows(new)
-                self._measure(tracked)
-            self.archive.rows((run_id,), new)
-        else:
-            self.archive.rows(tuple(run.id for run in self.registry.live()), new)
-        self.changed()
+                run.rows(new)
+                self._measure(run)
+            self.archive.rows((run.id,), (new,))
+        if shared:
+            self.archive.rows(tuple(run.id for run in self.registry.live()), tuple(shared))
+        if patience < math.inf:
+            self._grown(patience)
 
     def latest(self) -> tuple[Columns, ...]:
         """One row a source: a run's newest known values, the last reading of everything else."""
@@ -111,6 +133,7 @@ class Node:
             if i >= EXITED_IN_MEMORY:
                 self.rings.forget(f"run/{run.id}")
             self.rings.forget(f"process/{run.id}")
+            self.rings.forget(f"derived/{run.id}")
             if i >= EXITED_KEPT or wall - run.state.exited_wall > EXITED_KEPT_S:
                 self.registry.forget([run.id])
                 self.book.forget(run.id)
@@ -124,10 +147,15 @@ class Node:
         *,
         run: str = "",
         step: int | None = None,
-        level: Literal["info", "warning", "alarm"] = "info",
+        level: Level = "info",
         t: int = 0,
+        source: str = "",
     ) -> None:
-        """A line on the time axis, for every viewer and for the recordings."""
+        """A line on the time axis, for every viewer and for the recordings.
+
+        One about a GPU (`source`) is recorded by the runs that it belongs to and by those of which nobody knows where
+        they are; the node's other ones by all live runs.
+        """
         wall = self.clock.wall()
         self._event_seq = max(self._event_seq + 1, int(wall * 1e6))
         event = Event(
@@ -139,9 +167,15 @@ class Node:
             run=run,
             step=step,
             level=level,
+            source=source,
         )
         self.events.append(event)
-        self.archive.event(event, tuple(r.id for r in self.registry.live()))
+        self.happened[kind, level] += 1
+        kept, _, uuid = source.partition("/")
+        runs = [
+            r.id for r in self.registry.live() if kept != "gpu" or uuid in r.state.gpus or not r.state.gpus
+        ]
+        self.archive.event(event, runs)
         self.changed()
 
     def events_since(self, seq: int, run: str = "") -> tuple[Event, ...]:
@@ -177,14 +211,16 @@ class Node:
             version=VERSION,
             started_wall=self._started,
             wall_offset_ns=int(self.clock.wall() * 1e9) - t,
-            cpus=self.devices.cpus,
-            memory_total_bytes=self.devices.memory_total_bytes,
+            cpus=self.hardware.cpus,
+            memory_total_bytes=self.hardware.memory_total_bytes,
             runs=runs,
-            gpus=self.devices.gpus,
-            gpu_reason=self.devices.reason,
+            gpus=self.gpus,
+            gpu_reason=self.gpu_reason,
             sampler=self.sampler_problem,
             history=self.archive.problem,
             viewers=self.viewers,
+            hz=self.hz,
+            metrics=self.metrics,
         )
 
     @property
@@ -196,19 +232,37 @@ class Node:
         self.registry.changed()
         self.changed()
 
+    def set_hardware(self, host: HostInfo, gpus: tuple[GpuInfo, ...], reason: str) -> None:
+        """What the samplers say that this node has; also kept in the recordings of the runs on it."""
+        if (host, gpus, reason) == (self.hardware, self.gpus, self.gpu_reason):
+            return
+        self.hardware, self.gpus, self.gpu_reason = host, gpus, reason
+        self.touch()
+        self.archive.node(self.state(), tuple(run.id for run in self.registry.live()))
+
+    def set_processes(self, processes: tuple[GpuProcess, ...]) -> None:
+        """The processes on all GPUs, each with its run where that is known."""
+        if processes != self.processes:
+            self.processes = processes
+            self.processes_version += 1
+            self._grown(LONGEST_PATIENCE_S)
+
+    def set_hz(self, hz: float) -> None:
+        """How often GPUs are sampled now."""
+        if hz != self.hz:
+            self.hz = hz
+            self.touch()
+
     def query(self, identity: bytes, query: Query) -> None:
         """Have a question about the past answered by the archive."""
         ring = self.rings.get(query.source)
         live = ring.parts() if ring is not None else []
-        if query.t0 or query.t1:
-            live = [
-                p for p in live if p.times()[-1] >= query.t0 and (not query.t1 or p.times()[0] <= query.t1)
-            ]
         self.archive.query(identity, query, live)
 
     def remember(self, run: TrackedRun) -> None:
         """Keep what is known of a run in its recording."""
-        self.archive.run(KnownRun(state=run.state, nonce=run.nonce, process_started=run.process_started))
+        known = KnownRun(state=run.state, nonce=run.nonce, process_started=run.process_started)
+        self.archive.run(known, self.state())
 
     # what changes did --------------------------------------------------------------------------------------------------
 
@@ -218,48 +272,9 @@ class Node:
 
     def _measure(self, run: TrackedRun) -> None:
         """Bring the measured effect of the newest applied changes up to date."""
-        metric = run.state.headline or next((n for n in _THROUGHPUT if n in run.metrics), "")
+        applied, places = effects.unsettled(self.book.of(run.id), run.state.epoch)
         ring = self.rings.get(f"run/{run.id}")
-        applied = [
-            r
-            for r in self.book.of(run.id)[-8:]
-            if r.verb == "set" and r.stage == "applied" and r.step is not None and r.epoch == run.state.epoch
-        ]
-        open_ones = [i for i, r in enumerate(applied) if r.measured is None or not r.measured.settled]
-        if not metric or ring is None or not open_ones:
-            return
-        points = _throughput(ring.newest(512), metric)
-        for i in open_ones:
-            record = applied[i]
-            at = record.step or 0
-            start = (applied[i - 1].step or 0) + WARM_UP if i else 0
-            end = applied[i + 1].step if i + 1 < len(applied) else None
-            before = [v for step, v in points if start <= step < at][-BEFORE:]
-            after = [v for step, v in points if at <= step and (end is None or step < end)]
-            measured = measure(metric, before, after)
-            if end is not None and not measured.settled:
-                note = (
-                    "another change came before it could be measured"
-                    if measured.gain is None
-                    else measured.note
-                )
-                measured = structs.replace(measured, settled=True, note=note)
-            if measured != record.measured:
-                self.book.measured(record, measured)
-
-
-_THROUGHPUT = ("env_steps_per_s", "tokens_per_s", "samples_per_s")
-
-
-def _throughput(rows: Columns, metric: str) -> list[tuple[int, float]]:
-    """(iteration, throughput) of the iterations that did nothing but train."""
-    try:
-        values = rows.column(metric)
-    except KeyError:
-        return []
-    aside = [rows.column(name) for name in ASIDE if name in rows.names]
-    return [
-        (step, value)
-        for i, (step, value) in enumerate(zip(rows.steps(), values, strict=True))
-        if not math.isnan(value) and all(math.isnan(a[i]) for a in aside)
-    ]
+        metric = run.state.headline or next((n for n in THROUGHPUT if n in run.metrics), "")
+        if metric and ring is not None and places:
+            for record, found in effects.measured(applied, places, ring.newest(MEASURED), metric):
+                self.book.measured(record, found)

@@ -6,10 +6,13 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Literal
 
 from msgspec import structs
 
+from hoptui.daemon.derived import Account
+from hoptui.daemon.ownership import Claim, Resolved
 from hoptui.wire.columns import Columns
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import (
@@ -31,10 +34,26 @@ LEAST_BUSY_S = 3.0
 
 
 class TrackedRun:
-    """One run: its declared state, and the evidence for its liveness."""
+    """One run: its declared state, and the evidence for its liveness.
 
-    def __init__(self, state: RunState, *, nonce: str = "", process_started: int = 0) -> None:
+    `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is what
+    follows from both, and `said` whether its own word decided.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        nonce: str = "",
+        process_started: int = 0,
+        claim: Claim | None = None,
+        account: Account | None = None,
+    ) -> None:
         self.state = state
+        self.claim = claim or Claim(declared=state.gpus)
+        self.seen: set[str] = set()
+        self.said = False
+        self.account = account or Account()
         self.nonce = nonce
         self.process_started = (
             process_started  # /proc/<pid>/stat start time, so that a reused pid is not taken for it
@@ -68,21 +87,33 @@ class TrackedRun:
         self.metrics.update(columns.last())
         if "iteration_s" in columns.names:
             self._iterations.extend(s for s in columns.column("iteration_s") if not math.isnan(s))
+            self.account.iterations(columns, self.state)
 
     def declare(self, said: Declare | RunHello) -> bool:
         """Take over what the run says of itself; True if anything changed."""
-        before = self.state
+        before = self.state, self.claim
         self.state = structs.replace(
-            before,
+            self.state,
             knobs=said.knobs,
             units=said.units,
             headline=said.headline,
             can=said.can,
-            gpus=said.gpus,
             flops=said.flops,
             total=said.total,
         )
-        return self.state != before
+        if isinstance(said, RunHello):
+            self.claim = _claim(said)
+        else:
+            self.claim = replace(self.claim, declared=said.gpus)
+        return (self.state, self.claim) != before
+
+    def own(self, resolved: Resolved) -> bool:
+        """Which GPUs are its own; True if that is news."""
+        self.said = resolved.said
+        if resolved.gpus == self.state.gpus:
+            return False
+        self.state = structs.replace(self.state, gpus=resolved.gpus)
+        return True
 
     def outcome(self, knob: str, outcome: Outcome, by: str) -> None:
         """A knob was set, or failed to be: keep the value that was read back."""
@@ -203,7 +234,10 @@ class Registry:
             run.state = structs.replace(run.state, exit_reason="", exit_detail="", exited_wall=0.0)
             run.declare(hello)
         else:
-            run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce)
+            run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
+            if known is not None:
+                run.account = known.account
+                run.account.restart()
             self._runs[hello.run] = run
         self._connect(identity, run)
         self.changed()
@@ -235,12 +269,15 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
         units=hello.units,
         headline=hello.headline,
         can=hello.can,
-        gpus=hello.gpus,
         flops=hello.flops,
         rank=hello.rank,
         world=hello.world,
         argv=hello.argv,
     )
+
+
+def _claim(hello: RunHello) -> Claim:
+    return Claim(declared=hello.gpus, visible=hello.visible, slurm=hello.slurm_gpus)
 
 
 def _after(state: KnobState, knob: str, outcome: Outcome, by: str) -> KnobState:

@@ -9,6 +9,8 @@ from hoptui.wire.columns import Columns, concatenate, pack
 
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20
+JOINED = 64
+"""Parts of one row each are joined to parts of so many: a tenth of the memory, and quick to go through."""
 
 
 class Ring:
@@ -20,6 +22,7 @@ class Ring:
         self._parts: deque[Columns] = deque()
         self._rows = 0
         self._bytes = 0
+        self._single = 0  # so many parts at the end are waiting to be joined
 
     def append(self, columns: Columns) -> Columns:
         """Keep what is newer than everything here, and return it."""
@@ -29,11 +32,22 @@ class Ring:
             self.last_t = new.times()[-1]
             self._rows += len(new)
             self._bytes += _size(new)
+            self._single = self._single + 1 if len(new) < JOINED else 0
+            if self._single == JOINED:
+                self._join()
             while len(self._parts) > 1 and (self._rows > MAX_ROWS or self._bytes > MAX_BYTES):
                 gone = self._parts.popleft()
                 self._rows -= len(gone)
                 self._bytes -= _size(gone)
         return new
+
+    def _join(self) -> None:
+        """Make one part of the last ones."""
+        parts = [self._parts.pop() for _ in range(self._single)]
+        joined = concatenate(self.source, reversed(parts))
+        self._bytes += _size(joined) - sum(map(_size, parts))
+        self._parts.append(joined)
+        self._single = 0
 
     def since(self, t: int, max_rows: int) -> tuple[Columns | None, bool]:
         """At most `max_rows` rows newer than `t`, oldest first, and whether there are more."""

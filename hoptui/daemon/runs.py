@@ -10,7 +10,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hoptui.daemon.archive import Found
+from hoptui.daemon.derived import Account
+from hoptui.daemon.history import Found
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import DuplicateRunError, TrackedRun
 from hoptui.wire import messages
@@ -50,7 +51,7 @@ class RunDesk:
                 for part in parts:
                     # A stamp from the future would make every later row look like one sent again.
                     if part.source == f"run/{run.id}" and len(part) and part.times()[-1] <= newest:
-                        self._node.rows(part)
+                        self._node.rows((part,))
             case messages.Pulse():
                 before = run.vital(self._now()).state
                 run.pulse(message, self._now())
@@ -109,7 +110,12 @@ class RunDesk:
     def restore(self, found: Found) -> TrackedRun | None:
         """A run known from its recording; returned if its process may still live and is to be watched."""
         node = self._node
-        run = TrackedRun(found.state, nonce=found.nonce, process_started=found.process_started)
+        run = TrackedRun(
+            found.state,
+            nonce=found.nonce,
+            process_started=found.process_started,
+            account=Account(found.energy_j, found.counters),
+        )
         if found.newest is not None:
             run.rows(found.newest)
             node.rings.append(found.newest)

@@ -1,157 +1,260 @@
-"""The parent of the sampler: a child process that reads GPUs and host, because an NVML call can hang for ever.
+"""The parent of a sampler: a child process that reads GPUs or the host, because an NVML call can hang for ever.
 
 The daemon reads what the child writes and never waits for it. A child that is silent for too long is killed and replaced;
-one that cannot even be killed (a driver call in uninterruptible sleep) is left behind and counted.
+one that cannot even be killed (a driver call in uninterruptible sleep) is left behind and counted. A GPU in which a call
+hung is left alone by the next child, and tried again later by a second child beside the one that reads the others.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Sequence
+from typing import Literal
 
-from hoptui.wire import codec
-from hoptui.wire.devices import FromSampler, Watch
+from hoptui.daemon.child import Child
+from hoptui.daemon.mark import DRIVER
+from hoptui.daemon.suspects import Suspects
+from hoptui.wire.codec import WireError
+from hoptui.wire.devices import Devices, FromSampler, Sample, Watch
 
 log = logging.getLogger("hoptui.daemon")
 
-START_S = 10.0
+START_S = 30.0
+"""For the first readings: a driver without persistence mode needs seconds for each GPU."""
+LEAST_SILENCE_S = 2.0
 MISSED_TICKS = 3
 AGAIN_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 UNDEAD = 3
+"""So many children that cannot be killed are enough; the last of them is not spent on trying a GPU again."""
+CLOSE_S = 0.5
 
 
 class Sampler:
-    """The child and its watchdog. Times are monotonic seconds, passed in."""
+    """The children of one kind and their watchdog. Times are monotonic seconds, passed in.
 
-    def __init__(self, command: list[str] | None = None) -> None:
-        self._command = command or [sys.executable, "-m", "hoptui.telemetry"]
-        self._child: subprocess.Popen[bytes] | None = None
-        self._framer = codec.Framer()
+    `problem` is one sentence on why there are no readings, or not all of them; "" if there are.
+    """
+
+    def __init__(self, what: Literal["host", "gpus"], command: Sequence[str] | None = None) -> None:
+        self._gpus = what == "gpus"
+        self._name = "the GPU sampler" if self._gpus else "the host sampler"
+        self._command = command or [sys.executable, "-m", "hoptui.telemetry", what]
         self._watch = Watch(hz=1.0)
-        self._heard = 0.0
-        self._spoke = False
+        self._child: Child | None = None
+        self._trial: Child | None = None  # tries again a GPU that hung, beside the child
+        self._trying = DRIVER
+        self._undead: list[Child] = []
         self._next_start = 0.0
         self._starts = 0
-        self._undead: list[subprocess.Popen[bytes]] = []
-        self.problem = "starting"
+        self._listed = False
+        self._trouble = f"{self._name} is starting"
+        self.suspects = Suspects()
 
     @property
-    def fd(self) -> int | None:
-        """The pipe to poll for reading, None while there is no child."""
+    def fds(self) -> tuple[int, ...]:
+        """The pipes to poll for reading."""
+        return tuple(child.fd for child in (self._child, self._trial) if child is not None)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The children, the one whose readings are used first."""
+        return tuple(child.pid for child in (self._child, self._trial) if child is not None)
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """Indices of GPUs that are left alone because a call hung in them, `mark.DRIVER` for the whole driver."""
+        return self.suspects.left()
+
+    @property
+    def problem(self) -> str:
+        if self._trouble:
+            return self._trouble
+        silent = [str(index) for index in self.left if index != DRIVER]
+        if not silent:
+            return ""
+        which = (
+            f"GPU {silent[0]} does not answer"
+            if len(silent) == 1
+            else f"GPUs {', '.join(silent)} do not answer"
+        )
+        return f"{which}: left alone for a while, the others are read"
+
+    def tend(self, now: float) -> None:
+        """Start, watch, replace, try again; call it a few times a second. `fds` may be others afterwards."""
+        self._undead = [child for child in self._undead if child.status is None]
+        self._tend_trial(now)
         child = self._child
-        return child.stdout.fileno() if child and child.stdout else None
-
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child else None
-
-    def tend(self, now: float) -> bool:
-        """Start, watch, replace; call it a few times a second. True if the child (and so `fd`) changed."""
-        self._undead = [child for child in self._undead if child.poll() is None]
-        if self._child is None:
-            return self._start(now) if now >= self._next_start else False
-        if self._child.poll() is not None:
-            self._lose(now, f"the sampler ended (exit code {self._child.returncode})")
-            return True
-        allowed = max(2.0, MISSED_TICKS / self._watch.hz) if self._spoke else START_S
-        if now - self._heard > allowed:
-            self._lose(now, f"no readings: the sampler has not answered for {now - self._heard:.0f} s")
-            return True
-        return False
+        if child is None:
+            if now >= self._next_start:
+                self._start(now)
+        elif child.status is not None:
+            self._lose(now, f"{self._name} ended (exit code {child.status})")
+        elif now - child.heard > self._patience(child):
+            self._silenced(child, now)
+        elif self._trial is None and child.sampled and len(self._undead) < UNDEAD - 1:
+            hung = {undead.asked for undead in self._undead}
+            again = self.suspects.due(now, blocked=hung)
+            if again is not None:
+                self._try(again, now)
 
     def watch(self, watch: Watch) -> None:
-        """Tell the child how often to sample and whose processes."""
+        """What to sample from now on, and how often."""
         if watch != self._watch:
             self._watch = watch
-            self._say()
+            for child in (self._child, self._trial):
+                if child is not None:
+                    child.say(watch)
 
-    def read(self, now: float) -> list[FromSampler]:
-        """What the child has said; call it when `fd` is readable."""
+    def read(self, fd: int, now: float) -> list[FromSampler]:
+        """What came through one of `fds`; `fds` may be others afterwards."""
+        if self._trial is not None and fd == self._trial.fd:
+            return self._read_trial(self._trial, now)
         child = self._child
-        if child is None or child.stdout is None:
+        if child is None or fd != child.fd:
             return []
         try:
-            data = os.read(child.stdout.fileno(), 1 << 18)
-            messages = [codec.from_sampler([frame]) for frame in self._framer.feed(data)]
-        except BlockingIOError:
+            said = child.read(now)
+        except EOFError:
+            self._lose(now, f"{self._name} ended" + _exit_code(child))
             return []
-        except (OSError, codec.WireError) as error:
-            self._lose(now, f"the sampler speaks nonsense: {error}")
+        except (OSError, WireError) as error:
+            self._lose(now, f"{self._name} speaks nonsense: {error}")
             return []
-        if messages:
-            self._heard = now
-            self._spoke = True
-            self._starts = 0
-            self.problem = ""
-        return messages
+        if said:
+            self._trouble = ""
+        return self._settled(child, said)
 
     def close(self) -> None:
-        """End the child; it ends by itself when its stdin closes."""
-        child, self._child = self._child, None
-        if child is None:
-            return
-        _close_pipes(child)
-        try:
-            child.wait(0.5)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(0.5)
+        """End the children; each ends by itself when its stdin closes."""
+        children = [child for child in (self._child, self._trial) if child is not None]
+        self._child = self._trial = None
+        for child in children:
+            child.hang_up()
+        for child in children:
+            if not child.wait(CLOSE_S):
+                self._bury(child)
+        for child in self._undead:
+            child.wait(CLOSE_S)
 
-    def _start(self, now: float) -> bool:
+    # the child ---------------------------------------------------------------------------------------------------------
+
+    def _start(self, now: float) -> None:
         if len(self._undead) >= UNDEAD:
-            self.problem = f"no readings: {UNDEAD} samplers hang in the driver and cannot be killed"
-            return False
-        try:
-            child = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", close_fds=True
+            self._trouble = (
+                f"no readings: {UNDEAD} processes of {self._name} hang in the driver and cannot be killed"
             )
-        except OSError as error:
-            self._again(now)
-            self.problem = f"no readings: the sampler could not be started: {error.strerror}"
-            return False
-        assert child.stdin is not None
-        assert child.stdout is not None
-        for pipe in (child.stdin, child.stdout):
-            flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
-            fcntl.fcntl(pipe, fcntl.F_SETFL, flags | os.O_NONBLOCK)
-        self._child = child
-        self._framer = codec.Framer()
-        self._heard = now
-        self._spoke = False
-        self._say()
-        return True
-
-    def _say(self) -> None:
-        child = self._child
-        if child is None or child.stdin is None:
             return
-        with suppress(OSError):  # a child that does not read is found by its silence
-            os.write(child.stdin.fileno(), codec.framed(self._watch))
+        self._child = self._spawn([index for index in self.left if index != DRIVER], now)
+        if self._child is None:
+            self._again(now)
+
+    def _spawn(self, leave: Sequence[int], now: float) -> Child | None:
+        try:
+            child = Child(self._command, leave if self._gpus else None, now)
+        except OSError as error:
+            self._trouble = f"no readings: {self._name} could not be started: {error.strerror}"
+            return None
+        child.say(self._watch)
+        return child
+
+    def _patience(self, child: Child) -> float:
+        return max(LEAST_SILENCE_S, MISSED_TICKS / self._watch.hz) if child.sampled else START_S
+
+    def _settled(self, child: Child, said: list[FromSampler]) -> list[FromSampler]:
+        """What to pass on of what the child said.
+
+        A child that takes over knows no GPU before the driver has answered it: that list is kept back until its first
+        readings, so that the GPUs do not vanish for a moment each time.
+        """
+        passed: list[FromSampler] = []
+        for message in said:
+            match message:
+                case Devices(gpus=()) if self._listed and self._starts:
+                    child.backlog = [message]
+                    continue
+                case Devices():
+                    child.backlog = []
+                    self._listed = True
+                case Sample():
+                    passed += child.backlog
+                    child.backlog = []
+                    self._starts = 0
+                    self.suspects.answered(DRIVER, child.heard)
+            passed.append(message)
+        return passed
+
+    def _silenced(self, child: Child, now: float) -> None:
+        """The child hangs: find out where, and do without it."""
+        asking, silence = child.asking, f"{now - child.heard:.0f} s"
+        if asking >= 0:
+            self._lose(now, f"GPU {asking} does not answer: a driver call has not returned for {silence}")
+            self.suspects.hung(asking, now)
+            self._next_start = now
+        elif asking == DRIVER:
+            self.suspects.hung(DRIVER, now)
+            pause = self.suspects.pause_s(DRIVER)
+            self._lose(now, f"the driver does not answer: it is asked again after {pause:.0f} s")
+            self._next_start = now + pause
+        else:
+            self._lose(now, f"no readings: {self._name} has not answered for {silence}")
 
     def _lose(self, now: float, why: str) -> None:
         child, self._child = self._child, None
         log.warning("%s", why)
-        self.problem = why
+        self._trouble = why
         self._again(now)
-        if child is None:
-            return
-        _close_pipes(child)
-        if child.poll() is None:
-            child.kill()
+        if child is not None:
+            self._bury(child)
+
+    def _bury(self, child: Child) -> None:
+        child.kill()
+        if child.status is None:
             self._undead.append(child)
 
     def _again(self, now: float) -> None:
         self._next_start = now + AGAIN_S[min(self._starts, len(AGAIN_S) - 1)]
         self._starts += 1
 
+    # the trial ---------------------------------------------------------------------------------------------------------
 
-def _close_pipes(child: subprocess.Popen[bytes]) -> None:
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
+    def _try(self, index: int, now: float) -> None:
+        log.info("GPU %d is tried again", index)
+        self._trying = index
+        self._trial = self._spawn([i for i in self.left if i not in (index, DRIVER)], now)
+        if self._trial is None:
+            self.suspects.hung(index, now)
+
+    def _tend_trial(self, now: float) -> None:
+        trial = self._trial
+        if trial is not None and (trial.status is not None or now - trial.heard > self._patience(trial)):
+            self._end_trial(trial, now)
+
+    def _read_trial(self, trial: Child, now: float) -> list[FromSampler]:
+        """Nothing until it has read every GPU; then it takes the child's place, and all that it has said counts."""
+        try:
+            trial.backlog += trial.read(now)
+        except (EOFError, OSError, WireError):
+            self._end_trial(trial, now)
+            return []
+        if not trial.sampled:
+            return []
+        log.info("GPU %d answers again", self._trying)
+        self.suspects.answered(self._trying, now)
+        if self._child is not None:
+            self._bury(self._child)
+        self._child, self._trial = trial, None
+        said, trial.backlog = trial.backlog, []
+        self._trouble = ""
+        newest = max((i for i, message in enumerate(said) if isinstance(message, Devices)), default=0)
+        return [m for i, m in enumerate(said) if i >= newest or not isinstance(m, Devices)]
+
+    def _end_trial(self, trial: Child, now: float) -> None:
+        self._trial = None
+        self._bury(trial)
+        self.suspects.hung(self._trying, now)
+        log.warning("GPU %d still does not answer", self._trying)
+
+
+def _exit_code(child: Child) -> str:
+    return f" (exit code {child.status})" if child.status is not None else ""

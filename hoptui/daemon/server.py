@@ -1,24 +1,32 @@
-"""The daemon's loop: one thread, two ROUTER sockets, the gate, the sampler's pipe and a pidfd a run."""
+"""The daemon's loop: one thread, two ROUTER sockets, the gate, the samplers' pipes and a pidfd a run."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
 
+from hoptui.daemon.ancestry import Ancestry
 from hoptui.daemon.archive import Archive
+from hoptui.daemon.lives import Lives
+from hoptui.daemon.metrics import Endpoint, MetricsError, snapshot
 from hoptui.daemon.node import Node
-from hoptui.daemon.registry import TrackedRun
-from hoptui.daemon.runs import RunDesk, process_started
+from hoptui.daemon.retention import limits
+from hoptui.daemon.runs import RunDesk
 from hoptui.daemon.sampler import Sampler
+from hoptui.daemon.samplers import SamplerDesk
 from hoptui.daemon.sockets import Doorway, Lock
 from hoptui.daemon.viewers import ViewerDesk
 from hoptui.daemon.zap import Gate
@@ -30,8 +38,10 @@ from hoptui.wire.version import VERSION
 log = logging.getLogger("hoptui.daemon")
 
 HEAL_S = 5.0
-TICK_S = 0.25
-WATCHED_HZ, UNWATCHED_HZ = 2.0, 1.0
+TICK_S, LATEST_TICK_S = 0.4, 0.8
+"""What is to be looked at now and then is looked at when the loop is awake anyway; at the latest it wakes for it."""
+PUBLISH_S = 1.0
+UNWATCHED_HZ, HOST_HZ = 1.0, 1.0
 RESTORE_S = 2.0
 CLOSE_S = 3.0
 BURST = 64
@@ -47,37 +57,53 @@ class Clock:
 
 
 class Server:
-    """Owns everything the daemon has open. `run()` returns when nothing needs the daemon or it was told to end."""
+    """Owns everything the daemon has open. `run()` returns when nothing needs the daemon or it was told to end.
 
-    def __init__(self, where: Addresses, idle_s: float) -> None:
+    Args:
+        metrics: HOST:PORT for Prometheus, "" for none; with it the daemon does not end for want of work.
+        samplers: programs in place of its own samplers, by what they sample (`host`, `gpus`).
+    """
+
+    def __init__(
+        self,
+        where: Addresses,
+        idle_s: float,
+        metrics: str = "",
+        samplers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._where = where
         self._idle_s = idle_s
         self._lock = Lock(where)
         self._ending = False
         self._serve = False
+        self._serve_at = math.inf
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._finished: deque[tuple[bytes, messages.Buckets | messages.Error]] = deque()
-        self._archive = Archive(where, self._answered)
+        self._archive = Archive(where, limits(os.environ), self._answered)
         self._archive.start()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = Gate(self._context)
-        self._node = Node(Clock(), self._archive, self._changed)
+        self._node = Node(Clock(), self._archive, self._changed, self._grown)
         self._run_desk = RunDesk(self._node, self._to_run, self._tell)
         self._viewer_desk = ViewerDesk(self._node, self._to_viewer, self._run_desk, self._shutdown)
-        self._sampler = Sampler()
+        programs = samplers or {}
+        self._sampler_desk = SamplerDesk(self._node, Ancestry())
+        self._host = Sampler("host", programs.get("host"))
+        self._gpus = Sampler("gpus", programs.get("gpus"))
         self._poller = zmq.Poller()
-        self._pidfds: dict[int, TrackedRun] = {}
+        self._lives = Lives(self._poller, self._run_desk.end)
         for found in self._archive.restore(RESTORE_S):
             run = self._run_desk.restore(found)
             if run is not None:
-                self._watch_process(run)
+                self._lives.watch(run)
         self._runs = Doorway(self._context, where.runs)
         self._viewers = Doorway(self._context, where.viewers)
         self._malformed = 0
         self._write_info()
-        self._polled_pipe: int | None = None
+        self._pipes: dict[int, Sampler] = {}
+        self._endpoint = self._open_metrics(metrics)
         for thing in (self._gate.socket, self._runs.socket, self._viewers.socket, self._wake_in):
             self._poller.register(thing, zmq.POLLIN)
 
@@ -86,25 +112,31 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
-        next_tick = next_heal = 0.0
+        gc.collect()
+        gc.freeze()  # what is there now stays: later collections need not go through it
+        last_tick = next_heal = next_publish = 0.0
         needed = time.monotonic()
         try:
             while not self._ending:
-                ready = dict(self._poller.poll(self._wait_ms(next_tick)))
+                ready = dict(self._poller.poll(self._wait_ms(last_tick + LATEST_TICK_S)))
                 self._take(ready)
                 now = time.monotonic()
-                if now >= next_tick:
-                    next_tick = now + TICK_S
+                if now >= last_tick + TICK_S:
+                    last_tick = now
                     self._tend(now)
-                    self._serve = True
+                    self._serve = self._serve or self._viewer_desk.moved
                 if now >= next_heal:
                     next_heal = now + HEAL_S
                     self._heal()
                     self._node.tidy()
-                if self._serve or now >= (self._viewer_desk.next_deadline() or now + 1):
-                    self._serve = False
+                    self._serve = True  # finds viewers that have gone, when nothing else does
+                if self._endpoint is not None and now >= next_publish:
+                    next_publish = now + PUBLISH_S
+                    self._endpoint.publish(snapshot(self._node))
+                if self._serve or now >= self._serve_by():
+                    self._serve, self._serve_at = False, math.inf
                     self._viewer_desk.serve()
-                if self._viewer_desk.count or self._node.registry.live():
+                if self._viewer_desk.count or self._node.registry.live() or self._endpoint is not None:
                     needed = now
                 elif now - needed > self._idle_s:
                     log.info("nobody needs the daemon: it ends")
@@ -126,11 +158,10 @@ class Server:
                 self._wake_in.recv(4096)
             while self._finished:
                 self._to_viewer(*self._finished.popleft())
-        if self._polled_pipe is not None and self._polled_pipe in ready:
-            self._read_sampler()
-        for number in list(self._pidfds):
-            if number in ready:
-                self._process_ended(number)
+        for pipe, sampler in list(self._pipes.items()):
+            if pipe in ready:
+                self._read(sampler, pipe)
+        self._lives.ended(ready, lambda: self._drain(self._runs.socket, self._from_run))
 
     def _drain(self, sock: zmq.Socket[bytes], handle: Any) -> None:
         for _ in range(BURST):
@@ -139,7 +170,7 @@ class Server:
             except zmq.Again:
                 return
             try:
-                peer = peer_of(str(frames[-1].get("Peer-Address")))
+                peer = _peer_of(str(frames[-1].get("Peer-Address")))
             except zmq.ZMQError:
                 peer = None
             identity, *body = [frame.bytes for frame in frames]
@@ -155,10 +186,10 @@ class Server:
             self._to_run(identity, self._nonsense(error, peer))
             return
         if isinstance(message, messages.RunHello):
-            self._bury(message.run)
+            self._lives.bury(message.run)
         run = self._run_desk.receive(identity, peer, message)
         if run is not None:
-            self._watch_process(run)
+            self._lives.watch(run)
 
     def _from_viewer(self, identity: bytes, peer: Peer | None, body: list[bytes]) -> None:
         try:
@@ -174,15 +205,14 @@ class Server:
             log.warning("%s from pid %s: %s", error.code, peer.pid if peer else "?", error)
         return messages.Error(code=error.code, text=str(error))
 
-    def _read_sampler(self) -> None:
-        for message in self._sampler.read(time.monotonic()):
-            match message:
-                case devices.Devices():
-                    self._node.devices = message
-                    self._node.touch()
-                case devices.Sample(parts=parts):
-                    for part in parts:
-                        self._node.rows(part)
+    def _read(self, sampler: Sampler, pipe: int) -> None:
+        for message in sampler.read(pipe, time.monotonic()):
+            try:
+                self._sampler_desk.receive(message)
+            except Exception:  # a fault in one message must not end the daemon
+                log.exception("a message of a sampler could not be taken in")
+        if pipe not in sampler.fds:  # closed: the number may be another file's next
+            self._poll_samplers()
 
     # out ---------------------------------------------------------------------------------------------------------------
 
@@ -201,65 +231,47 @@ class Server:
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
-    # processes ---------------------------------------------------------------------------------------------------------
-
-    def _watch_process(self, run: TrackedRun) -> None:
-        """Be told by the kernel when the run's process ends; if it has ended already, say so now."""
-        for number, watched in list(self._pidfds.items()):
-            if watched is run or watched.id == run.id:
-                self._unwatch(number)
-        pid = run.state.pid
-        try:
-            number = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._run_desk.end(run, "exited", "its process is gone")
-            return
-        except OSError as error:
-            log.warning("the process %d of %s cannot be watched: %s", pid, run.state.name, error)
-            return
-        if run.process_started and process_started(pid) != run.process_started:
-            os.close(number)
-            self._run_desk.end(run, "exited", "its process ended while no daemon was running")
-            return
-        self._pidfds[number] = run
-        self._poller.register(number, zmq.POLLIN)
-
-    def _unwatch(self, number: int) -> None:
-        self._poller.unregister(number)
-        os.close(number)
-        del self._pidfds[number]
-
-    def _process_ended(self, number: int) -> None:
-        run = self._pidfds[number]
-        self._unwatch(number)
-        # Its last words may still lie in the socket: a Bye explains more than a vanished process.
-        self._drain(self._runs.socket, self._from_run)
-        self._run_desk.end(run, "killed", "its process ended without a word")
-
-    def _bury(self, run_id: str) -> None:
-        """Before a hello of a known run: if its last process is gone, note that first."""
-        for number, run in list(self._pidfds.items()):
-            if run.id == run_id and process_started(run.state.pid) != run.process_started:
-                self._unwatch(number)
-                self._run_desk.end(run, "killed", "its process ended without a word")
-
     # now and then ------------------------------------------------------------------------------------------------------
 
     def _tend(self, now: float) -> None:
-        hz = WATCHED_HZ if self._viewer_desk.watched else UNWATCHED_HZ
-        pids = {run.id: run.state.pid for run in self._node.registry.live()}
-        self._sampler.watch(devices.Watch(hz=hz, pids=pids))
-        self._sampler.tend(now)
-        pipe = self._sampler.fd
-        if pipe != self._polled_pipe:
-            if self._polled_pipe is not None:
-                self._poller.unregister(self._polled_pipe)
-            if pipe is not None:
-                self._poller.register(pipe, zmq.POLLIN)
-            self._polled_pipe = pipe
-        if self._sampler.problem != self._node.sampler_problem:
-            self._node.sampler_problem = self._sampler.problem
-            self._node.touch()
+        node = self._node
+        hz = max(UNWATCHED_HZ, self._viewer_desk.hz)
+        pids = {run.id: run.state.pid for run in node.registry.live()}
+        self._host.watch(devices.Watch(hz=min(hz, HOST_HZ), pids=pids))
+        self._gpus.watch(devices.Watch(hz=hz))
+        node.set_hz(hz)
+        for sampler in (self._host, self._gpus):
+            sampler.tend(now)
+        self._poll_samplers()
+        self._sampler_desk.leave({index: self._gpus.suspects.pause_s(index) for index in self._gpus.left})
+        self._sampler_desk.tend()
+        problem = "; ".join(filter(None, (self._gpus.problem, self._host.problem)))
+        if problem != node.sampler_problem:
+            node.sampler_problem = problem
+            node.touch()
+
+    def _poll_samplers(self) -> None:
+        """Poll the pipes that there are now."""
+        pipes = {fd: sampler for sampler in (self._host, self._gpus) for fd in sampler.fds}
+        for fd in self._pipes.keys() - pipes.keys():
+            self._poller.unregister(fd)
+        for fd in pipes.keys() - self._pipes.keys():
+            self._poller.register(fd, zmq.POLLIN)
+        self._pipes = pipes
+
+    def _open_metrics(self, address: str) -> Endpoint | None:
+        """The endpoint for Prometheus if one is wanted; the daemon goes on without it where it cannot be."""
+        if not address:
+            return None
+        try:
+            endpoint = Endpoint(address)
+        except MetricsError as error:
+            log.warning("%s", error)
+            self._node.event("metrics", str(error), level="warning")
+            return None
+        self._node.metrics = endpoint.address
+        log.info("metrics for Prometheus on http://%s/metrics", endpoint.address)
+        return endpoint
 
     def _heal(self) -> None:
         for door in (self._runs, self._viewers):
@@ -272,11 +284,19 @@ class Server:
     def _wait_ms(self, next_tick: float) -> int:
         if self._serve:
             return 0
-        until = min(next_tick, self._viewer_desk.next_deadline() or next_tick)
-        return max(0, int((until - time.monotonic()) * 1000) + 1)
+        return max(0, int((min(next_tick, self._serve_by()) - time.monotonic()) * 1000) + 1)
+
+    def _serve_by(self) -> float:
+        """When viewers are to be answered, if nothing happens before."""
+        deadline = self._viewer_desk.next_deadline()
+        return self._serve_at if deadline is None else min(self._serve_at, deadline)
 
     def _changed(self) -> None:
         self._serve = True
+
+    def _grown(self, patience_s: float) -> None:
+        if self._viewer_desk.waiting:
+            self._serve_at = min(self._serve_at, time.monotonic() + patience_s)
 
     # the end -----------------------------------------------------------------------------------------------------------
 
@@ -304,7 +324,10 @@ class Server:
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
-        self._sampler.close()
+        self._host.close()
+        self._gpus.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
         for run in self._node.registry.live():
             self._node.remember(run)
         self._archive.close(CLOSE_S)
@@ -314,6 +337,9 @@ class Server:
         with contextlib.suppress(OSError):
             self._where.info.unlink()
         self._lock.close()
+
+
+_peer_of = functools.lru_cache(maxsize=256)(peer_of)
 
 
 def _send(sock: zmq.Socket[bytes], identity: bytes, body: bytes) -> bool:

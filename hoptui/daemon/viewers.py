@@ -20,6 +20,7 @@ from hoptui.wire.version import VERSION
 GONE_S = 15.0
 LONGEST_WAIT_S = 10.0
 MOST_ROWS = 4096
+WATCHED_HZ, MOST_HZ = 2.0, 10.0
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Viewer:
     heard: float
     waiting: messages.Fetch | None = None
     deadline: float = 0.0
-    follows: bool = False
+    hz: float = 0.0
     shown: dict[str, tuple[messages.State, str]] = field(default_factory=dict)
 
 
@@ -59,9 +60,21 @@ class ViewerDesk:
         return len(self._viewers)
 
     @property
-    def watched(self) -> bool:
-        """Whether anybody follows rows as they come."""
-        return any(viewer.follows for viewer in self._viewers.values())
+    def hz(self) -> float:
+        """How often GPUs are to be sampled for those who follow rows as they come, 0 if nobody does."""
+        return max((viewer.hz for viewer in self._viewers.values()), default=0.0)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any viewer waits for an answer."""
+        return any(viewer.waiting is not None for viewer in self._viewers.values())
+
+    @property
+    def moved(self) -> bool:
+        """Whether a viewer waits that has not been told what time alone has changed: a run fell silent, a pause ran out."""
+        waiting = [viewer for viewer in self._viewers.values() if viewer.waiting is not None]
+        shown = self._shown(self._vitals(self._now())) if waiting else {}
+        return any(viewer.shown != shown for viewer in waiting)
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromViewer) -> None:
         """Answer a message, now or (a Fetch) when there is something to say."""
@@ -78,7 +91,8 @@ class ViewerDesk:
         match message:
             case messages.Fetch():
                 viewer.waiting = message
-                viewer.follows = bool(message.cursors)
+                wish = min(message.hz, MOST_HZ) if message.hz > 0 else 0.0  # NaN is no wish
+                viewer.hz = max(wish, WATCHED_HZ if message.cursors else 0.0)
                 viewer.deadline = now + min(max(message.wait_s, 0.0), LONGEST_WAIT_S)
                 self._answer(viewer, now)
             case messages.Query():
@@ -189,12 +203,12 @@ class ViewerDesk:
         events = node.events_since(fetch.events, fetch.run)
         commands = tuple(node.book.since(fetch.commands, fetch.run))
         new_state = fetch.state != node.version
-        vitals = {run.id: run.vital(now) for run in node.registry}
-        shown = {run: (v.state, v.phase if v.state == "busy" else "") for run, v in vitals.items()}
+        new_processes = fetch.processes is not None and fetch.processes != node.processes_version
+        vitals = self._vitals(now)
+        shown = self._shown(vitals)
         moved = shown != viewer.shown
-        if not (
-            columns or events or commands or new_state or moved or fetch.latest or now >= viewer.deadline
-        ):
+        news = columns or events or commands or new_state or new_processes or moved
+        if not (news or fetch.latest or now >= viewer.deadline):
             return
         viewer.shown = shown
         t = node.clock.t()
@@ -214,8 +228,18 @@ class ViewerDesk:
                 commands=commands,
                 more=more,
                 behind_ms=(t - oldest) / 1e6 if more else 0.0,
+                processes=node.processes if new_processes else None,
+                processes_version=node.processes_version,
             ),
         )
+
+    def _vitals(self, now: float) -> dict[str, messages.Vital]:
+        return {run.id: run.vital(now) for run in self._node.registry}
+
+    @staticmethod
+    def _shown(vitals: dict[str, messages.Vital]) -> dict[str, tuple[messages.State, str]]:
+        """What of the vitals is worth an answer of its own."""
+        return {run: (v.state, v.phase if v.state == "busy" else "") for run, v in vitals.items()}
 
     def _columns(self, fetch: messages.Fetch) -> tuple[tuple[Columns, ...], bool]:
         limit = max(1, min(fetch.max_rows, MOST_ROWS))

@@ -1,0 +1,224 @@
+"""What a run and its GPUs say together: energy per unit of work, idle watts, MFU. No I/O; stamps are passed in.
+
+Energy is that of the run's GPUs alone, as their counters tell; hosts, fans and power supplies are not in it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuInfo, GpuProcess
+from hoptui.wire.messages import Flops, RunState
+
+SECOND = 1_000_000_000
+WINDOW_NS = 10 * SECOND
+MOST_ITERATIONS = 256
+OLD_ITERATIONS = 3
+"""Figures per iteration are unknown once none has ended for so many times its length, or for a window."""
+SPACING_NS = SECOND // 2
+REMEMBERED_NS = 900 * SECOND
+THROUGHPUT = ("env_steps_per_s", "tokens_per_s", "samples_per_s")
+NAN = math.nan
+
+
+class Reading(NamedTuple):
+    """What is needed of one row of a GPU; NaN is unknown."""
+
+    power_w: float
+    energy_j: float
+    sm_active: float
+    memory_used_bytes: float
+    memory_total_bytes: float
+    mfu_estimated: float
+
+
+def reading(row: Columns) -> Reading:
+    """The newest row of a GPU's columns."""
+    names = row.names
+    return Reading(*(_last(row.values[names.index(n)]) if n in names else NAN for n in Reading._fields))
+
+
+def _last(raw: bytes) -> float:
+    (value,) = struct.unpack_from("d", raw, len(raw) - 8)
+    return float(value)
+
+
+class _Iteration(NamedTuple):
+    start: int
+    end: int
+    seconds: float
+    units: float  # of the headline
+    work: float  # of the metric that FLOPs are declared for
+
+
+class Account:
+    """One run's energy and work so far.
+
+    Args:
+        energy_j: what it had used when a daemon before this one ended.
+        counters: and where the counters of its GPUs stood then, J by UUID.
+    """
+
+    def __init__(self, energy_j: float = 0.0, counters: Mapping[str, float] | None = None) -> None:
+        self._total = energy_j
+        self._counters = dict(counters or {})
+        self._t: array[int] = array("q")
+        self._energy: array[float] = array("d")  # joules so far, at each of these stamps
+        self._coming: deque[_Iteration] = deque(maxlen=MOST_ITERATIONS)  # ended after the newest reading
+        self._window: deque[_Iteration] = deque(maxlen=MOST_ITERATIONS)
+
+    def restart(self) -> None:
+        """Another process of the run begins: what its GPUs did since the last reading is not the run's."""
+        self._counters.clear()
+        self._coming.clear()
+        self._window.clear()
+
+    def iterations(self, rows: Columns, state: RunState) -> None:
+        """New rows of the run."""
+        if "iteration_s" not in rows.names:
+            return
+        rate, work = headline(state, rows.names), state.flops.metric if state.flops else ""
+        columns = {
+            name: rows.column(name) for name in {"iteration_s", rate, work or rate} if name in rows.names
+        }
+        for i, t in enumerate(rows.times()):
+            seconds = columns["iteration_s"][i]
+            if not seconds > 0:
+                continue
+            units = columns[rate][i] * seconds if rate in columns else NAN
+            done = columns[work or rate][i] * seconds if (work or rate) in columns else NAN
+            self._coming.append(_Iteration(t - int(seconds * SECOND), t, seconds, units, done))
+
+    def tick(
+        self,
+        t: int,
+        readings: Mapping[str, Reading],
+        state: RunState,
+        gpus: Sequence[GpuInfo],
+        processes: Iterable[GpuProcess],
+    ) -> dict[str, float]:
+        """The row at `t`, of the readings of this tick; what cannot be known is left out.
+
+        Args:
+            readings: by UUID, of every GPU that was read.
+            gpus: the run's own; with fewer than it has ranks, some are on other nodes, and nothing is said of the whole.
+            processes: the run's own, on any GPU.
+        """
+        if not gpus:
+            return {}
+        own = [readings.get(gpu.uuid, _UNKNOWN) for gpu in gpus]
+        power = sum(r.power_w for r in own)
+        row = {
+            "power_w": round(power, 2),
+            "energy_j": round(self._use(t, gpus, own), 1),
+            "idle_power_w": round(sum(r.power_w * (1 - r.sm_active / 100) for r in own), 2),
+            "memory_headroom_bytes": _least(r.memory_total_bytes - r.memory_used_bytes for r in own),
+            "mfu_estimated": round(sum(r.mfu_estimated for r in own) / len(own), 2),
+            **self._of_iterations(t, state, gpus),
+            **_of_processes(processes, len(gpus)),
+        }
+        return {name: value for name, value in row.items() if math.isfinite(value)}
+
+    def _use(self, t: int, gpus: Sequence[GpuInfo], own: Sequence[Reading]) -> float:
+        """Joules so far, NaN while a counter is unknown. A counter that fell began anew: what it had not told is lost."""
+        known = True
+        for gpu, r in zip(gpus, own, strict=True):
+            if math.isnan(r.energy_j):
+                known = False
+                continue
+            self._total += max(0.0, r.energy_j - self._counters.get(gpu.uuid, r.energy_j))
+            self._counters[gpu.uuid] = r.energy_j
+        if not known:
+            return NAN
+        if len(self._t) > 1 and t - self._t[-2] < SPACING_NS:
+            self._t[-1], self._energy[-1] = t, self._total
+        else:
+            self._t.append(t)
+            self._energy.append(self._total)
+        if (
+            t - self._t[0] > 2 * REMEMBERED_NS
+        ):  # half at once: one by one would shift the arrays with every reading
+            old = bisect_right(self._t, t - REMEMBERED_NS)
+            del self._t[:old], self._energy[:old]
+        return self._total
+
+    def _of_iterations(self, t: int, state: RunState, gpus: Sequence[GpuInfo]) -> dict[str, float]:
+        """Over the iterations that ended in the last ten seconds, at most 256; the last one, however long it took."""
+        window = self._window
+        while self._coming and self._coming[0].end <= t:
+            window.append(self._coming.popleft())
+        while len(window) > 1 and window[0].end <= t - WINDOW_NS:
+            window.popleft()
+        if not window or len(gpus) < state.world:
+            return {}
+        last = window[-1]
+        if t - last.end > max(WINDOW_NS, OLD_ITERATIONS * last.seconds * SECOND):
+            return {}
+        used = self._at(last.end) - self._at(window[0].start)
+        row = {"energy_per_iteration_j": _digits(used / len(window))}
+        units = sum(iteration.units for iteration in window)
+        if units > 0:
+            row["energy_per_unit_j"] = _digits(used / units)
+        work, seconds = sum(i.work for i in window), sum(i.seconds for i in window)
+        peak = _peak(state.flops, gpus)
+        if state.flops is not None and peak:
+            row["mfu"] = round(100 * state.flops.per_unit * work / seconds / peak, 2)
+        return row
+
+    def _at(self, t: int) -> float:
+        """Joules so far at a stamp between the first and the last reading, interpolated; NaN outside."""
+        after = bisect_left(self._t, t)
+        if after == len(self._t):
+            return NAN
+        if self._t[after] == t:
+            return self._energy[after]
+        if not after:
+            return NAN
+        t0, t1 = self._t[after - 1], self._t[after]
+        e0, e1 = self._energy[after - 1], self._energy[after]
+        return e0 + (e1 - e0) * (t - t0) / (t1 - t0)
+
+
+_UNKNOWN = Reading(NAN, NAN, NAN, NAN, NAN, NAN)
+
+
+def headline(state: RunState, names: Iterable[str]) -> str:
+    """The metric that stands for throughput, if it is a rate; else the usual one that is there; "" for none."""
+    chosen = state.headline
+    if chosen and (chosen.endswith("_per_s") or state.units.get(chosen, "").endswith("/s")):
+        return chosen
+    return next((name for name in THROUGHPUT if name in names), "")
+
+
+def _of_processes(processes: Iterable[GpuProcess], gpus: int) -> dict[str, float]:
+    """Memory of all of them together, and their share of the SMs' time on average over the run's GPUs."""
+    own = list(processes)
+    if not own:
+        return {}
+    memory = [NAN if p.memory_used_bytes is None else p.memory_used_bytes for p in own]
+    share = [NAN if p.sm_percent is None else p.sm_percent for p in own]
+    return {"gpu_memory_bytes": sum(memory), "gpu_sm_percent": round(sum(share) / gpus, 2)}
+
+
+def _peak(flops: Flops | None, gpus: Sequence[GpuInfo]) -> float:
+    """FLOP/s of all the GPUs at the declared precision, 0 where one of them is not known."""
+    peaks = [gpu.peak_flops.get(flops.precision, 0.0) if flops else 0.0 for gpu in gpus]
+    return sum(peaks) if all(peaks) else 0.0
+
+
+def _least(values: Iterable[float]) -> float:
+    """The least value, NaN where one is unknown."""
+    found = list(values)
+    return NAN if any(math.isnan(value) for value in found) else min(found)
+
+
+def _digits(value: float) -> float:
+    """Five significant digits: a microjoule an environment step, a megajoule an iteration."""
+    return float(f"{value:.5g}")
