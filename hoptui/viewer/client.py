@@ -130,6 +130,10 @@ class Client:
         """Take, renew, release or steal the wheel of a run, or renew its pause; answers come to `store.leases`."""
         self._call(partial(self._conversation.lease, run_id, op, what))
 
+    def sample(self, hz: float) -> None:
+        """Ask for GPUs to be sampled so often from now on (0: as the daemon likes; at most 10)."""
+        self._call(partial(setattr, self._conversation, "hz", hz))
+
     def pending(self) -> dict[str, Command]:
         """The commands of which the daemon has not said anything yet."""
         return self._outbox.unanswered()

@@ -50,7 +50,7 @@ class Following:
         return self._run
 
     def watch(self, run: str | None, now: float) -> None:
-        """Follow this run's rows and process, or none, beside the host and the GPUs."""
+        """Follow this run's rows, its process and what is derived of it, or none, beside the host and the GPUs."""
         self._run = run
         self.refresh(now)
 
@@ -126,7 +126,7 @@ class Following:
             return ["host", *gpus]
         own = [gpu for gpu in gpus if gpu.removeprefix("gpu/") in run.gpus]
         others = [gpu for gpu in gpus if gpu not in own]
-        return [f"run/{run.run}", *own, "host", f"process/{run.run}", *others]
+        return [f"run/{run.run}", *own, f"derived/{run.run}", "host", f"process/{run.run}", *others]
 
     def _begin(self, name: str) -> None:
         """Ask for the last minute up to now, or up to the last row of a run that is over."""

@@ -53,7 +53,7 @@ class Conversation:
 
     `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything last. `refused`
     counts its answers that were errors or no messages, `complaint` is the last of them. `round_trip_s` is the time of an
-    answer that needed no waiting.
+    answer that needed no waiting. `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish.
     """
 
     def __init__(self, store: Store, outbox: Outbox, *, client: str, viewer: str) -> None:
@@ -64,6 +64,7 @@ class Conversation:
         self.round_trip_s: float | None = None
         self.refused = 0
         self.complaint = ""
+        self.hz = 0.0
         self._outbox = outbox
         self._hello = messages.ViewerHello(protocol=PROTOCOL, viewer=viewer, client=client)
         self._ids = itertools.count(1)
@@ -72,6 +73,7 @@ class Conversation:
         self._state = 0
         self._events = 0
         self._commands = 0
+        self._processes = 0
         self.heard = 0.0
         self._next_hello = 0.0
         self._next_latest = 0.0
@@ -151,7 +153,7 @@ class Conversation:
             return
         self.daemon = welcome
         self.greeted = True
-        self._state = 0  # another daemon counts anew
+        self._state = self._processes = 0  # another daemon counts anew
         self._next_fetch = now
         self._outbox.reconnected(now)
 
@@ -172,6 +174,7 @@ class Conversation:
         self.store.apply(msgspec.structs.replace(delta, columns=keep))
         self.following.fetched(keep)
         self._state = delta.state
+        self._processes = delta.processes_version
         self._events = max([self._events, *(event.seq for event in delta.events)])
         self._commands = max([self._commands, *(record.seq for record in delta.commands)])
         for record in delta.commands:
@@ -207,6 +210,8 @@ class Conversation:
             state=self._state,
             wait_s=0.0 if latest else min(WAIT_S, self._next_latest - now),
             latest=latest,
+            hz=self.hz,
+            processes=self._processes,
         )
 
     @property

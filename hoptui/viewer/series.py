@@ -140,25 +140,11 @@ class Series:
         A hole in the samples, longer than `HOLE` of the spacings around it, becomes one NaN bucket where it has room. Where
         raw samples are no longer held, an entry of a coarser level falls into the bucket of its last sample.
         """
-        found = Window([], [], [])
         if t1 < t0 or points < 1:
-            return found
+            return Window([], [], [])
         with self._lock:
             t, low, high = self._entries(t0, t1)
-        span = t1 - t0 + 1
-        i, slot = 0, -1
-        while i < len(t):
-            into = (t[i] - t0) * points // span
-            if i and into > slot + 1 and _hole(t, i):
-                found.t.append((t[i - 1] + t[i]) // 2)
-                found.low.append(NAN)
-                found.high.append(NAN)
-            end = bisect_left(t, t0 - (into + 1) * span // -points, i + 1)
-            found.t.append(t[end - 1])
-            found.low.append(min(low[i:end]))
-            found.high.append(max(high[i:end]))
-            i, slot = end, into
-        return found
+        return bucketed(t, low, high, t0, t1, points)
 
     def _entries(self, t0: int, t1: int) -> tuple[array[int], array[float], array[float]]:
         """What is known between two stamps: seeds, the finest level that reaches back to `t0`, and what it lacks at its end."""
@@ -204,6 +190,27 @@ class Series:
         """The stamp of the oldest entry held."""
         starts = [level.t[0] for level in (*self._past, *self._levels) if level.t]
         return min(starts, default=None)
+
+
+def bucketed(
+    t: Sequence[int], low: Sequence[float], high: Sequence[float], t0: int, t1: int, points: int
+) -> Window:
+    """Entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets, with the holes of `Series.window`."""
+    found = Window([], [], [])
+    span = t1 - t0 + 1
+    i, slot = 0, -1
+    while i < len(t):
+        into = (t[i] - t0) * points // span
+        if i and into > slot + 1 and _hole(t, i):
+            found.t.append((t[i - 1] + t[i]) // 2)
+            found.low.append(NAN)
+            found.high.append(NAN)
+        end = bisect_left(t, t0 - (into + 1) * span // -points, i + 1)
+        found.t.append(t[end - 1])
+        found.low.append(min(low[i:end]))
+        found.high.append(max(high[i:end]))
+        i, slot = end, into
+    return found
 
 
 def _usual(times: Sequence[int]) -> int:

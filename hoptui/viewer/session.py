@@ -115,8 +115,14 @@ class Session:
         max_rows: int = 2000,
         wait_s: float = 0.0,
         latest: bool = False,
+        hz: float = 0.0,
+        processes: int | None = None,
     ) -> messages.Delta:
-        """What is new since these cursors; by default the node, its runs, and every event and command."""
+        """What is new since these cursors; by default the node, its runs, and every event and command.
+
+        `hz` asks for GPUs to be sampled so often, as long as such a fetch comes every now and then; with `processes`, the
+        version held (0: none), those on GPUs come along.
+        """
         fetch = messages.Fetch(
             id=self._next(),
             run=run,
@@ -127,6 +133,8 @@ class Session:
             max_rows=max_rows,
             wait_s=wait_s,
             latest=latest,
+            hz=hz,
+            processes=processes,
         )
         return self._ask(fetch, fetch.id, messages.Delta, wait_s + self._timeout_s)
 

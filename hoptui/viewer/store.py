@@ -14,6 +14,7 @@ import msgspec
 
 from hoptui.viewer.series import Series, Window
 from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuProcess
 from hoptui.wire.messages import (
     FINAL,
     Buckets,
@@ -39,8 +40,8 @@ SECOND = 1_000_000_000
 class Store:
     """The state of a node and its rows. The versions rise with each change of what they are named after.
 
-    `events` are newest last; `commands` go by id, in the order in which they arrived. These and `vitals` are replaced, never
-    changed in place: a reader may iterate over what it got without a lock. `left_out` counts metrics that were not kept
+    `events` are newest last; `commands` go by id, in the order in which they arrived; `processes` are those on GPUs. These and
+    `vitals` are replaced, never changed in place: a reader may iterate over what it got without a lock. `left_out` counts metrics that were not kept
     because their source had too many.
     """
 
@@ -50,6 +51,7 @@ class Store:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.commands: dict[str, CommandRecord] = {}
         self.leases: dict[str, LeaseState] = {}
+        self.processes: tuple[GpuProcess, ...] = ()
         self.node_version = 0
         self.events_version = 0
         self.commands_version = 0
@@ -103,6 +105,8 @@ class Store:
                 self.vitals_version += 1
             for columns in delta.columns:
                 self._extend(columns)
+            if delta.processes is not None:
+                self.processes = delta.processes
             self._add_events(delta.events)
             self._put(*sorted(delta.commands, key=lambda record: record.wall))
 
@@ -218,7 +222,7 @@ class Store:
             self.vitals_version += 1
         for source in list(self._series):
             kind, _, name = source.partition("/")
-            if kind in ("run", "process") and name not in there:
+            if kind in ("run", "process", "derived") and name not in there:
                 del self._series[source]
 
     def _set_clock(self, now: int) -> None:

@@ -23,6 +23,8 @@ STATES: dict[State, Word] = {
     "exited": Word("✕", "exited"),
 }
 RESTARTED = Word("↻", "restarted")
+PLAYING = Word("▶", "replay")
+HALTED = Word("‖", "replay")
 UNKNOWN_STATE = Word("–", "unknown")
 
 STAGES: dict[Stage, Word] = {

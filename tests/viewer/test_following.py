@@ -14,6 +14,7 @@ from tests.viewer.fake_daemon import SECOND, make_node, make_run
 
 NOW = 10_000 * SECOND
 RUN = "run/abcd2345"
+DERIVED = "derived/abcd2345"
 # The runs of `make_run` start 10 s after the node's monotonic clock began, on the wall clock of `make_node`.
 START = 10 * SECOND
 FINE, RECENT = NOW - FINE_NS, NOW - RECENT_NS
@@ -69,13 +70,13 @@ def test_a_watched_run_comes_first_and_with_all_of_its_past() -> None:
     following, _ = follow()
     following.watch("abcd2345", 0.0)
     asked = ask(following)
-    sources = (RUN, "gpu/GPU-b", "host", "process/abcd2345", "gpu/GPU-a")
+    sources = (RUN, "gpu/GPU-b", DERIVED, "host", "process/abcd2345", "gpu/GPU-a")
     stretches = {name: [(q.t0, q.t1) for q in asked if q.source == name] for name in sources}
     own = [(FINE, 0), (RECENT, FINE), (0, RECENT)]
     others = [(FINE, 0), (RECENT, FINE), (START, RECENT)]
     assert stretches == {name: own if "abcd2345" in name else others for name in sources}
     assert {q.run for q in asked if q.t1} == {"abcd2345"}
-    assert set(following.cursors()) == {RUN, "process/abcd2345", "host", "gpu/GPU-a", "gpu/GPU-b"}
+    assert set(following.cursors()) == {RUN, DERIVED, "process/abcd2345", "host", "gpu/GPU-a", "gpu/GPU-b"}
 
 
 def test_order_of_importance() -> None:
@@ -84,7 +85,7 @@ def test_order_of_importance() -> None:
     following.watch("abcd2345", 0.0)
     first = following.queries()
     assert len(first) == AT_ONCE
-    assert [q.source for q in first] == [RUN, "gpu/GPU-b", "host", "process/abcd2345"]
+    assert [q.source for q in first] == [RUN, "gpu/GPU-b", DERIVED, "host"]
     assert following.queries() == []
     assert store_first.run is None
 
@@ -131,7 +132,7 @@ def test_coming_back_soon_goes_on_and_coming_back_late_starts_over() -> None:
     following.watch(None, 200.0)
     following.watch("abcd2345", 201.0 + RETURN_S)
     assert RUN not in following.cursors()
-    assert {q.source for q in ask(following)} == {RUN, "process/abcd2345"}
+    assert {q.source for q in ask(following)} == {RUN, DERIVED, "process/abcd2345"}
 
 
 def test_an_answer_for_a_run_that_was_left_is_not_wanted() -> None:
