@@ -15,12 +15,13 @@ from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from hoptui.tui import themes
-from hoptui.tui.actions import bindings
+from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.commands import Palette
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.frame import EVERYTHING, TICK_S, Frame, Pace
 from hoptui.tui.messages import StoreChanged
 from hoptui.tui.screens.confirm import Confirm
+from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.live import LiveScreen
@@ -34,6 +35,7 @@ from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
 from hoptui.wire.messages import RunState
 
 RENEW_EVERY_S = 1.0
+FAST_HZ = 10.0
 CONSEQUENCE = "It ends at its next boundary. It cannot be taken back."
 
 
@@ -49,6 +51,7 @@ class HoptuiApp(App[None]):
         "styles/tokens.tcss",
         "screens/overview.tcss",
         "screens/run.tcss",
+        "screens/gpus.tcss",
         "screens/knob_editor.tcss",
         "screens/confirm.tcss",
         "screens/help.tcss",
@@ -84,6 +87,7 @@ class HoptuiApp(App[None]):
         self._frames = frames
         self._renew_at = 0.0
         self._changed = False
+        self._fast = False
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
 
@@ -109,6 +113,17 @@ class HoptuiApp(App[None]):
     def can_undo(self, view: View) -> bool:
         """Whether there is a change of the run to take back."""
         return undoable(view.commands()) is not None
+
+    def general(self) -> list[Action]:
+        """The actions that work on every full screen."""
+        return of("everywhere")
+
+    def offered(self, actions: list[Action]) -> list[Action]:
+        """What the key bar shows of a screen that would show `actions`."""
+        return actions
+
+    def furnish(self, screen: LiveScreen) -> None:
+        """Put on a full screen what all of them have in this app: nothing more."""
 
     # life --------------------------------------------------------------------------------------------------------------
 
@@ -192,6 +207,10 @@ class HoptuiApp(App[None]):
         self.client.watch(None)
         self._go(OverviewScreen())
 
+    def open_gpus(self, gpu: str, run: str | None = None) -> None:
+        """Show all readings of a GPU, by its UUID, on top of what is on screen; with a run, only that run's GPUs."""
+        self.push_screen(GpusScreen(gpu, run))
+
     def _go(self, screen: LiveScreen) -> None:
         """Put a full screen on top; the first one of all stays below, because Textual cannot replace it."""
         if len(self.screen_stack) > 1:
@@ -228,6 +247,13 @@ class HoptuiApp(App[None]):
         if not isinstance(self.screen, Help):
             self.push_screen(Help())
 
+    def action_sample_fast(self) -> None:
+        """Ask for fast sampling, or no longer; the header shows the rate there is."""
+        self._fast = not self._fast
+        self.client.sample(FAST_HZ if self._fast else 0.0)
+        told = f"GPUs are sampled {FAST_HZ:g} times a second while this is open; f ends it"
+        self.notify(told if self._fast else "GPUs are sampled at the usual rate", timeout=3)
+
     def action_next_theme(self) -> None:
         """The next theme of the same kind: a terminal with sixteen colours has only one."""
         names = [t.name for t in themes.THEMES if t.ansi == self.current_theme.ansi]
@@ -247,4 +273,26 @@ def run(run: str | None, *, ascii: bool = False, mouse: bool = True) -> int:  # 
         print(
             f"{name} stays paused and goes on by itself within {HOLD_S:.0f} s; at once: hoptui resume {name}"
         )
+    return app.return_code or 0
+
+
+def replay(
+    path: str,
+    *,
+    ascii: bool = False,  # noqa: A002 - as the option is called
+    mouse: bool = True,
+    theme: str | None = None,
+) -> int:
+    """Open a recording in the dashboard; blocks until the person leaves it. No daemon, GPU or run is needed.
+
+    Returns the exit code: 0, or 128 + the signal that ended it.
+
+    Raises:
+        RecordingError: the file is no recording, cannot be read, or has nothing in it.
+    """
+    from hoptui.tui.replay import ReplayApp  # here, because it needs SQLite and a live dashboard does not
+    from hoptui.viewer.replay import Replay
+
+    app = ReplayApp(Replay(path), plain=ascii, theme=theme)
+    app.run(mouse=mouse)
     return app.return_code or 0

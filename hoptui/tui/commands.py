@@ -40,6 +40,7 @@ class Palette(Provider):
 
     def entries(self) -> Iterator[Entry]:
         """What can be done now."""
+        from hoptui.tui.screens.gpus import GpusScreen
         from hoptui.tui.screens.run import RunScreen
 
         app, screen = cast("HoptuiApp", self.app), self.screen
@@ -58,12 +59,18 @@ class Palette(Provider):
                     "in the learning chart",
                     partial(screen.choose, metric),
                 )
+        if isinstance(screen, GpusScreen):
+            for action in of("gpus"):
+                yield Entry(_title(action.id), action.help, partial(screen.run_action, action.action))
         view = app.view(None)
+        for gpu in () if isinstance(screen, GpusScreen) else view.gpus():
+            name = f"GPU: show {gpu.index} {text.clean(gpu.name, 40)}"
+            yield Entry(name, "every reading with its meaning", partial(app.open_gpus, gpu.uuid))
         for run in runs.ordered(view):
             yield Entry(
                 f"run: open {text.clean(run.name)}", f"{run.run}, pid {run.pid}", partial(app.open_run, run)
             )
-        for action in of("everywhere"):
+        for action in app.general():
             if action.id != "app.commands":
                 yield Entry(_title(action.id), action.help, partial(app.run_action, action.action))
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hoptui.viewer.client import Link
 from hoptui.viewer.protocol import Leased, LeaseOp
-from hoptui.viewer.store import Store
-from hoptui.wire.devices import GpuInfo
+from hoptui.viewer.series import Window
+from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.messages import FINAL, CommandRecord, NodeState, RunState, Verb, Vital
+from hoptui.wire.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
+
+if TYPE_CHECKING:
+    from hoptui.viewer.replay import Reel
 
 SECOND = 1_000_000_000
 UNDO = "undo of "  # how the reason of an undoing command begins; the undone one's id follows
@@ -17,12 +21,48 @@ LATE = 5.0  # iterations without a row
 OLD_S = 5.0  # readings of a GPU or the host older than this are not current
 
 
+class AnySeries(Protocol):
+    """One metric, of a live store or of a recording as of its position; see `hoptui.viewer.series.Series`."""
+
+    @property
+    def last(self) -> float: ...
+    @property
+    def last_t(self) -> int: ...
+    @property
+    def last_step(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    def window(self, t0: int, t1: int, points: int) -> Window: ...
+
+
+class AnyStore(Protocol):
+    """What the dashboard asks of `hoptui.viewer.store.Store` and of `hoptui.viewer.recorded.RecordedStore` alike."""
+
+    @property
+    def node(self) -> NodeState | None: ...
+    @property
+    def vitals(self) -> Mapping[str, Vital]: ...
+    @property
+    def events(self) -> Sequence[Event]: ...
+    @property
+    def commands(self) -> Mapping[str, CommandRecord]: ...
+    @property
+    def processes(self) -> Sequence[GpuProcess]: ...
+    def now(self) -> int: ...
+    def series(self, source: str, name: str) -> AnySeries | None: ...
+    def names(self, source: str) -> list[str]: ...
+    def latest(self, source: str) -> dict[str, float]: ...
+    def run(self, run_id: str) -> RunState | None: ...
+    def vital(self, run_id: str) -> Vital | None: ...
+
+
 class Connection(Protocol):
-    """What the dashboard needs of `hoptui.viewer.client.Client`."""
+    """What the dashboard needs of `hoptui.viewer.client.Client` and of `hoptui.viewer.replay.Replay` alike."""
 
-    store: Store
-    link: Link
-
+    @property
+    def store(self) -> AnyStore: ...
+    @property
+    def link(self) -> Link: ...
     def start(self) -> None: ...
     def close(self) -> None: ...
     def watch(self, run: str | None) -> None: ...
@@ -38,18 +78,23 @@ class Connection(Protocol):
         hold_s: float = 60.0,
     ) -> str: ...
     def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None: ...
+    def sample(self, hz: float) -> None: ...
 
 
 class View(NamedTuple):
-    """One moment. `now` is the node's monotonic ns, `wall` its wall clock in seconds, `clock` the local monotonic one."""
+    """One moment. `now` is the node's monotonic ns, `wall` its wall clock in seconds, `clock` the local monotonic one.
 
-    store: Store
+    In a replay the moment is a past one and `replay` says which; None: it is now.
+    """
+
+    store: AnyStore
     link: Link
     run: RunState | None
     vital: Vital | None
     now: int
     wall: float
     clock: float
+    replay: Reel | None = None
 
     @property
     def node(self) -> NodeState | None:
@@ -109,12 +154,17 @@ class View(NamedTuple):
         return next((k for k in self.run.knobs if k.spec.name == name), None) if self.run else None
 
     def gpus(self) -> tuple[GpuInfo, ...]:
-        """The run's GPUs; those of the node where it names none."""
-        if self.node is None:
+        """The run's GPUs, none where it is not known which; all of the node's where the view is of no run.
+
+        MIG instances follow the GPU that they are a part of.
+        """
+        node, run = self.node, self.run
+        if node is None:
             return ()
-        named = self.run.gpus if self.run else ()
-        own = tuple(gpu for gpu in self.node.gpus if gpu.uuid in named)
-        return own or self.node.gpus
+        if run is not None:
+            return tuple(gpu for gpu in node.gpus if gpu.uuid in run.gpus)
+        place = {gpu.uuid: i for i, gpu in enumerate(node.gpus)}
+        return tuple(sorted(node.gpus, key=lambda gpu: place.get(gpu.parent, place[gpu.uuid])))
 
 
 def undoable(commands: list[CommandRecord]) -> CommandRecord | None:

@@ -83,6 +83,7 @@ class FakeClient:
         self.sent: list[Command] = []
         self.watched: list[str | None] = []
         self.leases: list[tuple[str, str, str]] = []
+        self.asked_hz: list[float] = []
         self.started = self.closed = False
 
     def start(self) -> None:
@@ -115,6 +116,9 @@ class FakeClient:
 
     def lease(self, run_id: str, op: str, what: str = "wheel") -> None:
         self.leases.append((run_id, op, what))
+
+    def sample(self, hz: float) -> None:
+        self.asked_hz.append(hz)
 
 
 class Scene:
@@ -209,8 +213,30 @@ class Scene:
                     "memory_total_bytes": float(80 << 30), "temperature_c": 64.0 + gpu.index,
                     "memory_temperature_c": 71.0, "sm_clock_mhz": 1980.0, "throttle": 4.0 if gpu.index == 0 else 0.0,
                 }  # fmt: skip
+                if "gpm" not in gpu.missing:
+                    gpu_row |= {
+                        "sm_active": 81.0 - gpu.index, "sm_occupancy": 35.4, "tensor_active": 34.0, "dram_active": 31.0,
+                        "fp32_active": 8.3, "mfu_estimated": 34.9, "pcie_rx_bytes_per_s": 18.9e6, "window_s": 0.5,
+                    }  # fmt: skip
                 sources.setdefault(f"gpu/{gpu.uuid}", []).append((t, -1, gpu_row))
         self.tell(columns=tuple(pack(source, rows) for source, rows in sources.items()))
+
+    def gpu(self, index: int = 0, **readings: float) -> Scene:
+        """One newer row of a GPU: only these readings."""
+        self.tell(columns=(pack(f"gpu/{self.gpus[index].uuid}", [(self.client.ns, -1, readings)]),))
+        return self
+
+    def derived(self, **readings: float) -> Scene:
+        """A row of what the run and its GPUs say together."""
+        self.tell(columns=(pack(f"derived/{RUN}", [(self.client.ns, -1, readings)]),))
+        return self
+
+    def change_gpu(self, index: int, **fields: Any) -> Scene:
+        """Change facts of a GPU."""
+        changed = msgspec.structs.replace(self.gpus[index], **fields)
+        self.gpus = tuple(changed if i == index else gpu for i, gpu in enumerate(self.gpus))
+        self.node = msgspec.structs.replace(self.node, gpus=self.gpus)
+        return self
 
     def record(self, **fields: Any) -> CommandRecord:
         """A command of the run, told to the store."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.panel import Panel
-from hoptui.wire.messages import Vital
+from hoptui.wire.devices import GpuInfo, GpuProcess
+from hoptui.wire.messages import Event, Vital
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -25,13 +28,15 @@ def test_gpus_host_and_runs_at_a_glance(scene: MakeScene, play: Play, read: Read
     async def script(app: Any, pilot: Any) -> None:
         assert "gpu07" in read(app, "identity")
         assert "1 running" in read(app, "identity")
-        gpus = read(app, "gpu-lines").splitlines()
+        assert read(app, "gpu-head").split() == ["busy", "%", "SM", "%", "tensor", "%", "DRAM", "%", "W", "GiB", "°C", "MHz", "clocks", "used", "by"]  # fmt: skip
+        gpus = read(app, "gpu-list").splitlines()
         assert len(gpus) == 8
-        assert gpus[0].startswith("0  H100 80GB HBM3")
-        assert "633/700 W" in gpus[0]
-        assert gpus[0].endswith("⚠ power cap")
-        assert "ppo-cartpole" in gpus[0]
+        figures = re.findall(r"[\d./]+", gpus[0].replace("1 980", "1980"))
+        assert figures == ["0", "92", "81", "34", "31", "633/700", "58.1/80.0", "64", "1980"]
+        assert "power cap" in gpus[0]
+        assert gpus[0].endswith("ppo-cartpole")
         assert "ppo-cartpole" not in gpus[1]
+        assert app.screen.query_one("#gpus", Panel).title == "GPUs · 8 × NVIDIA H100 80GB HBM3"
         assert "42 %" in read(app, "host-lines")
         run = read(app, "run-list")
         for part in ("● live", "ppo-cartpole", "1 204 / 5 000", "502 k env steps/s", "4 m 0 s"):
@@ -44,7 +49,7 @@ def test_gpus_host_and_runs_at_a_glance(scene: MakeScene, play: Play, read: Read
 
 def test_without_runs_it_says_what_to_do(scene: MakeScene, play: Play, read: Read, read_all: ReadAll) -> None:
     async def script(app: Any, pilot: Any) -> None:
-        assert read(app, "gpu-lines") == "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+        assert read(app, "gpu-list") == "no NVIDIA driver: libnvidia-ml.so.1 was not found"
         assert "hoptui demo" in read(app, "run-list")
         assert "hoptui.connect" in read(app, "run-list")
         await pilot.press("enter", "down", "end")
@@ -122,13 +127,177 @@ def test_a_new_gpu_gets_its_line(scene: MakeScene, play: Play, read: Read) -> No
     there.tell(node=there.node)
 
     async def script(app: Any, pilot: Any) -> None:
-        assert len(read(app, "gpu-lines").splitlines()) == 1
+        assert len(read(app, "gpu-list").splitlines()) == 1
         there.tell(node=full)
         app.client.on_change("node")
         await pilot.pause()
         await pilot.pause()
         app.tick()
-        assert len(read(app, "gpu-lines").splitlines()) == 2
-        assert app.screen.query_one("#gpus", Panel).title == "GPUs · 2"
+        assert len(read(app, "gpu-list").splitlines()) == 2
+        assert app.screen.query_one("#gpus", Panel).title == "GPUs · 2 × NVIDIA H100 80GB HBM3"
+
+    play(there.app(run=None), script)
+
+
+def tenants(there: Any) -> None:
+    """A process of the run on GPU 0, and one that cannot be looked into."""
+    own = GpuProcess(
+        gpu="GPU-0", pid=20711, memory_used_bytes=3 << 30, sm_percent=81.0, user="ana", command="python train.py", run="3f2a9c10"
+    )  # fmt: skip
+    there.tell(processes=(GpuProcess(gpu="GPU-1", pid=4711), own), processes_version=1)
+
+
+def test_processes_say_whose_they_are_and_what_is_unknown(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).live()
+    tenants(there)
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        own, other = read(app, "process-lines").splitlines()
+        assert own.split() == [
+            "0",
+            "20711",
+            "ana",
+            "3.0",
+            "GiB",
+            "81",
+            "%",
+            "ppo-cartpole",
+            "python",
+            "train.py",
+        ]
+        assert other.split()[:6] == ["1", "4711", "–", "–", "–", "–"]
+        assert other.endswith("a process of another container or user")
+
+    play(there.app(run=None), script)
+
+
+def test_more_processes_than_lines_are_counted(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+    there.tell(processes=tuple(GpuProcess(gpu="GPU-0", pid=i, memory_used_bytes=i << 30) for i in range(40)))
+
+    async def script(app: Any, pilot: Any) -> None:
+        lines = read(app, "process-lines").splitlines()
+        assert lines[0].split()[:2] == ["0", "39"]
+        assert lines[-1] == f"and {40 - len(lines) + 1} more"
+
+    play(there.app(run=None), script)
+
+
+def test_a_lost_gpu_and_a_mig_instance_keep_their_places(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).change_gpu(1, reason="lost: fell off the bus")
+    slice_ = GpuInfo(
+        uuid="MIG-a1b2c3",
+        index=0,
+        name="NVIDIA H100 MIG 1g.10gb",
+        parent="GPU-0",
+        memory_total_bytes=10 << 30,
+    )
+    there.node = msgspec.structs.replace(there.node, gpus=(*there.gpus, slice_))
+
+    async def script(app: Any, pilot: Any) -> None:
+        whole, part, lost = read(app, "gpu-list").splitlines()
+        assert whole.split()[:2] == ["0", "H100"]
+        assert part.split() == ["└", "1g.10gb", "a1b2", "–", "–", "–", "–", "–", "–", "–", "–"]
+        assert lost.split()[0] == "1"
+        assert lost.endswith("✕ lost: fell off the bus")
+
+    play(there.live().app(run=None), script)
+
+
+def test_tab_goes_to_the_gpus_and_enter_opens_one(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=3).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "›" not in read(app, "gpu-list")
+        await pilot.press("shift+tab", "down", "down")
+        await pilot.pause()
+        assert read(app, "gpu-list").splitlines()[2].startswith("› 2")
+        assert "›" not in read(app, "run-list")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, GpusScreen)
+        assert app.screen.gpu_id == "GPU-2"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, OverviewScreen)
+
+    play(there.app(run=None), script)
+
+
+def test_without_runs_the_keys_are_in_the_list_of_gpus(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, GpusScreen)
+
+    play(scene(gpus=1, runs=False).live().app(run=None), script)
+
+
+def test_charts_show_work_of_one_gpu_and_one_curve_a_gpu_of_several(scene: MakeScene, play: Play) -> None:
+    for count, legend in (
+        (1, "SM %   ━ tensor %   ━ DRAM %"),
+        (2, "GPU 0   ━ GPU 1"),
+        (8, "SM %   ━ tensor %   ━ DRAM %"),
+    ):
+
+        async def script(app: Any, pilot: Any, legend: str = legend) -> None:
+            assert re.sub(r"\[.*?\]", "", str(app.screen.query_one("#work").border_subtitle)) == f"━ {legend}"
+
+        play(scene(gpus=count).live().app(run=None), script)
+
+
+def test_the_first_figures_stand_side_by_side_and_a_hidden_truth_is_marked(
+    scene: MakeScene, play: Play
+) -> None:
+    there = scene(gpus=1).live().gpu(busy=100.0, sm_active=26.0)
+
+    async def script(app: Any, pilot: Any) -> None:
+        spans = app.screen.query_one("#gpu-list").lines[0]
+        assert [(s.text, s.ink) for s in spans if s.text in ("100", "26")] == [("100", ""), ("26", "warn")]
+
+    play(there.app(run=None), script)
+
+
+def test_fast_sampling_is_a_key_and_the_header_tells_the_rate(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "Hz" not in read(app, "identity")
+        await pilot.press("f")
+        there.tell(node=msgspec.structs.replace(there.node, hz=10.0))
+        app.client.on_change("node")
+        await pilot.pause()
+        await pilot.pause()
+        assert "10 Hz" in read(app, "identity")
+        await pilot.press("f")
+        assert there.client.asked_hz == [10.0, 0.0]
+
+    play(there.app(run=None), script)
+
+
+def test_an_event_of_a_gpu_names_it(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).live()
+    base = {
+        "t": there.client.ns,
+        "wall": 1_780_000_000.0,
+        "kind": "xid",
+        "source": "gpu/GPU-1",
+        "level": "alarm",
+    }
+    there.tell(
+        events=(
+            Event(seq=1, text="fell off the bus (Xid 79)", **base),
+            Event(seq=2, text="GPU 1 is back", **base),
+        )
+    )
+
+    async def script(app: Any, pilot: Any) -> None:
+        shown = read(app, "event-lines")
+        assert "✕ GPU 1  fell off the bus (Xid 79)" in shown
+        assert "✕ GPU 1 is back" in shown
 
     play(there.app(run=None), script)

@@ -59,12 +59,16 @@ def test_what_a_person_sees_in_one_second(scene: MakeScene, play: Play, read: Re
 def test_a_gpu_is_shown_with_what_holds_it_back(scene: MakeScene, play: Play, read: Read) -> None:
     async def script(app: Any, pilot: Any) -> None:
         readings = read(app, "readings")
+        assert "busy   ━" in readings
         assert "92 %" in readings
+        assert "SM     ━" in readings
+        assert "81 %" in readings
         assert "633/700 W" in readings
         assert "58.1/80.0 GiB" in readings
         assert "1 980 MHz" in readings
         assert "HBM 71 °C" in readings
-        assert "⚠ power cap" in readings
+        assert "power cap" in readings
+        assert "⚠" not in readings
         assert "host CPU 42 %" in read(app, "host")
 
     play(scene(gpus=1).live().app(), script)
@@ -116,13 +120,14 @@ def test_a_phase_that_is_not_in_every_iteration_is_shared_out(
 def test_a_lost_gpu_keeps_its_line_with_the_reason(scene: MakeScene, play: Play, read: Read) -> None:
     there = scene(gpus=2)
     lost = msgspec.structs.replace(there.gpus[1], reason="lost: fell off the bus")
-    there.run = msgspec.structs.replace(there.run, gpus=())
+    there.run = msgspec.structs.replace(there.run, gpus=("GPU-0", "GPU-1"))
     there.node = msgspec.structs.replace(there.node, gpus=(there.gpus[0], lost), runs=(there.run,))
 
     async def script(app: Any, pilot: Any) -> None:
         lines = read(app, "readings").splitlines()
-        assert "92 %" in lines[1]
-        assert lines[2] == "1  ✕ lost: fell off the bus"
+        assert lines[1].split()[:5] == ["0", "92", "81", "34", "31"]
+        assert lines[2].split(maxsplit=1) == ["1", "✕ lost: fell off the bus"]
+        assert "⚠ GPU 1 cannot be read: lost: fell off the bus" in read(app, "progress")
 
     play(there.live().app(), script)
 
@@ -278,7 +283,7 @@ def test_freezing_keeps_the_numbers_but_not_the_state(scene: MakeScene, play: Pl
         assert read(app, "speed") == before
         assert "view frozen" in read(app, "identity")
         assert "1 300" in read(app, "identity")
-        assert "thaw view" in read(app, "keys")
+        assert "space thaw" in read(app, "keys")
         await pilot.press("space")
         await pilot.pause()
         assert "view frozen" not in read(app, "identity")

@@ -36,14 +36,16 @@ MOUSE_OFF, ALTERNATE_OFF, CURSOR_ON = b"\x1b[?1003l", b"\x1b[?1049l", b"\x1b[?25
 class Screen:
     """A child on a pseudo-terminal of 120 × 40 cells."""
 
-    def __init__(self, directory: Path, *, ignore: tuple[signal.Signals, ...] = ()) -> None:
+    def __init__(
+        self, directory: Path, *, script: str = APP, ignore: tuple[signal.Signals, ...] = ()
+    ) -> None:
         self.output = b""
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             for number in ignore:
                 signal.signal(number, signal.SIG_IGN)
             environment = {**os.environ, "HOPTUI_DIR": str(directory), "TERM": "xterm-256color"}
-            os.execve(sys.executable, [sys.executable, "-c", APP], environment)
+            os.execve(sys.executable, [sys.executable, "-c", script], environment)
         ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
 
     def read(self, seconds: float = 0.05) -> bool:

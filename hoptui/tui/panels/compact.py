@@ -6,7 +6,7 @@ from hoptui.tui.lines import Line, Span, fitted, pack
 from hoptui.tui.panels import gpus, host, learning, phases
 from hoptui.tui.panels.header import banner, state
 from hoptui.tui.panels.outcomes import last_change
-from hoptui.tui.panels.readings import VALUE, fact, headline, label_of, number
+from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number
 from hoptui.tui.view import SECOND, View
 from hoptui.tui.widgets import raster
 from hoptui.tui.widgets.scale import value_scale
@@ -38,9 +38,13 @@ def summary(view: View, metric: str, width: int, span_s: float, *, plain: bool) 
         for left, chart in zip(beside, charts, strict=True)
     ]
     found += phases.short(view, width)
-    shown = view.gpus()[:MOST_GPUS]
+    own = view.gpus()
+    shown = own if len(own) <= MOST_GPUS else own[: MOST_GPUS - 1]
     found += [gpus.short(view, gpu, width) for gpu in shown] or [(Span(gpus.none(view), "dim"),)]
-    return [*found, host.short(view, width)]
+    found += (
+        [(Span(f"and {len(own) - len(shown)} more GPUs: d shows them", "dim"),)] if own[len(shown) :] else []
+    )
+    return [*found, *_cost(view, width), host.short(view, width)]
 
 
 def key_numbers(view: View, metric: str, name: str) -> list[Line]:
@@ -61,7 +65,15 @@ def key_numbers(view: View, metric: str, name: str) -> list[Line]:
     if metric:
         found.append(_figure(label_of(metric), number(latest)))
     found += [gpus.short(view, gpu, 60) for gpu in view.gpus()[:MOST_GPUS]]
-    return [*found, (Span("q leaves; the run goes on", "faint"),)]
+    leaving = "q leaves" if view.replay else "q leaves; the run goes on"
+    return [*found, (Span(leaving, "faint"),)]
+
+
+def _cost(view: View, width: int) -> list[Line]:
+    """MFU, energy, memory headroom and idle power in a line, where any is known."""
+    chunks = [fact(gauge.label, gauge.value) for gauge in gpus.mfu(view)]
+    chunks += [fact("energy", cost)] if (cost := energy(view)) else []
+    return pack([*chunks, *gpus.together(view)], width)[:1]
 
 
 def chosen_metric(view: View, wanted: str) -> str:

@@ -1,4 +1,4 @@
-"""What happened, newest first: commands with who, from, to and effect, and the events of the run and the node."""
+"""What happened, newest first: commands with who, from, to and effect, and the events of the run, its GPUs and the node."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
 
 
 def lines(view: View, most: int) -> list[Line]:
-    """The newest `most` things that happened to the run (to every run without one) and to its node."""
-    run = view.run.run if view.run else None
-    events = [e for e in view.store.events if run is None or e.run in ("", run)]
+    """The newest `most` things that happened to the run (to every run without one), to its GPUs and to its node."""
+    events = [e for e in view.store.events if _concerns(view, e)]
     found: list[tuple[float, Line]] = [(e.wall, _event(view, e)) for e in events[-most:]]
     found += [(c.wall, _command(view, c)) for c in view.commands()[-most:]]
     found.sort(key=lambda item: item[0], reverse=True)
     return [line for _, line in found[:most]] or [(Span("nothing has happened yet", "dim"),)]
+
+
+def _concerns(view: View, event: Event) -> bool:
+    """Whether a view of a run is to show it: other runs and their GPUs are none of its business."""
+    run = view.run
+    if run is None:
+        return True
+    device, _, uuid = event.source.partition("/")
+    return event.run in ("", run.run) and (device != "gpu" or not run.gpus or uuid in run.gpus)
 
 
 def _event(view: View, event: Event) -> Line:
@@ -29,6 +37,7 @@ def _event(view: View, event: Event) -> Line:
         _when(event.wall),
         Span(f"{LEVEL_SYMBOLS[event.level]} ", ink or "dim"),
         *_where(view, event.run),
+        *_device(view, event),
         Span(text.clean(event.text), ink),
         Span(f"  iteration {text.grouped(event.step)}" if event.step is not None else "", "dim"),
     )
@@ -54,6 +63,13 @@ def _command(view: View, record: CommandRecord) -> Line:
 
 def _when(wall: float) -> Span:
     return Span(f"{text.clock(wall)}  ", "dim")
+
+
+def _device(view: View, event: Event) -> Line:
+    """`GPU 3` before a text that does not begin with it."""
+    gpus = view.node.gpus if view.node else ()
+    name = next((f"GPU {gpu.index}" for gpu in gpus if event.source == f"gpu/{gpu.uuid}"), "")
+    return (Span(f"{name}  ", "dim"),) if name and not event.text.startswith(name) else ()
 
 
 def _where(view: View, run: str) -> Line:

@@ -2,212 +2,347 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from hoptui.tui.lines import GAP, Line, Span, bar, pack
-from hoptui.tui.panels.readings import Gauge, gauges, of, percent, ratio
-from hoptui.tui.view import OLD_S, View
+from hoptui.tui.panels.readings import Gauge, current, fact, gauges, of, percent, ratio
+from hoptui.tui.view import View
+from hoptui.tui.widgets.line_chart import Wanted
 from hoptui.viewer import format as text
+from hoptui.viewer import meanings
 from hoptui.viewer.format import UNKNOWN
+from hoptui.viewer.meanings import Reason, value_text
 from hoptui.wire.devices import GpuInfo
 
-_ALARMS = {
-    0x08: "hardware slowdown",
-    0x20: "too hot",
-    0x40: "too hot (hardware)",
-    0x80: "power brake",
-}
-_POWER_CAP = 0x04
-_ALARM = 12  # cells for what holds the clocks back
-_SHORT_GAUGES = (("sm_active", "SM"), ("tensor_active", "tensor"), ("dram_active", "DRAM"))
-_CURVES = (
-    ("sm_active", "SM", "1"), ("tensor_active", "tensor", "3"), ("dram_active", "DRAM", "4"), ("busy", "busy", "1"),
-    ("memory_busy", "memory busy", "3"),
-)  # fmt: skip
+WORK = (("sm_active", "SM", "1"), ("tensor_active", "tensor", "3"), ("dram_active", "DRAM", "4"))
+PLAIN_WORK = (("busy", "busy", "1"), ("memory_busy", "memory busy", "3"))  # before Hopper
+FIGURES = (
+    ("busy", "busy %", 7),
+    ("sm_active", "SM %", 6),
+    ("tensor_active", "tensor %", 9),
+    ("dram_active", "DRAM %", 7),
+)
+CHARTED = 4  # GPUs in one chart: there are four inks
+INKS = "1234"
+_HIGH, _LOW = 90.0, 60.0  # busy at least, SM active at most: there is something to tell
+_SIGNS = {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", "")}
 
 
 def readings(view: View, gpu: GpuInfo) -> dict[str, float]:
     """The current readings of a GPU: none at all where they are old or it cannot be read."""
-    source = f"gpu/{gpu.uuid}"
-    age = view.age_s(source)
-    if gpu.reason or age is None or (age > OLD_S and not view.node_stale):
-        return {}
-    return view.store.latest(source)
+    return {} if gpu.reason else current(view, f"gpu/{gpu.uuid}")
 
 
 def title(gpu: GpuInfo) -> str:
-    return f"GPU {gpu.index} · {text.clean(gpu.name, 40)}"
+    """`GPU 0 · NVIDIA H100 80GB HBM3`."""
+    return " · ".join(filter(None, (f"GPU {gpu.index}", text.clean(gpu.name, 40), part(gpu))))
 
 
-def detail(view: View, gpu: GpuInfo, width: int) -> list[Line]:
-    """One GPU: gauges two abreast and the rest in a line; its reason where it cannot be read."""
+def kinds(gpus: tuple[GpuInfo, ...]) -> str:
+    """`8 × NVIDIA H100 80GB HBM3`, the kinds one after the other."""
+    names = [text.clean(gpu.name, 40) for gpu in gpus if not gpu.parent]
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
+def detail(view: View, gpu: GpuInfo, width: int, most_facts: int = 1) -> list[Line]:
+    """One GPU: gauges two abreast and the rest in at most so many lines; its reason where it cannot be read."""
     if gpu.reason:
         return [(Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn"))]
     now = readings(view, gpu)
-    found = [
-        Gauge("busy", ratio(now.get("busy"), 100), percent(now.get("busy")), "1"),
-        Gauge("power", ratio(now.get("power_w"), gpu.power_limit_w), _power(now, gpu), "2"),
-        Gauge("memory", ratio(now.get("memory_used_bytes"), _total(now, gpu)), _memory(now, gpu), "1"),
-        Gauge("clock", ratio(now.get("sm_clock_mhz"), gpu.sm_clock_max_mhz), _clock(now), "1"),
+    left = [(name, label) for name, label, _ in WORK if name in now] or [("memory_busy", "memory busy")]
+    work = [
+        Gauge(label, ratio(now.get(n), 100), value_text("%", now.get(n)), ink_of(n))
+        for n, label in [("busy", "busy"), *left]
     ]
-    found += [
-        Gauge(label, ratio(now.get(n), 100), percent(now.get(n))) for n, label in _SHORT_GAUGES if n in now
+    board = [
+        Gauge("power", ratio(now.get("power_w"), gpu.power_limit_w), watts(now, gpu), "2"),
+        Gauge("memory", ratio(now.get("memory_used_bytes"), total(now, gpu)), memory(now, gpu), "1"),
+        Gauge(
+            "clock",
+            ratio(now.get("sm_clock_mhz"), gpu.sm_clock_max_mhz),
+            value_text("MHz", now.get("sm_clock_mhz")),
+            "1",
+        ),
     ]
-    facts: list[Line] = [(Span(_celsius(now.get("temperature_c")), ""),)]
+    board += mfu(view)[: max(0, len(work) - len(board))]
+    while len(board) < len(work):
+        board.append(Gauge("", None, ""))
+    paired = [gauge for pair in zip(work, board, strict=False) for gauge in pair] + board[len(work) :]
+    return [*gauges(paired, width), *pack(_facts(view, now), width)[:most_facts]]
+
+
+def _facts(view: View, now: dict[str, float]) -> list[Line]:
+    """What holds the clocks back, the temperatures, and what the run's GPUs say together: the most important first."""
+    found: list[Line] = [held(reason) for reason in _told(now)]
+    hidden = contrast(now)
+    found += [(Span(f"▸ {hidden}", "warn"),)] if hidden else []
+    found.append((Span(value_text("°C", now.get("temperature_c"))),))
     if "memory_temperature_c" in now:
-        facts.append((Span("HBM ", "dim"), Span(_celsius(now["memory_temperature_c"]))))
-    if "memory_busy" in now and "dram_active" not in now:
-        facts.append((Span("memory busy ", "dim"), Span(percent(now["memory_busy"]))))
-    facts += [(span,) for span in _throttle(now)]
-    return [*gauges(found, width), *pack(facts, width)[:1]]
+        found.append((Span("HBM ", "dim"), Span(value_text("°C", now["memory_temperature_c"]))))
+    return found + together(view)
 
 
-def curves(view: View, gpu: GpuInfo) -> list[tuple[str, str, str, float]]:
-    """(metric, label, ink, factor to per cent) of what the chart shows, power as a share of its limit."""
-    names = view.store.names(f"gpu/{gpu.uuid}")
-    measured = [c for c in _CURVES[:3] if c[0] in names] or [c for c in _CURVES[3:] if c[0] in names]
-    found = [(name, f"{label} %", ink, 1.0) for name, label, ink in measured]
-    if "power_w" in names and gpu.power_limit_w:
-        found.append(("power_w", "power %", "2", 100 / gpu.power_limit_w))
-    return found
+def together(view: View) -> list[Line]:
+    """Memory headroom and idle power of the run's GPUs, where they are known."""
+    found = current(view, f"derived/{view.run.run}") if view.run else {}
+    told = (("memory_headroom_bytes", "headroom", 9), ("idle_power_w", "idle", 7))
+    return [
+        fact(label, value_text(meanings.DERIVED[n].unit, found[n]), width)
+        for n, label, width in told
+        if n in found
+    ]
+
+
+def mfu(view: View) -> list[Gauge]:
+    """The run's MFU as it declares it, else the estimate, marked as one; nothing where neither is known."""
+    found = current(view, f"derived/{view.run.run}") if view.run else {}
+    if "mfu" in found:
+        return [Gauge("MFU", found["mfu"] / 100, value_text("%", found["mfu"]), "3")]
+    if "mfu_estimated" in found:
+        return [
+            Gauge(
+                "MFU est.", found["mfu_estimated"] / 100, f"≈ {value_text('%', found['mfu_estimated'])}", "3"
+            )
+        ]
+    return []
+
+
+def contrast(now: dict[str, float]) -> str:
+    """Where busy claims what SM active denies: `busy 100 % but SM 26 %`."""
+    busy, active = now.get("busy"), now.get("sm_active")
+    if busy is None or active is None or busy < _HIGH or active > _LOW:
+        return ""
+    return f"busy {value_text('%', busy)} but SM {value_text('%', active)}"
+
+
+def work_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
+    """What the charts show in per cent: SM, tensor and DRAM of one GPU, SM (else busy) of each of several."""
+    if len(gpus) == 1:
+        source = f"gpu/{gpus[0].uuid}"
+        names = view.store.names(source)
+        found = [c for c in WORK if c[0] in names] or [c for c in PLAIN_WORK if c[0] in names]
+        return [Wanted(source, name, f"{label} %", ink) for name, label, ink in found]
+    name = "sm_active" if any("sm_active" in view.store.names(f"gpu/{g.uuid}") for g in gpus) else "busy"
+    return [Wanted(f"gpu/{g.uuid}", name, _called(g), ink) for g, ink in zip(gpus, INKS, strict=False)]
+
+
+def power_curves(gpus: tuple[GpuInfo, ...], *, share: bool = False) -> list[Wanted]:
+    """Watts of each GPU; as a `share` of the limit, in per cent, only of GPUs that have one."""
+    if share:
+        return [
+            Wanted(f"gpu/{g.uuid}", "power_w", "power %", "2", 100 / g.power_limit_w)
+            for g in gpus
+            if g.power_limit_w
+        ]
+    inks = INKS if len(gpus) > 1 else "2"
+    return [Wanted(f"gpu/{g.uuid}", "power_w", _called(g), ink) for g, ink in zip(gpus, inks, strict=False)]
 
 
 class _Columns(NamedTuple):
-    """How wide the parts of a GPU's line are; 0 leaves a part out."""
+    """How wide the parts of a GPU's line are; 0 leaves a part out. `bars` of the first figures get one."""
 
     name: int
+    bars: int
     bar: int
-    power_bar: int
-    power: int
-    memory_bar: int
-    memory: int
+    temperature: int
+    clock: int
+    held: int
     user: int
 
     @classmethod
-    def of(cls, width: int, *, users: bool) -> _Columns:
-        wide = width >= 100
-        name, power, memory, user = (
-            (16 if wide else 0),
-            (12 if width >= 60 else 7),
-            15,
-            (18 if users and wide else 0),
-        )
-        bars = 3 if wide else 2 if width >= 60 else 1
-        fixed = 3 + name + 6 + power + memory + 7 + user + _ALARM + 2 * bars
-        each = max(4, min(24, (width - fixed) // bars))
-        return cls(name, each, each if bars > 2 else 0, power, each if bars > 1 else 0, memory, user)
+    def of(cls, gpus: tuple[GpuInfo, ...], width: int, *, users: bool) -> _Columns:
+        left = max(0, width - 5 - sum(w for _, _, w in FIGURES) - _POWER - _MEMORY)
+
+        def take(*wanted: int) -> int:
+            nonlocal left
+            found = next((cells for cells in wanted if cells <= left), 0)
+            left -= found
+            return found
+
+        mixed = len({gpu.name for gpu in gpus}) > 1
+        name = take(*((16, 9) if width >= 100 else (9,))) if mixed else 0
+        temperature, clock = take(5), take(7)
+        held = take(13, 3)
+        user = take(16) if users else 0
+        bars = next((count for count in (6, 4, 2) if left // count >= 7), 0)
+        across = min(16, left // bars - 1) if bars else 0
+        left -= bars * (across + 1)
+        held += take(*range(min(7, left), 0, -1)) if held > 3 else 0
+        return cls(name, bars, across, temperature, clock, held, user + left if user else 0)
 
 
-def rows(view: View, gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) -> list[Line]:
-    """One line a GPU: bars of busy, power and memory, then the figures, as many as the width holds."""
-    columns = _Columns.of(width, users=users)
-    return [_row(view, gpu, columns) for gpu in gpus]
+_POWER, _MEMORY = 10, 12
 
 
-def head(width: int, *, users: bool = False) -> Line:
-    """What stands over `rows`."""
-    c = _Columns.of(width, users=users)
-    spans = [Span("", width=3)]
-    spans += [Span("GPU", "dim", c.name)] if c.name else []
-    spans.append(Span("busy", "dim", c.bar + 6))
-    for label, bar_width, value in (("power", c.power_bar, c.power), ("memory", c.memory_bar, c.memory)):
-        spans += (
-            [Span("  "), Span(label, "dim", bar_width + value)]
-            if bar_width
-            else [Span(label, "dim", value, right=True)]
-        )
-    spans.append(Span("temp", "dim", 7, right=True))
-    return (*spans, Span("  run", "dim", c.user)) if c.user else tuple(spans)
+def head(gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) -> Line:
+    """What stands over `rows`, with the units."""
+    c = _Columns.of(gpus, width, users=users)
+    spans = [Span("", width=5), *([Span("GPU", "dim", c.name)] if c.name else [])]
+    for i, (_, label, cells) in enumerate(FIGURES):
+        spans.append(Span(label, "dim", cells + (c.bar + 1) * (i < min(4, c.bars)), right=True))
+    wide = (c.bar + 1) * (c.bars > 4)
+    spans += [Span("W", "dim", _POWER + wide, right=True), Span("GiB", "dim", _MEMORY + wide, right=True)]
+    spans += [Span("°C", "dim", c.temperature, right=True)] if c.temperature else []
+    spans += [Span("MHz", "dim", c.clock, right=True)] if c.clock else []
+    spans += [Span("  clocks", "dim", c.held)] if c.held > 3 else []
+    return (*spans, Span("  used by", "dim", c.user)) if c.user else tuple(spans)
 
 
-def _row(view: View, gpu: GpuInfo, c: _Columns) -> Line:
-    head = [Span(str(gpu.index), "dim", 3)]
+def rows(
+    view: View, gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False, cursor: int = -1
+) -> list[Line]:
+    """One line a GPU: how busy it is in four ways, power, memory, temperature, clocks and who uses it, as much as fits."""
+    columns = _Columns.of(gpus, width, users=users)
+    return [_row(view, gpu, columns, chosen=i == cursor) for i, gpu in enumerate(gpus)]
+
+
+def _row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
+    spans = [Span("› " if chosen else "  ", "key"), Span("└" if gpu.parent else str(gpu.index), "dim", 3)]
     if c.name:
-        head.append(Span(text.clean(gpu.name.removeprefix("NVIDIA "), 40), "", c.name))
+        spans.append(Span(_short_name(gpu), "", c.name))
     if gpu.reason:
-        return (*head, Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn"))
+        return (*spans, Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn"))
     now = readings(view, gpu)
-    spans = [
-        *head,
-        *bar(ratio(now.get("busy"), 100), c.bar, "1"),
-        Span(percent(now.get("busy")), "", 6, right=True),
-    ]
-    if c.power_bar:
-        spans += [Span("  "), *bar(ratio(now.get("power_w"), gpu.power_limit_w), c.power_bar, "2")]
-    spans.append(Span(_power(now, gpu) if c.power > 7 else _watts(now), "", c.power, right=True))
-    if c.memory_bar:
-        spans += [Span("  "), *bar(ratio(now.get("memory_used_bytes"), _total(now, gpu)), c.memory_bar, "3")]
-    spans.append(Span(_memory(now, gpu), "", c.memory, right=True))
-    spans.append(Span(_celsius(now.get("temperature_c")), "", 7, right=True))
+    hidden = bool(contrast(now))
+    for i, (name, _, cells) in enumerate(FIGURES):
+        barred = i < c.bars
+        spans += [Span("  "), *bar(ratio(now.get(name), 100), c.bar, ink_of(name))] if barred else []
+        ink = "warn" if hidden and name == "sm_active" else "" if name in now else "dim"
+        spans.append(Span(_figure(now.get(name)), ink, cells - barred, right=True))
+    for value, part, whole, ink, cells in (
+        (watts(now, gpu), now.get("power_w"), gpu.power_limit_w, "2", _POWER),
+        (memory(now, gpu), now.get("memory_used_bytes"), total(now, gpu), "1", _MEMORY),
+    ):
+        barred = c.bars > 4
+        spans += [Span("  "), *bar(ratio(part, whole), c.bar, ink)] if barred else []
+        spans.append(Span(value.rpartition(" ")[0] or value, "", cells - barred, right=True))
+    for name, cells in (("temperature_c", c.temperature), ("sm_clock_mhz", c.clock)):
+        if cells:
+            spans.append(Span(_bare(text.grouped(now.get(name))), "", cells, right=True))
+    spans += _held_cell(now, c.held)
     if c.user:
-        spans += [Span("  "), Span(_users(view, gpu), "dim", c.user - 2)]
-    return (*spans, GAP, *_alarm(now, bool(c.name)))
+        spans += [Span("  "), Span(users(view, gpu), "dim", c.user - 2)]
+    return tuple(spans)
 
 
 def short(view: View, gpu: GpuInfo, width: int) -> Line:
-    """A GPU in one line of a small screen."""
+    """A GPU in one line of a small screen, with its labels, as much as fits."""
+    name = f"GPU {gpu.index}"
     if gpu.reason:
-        return Span(f"GPU {gpu.index} ", "dim"), Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn")
+        return Span(f"{name} ", "dim"), Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn")
     now = readings(view, gpu)
-    across = max(4, min(16, width - 62))
-    return (
-        Span(f"GPU {gpu.index}", "dim", 8),
-        *bar(ratio(now.get("busy"), 100), across, "1"),
-        Span(percent(now.get("busy")), "", 6, right=True),
-        Span(" busy", "dim"),
-        Span(_power(now, gpu), "", 12, right=True),
-        Span(_memory(now, gpu), "", 15, right=True),
-        Span(_celsius(now.get("temperature_c")), "", 7, right=True),
-        GAP,
-        *_alarm(now, width >= 72),
+    measured = (
+        FIGURES if any(n in now for n, _, _ in WORK) else (*FIGURES[:1], ("memory_busy", "memory busy %", 0))
     )
+    chunks = [fact(label.removesuffix(" %"), _figure(now.get(n)), 3) for n, label, _ in measured]
+    chunks.append((Span(watts(now, gpu)),))
+    chunks.append((Span(memory(now, gpu)),))
+    chunks.append((Span(value_text("°C", now.get("temperature_c"))),))
+    worst = _told(now)[:1]
+    sign = (
+        [span for reason in worst for span in held(reason)]
+        if width >= 90
+        else [Span(_sign(r), _ink(r)) for r in worst]
+    )
+    return (Span(name, "dim", 6), Span(" "), *next(iter(pack(chunks, width - 9, "  ")), ()), GAP, *sign)
+
+
+def part(gpu: GpuInfo) -> str:
+    """What tells a MIG instance from its like: the beginning of its UUID; empty for a whole GPU."""
+    return text.clean(gpu.uuid.removeprefix("MIG-")[:4]) if gpu.parent else ""
 
 
 def none(view: View) -> str:
     """Why there are no GPU readings, in one line."""
     node = view.node
-    return text.clean(node.gpu_reason or "no GPU was found on this node") if node else ""
+    if node is None:
+        return ""
+    if view.run is not None and node.gpus:
+        return "which GPUs this run uses is not known (g: all of them)"
+    return text.clean(node.gpu_reason or "no GPU was found on this node")
 
 
-def _power(now: dict[str, float], gpu: GpuInfo) -> str:
+def alarm(view: View) -> str:
+    """What is wrong with one of the GPUs now, in one sentence; empty: nothing is."""
+    for gpu in view.gpus():
+        if gpu.reason:
+            return f"GPU {gpu.index} cannot be read: {text.clean(gpu.reason)}"
+        for reason in meanings.alarms(readings(view, gpu).get("throttle")):
+            return f"GPU {gpu.index}: {reason.word}. {reason.long}"
+    return ""
+
+
+def users(view: View, gpu: GpuInfo) -> str:
+    """Whose GPU it is: the runs that live on it, else the people whose processes hold memory of it."""
+    node = view.node
+    names = [run.name for run in node.runs if gpu.uuid in run.gpus and not run.exit_reason] if node else []
+    names = names or [p.user or f"pid {p.pid}" for p in view.store.processes if p.gpu == gpu.uuid]
+    return text.clean(", ".join(dict.fromkeys(names)), 60)
+
+
+def held(reason: Reason) -> Line:
+    """`✕ too hot`, `power cap`: an alarm has a sign and an ink of its own."""
+    sign, ink = _SIGNS[reason.level]
+    return (Span(f"{sign}{reason.word}", ink),)
+
+
+def watts(now: dict[str, float], gpu: GpuInfo) -> str:
+    """`612/700 W`."""
     limit = f"{gpu.power_limit_w:.0f}" if gpu.power_limit_w else UNKNOWN
-    return of(f"{now['power_w']:.0f}", limit, "W") if "power_w" in now else UNKNOWN
+    return of(value_text("W", now.get("power_w")).removesuffix(" W"), limit, "W")
 
 
-def _watts(now: dict[str, float]) -> str:
-    return f"{now['power_w']:.0f} W" if "power_w" in now else UNKNOWN
-
-
-def _total(now: dict[str, float], gpu: GpuInfo) -> float | None:
+def total(now: dict[str, float], gpu: GpuInfo) -> float | None:
+    """The bytes of memory that a GPU has."""
     return now.get("memory_total_bytes", gpu.memory_total_bytes)
 
 
-def _memory(now: dict[str, float], gpu: GpuInfo) -> str:
-    return of(text.gib(now.get("memory_used_bytes")), text.gib(_total(now, gpu)), "GiB")
+def memory(now: dict[str, float], gpu: GpuInfo) -> str:
+    """`58.1/80.0 GiB`."""
+    return of(text.gib(now.get("memory_used_bytes")), text.gib(total(now, gpu)), "GiB")
 
 
-def _clock(now: dict[str, float]) -> str:
-    return f"{text.grouped(now['sm_clock_mhz'])} MHz" if "sm_clock_mhz" in now else UNKNOWN
+def ink_of(name: str) -> str:
+    """The ink of a reading, the same in every bar and chart."""
+    return next((ink for n, _, ink in WORK if n == name), "1")
 
 
-def _celsius(value: float | None) -> str:
-    return UNKNOWN if value is None or math.isnan(value) else f"{value:.0f} °C"
+def _told(now: dict[str, float]) -> list[Reason]:
+    """What holds the clocks back, without idleness, which the other figures show."""
+    return [reason for reason in meanings.reasons(now.get("throttle")) if reason.bit != meanings.IDLE]
 
 
-def _throttle(now: dict[str, float]) -> list[Span]:
-    """What holds the clocks back: alarms first; the power cap is normal under full load and only told."""
-    bits = int(now.get("throttle", 0))
-    alarms = [Span(f"⚠ {word}", "bad") for bit, word in _ALARMS.items() if bits & bit]
-    return alarms or ([Span("⚠ power cap", "warn")] if bits & _POWER_CAP else [])
-
-
-def _alarm(now: dict[str, float], told: bool) -> list[Span]:
+def _held_cell(now: dict[str, float], cells: int) -> list[Span]:
     """The first thing that holds the clocks back; the sign alone where there is no room to tell which."""
-    return [span if told else Span("⚠", span.ink) for span in _throttle(now)[:1]]
+    found = meanings.reasons(now.get("throttle"))[:1]
+    if not cells or not found:
+        return [Span("", width=cells)] if cells else []
+    if cells <= 3:
+        return [Span(f" {_sign(found[0])}", _ink(found[0]), cells)]
+    dim = "dim" if found[0].bit == meanings.IDLE else ""
+    return [Span("  "), *(Span(s.text, s.ink or dim, cells - 2) for s in held(found[0]))]
 
 
-def _users(view: View, gpu: GpuInfo) -> str:
-    node = view.node
-    names = [run.name for run in node.runs if gpu.uuid in run.gpus and not run.exit_reason] if node else []
-    return text.clean(", ".join(names), 40)
+def _sign(reason: Reason) -> str:
+    return {"alarm": "✕", "warning": "⚠"}.get(reason.level, "·")
+
+
+def _ink(reason: Reason) -> str:
+    return _SIGNS[reason.level][1]
+
+
+def _called(gpu: GpuInfo) -> str:
+    return f"MIG {part(gpu)}" if gpu.parent else f"GPU {gpu.index}"
+
+
+def _figure(value: float | None) -> str:
+    return _bare(percent(value))
+
+
+def _bare(value: str) -> str:
+    return value.removesuffix(" %")
+
+
+def _short_name(gpu: GpuInfo) -> str:
+    name = text.clean(gpu.name.removeprefix("NVIDIA "), 40)
+    return f"{name.partition('MIG ')[2]} {part(gpu)}" if gpu.parent else name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.tui.lines import FULL, GAP, HALF, TRACK, Line, Span
+from hoptui.tui.panels import gpus
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
@@ -19,6 +20,7 @@ INKS: dict[State, str] = {
     "exited": "stale",
 }
 RESTART_SHOWN_S = 30.0
+USUAL_HZ = 2.0
 
 
 class Banner(NamedTuple):
@@ -35,11 +37,12 @@ def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line
     run, node = view.run, view.node
     left = [Span(" hoptui  ", "title")] if wide else [Span(" ")]
     left.append(Span(text.clean(run.name if run else name, 40), "strong"))
-    if node is not None:
+    if node is not None and node.host:
         left.append(Span(f" · {text.clean(node.host, 30)}", "dim"))
     if run is not None and (wide or run.epoch > 1):
         left.append(Span(f" · epoch {run.epoch}", "dim"))
     right = [GAP, *state(view), *_how_far(view, wide)]
+    right += rate(view)
     if frozen:
         right.append(Span("   view frozen", "warn"))
     if wide and node is not None and node.viewers > 1:
@@ -48,9 +51,19 @@ def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line
 
 
 def state(view: View) -> Line:
-    """`● live`: the symbol and the word."""
+    """`● live`, or in a replay `▶ replay 20×`: the symbol and the word."""
+    if view.replay is not None:
+        word = words.PLAYING if view.replay.playing else words.HALTED
+        speed = f" {view.replay.speed:g}×" if view.replay.playing else ""
+        return (Span(f"{word.symbol} {word.text}{speed}", "title"),)
     word, ink = _state(view)
     return (Span(f"{word.symbol} {word.text}", ink),)
+
+
+def rate(view: View) -> Line:
+    """`10 Hz` while GPUs are sampled faster than usual."""
+    hz = view.node.hz if view.node else 0.0
+    return (Span(f"   {hz:g} Hz", "warn"),) if hz > USUAL_HZ else ()
 
 
 def progress(view: View, width: int) -> Line:
@@ -92,6 +105,9 @@ def banner(view: View) -> Banner | None:
         return Banner(word.symbol, f"{words.state_text(vital, run)}{when}{at}", "bad" if failed else "warn")
     if vital is not None and vital.state != "live":
         return Banner(words.STATES[vital.state].symbol, _explained(view), INKS[vital.state])
+    wrong = gpus.alarm(view)
+    if wrong:
+        return Banner("⚠", wrong, "bad")
     if run.epoch > 1 and view.wall - run.started_wall < RESTART_SHOWN_S:
         since = text.duration(view.wall - run.started_wall)
         return Banner(
@@ -110,7 +126,7 @@ def _explained(view: View) -> str:
         return ""
     said = words.state_text(vital, run)
     match vital.state:
-        case "paused":
+        case "paused" if view.replay is None:
             return f"{said} (the open dashboard that paused it keeps it paused; p goes on)"
         case "unresponsive":
             return f"{said}; the process exists, values below are old"

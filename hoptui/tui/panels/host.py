@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hoptui.tui.lines import Line, pack
-from hoptui.tui.panels.readings import Gauge, fact, gauges, of, percent, ratio
-from hoptui.tui.view import OLD_S, View
+from hoptui.tui.panels.readings import Gauge, current, fact, gauges, of, percent, ratio
+from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
 
@@ -16,7 +16,7 @@ def gauge_lines(view: View, width: int) -> list[Line]:
 
 def lines(view: View, width: int) -> list[Line]:
     """The gauges, then load, disk and network in a line."""
-    now = _current(view, "host")
+    now = current(view, "host")
     facts = [
         fact("load", text.si(now.get("load_1m")), 5),
         fact("disk read", _rate(now.get("disk_read_bytes_per_s")), 9),
@@ -29,10 +29,10 @@ def lines(view: View, width: int) -> list[Line]:
 
 def short(view: View, width: int) -> Line:
     """The host in one line, as much as fits."""
-    now = _current(view, "host")
+    now = current(view, "host")
     chunks = [fact("host CPU", percent(now.get("cpu_percent")), 5), fact("memory", _memory(view, now), 12)]
     if view.run is not None:
-        own = _current(view, f"process/{view.run.run}")
+        own = current(view, f"process/{view.run.run}")
         chunks.append(fact("run CPU", percent(own.get("cpu_percent")), 7))
         chunks.append(fact("RSS", of(text.gib(own.get("memory_rss_bytes")), UNKNOWN, "GiB"), 9))
     chunks.append(fact("load", text.si(now.get("load_1m")), 5))
@@ -40,7 +40,7 @@ def short(view: View, width: int) -> Line:
 
 
 def _host(view: View) -> list[Gauge]:
-    now = _current(view, "host")
+    now = current(view, "host")
     used, total = now.get("memory_used_bytes"), now.get("memory_total_bytes")
     return [
         Gauge("CPU", ratio(now.get("cpu_percent"), 100), percent(now.get("cpu_percent")), "1"),
@@ -51,20 +51,14 @@ def _host(view: View) -> list[Gauge]:
 def _process(view: View) -> list[Gauge]:
     if view.run is None:
         return []
-    now = _current(view, f"process/{view.run.run}")
+    now = current(view, f"process/{view.run.run}")
     cpus = view.node.cpus if view.node else 0
     rss = now.get("memory_rss_bytes")
-    total = _current(view, "host").get("memory_total_bytes")
+    total = current(view, "host").get("memory_total_bytes")
     return [
         Gauge("run CPU", ratio(now.get("cpu_percent"), 100 * cpus), percent(now.get("cpu_percent")), "2"),
         Gauge("run RSS", ratio(rss, total), of(text.gib(rss), UNKNOWN, "GiB"), "3"),
     ]
-
-
-def _current(view: View, source: str) -> dict[str, float]:
-    age = view.age_s(source)
-    old = age is None or (age > OLD_S and not view.node_stale)
-    return {} if old else view.store.latest(source)
 
 
 def _memory(view: View, now: dict[str, float]) -> str:

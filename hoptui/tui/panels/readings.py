@@ -1,4 +1,4 @@
-"""Figures that several panels share: the headline, smoothed values, gauges."""
+"""Figures that several panels share: current and smoothed values, the headline, gauges, sparks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 from typing import NamedTuple
 
 from hoptui.tui.lines import GAP, Line, Span, bar
-from hoptui.tui.view import SECOND, View
+from hoptui.tui.view import OLD_S, SECOND, View
+from hoptui.tui.widgets import raster
+from hoptui.tui.widgets.scale import value_scale
 from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
+from hoptui.viewer.meanings import value_text
 
 VALUE = 7  # cells of a figure: what stands after it does not move
 
@@ -28,6 +31,13 @@ class Gauge(NamedTuple):
     fraction: float | None
     value: str
     ink: str = "1"
+
+
+def current(view: View, source: str) -> dict[str, float]:
+    """The newest values of the host, a GPU or what is derived of a run: none at all where they are old."""
+    age = view.age_s(source)
+    old = age is None or (age > OLD_S and not view.node_stale)
+    return {} if old else view.store.latest(source)
 
 
 def recent(view: View, source: str, name: str, within_s: float) -> float | None:
@@ -100,8 +110,35 @@ def of(part: str, whole: str, unit: str) -> str:
 
 
 def percent(value: float | None) -> str:
-    """`92 %` of a figure that is in per cent already."""
-    return UNKNOWN if value is None or math.isnan(value) else f"{value:.0f} %"
+    """`92 %`, `0.8 %` of a figure that is in per cent already."""
+    return value_text("%", value)
+
+
+def spark(view: View, source: str, name: str, width: int, span_s: float, *, plain: bool) -> str:
+    """A metric's last seconds as a line of `width` cells, drawn between its least and greatest value; blank where unknown."""
+    series = view.store.series(source, name)
+    if series is None or width < 1:
+        return " " * width
+    dots = raster.dots_across(width, plain=plain)
+    step = max(1, int(span_s * SECOND) // dots)
+    t1 = (view.now // step + 1) * step
+    t0 = t1 - dots * step
+    found = series.window(t0, t1 - 1, dots)
+    scale = value_scale((*found.low, *found.high), 3)
+    trace = raster.place(found.t, found.low, found.high, t0, t1, dots)
+    return raster.draw([trace], width, 1, scale.bottom, scale.top, plain=plain).text[0]
+
+
+def energy(view: View) -> str:
+    """What a unit of the headline costs: `1.19 mJ/env step`; empty where it is not known."""
+    found = current(view, f"derived/{view.run.run}") if view.run else {}
+    name = headline(view)
+    if "energy_per_unit_j" in found and name.unit.endswith("/s"):
+        return (
+            f"{value_text('J', found['energy_per_unit_j'])}/{name.unit.removesuffix('/s').removesuffix('s')}"
+        )
+    each = found.get("energy_per_iteration_j")
+    return "" if each is None else f"{value_text('J', each)}/iteration"
 
 
 def _unit_of(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hoptui.tui.lines import Line, Span, pack, width_of
 from hoptui.tui.panels import phases
 from hoptui.tui.panels.outcomes import last_change
-from hoptui.tui.panels.readings import VALUE, fact, headline, label_of, number, recent
+from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number, recent
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 
@@ -32,10 +32,7 @@ def marks(view: View) -> list[int]:
 def _facts(view: View) -> list[Line]:
     head = headline(view)
     found = [fact("iteration", text.seconds(phases.iteration_s(view)), VALUE)]
-    power = [view.store.latest(f"gpu/{gpu.uuid}").get("power_w") for gpu in view.gpus()]
-    watts = sum(power_w for power_w in power if power_w is not None)
-    if watts and head.value is not None and None not in power:
-        found.append(fact("per joule", number(head.value / watts), VALUE))
+    found += [(Span(cost),)] if (cost := energy(view)) else []
     rates = [n for n in view.store.names(view.source) if n.endswith("_per_s") and n != head.name]
     found += [
         fact(label_of(n.removesuffix("_per_s")) + "/s", number(recent(view, view.source, n, 2.0)), VALUE)

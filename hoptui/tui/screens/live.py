@@ -56,6 +56,7 @@ class LiveScreen(Screen[None]):
             self.draw(EVERYTHING)
 
     def on_mount(self) -> None:
+        self.hoptui.furnish(self)
         self.redraw()
 
     def on_resize(self) -> None:

@@ -1,4 +1,4 @@
-"""The overview of a node: its GPUs, its host, its runs, and what happened last."""
+"""The overview of a node: its GPUs, the processes on them, its host, its runs, and what happened last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import events, gpus, header, host, runs
+from hoptui.tui.panels import events, gpus, header, host, processes, runs
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
@@ -20,30 +20,35 @@ from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
 
 BORDER = 2
-CHARTED_GPUS = 4
-INKS = "1234"
 SPAN_S = 300.0
+MANY_GPUS = 4  # with more of them there is no room for everything in a small terminal
+_ELSE_TALL, _ELSE_LOW = 29, 12  # lines that the rest of the screen needs
 
 
 class OverviewScreen(LiveScreen):
-    """All GPUs and runs of the node. Enter opens the chosen run."""
+    """All GPUs and runs of the node. Enter opens the chosen run, or the chosen GPU's readings; tab goes between them."""
 
     BINDINGS = bindings("overview")
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
         yield Lines("progress")
-        yield Panel(Lines("gpu-head"), Lines("gpu-lines"), name="gpus")
+        yield Panel(Lines("gpu-head"), Choices("gpu-list"), name="gpus")
+        yield Lines("host-short")
         with Horizontal(id="history"):
-            yield Panel(LineChart("busy-chart"), name="busy")
+            yield Panel(LineChart("work-chart"), name="work")
+            yield Panel(LineChart("power-chart"), name="power")
             yield Panel(Lines("host-lines"), LineChart("host-chart"), name="host")
+        yield Panel(Lines("process-head"), Lines("process-lines"), name="processes")
         yield Panel(Lines("run-head"), Choices("run-list"), name="runs")
         yield Panel(Lines("event-lines"), name="events")
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self._run_list().focus()
+        self._list("run-list").focus()
         super().on_mount()
+
+    # drawing -----------------------------------------------------------------------------------------------------------
 
     def draw(self, frame: Frame) -> None:
         view = self.view()
@@ -51,80 +56,155 @@ class OverviewScreen(LiveScreen):
             self._lines("identity").show([self._identity(view)])
             self._lines("progress").show([header.progress(view, self.size.width)])
             self._draw_gpus(view)
-            lines = self._lines("host-lines")
-            lines.show(host.lines(view, lines.size.width), faded=view.node_stale)
-            cores = f" · {view.node.cpus} cores" if view.node and view.node.cpus else ""
-            self._panel("host").label(f"Host{cores}")
+            self._draw_host(view)
             self._draw_runs(view)
         if frame.charts:
             self._draw_charts(view)
         if frame.lists:
+            self._leave_empty_list(view)
+            self._draw_processes(view)
             happened = self._lines("event-lines")
             happened.show(events.lines(view, max(1, happened.size.height)))
             self._panel("events").label("Events")
-            last = [a for a in of("everywhere") if a.label]
-            opens = [a for a in of("list") if a.id == "list.pick" and runs.ordered(view)]
-            note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
-            self.query_one(KeyBar).show_actions(opens, last, note)
+            self._draw_keys(view)
 
     def _draw_gpus(self, view: View) -> None:
-        head, lines, panel = self._lines("gpu-head"), self._lines("gpu-lines"), self._panel("gpus")
+        top, choices, panel = self._lines("gpu-head"), self._list("gpu-list"), self._panel("gpus")
         shown = view.gpus()
-        width = lines.size.width
-        rows = gpus.rows(view, shown, width, users=True) or [(Span(gpus.none(view), "dim"),)]
-        head.display = bool(shown)
-        set_height(panel, len(rows) + BORDER + bool(shown))
-        head.show([gpus.head(width, users=True)])
-        lines.show(rows, faded=view.node_stale)
+        width = choices.size.width
+        cursor = choices.index if choices.has_focus else -1
+        rows = gpus.rows(view, shown, width, users=True, cursor=cursor)
+        top.display = bool(shown)
+        least = _ELSE_TALL if self.size.height >= 32 else _ELSE_LOW
+        visible = max(1, min(len(shown), max(MANY_GPUS, self.size.height - least)))
+        set_height(panel, visible + BORDER + bool(shown))
+        top.show([gpus.head(shown, width, users=True)])
+        choices.show_rows(
+            rows or [(Span(gpus.none(view), "dim"),)],
+            len(rows),
+            faded=view.node_stale,
+            marked=choices.has_focus,
+        )
         drivers = sorted({gpu.driver for gpu in shown if gpu.driver})
-        panel.label(f"GPUs · {len(shown)}" if shown else "GPUs", ", ".join(f"driver {d}" for d in drivers))
+        panel.label(
+            f"GPUs · {gpus.kinds(shown)}" if shown else "GPUs", ", ".join(f"driver {d}" for d in drivers)
+        )
+
+    def _draw_host(self, view: View) -> None:
+        lines, short = self._lines("host-lines"), self._lines("host-short")
+        if short.size.height:
+            short.show([host.short(view, short.size.width)], faded=view.node_stale)
+        if lines.size.width:
+            shown = host.lines(view, lines.size.width)
+            set_height(lines, len(shown))
+            lines.show(shown, faded=view.node_stale)
+        cores = f" · {view.node.cpus} cores" if view.node and view.node.cpus else ""
+        self._panel("host").label(f"Host{cores}")
 
     def _draw_runs(self, view: View) -> None:
-        head, choices = self._lines("run-head"), self._run_list()
+        top, choices = self._lines("run-head"), self._list("run-list")
         listed = runs.ordered(view)
         width = choices.size.width
-        head.display = bool(listed)
-        head.show([runs.head(view, width)])
-        choices.show_rows(runs.rows(view, width, choices.index), len(listed), faded=view.node_stale)
+        top.display = bool(listed)
+        top.show([runs.head(view, width)])
+        cursor = choices.index if choices.has_focus else -1
+        rows = runs.rows(view, width, cursor)
+        choices.show_rows(rows, len(listed), faded=view.node_stale, marked=choices.has_focus)
         self._panel("runs").label(f"Runs · {len(listed)}" if listed else "Runs")
 
+    def _draw_processes(self, view: View) -> None:
+        lines = self._lines("process-lines")
+        width, height = lines.size
+        count = len(processes.listed(view))
+        self._lines("process-head").show([processes.head(width)] if count else [])
+        lines.show(processes.lines(view, width, max(1, height)), faded=view.node_stale)
+        self._panel("processes").label(f"On the GPUs · {count} processes" if count > 1 else "On the GPUs")
+
     def _draw_charts(self, view: View) -> None:
-        shown = view.gpus()[:CHARTED_GPUS]
-        busy, charted = self._panel("busy"), self.query_one("#host-chart", LineChart)
+        shown = view.gpus()
         self.set_class(not shown, "-no-gpus")
-        self.set_class(len(view.gpus()) > CHARTED_GPUS, "-many-gpus")
+        self.set_class(len(shown) > MANY_GPUS, "-many-gpus")
+        charted = self.query_one("#host-chart", LineChart)
         if not charted.size.height:
             self._panel("host").legend(())
+        else:
+            total = view.node.memory_total_bytes if view.node else 0
+            lines = [Wanted("host", "cpu_percent", "CPU %", "1")]
+            lines += [Wanted("host", "memory_used_bytes", "memory %", "3", 100 / total)] if total else []
+            charted.plot(view, lines, SPAN_S, bounds=(0.0, 100.0))
+            self._panel("host").legend([(line.label, line.ink) for line in lines])
+        if not shown:
             return
-        lines = [
-            Wanted(f"gpu/{g.uuid}", "busy", f"GPU {g.index}", ink)
-            for g, ink in zip(shown, INKS, strict=False)
-        ]
-        self.query_one("#busy-chart", LineChart).plot(view, lines, SPAN_S, bounds=(0.0, 100.0))
-        busy.label("Busy %")
-        busy.legend([(line.label, line.ink) for line in lines])
-        total = view.node.memory_total_bytes if view.node else 0
-        lines = [Wanted("host", "cpu_percent", "CPU %", "1")]
-        lines += [Wanted("host", "memory_used_bytes", "memory %", "3", 100 / total)] if total else []
-        charted.plot(view, lines, SPAN_S, bounds=(0.0, 100.0))
-        self._panel("host").legend([(line.label, line.ink) for line in lines])
+        whose = ""
+        if len(shown) > gpus.CHARTED:  # more than there are inks: the chosen one
+            shown = shown[min(self._list("gpu-list").index, len(shown) - 1) :][:1]
+            whose = f" · GPU {shown[0].index}"
+        work, watts = gpus.work_curves(view, shown), gpus.power_curves(shown)
+        what = "Work" if len(shown) == 1 else "SM %" if work[0].metric == "sm_active" else "Busy %"
+        for name, curves, bounds, title in (
+            ("work", work, (0.0, 100.0), what),
+            ("power", watts, None, "Power W"),
+        ):
+            chart = self.query_one(f"#{name}-chart", LineChart)
+            if chart.size.height:
+                chart.plot(view, curves, SPAN_S, bounds=bounds)
+            self._panel(name).label(f"{title}{whose}")
+            self._panel(name).legend([(line.label, line.ink) for line in curves] if len(curves) > 1 else ())
+
+    def _draw_keys(self, view: View) -> None:
+        last = [a for a in of("everywhere") if a.label]
+        opens = [a for a in of("list") if a.id == "list.pick" and (runs.ordered(view) or view.gpus())]
+        opens += self.key_actions("overview")
+        note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
+        self.query_one(KeyBar).show_actions(opens, last, note)
+
+    def _leave_empty_list(self, view: View) -> None:
+        """Have the keys in the list that has something to choose."""
+        focused = self._list("run-list").has_focus
+        if focused and view.gpus() and view.node and not view.node.runs:
+            self._list("gpu-list").focus()
+        elif self._list("gpu-list").has_focus and not view.gpus():
+            self._list("run-list").focus()
 
     def _identity(self, view: View) -> Line:
         node = view.node
         left = [Span(" hoptui  ", "title"), Span(text.clean(node.host, 40) if node else "", "strong")]
-        right = [Span("   "), *header.state(view)] if view.link.state != "live" else []
+        right = [Span("   "), *header.state(view)] if view.link.state != "live" or view.replay else []
         counted = [v.state for v in view.store.vitals.values()]
         live = sum(state != "exited" for state in counted)
         summary = f"{live} running" if live else "nothing is running"
         clock = Span(f"   {text.clock(view.wall)} ", "dim")
-        return (*left, GAP, Span(summary if node else "", "good" if live else "dim"), *right, clock)
+        return (
+            *left,
+            GAP,
+            Span(summary if node else "", "good" if live else "dim"),
+            *right,
+            *header.rate(view),
+            clock,
+        )
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "gpus" or bool(self.view().gpus())
+
+    def action_gpus(self) -> None:
+        shown, at = self.view().gpus(), self._list("gpu-list").index
+        if shown:
+            self.hoptui.open_gpus(shown[min(at, len(shown) - 1)].uuid)
 
     def on_moved(self, event: Moved) -> None:
         event.stop()
         self.redraw()
 
+    def on_descendant_focus(self) -> None:
+        self.redraw()
+
     def on_picked(self, event: Picked) -> None:
         event.stop()
+        if self._list("gpu-list").has_focus:
+            self.action_gpus()
+            return
         listed = runs.ordered(self.view())
         if event.index < len(listed):
             self.hoptui.open_run(listed[event.index])
@@ -132,8 +212,8 @@ class OverviewScreen(LiveScreen):
     def _lines(self, name: str) -> Lines:
         return self.query_one(f"#{name}", Lines)
 
-    def _run_list(self) -> Choices:
-        return self.query_one("#run-list", Choices)
+    def _list(self, name: str) -> Choices:
+        return self.query_one(f"#{name}", Choices)
 
     def _panel(self, name: str) -> Panel:
         return self.query_one(f"#{name}", Panel)

@@ -8,10 +8,10 @@ from textual.reactive import reactive
 
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame import Frame
-from hoptui.tui.lines import Span
+from hoptui.tui.lines import Span, pack
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.panels import compact, events, gpus, header, host, knobs, learning, phases, throughput
-from hoptui.tui.panels.readings import headline
+from hoptui.tui.panels.readings import fact, headline
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
@@ -32,7 +32,7 @@ VERBS: dict[str, Verb] = {
     "undo": "set",
 }
 DEFAULT_SPAN_S = 300.0
-CHARTED_GPUS = 4  # with more of them there is no room for a chart under their lines
+FACT_LINES = 2
 BORDER = 2
 
 
@@ -128,13 +128,20 @@ class RunScreen(LiveScreen):
         shown, width = view.gpus(), readings.size.width
         if not shown:
             lines = [(Span(gpus.none(view), "dim"),), *host.lines(view, width)]
-            title = "Host · no GPU" if view.node else "Host"
+            title = (
+                "Host"
+                if view.node is None
+                else "Host · no GPU of its own"
+                if view.node.gpus
+                else "Host · no GPU"
+            )
         elif len(shown) == 1:
-            lines = gpus.detail(view, shown[0], width)
+            lines = gpus.detail(view, shown[0], width, FACT_LINES)
             title = gpus.title(shown[0])
         else:
-            lines = [gpus.head(width), *gpus.rows(view, shown, width)]
-            title = f"{len(shown)} GPUs · {text.clean(shown[0].name, 40)}"
+            chunks = [fact(gauge.label, gauge.value) for gauge in gpus.mfu(view)] + gpus.together(view)
+            lines = [gpus.head(shown, width), *gpus.rows(view, shown, width), *pack(chunks, width)[:1]]
+            title = gpus.kinds(shown)
         set_height(readings, len(lines))
         readings.show(lines, faded=view.node_stale)
         below.display = bool(shown)
@@ -153,22 +160,15 @@ class RunScreen(LiveScreen):
                 view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale
             )
         shown = view.gpus()
-        if len(shown) == 1:
-            source = f"gpu/{shown[0].uuid}"
-            lines = [
-                Wanted(source, m, label, ink, factor) for m, label, ink, factor in gpus.curves(view, shown[0])
-            ]
-        elif shown:
-            lines = [
-                Wanted(f"gpu/{g.uuid}", "busy", f"GPU {g.index} %", ink)
-                for g, ink in zip(shown, "1234", strict=False)
-            ]
+        if shown:
+            lines = gpus.work_curves(view, shown)
+            lines += gpus.power_curves(shown, share=True) if len(shown) == 1 else []
         else:
             cpus = max(1, view.node.cpus if view.node else 1)
             lines = [Wanted("host", "cpu_percent", "host CPU %", "1")]
             lines.append(Wanted(f"process/{self.run_id}", "cpu_percent", "run CPU %", "2", 1 / cpus))
         hardware = self.query_one("#hardware-chart", LineChart)
-        hardware.display = len(shown) <= CHARTED_GPUS
+        hardware.display = len(shown) <= gpus.CHARTED
         if hardware.display:
             hardware.plot(view, lines, span_s, marks=marks, bounds=(0.0, 100.0), faded=view.node_stale)
             self._panel("hardware").legend([(line.label, line.ink) for line in lines])
@@ -180,7 +180,11 @@ class RunScreen(LiveScreen):
         chosen = self.chosen_knob(view)
         detail.show(knobs.detail(view, chosen, detail.size.width) if chosen else [], faded=view.stale)
         happened.show(events.lines(view, max(1, happened.size.height)))
-        self._label("knobs", f"Knobs · {count}" if count else "Knobs", "enter edits" if count else "")
+        self._label(
+            "knobs",
+            f"Knobs · {count}" if count else "Knobs",
+            "enter edits" if self.check_action("edit_knob", ()) else "",
+        )
         self._label("events", "Events")
         if self.mode == "full":
             lines = self._lines("phase-lines")
@@ -197,7 +201,7 @@ class RunScreen(LiveScreen):
         paused = view.vital is not None and view.vital.state == "paused"
         names = {
             "run.pause": "go on" if paused else "pause",
-            "view.freeze": "thaw view" if self.frozen else "freeze view",
+            "view.freeze": "thaw" if self.frozen else "freeze",
         }
         actions = [a._replace(label=names.get(a.id, a.label)) for a in actions]
         last = [a for a in of("everywhere") if a.label]
@@ -222,6 +226,8 @@ class RunScreen(LiveScreen):
         return declared[index] if index < len(declared) else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "gpus":
+            return bool(self.hoptui.view(None).gpus())
         if action in VERBS:
             view = self.view()
             if action == "edit_knob" and not (view.run and view.run.knobs):
@@ -262,6 +268,11 @@ class RunScreen(LiveScreen):
 
     def action_overview(self) -> None:
         self.hoptui.open_overview()
+
+    def action_gpus(self) -> None:
+        shown = self.view().gpus() or self.hoptui.view(None).gpus()
+        if shown:
+            self.hoptui.open_gpus(shown[0].uuid, self.run_id)
 
     def action_next_metric(self) -> None:
         view = self.view()

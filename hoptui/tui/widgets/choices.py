@@ -23,14 +23,19 @@ class Choices(Lines, can_focus=True):
         self._count = 0
         self._first = 0
 
-    def show_rows(self, rows: Sequence[Line], count: int, *, faded: bool = False) -> None:
-        """Draw the part of `rows` around the cursor; `count` 0 says that they are a text and there is nothing to choose."""
+    def show_rows(
+        self, rows: Sequence[Line], count: int, *, faded: bool = False, marked: bool = True
+    ) -> None:
+        """Draw the part of `rows` around the cursor; `count` 0 says that they are a text and there is nothing to choose.
+
+        Where it is not `marked`, the keys go elsewhere now.
+        """
         self._count = count
         self.index = max(0, min(self.index, count - 1))
         height = max(1, self.size.height)
         self._first = max(0, min(max(self._first, self.index - height + 1), self.index, len(rows) - height))
         shown = rows[self._first : self._first + height]
-        self.show(shown, faded=faded, cursor=self.index - self._first if count else -1)
+        self.show(shown, faded=faded, cursor=self.index - self._first if count and marked else -1)
 
     def move_to(self, index: int) -> None:
         """Put the cursor on a row, as near as there is one."""

@@ -23,7 +23,7 @@ class KeyBar(Lines):
         head: list[Span] = [Span(" ")]
         self._places = []
         used = 1
-        for action in actions:
+        for action in self._hoptui.offered(actions):
             item = _item(action)
             if used + width_of(item) > room:
                 break

@@ -9,6 +9,7 @@ from hoptui.tui.view import SECOND, View
 from hoptui.tui.widgets import raster
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.plot import AXIS_WIDTH, Curve, plot
+from hoptui.viewer import format as text
 
 AGAIN_S = 1.0  # within a dot column new data is drawn at most so often
 
@@ -44,7 +45,12 @@ class LineChart(Lines):
         end: int | None = None,
         faded: bool = False,
     ) -> None:
-        """Show `wanted` over the last `span_s` seconds before `end` (default: now), unless that is on screen already."""
+        """Show `wanted` over the last `span_s` seconds before `end` (default: now), unless that is on screen already.
+
+        `newest` names the right end; in a replay `now` is a time of day.
+        """
+        if newest == "now" and view.replay is not None:
+            newest = text.clock(view.wall)
         width, height = self.size
         plain = self._hoptui.ascii
         dots = max(1, raster.dots_across(width - AXIS_WIDTH, plain=plain))

@@ -1,0 +1,126 @@
+"""The dashboard on a recording: the same screens with a time bar, and keys that move in time instead of steering a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.app import HoptuiApp
+from hoptui.tui.frame import EVERYTHING, Frame
+from hoptui.tui.screens.help import Help
+from hoptui.tui.screens.live import LiveScreen
+from hoptui.tui.screens.replay_go_to import GoTo
+from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.view import View
+from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets.time_bar import Sought, TimeBar
+from hoptui.viewer import format as text
+from hoptui.viewer.replay import Reel, Replay
+
+KEYS = frozenset(key for action in of("replay") for key in action.keys.split(","))
+
+
+class ReplayApp(HoptuiApp):
+    """Plays a recording from its start. Its position moves with the frame clock, so all on screen is of one moment."""
+
+    CSS_PATH = [*HoptuiApp.CSS_PATH, "screens/replay.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("replay")
+
+    def __init__(self, replay: Replay, **options: Any) -> None:
+        super().__init__(lambda on_change: replay, replay.store.run_id, **options)
+        self.replay = replay
+
+    def view(self, run: str | None) -> View:
+        return super().view(run)._replace(replay=self.replay.reel)
+
+    def get_default_screen(self) -> Screen[Any]:
+        return RunScreen(self.replay.store.name, self.replay.store.run_id)
+
+    def general(self) -> list[Action]:
+        return [*of("replay"), *(a for a in super().general() if a.id != "gpus.fast")]
+
+    def offered(self, actions: list[Action]) -> list[Action]:
+        """The replay's own first; others keep the keys that it leaves them."""
+        label = "pause" if self.replay.playing else "play"
+        own = [a._replace(label=label) if a.id == "replay.play" else a for a in of("replay") if a.label]
+        left = [a._replace(keys=",".join(k for k in a.keys.split(",") if k not in KEYS)) for a in actions]
+        return [*own, *(a for a in left if a.keys)]
+
+    def furnish(self, screen: LiveScreen) -> None:
+        if not screen.query(TimeBar):  # Textual calls the on_mount of every class of a screen
+            screen.mount(TimeBar(), before=screen.query_one(KeyBar))
+
+    def tick(self) -> None:
+        self.replay.advance()
+        super().tick()
+
+    def _draw(self, frame: Frame) -> None:
+        super()._draw(frame)
+        if frame.numbers:
+            reel = self.replay.reel
+            for bar in self.screen.query(TimeBar):
+                bar.show_reel(reel, _about(reel))
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Boxes have their own use for the keys of the replay, and nothing is sampled in it."""
+        if action == "sample_fast":
+            return False
+        if any(a.action.partition("(")[0] == f"app.{action}" for a in of("replay")):
+            return isinstance(self.screen, LiveScreen)
+        return super().check_action(action, parameters)
+
+    def action_help(self) -> None:
+        if not isinstance(self.screen, Help):
+            here = [a for a in self.general() if a.scope == "everywhere"]
+            self.push_screen(Help((("In a replay", of("replay")), ("Everywhere", here))))
+
+    def action_play_or_pause(self) -> None:
+        if self.replay.playing:
+            self.replay.pause()
+        else:
+            self.replay.play()
+        self._draw(EVERYTHING)
+
+    def action_jump(self, seconds: float) -> None:
+        self.replay.jump(seconds)
+        self._draw(EVERYTHING)
+
+    def action_change_speed(self, direction: int) -> None:
+        self.replay.change_speed(direction)
+        self._draw(EVERYTHING)
+
+    def action_step_event(self, direction: int) -> None:
+        if not self.replay.step_event(direction):
+            self.notify(f"there is no event or command {'after' if direction > 0 else 'before'} this")
+        self._draw(EVERYTHING)
+
+    def action_to_edge(self, share: float) -> None:
+        """The beginning (0) or the end (1)."""
+        start, end = self.replay.store.span
+        self.replay.seek(start + round(share * (end - start)))
+        self._draw(EVERYTHING)
+
+    def action_go_to(self) -> None:
+        def answered(t: int | None) -> None:
+            if t is not None:
+                self.replay.seek(t)
+            self._draw(EVERYTHING)
+
+        self.push_screen(GoTo(self.replay), answered)
+
+    def on_sought(self, event: Sought) -> None:
+        self.action_to_edge(event.share)
+
+
+def _about(reel: Reel) -> str:
+    """`2026-05-04 12:45:01 … 14:59:06 · run.hoptui`."""
+    first, last = text.day_clock(reel.wall(reel.start)), text.day_clock(reel.wall(reel.end))
+    if first[:10] == last[:10]:
+        last = last[11:]
+    return f"{first} … {last} · {text.clean(Path(reel.path).name, 40)}"

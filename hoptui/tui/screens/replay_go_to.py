@@ -1,0 +1,82 @@
+"""The box that asks where in a recording to go."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from hoptui.tui.actions import bindings, key_text, of
+from hoptui.tui.lines import Line, Span
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.time_bar import elapsed
+from hoptui.viewer import format as text
+from hoptui.viewer.replay import SECOND, Replay
+
+FORMS = (
+    ("14:05:30", "a time of day, or with its date 2026-05-04 14:05"),
+    ("+1h20m", "so long after the start; -10m is so long before the end"),
+    ("50%", "a share of the whole"),
+    ("#1200", "an iteration"),
+)
+
+
+class GoTo(ModalScreen[int]):
+    """Ends with the stamp to go to, or None."""
+
+    BINDINGS = bindings("goto")
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(classes="veil")
+        self._replay = replay
+        self.found: int | None = None
+
+    def compose(self) -> ComposeResult:
+        with Panel(name="go-to", kind="box"):
+            yield Lines("forms")
+            with Horizontal(id="where-entry"):
+                yield Lines("where-prompt")
+                yield Input(id="where", compact=True)
+            yield Lines("where-verdict")
+
+    def on_mount(self) -> None:
+        keys = "  ".join(f"{key_text(a.keys)} {a.label}" for a in of("goto"))
+        self.query_one(Panel).label("Go to", keys)
+        self._lines("forms").show([(Span(form, "key", 12), Span(meaning, "dim")) for form, meaning in FORMS])
+        self._lines("where-prompt").show([(Span("where", "dim"),)])
+        self.query_one(Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._lines("where-verdict").show([self._judge(event.value)])
+
+    def action_go(self) -> None:
+        """Go there; with nothing typed, stay; with nonsense typed, say what is wrong with it again."""
+        typed = self.query_one(Input).value
+        verdict = self._judge(typed)
+        if self.found is not None or not typed.strip():
+            self.dismiss(self.found)
+        else:
+            self._lines("where-verdict").show([verdict])
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    def _judge(self, typed: str) -> Line:
+        """Find what is meant; the moment, or what is wrong with it."""
+        self.found = None
+        if not typed.strip():
+            return ()
+        try:
+            self.found = self._replay.find(typed)
+        except ValueError as error:
+            return (Span("✕ ", "bad"), Span(str(error), "warn"))
+        reel = self._replay.reel
+        whole = (reel.end - reel.start) / SECOND
+        since = elapsed((self.found - reel.start) / SECOND, whole).strip()
+        return (Span("✓ ", "good"), Span(f"{text.day_clock(reel.wall(self.found))}, {since} after the start"))
+
+    def _lines(self, name: str) -> Lines:
+        return self.query_one(f"#{name}", Lines)

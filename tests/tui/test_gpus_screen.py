@@ -1,0 +1,319 @@
+"""The GPUs screen: every reading with its meaning, the unknown ones with the reason, and the contrast that matters."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from hoptui.tui.screens.gpus import GpusScreen
+from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer.meanings import DERIVED, GPU
+from hoptui.wire.devices import GpuProcess
+from hoptui.wire.messages import Event
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+ReadAll = Callable[[Any], str]
+NO_GPM = "needs Hopper or newer; this is Ampere"
+ALL = (200, 60)
+
+
+def line_of(app: Any, label: str) -> str:
+    """The list's line of a reading, without the group."""
+    spans = next(s for s in app.screen.query_one("#reading-list", Lines).lines if s[2].text == label)
+    return " ".join(
+        "".join(span.text for span in spans[3:]).replace("━", "").replace("─", "").replace("╸", "").split()
+    )
+
+
+async def opened(app: Any, pilot: Any) -> None:
+    await pilot.press("d")
+    await pilot.pause()
+    assert isinstance(app.screen, GpusScreen)
+
+
+def test_every_reading_with_its_unit_and_meaning(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).change_gpu(
+        0, memory_bandwidth_bytes_per_s=3.35e12, peak_flops={"bf16": 989e12}, pcie_generation=5, pcie_width=16, nvlinks=18
+    )  # fmt: skip
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert line_of(app, "busy") == "92 % time with any kernel"
+        assert line_of(app, "SM active").startswith("81 % ")
+        assert line_of(app, "DRAM bandwidth").startswith("31 % 1.04 TB/s ")
+        assert line_of(app, "MFU estimated").startswith("≈ 35 % ")
+        assert line_of(app, "memory used").startswith("58.1/80.0 GiB ")
+        assert line_of(app, "memory headroom").startswith("21.9 GiB ")
+        assert line_of(app, "power").startswith("633/700 W ")
+        assert line_of(app, "idle power").startswith("120 W ")
+        assert line_of(app, "held back by").startswith("power cap The clocks stay")
+        assert line_of(app, "PCIe in") == "18.9 MB/s from the host, gen 5 × 16"
+        assert line_of(app, "last Xid").startswith("none seen ")
+        assert line_of(app, "ECC corrected").startswith("– ")
+        assert "989 TFLOP/s bf16 · 3.35 TB/s" in str(app.screen.query_one("#readings").border_subtitle)
+
+    play(there.live().app(run=None), script, ALL)
+
+
+def test_unknown_readings_say_why_and_are_never_zero(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).change_gpu(0, missing={"gpm": NO_GPM, "xid": "events cannot be registered"})
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        for label in ("SM active", "tensor active", "DRAM bandwidth", "PCIe in", "idle power"):
+            assert line_of(app, label) == f"– {NO_GPM}"
+        assert line_of(app, "last Xid") == "– events cannot be registered"
+        assert line_of(app, "busy").startswith("92 %")
+        await pilot.press("down")
+        await pilot.pause()
+        assert read(app, "meaning-lines").splitlines()[:2] == ["SM active  –", NO_GPM]
+
+    play(there.live().app(run=None), script, ALL)
+
+
+def test_busy_beside_sm_is_made_obvious(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert read(app, "verdict") == ""
+        there.gpu(busy=100.0, sm_active=26.0)
+        app.screen.draw(app.pace.due(1e9, 0))
+        assert (
+            read(app, "verdict")
+            .strip()
+            .startswith("▸ busy 100 % but SM 26 %: some kernel always runs, yet 74 % of the SMs' time")
+        )
+
+    play(there.app(run=None), script)
+
+
+@pytest.mark.parametrize(
+    ("readings", "told"),
+    [
+        ({"sm_active": 99.7, "tensor_active": 0.0, "dram_active": 90.0}, "▸ SM 100 % is mostly waiting for memory: DRAM 90 %"),
+        ({"sm_active": 97.0, "tensor_active": 0.0, "dram_active": 7.0, "fp32_active": 90.0}, "▸ SM 97 % without the tensor cores: FP32 90 %"),
+        ({"sm_active": 96.0, "tensor_active": 94.0, "dram_active": 26.0}, ""),
+        ({"throttle": 64.0}, "✕ too hot (hardware): The hardware halves"),
+    ],
+)  # fmt: skip
+def test_what_the_readings_say_together(
+    scene: MakeScene, play: Play, read: Read, readings: dict[str, float], told: str
+) -> None:
+    there = scene(gpus=1).live().gpu(busy=100.0, **readings)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert read(app, "verdict").strip().startswith(told)
+        assert bool(read(app, "verdict")) == bool(told)
+
+    play(there.app(run=None), script)
+
+
+def test_the_chosen_reading_is_explained_and_charted(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        await pilot.press("down")
+        await pilot.pause()
+        meaning = read(app, "meaning-lines")
+        assert meaning.startswith("SM active  81 %\nThe share of the SMs' time")
+        assert "Good: above 80 %" in meaning
+        assert "From NVML GPM metric 2, SM_UTIL." in meaning
+        legend = re.sub(r"\[.*?\]", "", str(app.screen.query_one("#chart").border_subtitle))
+        assert legend == "━ SM active %   ━ busy %"
+        assert "100┤" in read(app, "reading-chart")
+        await pilot.press("end")
+        await pilot.pause()
+        assert read(app, "meaning-lines").startswith("averaged over  500 ms")
+
+    play(scene(gpus=1).live().app(run=None), script)
+
+
+def test_keys_and_digits_go_from_gpu_to_gpu(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=4).change_gpu(3, reason="lost: fell off the bus").live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert read(app, "tabs").split() == ["›0", "81", "%", "1", "80", "%", "2", "79", "%", "3", "✕"]
+        for key, title in (
+            ("right", "1"),
+            ("2", "2"),
+            ("left", "1"),
+            ("left", "0"),
+            ("left", "3"),
+            ("7", "3"),
+        ):
+            await pilot.press(key)
+            await pilot.pause()
+            assert app.screen.query_one("#readings", Panel).title == f"GPU {title} · NVIDIA H100 80GB HBM3"
+        assert read(app, "verdict").strip() == "✕ cannot be read: lost: fell off the bus"
+        assert line_of(app, "busy").startswith("–")
+        await pilot.press("escape")
+
+    play(there.app(run=None), script)
+
+
+def test_a_gpu_that_goes_away_leaves_another_on_screen(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        await pilot.press("1")
+        for gpus, title in ((there.gpus[:1], "GPU 0"), ((), "GPU 0")):
+            there.tell(node=msgspec.structs.replace(there.node, gpus=gpus, gpu_reason="the driver is gone"))
+            app.client.on_change("node")
+            await pilot.pause()
+            await pilot.pause()
+            assert app.screen.query_one("#readings", Panel).title.startswith(title)
+        assert read(app, "reading-list") == "the driver is gone"
+
+    play(there.app(run=None), script)
+
+
+def test_processes_of_this_gpu_alone(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).live()
+    there.tell(
+        processes=(GpuProcess(gpu="GPU-0", pid=11, user="ana", run="3f2a9c10"), GpuProcess(gpu="GPU-1", pid=12, user="bob"))
+    )  # fmt: skip
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert read(app, "process-lines").split()[0] == "11"
+        assert "ppo-cartpole" in read(app, "process-lines")
+        await pilot.press("1")
+        await pilot.pause()
+        assert [line.split()[0] for line in read(app, "process-lines").splitlines()] == ["12"]
+        assert "GPU 1 · bob" in read(app, "identity")
+
+    play(there.app(run=None), script)
+
+
+def test_from_a_run_only_its_own_gpus_and_what_they_say_together(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=3).live()
+    there.update(run={"gpus": ("GPU-1", "GPU-2")})
+    there.derived(mfu=41.2, energy_per_unit_j=1.19e-3)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert [word for word in read(app, "tabs").split() if word.strip("›") in "012"] == ["›1", "2"]
+        assert line_of(app, "MFU") == "41 % of all the run's GPUs"
+        assert line_of(app, "energy per unit") == "1.19 mJ of all the run's GPUs"
+        await pilot.press("d")
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+
+    play(there.app(), script, ALL)
+
+
+def test_the_last_xid_is_told_in_words(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).live()
+    for seq, uuid in ((1, "GPU-0"), (2, "GPU-1")):
+        there.tell(events=(Event(seq=seq, t=seq, wall=1.78e9, kind="xid", text=f"Xid 79 of {uuid}", source=f"gpu/{uuid}", level="alarm"),))  # fmt: skip
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert line_of(app, "last Xid").endswith("Xid 79 of GPU-0")
+
+    play(there.app(run=None), script, ALL)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (58, 14), (200, 50), (30, 8), (100, 32)])
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_every_size_mounts_with_and_without_a_gpu(
+    scene: MakeScene, play: Play, read_all: ReadAll, size: tuple[int, int], gpus: int
+) -> None:
+    there = scene(gpus=gpus).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.open_gpus("GPU-0")
+        await pilot.pause()
+        assert "gpu07" in read_all(app)
+        if size[0] > 50:
+            assert ("busy" if gpus else "no NVIDIA driver") in read_all(app)
+
+    play(there.app(run=None), script, size)
+
+
+def test_a_small_screen_has_meaning_chart_and_processes_behind_a_key(
+    scene: MakeScene, play: Play, read_all: ReadAll
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        for part in (
+            "The share of time in which",
+            "100┤",
+            "no process holds this GPU",
+            "The share of time in which",
+        ):
+            assert part in read_all(app)
+            await pilot.press("tab")
+            await pilot.pause()
+
+    play(scene(gpus=1).live().app(run=None), script, (80, 24))
+
+
+def test_equal_readings_redraw_nothing(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=2).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        app.tick()
+        await pilot.pause()
+        drawn: list[object] = []
+        for widget in app.screen.query(Lines):
+            widget.refresh = lambda *regions, **options: drawn.append(regions)
+        there.client.ns += 125_000_000
+        app.tick()
+        there.client.ns += 125_000_000
+        app.tick()
+        assert drawn == []
+
+    play(there.app(run=None), script)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_odd_numbers_are_drawn_somehow(scene: MakeScene, play: Play, size: tuple[int, int]) -> None:
+    there = scene(gpus=2).change_gpu(
+        1, power_limit_w=0.0, memory_total_bytes=0, memory_bandwidth_bytes_per_s=1e308, pcie_generation=99, pcie_width=0
+    )  # fmt: skip
+    there.live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        await pilot.press("1")
+        for odd in (0.0, -1.0, 1e-320, 1e308, -1e308, math.nan, math.inf, 1e15, 0.1 + 0.2):
+            there.client.ns += 1_000_000_000
+            there.gpu(1, **dict.fromkeys(GPU, odd)).derived(**dict.fromkeys(DERIVED, odd))
+            app.tick()
+            await pilot.press("down", "minus")
+        for key in ("end", "plus", "tab", "tab", "tab", "escape"):
+            await pilot.press(key)
+            app.tick()
+
+    play(there.app(), script, size)
+
+
+def test_the_palette_goes_to_a_gpu(scene: MakeScene, play: Play) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press(*"show 2 nvidia")
+        await pilot.app.workers.wait_for_complete()
+        await pilot.press("enter")
+        await pilot.pause()
+        await pilot.pause()
+        assert isinstance(app.screen, GpusScreen)
+        assert app.screen.gpu_id == "GPU-2"
+
+    play(scene(gpus=4).live().app(run=None), script)

@@ -1,0 +1,124 @@
+"""The GPUs of a run on its screen: its own alone, what holds them back, and what they say together with the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hoptui.wire.messages import Event
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+COMPACT = (80, 24)
+
+
+def test_a_run_shows_its_own_gpus_alone(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=4).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        for gpus, indices in (
+            (("GPU-1", "GPU-3"), ["1", "3"]),
+            (("GPU-0", "GPU-1", "GPU-2", "GPU-3"), ["0", "1", "2", "3"]),
+        ):
+            there.update(run={"gpus": gpus})
+            app.client.on_change("node")
+            await pilot.pause()
+            await pilot.pause()
+            app.tick()
+            assert [line.split()[0] for line in read(app, "readings").splitlines()[1:]] == indices
+        there.update(run={"gpus": ()})
+        app.client.on_change("node")
+        await pilot.pause()
+        await pilot.pause()
+        assert read(app, "readings").startswith("which GPUs this run uses is not known (g: all of them)")
+
+    play(there.app(), script)
+
+
+def test_what_gpus_and_run_say_together(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+    there.derived(
+        mfu_estimated=34.9,
+        energy_per_unit_j=1.263e-3,
+        idle_power_w=120.3,
+        memory_headroom_bytes=21.9 * (1 << 30),
+    )
+
+    async def script(app: Any, pilot: Any) -> None:
+        readings = read(app, "readings")
+        assert re.search(r"MFU est\. [━╸─]+ +≈ 35 %", readings)
+        assert "headroom 21.9 GiB" in readings
+        assert "idle 120 W" in readings
+        assert "1.26 mJ/env step" in read(app, "speed")
+        there.derived(mfu=41.2, mfu_estimated=34.9)
+        app.screen.redraw()
+        await pilot.pause()
+        assert re.search(r"MFU +[━╸─]+ +41 %", read(app, "readings"))
+        assert "est." not in read(app, "readings")
+
+    play(there.app(), script)
+
+
+def test_busy_beside_sm_and_an_alarm_are_told(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live().gpu(busy=100.0, sm_active=26.0, throttle=float(0x20 | 0x04))
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "▸ busy 100 % but SM 26 %" in read(app, "readings")
+        assert "✕ too hot   power cap" in read(app, "readings")
+        assert "⚠ GPU 0: too hot. The driver lowers the clocks" in read(app, "progress")
+
+    play(there.app(), script)
+
+
+def test_a_gpu_without_gpm_shows_what_it_has(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).change_gpu(0, missing={"gpm": "needs Hopper or newer"}).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        readings = read(app, "readings")
+        assert "busy" in readings
+        assert "memory busy" in readings
+        assert "SM" not in readings
+
+    play(there.app(), script)
+
+
+def test_the_compact_screen_tells_what_a_unit_costs(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live().derived(mfu=41.2, energy_per_unit_j=1.263e-3, idle_power_w=120.3)
+
+    async def script(app: Any, pilot: Any) -> None:
+        lines = read(app, "summary").splitlines()
+        assert lines[6].startswith("GPU 0  busy 92   SM 81   tensor 34   DRAM 31   633/700 W  58.1/80.0 GiB")
+        assert lines[7].split("   ")[:2] == ["MFU 41 %", "energy 1.26 mJ/env step"]
+
+    play(there.app(), script, COMPACT)
+
+
+def test_events_of_other_runs_gpus_stay_away(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).live()
+    for seq, uuid in ((1, "GPU-0"), (2, "GPU-1")):
+        event = Event(
+            seq=seq, t=seq, wall=1.78e9, kind="xid", text=f"of {uuid}", source=f"gpu/{uuid}", level="alarm"
+        )
+        there.tell(events=(event,))
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "of GPU-0" in read(app, "event-lines")
+        assert "of GPU-1" not in read(app, "event-lines")
+
+    play(there.app(), script)
+
+
+def test_the_compact_screen_counts_the_gpus_that_it_has_no_room_for(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=8).live()
+    there.update(run={"gpus": tuple(gpu.uuid for gpu in there.gpus)})
+
+    async def script(app: Any, pilot: Any) -> None:
+        lines = read(app, "summary").splitlines()
+        assert [line[:5] for line in lines[6:9]] == ["GPU 0", "GPU 1", "GPU 2"]
+        assert lines[9] == "and 5 more GPUs: d shows them"
+
+    play(there.app(), script, COMPACT)
