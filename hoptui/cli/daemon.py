@@ -2,43 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as jsonlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from hoptui.cli.node import look
+from hoptui.cli.node import Look, look
 from hoptui.cli.options import Json
-from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say
+from hoptui.cli.recordings import size, taken
+from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
 from hoptui.viewer import format as text
 from hoptui.viewer.session import NoDaemon, Session, Unreachable
 from hoptui.wire import presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
+from hoptui.wire.messages import NodeState
 
 STOP_S = 5.0
+METRICS_S = 5.0
 
 daemon = App(name="daemon", help="The background process that connects runs and viewers.")
 
 
+Metrics = Annotated[
+    str | None,
+    Parameter(
+        name="--metrics",
+        show_default=False,
+        help="Serve Prometheus metrics at HOST:PORT; :PORT is on this host only.",
+    ),
+]
+
+
 @daemon.default
+def default(*, metrics: Metrics = None, json: Json = False) -> int:
+    """The background process that connects runs and viewers: its status, or with --metrics its start."""
+    return status(json=json) if metrics is None else start(metrics=metrics, json=json)
+
+
 @daemon.command
 def status(*, json: Json = False) -> int:
-    """Whether the daemon runs, since when, and for whom."""
+    """Whether the daemon runs, since when, for whom, and what its recordings take."""
     try:
         with look(start_daemon=False) as seen:
             node = seen.node
-            runs = sum(seen.lives(run) for run in node.runs)
+            count, used = taken(seen.session.where.state)
             told = {
                 **_told(seen.session),
                 "started": node.started_wall,
-                "runs": runs,
+                "runs": sum(seen.lives(run) for run in node.runs),
                 "viewers": node.viewers,
                 "sampler": node.sampler,
                 "history": node.history,
+                "hz": node.hz,
+                "metrics": node.metrics or None,
+                "recordings": {"count": count, "size_bytes": used},
             }
     except NoDaemon as error:
         if json:
@@ -48,26 +71,25 @@ def status(*, json: Json = False) -> int:
         return MISSING
     if json:
         dump(told)
-        return OK
-    since = text.duration(time.time() - node.started_wall)
-    say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {told['directory']}")
-    say(f"{runs} live {'run' if runs == 1 else 'runs'}")
-    for what, problem in (("readings", node.sampler), ("history", node.history)):
-        if problem:
-            say(f"{what}: {problem}")
+    else:
+        _tell(node, told)
     return OK
 
 
 @daemon.command
-def start(*, json: Json = False) -> int:
+def start(*, metrics: Metrics = None, json: Json = False) -> int:
     """Start the daemon, if none is running, and wait until it answers."""
+    if metrics is not None:
+        _check_metrics(metrics)
     there = presence.daemon_lives(_where())
-    with look() as seen:
-        told = {**_told(seen.session), "already": there}
+    with _asking_for(metrics), look() as seen:
+        told = {**_told(seen.session), "already": there, "metrics": _await_metrics(seen, metrics, there)}
     if json:
         dump(told)
-    else:
-        say(f"the daemon {'was running already' if there else 'is running'}: pid {told['pid']}")
+        return OK
+    say(f"the daemon {'was running already' if there else 'is running'}: pid {told['pid']}")
+    if told["metrics"]:
+        say(f"metrics for Prometheus: http://{told['metrics']}/metrics")
     return OK
 
 
@@ -93,6 +115,83 @@ def stop(*, json: Json = False) -> int:
     else:
         say(f"the daemon (pid {pid}) has ended; training goes on")
     return OK
+
+
+def _tell(node: NodeState, told: dict[str, Any]) -> None:
+    since = text.duration(time.time() - node.started_wall)
+    say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {told['directory']}")
+    say(f"{told['runs']} live {'run' if told['runs'] == 1 else 'runs'}")
+    if node.gpus and node.hz:
+        say(f"GPUs are sampled {node.hz:g} times a second")
+    if node.metrics:
+        say(f"metrics for Prometheus: http://{node.metrics}/metrics")
+    count, used = told["recordings"]["count"], told["recordings"]["size_bytes"]
+    if count:
+        say(f"{count} {'recording' if count == 1 else 'recordings'}, {size(used)}, in {told['state']}")
+    for what, problem in (("readings", node.sampler), ("history", node.history)):
+        if problem:
+            say(f"{what}: {problem}")
+
+
+def _check_metrics(typed: str) -> None:
+    """See that it is [HOST]:PORT; what cannot be listened on the daemon says."""
+    from hoptui.daemon.metrics import parse
+
+    try:
+        parse(typed)
+    except ValueError as error:
+        raise usage(f"--metrics: {error}") from None
+
+
+@contextlib.contextmanager
+def _asking_for(metrics: str | None) -> Iterator[None]:
+    """A daemon that starts inherits this environment, and with it the wish for metrics."""
+    before = os.environ.get("HOPTUI_METRICS")
+    if metrics is not None:
+        os.environ["HOPTUI_METRICS"] = metrics
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("HOPTUI_METRICS", None)
+        else:
+            os.environ["HOPTUI_METRICS"] = before
+
+
+def _await_metrics(seen: Look, asked: str | None, there: bool) -> str | None:
+    """The address of the endpoint, once the daemon has it, None where nobody asked.
+
+    Raises:
+        Fail: the daemon was there before and serves another or none, or it cannot serve.
+    """
+    until = time.monotonic() + METRICS_S
+    why = _no_metrics(seen)
+    while asked and not there and not seen.node.metrics and not why and time.monotonic() < until:
+        time.sleep(0.05)
+        seen.refresh()
+        why = _no_metrics(seen)
+    served = seen.node.metrics
+    if not asked or (served and (not there or _is_it(served, asked))):
+        return served or None
+    if not there:
+        why = why or f"no metrics at {asked}: see {seen.session.where.log}"
+        raise Fail(f"the daemon is running, but with {why}", REJECTED)
+    what = f"metrics at {served}" if served else "no metrics"
+    again = f"hoptui daemon stop, then hoptui daemon --metrics {asked} (runs survive)"
+    raise Fail(f"a daemon (pid {seen.node.pid}) is running already and serves {what}: {again}", REJECTED)
+
+
+def _no_metrics(seen: Look) -> str:
+    """Why the daemon serves none although it should, as it says."""
+    return next((text.clean(e.text) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
+
+
+def _is_it(served: str, asked: str) -> bool:
+    """Whether the endpoint is the one that was asked for; port 0 is any."""
+    from hoptui.daemon.metrics import parse
+
+    (host, port), (wanted, its_port) = parse(served), parse(asked)
+    return host == wanted and its_port in (0, port)
 
 
 def _told(session: Session) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from hoptui.cli import gpus
 from hoptui.cli.commands import Given, follow, told
 from hoptui.cli.node import Look, look
 from hoptui.cli.options import Json
@@ -120,16 +121,7 @@ def _gpus(seen: Look) -> list[dict[str, Any]] | dict[str, str]:
     node = seen.node
     if not node.gpus:
         return {"reason": node.gpu_reason or node.sampler or "no GPU was found"}
-    return [
-        {
-            "index": gpu.index,
-            "uuid": gpu.uuid,
-            "name": gpu.name,
-            **({"reason": gpu.reason} if gpu.reason else {}),
-            **seen.store.latest(f"gpu/{gpu.uuid}"),
-        }
-        for gpu in node.gpus
-    ]
+    return [gpus.report(seen, gpu) for gpu in node.gpus]
 
 
 def _print(summary: dict[str, Any]) -> None:
@@ -142,10 +134,10 @@ def _print(summary: dict[str, Any]) -> None:
             ("evaluation return", text.si(summary["evaluation_return"])),
         ]
     )
-    gpus = summary["gpus"]
-    if isinstance(gpus, dict):
-        say(f"no GPU readings: {gpus['reason']}")
+    found = summary["gpus"]
+    if isinstance(found, dict):
+        say(f"no GPU readings: {found['reason']}")
         return
-    for gpu in gpus:
+    for gpu in found:
         busy, watts = gpu.get("busy"), gpu.get("power_w")
         say(f"GPU {gpu['index']} {gpu['name']}: busy {text.si(busy)} %, {text.si(watts)} W")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from hoptui.cli.node import look
 from hoptui.cli.options import Json, Run
-from hoptui.cli.terminal import MISSING, OK, Fail, dump, say, table
+from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say, table
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
-from hoptui.wire.messages import CommandRecord, NodeState, RunState
+from hoptui.wire.messages import CommandRecord, RunState
 
 
 def history(run: Run, /, *, json: Json = False) -> int:
@@ -70,38 +68,19 @@ def _asked(name: str) -> tuple[RunState, list[CommandRecord]]:
         return _recorded(name)
 
 
-class _Known(msgspec.Struct):
-    """The part of a recording's `run` entry that is needed here."""
-
-    state: RunState
-
-
 def _recorded(name: str) -> tuple[RunState, list[CommandRecord]]:
+    from hoptui.cli import recordings
     from hoptui.recording import Recording, RecordingError
-    from hoptui.wire.addresses import AddressError, addresses
 
+    where = recordings.places()
+    found = recordings.entries(where)
+    if not recordings.matching(found, name):
+        raise Fail(f"no run {name!r} on this node, and no recording of one in {where.state}", MISSING)
+    entry = recordings.one(found, name, where)
+    if entry.state is None:
+        raise Fail(entry.problem, REJECTED)
     try:
-        where = addresses()
-    except AddressError as error:
-        raise Fail(str(error), MISSING) from None
-    runs: dict[str, RunState] = {}
-    for path in sorted(where.state.glob("*.hoptui")):
-        try:
-            with Recording.open(path) as recording:
-                known = msgspec.json.decode(recording.recall("run") or b"{}", type=_Known)
-        except (RecordingError, msgspec.DecodeError):
-            continue  # not a recording of a run, or one that is just being written for the first time
-        runs[known.state.run] = known.state
-    node = NodeState(
-        host="", pid=0, version="", started_wall=0.0, wall_offset_ns=0, runs=tuple(runs.values())
-    )
-    try:
-        found = find_run(node, {}, name)
-        with Recording.open(where.recording(found.run)) as recording:
-            return found, sorted(recording.commands(), key=lambda record: record.wall)
-    except NoSuchRun:
-        raise Fail(
-            f"no run {name!r} on this node, and no recording of one in {where.state}", MISSING
-        ) from None
-    except (Ambiguous, RecordingError) as error:
-        raise Fail(str(error), MISSING) from None
+        with Recording.open(entry.path) as recording:
+            return entry.state, sorted(recording.commands(), key=lambda record: record.wall)
+    except RecordingError as error:
+        raise Fail(str(error), REJECTED) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,17 +10,19 @@ from cyclopts.exceptions import UnusedCliTokensError
 
 from hoptui import __version__
 from hoptui.cli.options import Ascii, Mouse
-from hoptui.cli.terminal import INTERRUPTED, OK, REJECTED, USAGE, Fail, warn
+from hoptui.cli.terminal import INTERRUPTED, OK, REJECTED, USAGE, Fail, give_up_stdout, warn
 
 SEE = "Look"
 STEER = "Steer"
+KEPT = "Recordings"
 NODE = "This node"
 
 COMMANDS = (
     ("dashboard:attach", SEE, "The dashboard of a run; without RUN the overview of this node."),
-    ("reading:ls", SEE, "One line per run on this node."),
+    ("listing:ls", SEE, "One line per run on this node; --all also lists recordings."),
     ("reading:status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
     ("watching:watch", SEE, "A stream of a run's rows, one line each."),
+    ("gpus:gpus", SEE, "One line per GPU: readings, and the processes on it with their runs."),
     ("history:history", SEE, "Every command ever given to a run: who, when, from, to, effect."),
     ("knobs:get", STEER, "The knobs of a run and the values in effect."),
     ("knobs:set", STEER, "Change knobs of a run: k=v ...; waits until they took effect."),
@@ -29,6 +30,9 @@ COMMANDS = (
     ("steering:resume", STEER, "Let a paused run go on."),
     ("steering:checkpoint", STEER, "Have a run write a checkpoint."),
     ("steering:stop", STEER, "Have a run end after its present iteration."),
+    ("dashboard:replay", KEPT, "The dashboard on a recording, as it was."),
+    ("exporting:export", KEPT, "A recording as CSV, JSON lines or Parquet."),
+    ("removing:rm", KEPT, "Delete recordings of runs that have exited."),
     ("demo:demo", NODE, "A real PPO run on this machine, and the dashboard on it."),
     ("daemon:daemon", NODE, "The background process that connects runs and viewers."),
     ("doctor:doctor", NODE, "What works on this node and what does not, and why."),
@@ -79,8 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has gone; without this, Python complains once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_stdout()
         return 128 + 13
     except Exception as error:
         warn(f"hoptui: {type(error).__name__}: {_one_line(str(error))}; {_keep_traceback()}")

@@ -11,11 +11,17 @@ from hoptui.cli.terminal import MISSING, REJECTED, Fail
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.viewer.store import Store
+from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.messages import NodeState, RunState
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
 
+SECOND = 1_000_000_000
 ANSWER_S = 5.0
+STALE_S = 5.0
+"""Readings older than this are unknown."""
+SAMPLER_S = 5.0
+"""How long a sampler gets to find the GPUs and to count for the first time."""
 RETURN_S = 3.0
 """How long a daemon that has just been started gets to hear from the runs that its recordings know."""
 
@@ -60,12 +66,61 @@ class Look:
         """
         try:
             return find_run(self.node, self.store.vitals, name)
-        except (NoSuchRun, Ambiguous) as error:
+        except Ambiguous as error:
             raise Fail(str(error), MISSING) from None
+        except NoSuchRun as error:
+            raise Fail(f"{error}{self._recorded(name)}", MISSING) from None
+
+    def _recorded(self, name: str) -> str:
+        """Where to look instead, if only recordings know the run."""
+        state = self.session.where.state
+        if next(state.glob("*.hoptui"), None) is None:
+            return ""
+        from hoptui.cli.recordings import entries, matching
+
+        which = matching(entries(self.session.where), name)
+        if not which:
+            return ""
+        return f"; it was recorded: hoptui replay {name if len(which) == 1 else which[0].run}"
 
     def lives(self, run: RunState) -> bool:
         """Whether it has not exited."""
         return lives(run, self.store.vitals)
+
+    def age_s(self, source: str) -> float | None:
+        """Seconds since the newest row of a source, None while there is none."""
+        known = [series.last_t for n in self.store.names(source) if (series := self.store.series(source, n))]
+        return (self.store.now() - max(known)) / SECOND if known else None
+
+    def readings(self, source: str) -> dict[str, float]:
+        """The newest values of a source that is sampled all the time; none where they are old."""
+        age = self.age_s(source)
+        return self.store.latest(source) if age is not None and age <= STALE_S else {}
+
+    def gpus_of(self, run: RunState) -> list[GpuInfo]:
+        """The GPUs that a run has, by their index; none once it has exited, because others may have them now."""
+        return [gpu for gpu in self.node.gpus if gpu.uuid in run.gpus] if self.lives(run) else []
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """Who is on the GPUs."""
+        return self.session.fetch(processes=0).processes or ()
+
+    def await_readings(self) -> None:
+        """Give a sampler that has just begun time to find the GPUs and to count for the first time."""
+        end = time.monotonic() + SAMPLER_S
+        while self._begins() and time.monotonic() < end:
+            time.sleep(0.1)
+            self.refresh()
+
+    def _begins(self) -> bool:
+        if not self.node.gpus:
+            return bool(self.node.sampler)
+        return any(
+            not gpu.reason
+            and not gpu.missing.get("gpm")
+            and "sm_active" not in self.readings(f"gpu/{gpu.uuid}")
+            for gpu in self.node.gpus
+        )
 
     def find_living(self, name: str) -> RunState:
         """The run that is meant, if it can still be steered.

@@ -13,3 +13,4 @@ Json = Annotated[
 Timeout = Annotated[float, Parameter(help="Seconds to wait for the outcome.")]
 Ascii = Annotated[bool, Parameter(negative=(), show_default=False, help="Draw with ASCII only.")]
 Mouse = Annotated[bool, Parameter(show_default=False, help="Whether the dashboard uses the mouse (it does).")]
+Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask.")]

@@ -1,13 +1,12 @@
-"""`hoptui ls` and `hoptui status`: what there is, as text or JSON, once."""
+"""`hoptui status`: one run, as text or JSON, once."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from hoptui.cli.node import START_ONE, Look, headline, knobs_of, look
+from hoptui.cli import gpus
+from hoptui.cli.node import Look, headline, knobs_of, look
 from hoptui.cli.options import Json, Run
 from hoptui.cli.terminal import OK, dump, say, table
 from hoptui.viewer import format as text
@@ -15,26 +14,7 @@ from hoptui.viewer import words
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import RunState
 
-EXITED_SHOWN = 5
 LAST = 10  # events and commands in `status`
-
-
-def ls(
-    *,
-    everything: Annotated[
-        bool,
-        Parameter(name="--all", negative=(), show_default=False, help="Also list every run that has exited."),
-    ] = False,
-    json: Json = False,
-) -> int:
-    """One line per run on this node."""
-    with look() as seen:
-        runs = sorted(seen.node.runs, key=lambda run: (not seen.lives(run), -run.started_wall))
-        if json:
-            dump([summary(seen, run) for run in runs])
-        else:
-            _list(seen, runs, everything=everything)
-    return OK
 
 
 def status(run: Run, /, *, json: Json = False) -> int:
@@ -70,29 +50,8 @@ def throughput(run: RunState, metrics: dict[str, float]) -> str:
     return f"{text.si(value)} {text.clean(unit, 20)}" if text.known(value) else text.UNKNOWN
 
 
-def _list(seen: Look, runs: list[RunState], *, everything: bool) -> None:
-    living = [run for run in runs if seen.lives(run)]
-    exited = [run for run in runs if not seen.lives(run)]
-    shown = living + (exited if everything else exited[:EXITED_SHOWN])
-    if not shown:
-        say(f"no runs on this node; {START_ONE}")
-        return
-    table([_line(seen, run) for run in shown], right=(3, 4, 5))
-    if len(exited) > EXITED_SHOWN and not everything:
-        say(f"and {len(exited) - EXITED_SHOWN} more that have exited: hoptui ls --all")
-
-
-def _line(seen: Look, run: RunState) -> tuple[str, ...]:
-    vital = seen.store.vital(run.run)
-    state = "exited" if not seen.lives(run) else vital.state if vital else None
-    symbol, word = words.STATES[state] if state else words.UNKNOWN_STATE
-    iteration = text.grouped(vital.step if vital else None)
-    total = f" / {text.grouped(run.total)}" if run.total else ""
-    rate = throughput(run, seen.store.latest(f"run/{run.run}")) if seen.lives(run) else text.UNKNOWN
-    return (f"{symbol} {word}", text.clean(run.name, 40), run.run, iteration + total, rate, _age(run))
-
-
-def _age(run: RunState) -> str:
+def age(run: RunState) -> str:
+    """How long a run has been going, or how long ago it ended."""
     if run.exited_wall:
         return f"{text.duration(time.time() - run.exited_wall)} ago"
     return text.duration(time.time() - run.started_wall)
@@ -106,6 +65,8 @@ def _details(seen: Look, run: RunState) -> dict[str, Any]:
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
         "phases": _phases(seen.store.latest(f"run/{run.run}")),
+        "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
+        "derived": gpus.derived(seen, run),
         "started": run.started_wall,
         "exited": run.exited_wall or None,
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
@@ -139,6 +100,7 @@ def _tell(seen: Look, run: RunState) -> None:
             for name, s in phases.items()
         ]
         table(rows, right=(1, 2), indent="  ")
+    _tell_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
     plain = [(name, text.si(metrics[name]), run.units.get(name, "")) for name in own]
@@ -151,6 +113,19 @@ def _tell(seen: Look, run: RunState) -> None:
         say("knobs")
         table([knob_line(knob) for knob in run.knobs], right=(1,), indent="  ")
     _tell_past(seen, run)
+
+
+def _tell_gpus(seen: Look, run: RunState) -> None:
+    mine = seen.gpus_of(run)
+    together = gpus.derived_lines(run, gpus.derived(seen, run))
+    if mine:
+        say()
+        say("GPUs")
+        table([gpus.line(gpu, gpus.readings(seen, gpu)) for gpu in mine], right=gpus.NUMBERS, indent="  ")
+    if together:
+        say()
+        say("GPUs and training together")
+        table(together, indent="  ")
 
 
 def _inset(phase: str) -> str:
@@ -171,13 +146,13 @@ def _tell_past(seen: Look, run: RunState) -> None:
 def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
     vital = seen.store.vital(run.run)
     if not seen.lives(run):
-        return f"ended {_age(run)}"
+        return f"ended {age(run)}"
     parts = [throughput(run, metrics)]
     if vital and vital.iteration_s:
         parts.append(f"{text.seconds(vital.iteration_s)} an iteration")
         if run.total and run.total > vital.step:
             parts.append(f"{text.duration((run.total - vital.step) * vital.iteration_s)} to go")
-    return ", ".join([*parts, f"running for {_age(run)}"])
+    return ", ".join([*parts, f"running for {age(run)}"])
 
 
 def knob_line(knob: KnobState) -> tuple[str, ...]:

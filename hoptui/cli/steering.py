@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Annotated
 
@@ -10,8 +9,8 @@ from cyclopts import Parameter
 
 from hoptui.cli.commands import Given, follow
 from hoptui.cli.node import Look, look
-from hoptui.cli.options import Run, Timeout
-from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, interactive, say, usage
+from hoptui.cli.options import Run, Timeout, Yes
+from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, agreed, interactive, say, usage
 from hoptui.viewer import format as text
 from hoptui.wire.messages import RunState, Verb
 
@@ -62,9 +61,7 @@ def stop(
     run: Run,
     /,
     *,
-    yes: Annotated[
-        bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask.")
-    ] = False,
+    yes: Yes = False,
     timeout: Timeout = TIMEOUT_S,
 ) -> int:
     """Have a run end after its present iteration, in its own orderly way."""
@@ -100,6 +97,5 @@ def _confirm(run: RunState) -> None:
     name = text.clean(run.name)
     if not interactive():
         raise usage(f"stopping {name} (pid {run.pid}) needs --yes where nobody can be asked")
-    say(f"stop {name} (pid {run.pid})? [y/N]")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not agreed(f"stop {name} (pid {run.pid})?"):
         raise Fail(f"{name} was not stopped", REJECTED)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -29,7 +32,7 @@ def usage(text: str) -> Fail:
 
 def say(text: str = "") -> None:
     """A line on stdout, at once: without control characters, and in ASCII where the terminal knows no more."""
-    print(_fit(text, sys.stdout.encoding), flush=True)
+    _print(_fit(text, sys.stdout.encoding))
 
 
 def warn(text: str) -> None:
@@ -41,7 +44,7 @@ def dump(value: object) -> None:
     """One JSON value as one line on stdout; unknown numbers (NaN) become null."""
     import msgspec
 
-    print(msgspec.json.encode(value).decode(), flush=True)
+    _print(msgspec.json.encode(value).decode())
 
 
 def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
@@ -61,6 +64,28 @@ def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: s
 def interactive() -> bool:
     """Whether a person sits at both ends: stdin and stdout are terminals."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes to a question; no is the default."""
+    say(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def give_up_stdout() -> None:
+    """Standard output takes no more: what Python still holds for it goes nowhere, instead of failing once more at exit."""
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up_stdout()
+        raise Fail(f"standard output cannot be written: {error.strerror}", REJECTED) from None
 
 
 def _fit(text: str, encoding: str | None) -> str:

@@ -26,6 +26,10 @@ COMMANDS = [
     "checkpoint",
     "stop",
     "history",
+    "gpus",
+    "replay",
+    "export",
+    "rm",
     "daemon",
     "doctor",
 ]  # the stable names
@@ -51,7 +55,7 @@ def test_version(hoptui: Hoptui) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("bogus",), "there is no command 'bogus'; try hoptui --help"),
+        (("xyzzy",), "there is no command 'xyzzy'; try hoptui --help"),
         (("stat",), "there is no command 'stat', did you mean status?; try hoptui --help"),
         (("ls", "extra"), "hoptui ls does not take 'extra'; try hoptui --help"),
         (("ls", "--bogus"), "Unknown option: --bogus. Try hoptui --help."),

@@ -1,25 +1,24 @@
-"""`daemon`, `doctor` and `history`."""
+"""`daemon` and `history`."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from msgspec import structs
 
-from hoptui.cli import doctor as doctor_module
-from hoptui.cli.doctor import file_system
+from hoptui.cli import daemon as daemon_module
 from hoptui.recording import Recording
+from hoptui.recording.known import KnownRun
 from hoptui.wire import presence
 from hoptui.wire.devices import GpuInfo
-from hoptui.wire.messages import Measured, Origin, ViewerHello
+from hoptui.wire.messages import Event, Measured, Origin, ViewerHello
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import FakeDaemon, make_node, make_record, make_run
+from tests.viewer.fake_daemon import FakeDaemon, make_record, make_run
 
 # daemon ----------------------------------------------------------------------------------------------------------------
 
@@ -100,84 +99,76 @@ def test_no_stranger_is_ended(hoptui: Hoptui, daemon: FakeDaemon, info: str, com
     assert complaint in ended.err
 
 
-# doctor ----------------------------------------------------------------------------------------------------------------
-
-
-def diagnose(hoptui: Hoptui) -> tuple[int, dict[str, dict[str, Any]]]:
-    ended = hoptui("doctor", "--json")
-    checks = ended.json["checks"]
-    assert all(set(check) == {"id", "status", "detail", "advice"} for check in checks)
-    assert all(check["advice"] or check["status"] == "ok" for check in checks)
-    return ended.code, {check["id"]: check for check in checks}
-
-
-def test_all_is_well(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    gpu = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", driver="580.65")
-    ppo.node = structs.replace(ppo.node, gpus=(gpu,), gpu_reason="")
-    code, checks = diagnose(hoptui)
-    assert code == 0
-    assert list(checks) == [
-        "python",
-        "zmq",
-        "terminal",
-        "runtime-directory",
-        "state-directory",
-        "daemon",
-        "viewers-socket",
-        "nvml",
+def test_daemon_status_tells_of_recordings_and_metrics(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    gpu = GpuInfo(uuid="GPU-a", index=0, name="H100")
+    ppo.node = structs.replace(ppo.node, hz=2.0, metrics="127.0.0.1:9400", gpus=(gpu,))
+    ppo.where.state.mkdir(mode=0o700)
+    ppo.where.recording("eeee5555").write_bytes(bytes(3 << 20))
+    ppo.where.recording("eeee5555").with_suffix(".hoptui-wal").write_bytes(bytes(1 << 20))
+    lines = hoptui("daemon", "status").out.splitlines()
+    assert lines[2:] == [
+        "GPUs are sampled 2 times a second",
+        "metrics for Prometheus: http://127.0.0.1:9400/metrics",
+        f"1 recording, 4.0 MiB, in {ppo.where.state}",
     ]
-    assert checks["nvml"]["detail"] == "0: NVIDIA H100 80GB HBM3, driver 580.65"
+    told = hoptui("daemon", "--json").json
+    assert (told["hz"], told["metrics"]) == (2.0, "127.0.0.1:9400")
+    assert told["recordings"] == {"count": 1, "size_bytes": 4 << 20}
 
 
-def test_no_gpu_is_a_warning(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    code, checks = diagnose(hoptui)
-    assert code == 1
-    assert (checks["nvml"]["status"], checks["nvml"]["detail"]) == ("warning", "no driver")
-    text = hoptui("doctor").out
-    assert "✓ python" in text
-    assert "⚠ nvml               no driver" in text
-
-
-def test_a_lost_gpu_and_a_silent_sampler(
-    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", [("daemon",), ("daemon", "start")])
+def test_daemon_with_metrics(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(doctor_module, "SAMPLER_S", 0.1)
-    lost = GpuInfo(uuid="GPU-a", index=0, name="H100", reason="GPU is lost")
-    ppo.node = structs.replace(
-        make_node(make_run()), gpus=(lost,), sampler="no readings", history="the disk is full"
+    """The daemon inherits the wish through its environment, and has a moment to bind."""
+    monkeypatch.delenv("HOPTUI_METRICS", raising=False)
+
+    def start(where: object) -> None:
+        asked = os.environ["HOPTUI_METRICS"]
+        daemon.start()
+        daemon.node = structs.replace(daemon.node, metrics=f"127.0.0.1{asked}")
+
+    monkeypatch.setattr(presence, "start_daemon", start)
+    ended = hoptui(*words, "--metrics", ":9400")
+    assert (ended.code, ended.out.splitlines()[1]) == (
+        0,
+        "metrics for Prometheus: http://127.0.0.1:9400/metrics",
     )
-    code, checks = diagnose(hoptui)
-    assert code == 2
-    assert checks["nvml"]["detail"] == "GPU 0: GPU is lost"
-    assert checks["sampler"]["status"] == "failed"
-    assert checks["history"]["detail"] == "the disk is full"
+    assert "HOPTUI_METRICS" not in os.environ
+    assert hoptui(*words, "--metrics", ":9400").out.startswith("the daemon was running already")
+    ended = hoptui(*words, "--metrics", ":9500")
+    assert ended.code == 1
+    assert "serves metrics at 127.0.0.1:9400: hoptui daemon stop, then" in ended.err
 
 
-def test_a_bad_directory_ends_the_checks(hoptui: Hoptui, daemon: FakeDaemon) -> None:
-    daemon.where.directory.chmod(0o755)
-    code, checks = diagnose(hoptui)
-    assert code == 2
-    assert checks["runtime-directory"]["status"] == "failed"
-    assert "daemon" not in checks
+def test_a_daemon_that_runs_without_metrics(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ended = hoptui("daemon", "--metrics", ":9400")
+    assert (ended.code, ended.err) == (
+        1,
+        "hoptui: a daemon (pid 77) is running already and serves no metrics: "
+        "hoptui daemon stop, then hoptui daemon --metrics :9400 (runs survive)\n",
+    )
 
 
-def test_a_daemon_that_does_not_start(
-    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("says", [True, False])
+def test_metrics_that_cannot_be_served(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, says: bool
 ) -> None:
-    def fail(where: object) -> None:
-        raise presence.StartError("the daemon could not be started: no disk")
+    event = Event(seq=1, t=1, wall=2.0, kind="metrics", text="no metrics for Prometheus: the port is taken")
+    daemon.events = [event] if says else []
+    monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
+    monkeypatch.setattr(daemon_module, "METRICS_S", 60.0 if says else 0.1)
+    ended = hoptui("daemon", "--metrics", ":9400")
+    assert ended.code == 1
+    why = event.text if says else f"no metrics at :9400: see {daemon.where.log}"
+    assert ended.err == f"hoptui: the daemon is running, but with {why}\n"
 
-    monkeypatch.setattr(presence, "start_daemon", fail)
-    code, checks = diagnose(hoptui)
-    assert code == 2
-    assert checks["daemon"]["detail"] == "the daemon could not be started: no disk"
 
-
-def test_the_file_system_of_a_path(tmp_path: Path) -> None:
-    mounts = f"/dev/a / ext4 rw 0 0\nnas:/x {tmp_path} nfs4 rw 0 0\ntmp {tmp_path}/b\\040c tmpfs rw 0 0\n"
-    assert file_system(Path("/usr"), mounts) == "ext4"
-    assert file_system(tmp_path / "runs", mounts) == "nfs4"
-    assert file_system(tmp_path / "b c" / "x", mounts) == "tmpfs"
+@pytest.mark.parametrize("address", ["9400", "localhost", ":", ":x", ":70000"])
+def test_what_is_no_address(hoptui: Hoptui, daemon: FakeDaemon, address: str) -> None:
+    ended = hoptui("daemon", "--metrics", address)
+    assert ended.code == 2
+    assert ended.err.startswith(f"hoptui: --metrics: {address!r} is no HOST:PORT")
 
 
 # history ---------------------------------------------------------------------------------------------------------------
@@ -207,15 +198,11 @@ def test_no_history_yet(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert hoptui("history", "ppo").out == "nobody has given ppo (abcd2345) a command\n"
 
 
-class Known(msgspec.Struct):
-    state: Any
-
-
 @pytest.mark.parametrize("with_daemon", [False, True])
 def test_a_run_that_only_a_recording_knows(hoptui: Hoptui, daemon: FakeDaemon, with_daemon: bool) -> None:
     over = make_run("eeee5555", "old", exit_reason="finished")
     with Recording.create(daemon.where.recording("eeee5555")) as recording:
-        recording.remember("run", msgspec.json.encode(Known(over)))
+        recording.remember("run", msgspec.json.encode(KnownRun(state=over, nonce="n", process_started=1)))
         recording.command(make_record("c1", "eeee5555"))
     (daemon.where.state / "junk.hoptui").write_bytes(b"not a database at all")
     if with_daemon:

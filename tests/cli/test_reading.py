@@ -55,7 +55,7 @@ def test_ls_is_one_aligned_line_a_run(hoptui: Hoptui, ppo: FakeDaemon) -> None:
         len({line.index("abcd2345") if "abcd2345" in line else line.index("eeee5555") for line in lines[:2]})
         == 1
     )
-    assert len(hoptui("ls", "--all").out.splitlines()) == 9
+    assert len(hoptui("ls", "--all").out.splitlines()) == 9  # no recording of any
 
 
 def test_ls_starts_the_daemon_and_without_runs_says_what_to_do(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.cli.conftest import Hoptui
 from tests.conftest import TestNode, until
@@ -42,7 +43,16 @@ def test_a_run_from_start_to_end(hoptui: Hoptui, node: TestNode) -> None:
         ("resume", "", None, "applied"),
         ("stop", "", None, "applied"),
     ]
+    [kept] = hoptui("ls", "--all", "--json").json
+    assert (kept["state"], kept["exit"]["reason"], kept["problem"]) == ("exited", "stopped", "")
+    assert 0 < kept["size_bytes"] < 10 << 20
+    lines = [json.loads(line) for line in hoptui("export", "toy", "--format", "jsonl").out.splitlines()]
+    assert {"row", "event", "command"} == {line["type"] for line in lines}
     assert hoptui("daemon", "stop").code == 0
     assert not node.daemon_pid()
     assert [c["id"] for c in hoptui("history", "toy", "--json").json] == [c["id"] for c in told]
-    assert hoptui("doctor", "--json").code in (0, 1)
+    assert hoptui("rm", "toy", "--yes").code == 0
+    assert not Path(kept["recording"]).exists()
+    checks = {check["id"]: check["status"] for check in hoptui("doctor", "--json").json["checks"]}
+    assert "failed" not in checks.values()
+    assert (checks["sockets"], checks["sampler"], checks["recordings"]) == ("ok", "ok", "ok")

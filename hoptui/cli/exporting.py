@@ -1,0 +1,191 @@
+"""`hoptui export`: a recording's rows, events and commands for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, TextIO
+
+from cyclopts import Parameter
+
+from hoptui.cli import recordings
+from hoptui.cli.terminal import OK, REJECTED, Fail, give_up_stdout, say, usage, warn
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording import export as writers
+from hoptui.viewer import format as text
+
+Format = Literal["csv", "jsonl", "parquet"]
+SECOND = 1_000_000_000
+
+
+def export(
+    recording: Annotated[str, Parameter(help="A recording's file, or the name or id of a recorded run.")],
+    /,
+    *,
+    format: Annotated[  # noqa: A002 - the option's name
+        Format | None, Parameter(show_default=False, help="csv unless the name of --output says another.")
+    ] = None,
+    output: Annotated[
+        str,
+        Parameter(
+            name=("--output", "-o"),
+            allow_leading_hyphen=True,
+            help="The file to write; - is standard output.",
+        ),
+    ] = "-",
+    source: Annotated[
+        list[str] | None,
+        Parameter(
+            negative=(), show_default=False, help="Only these: run, gpu, host, gpu/<uuid>; may be repeated."
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None, Parameter(show_default=False, help="Only these, with commas between: loss,power_w.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        Parameter(show_default=False, help="From here: +1h after the start, 14:05, 50%, #1200, or ISO 8601."),
+    ] = None,
+    until: Annotated[str | None, Parameter(show_default=False, help="Up to here.")] = None,
+    force: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Overwrite the output file.")
+    ] = False,
+) -> int:
+    """Write a recording as CSV, JSON lines or Parquet; unknown values are empty or null, never 0."""
+    path = None if output == "-" else Path(output).expanduser()
+    kind = format or _kind(path)
+    if kind == "parquet" and path is None:
+        raise usage("Parquet needs a file: give --output PATH")
+    if path is not None:
+        _check(path, force=force)
+    found = recordings.find(recording)
+    if path is not None and path.resolve() == found.resolve():
+        raise Fail(f"{path} is the recording itself", REJECTED)
+    try:
+        with Recording.open(found) as opened:
+            wanted = _wanted(opened, source, metrics, since, until)
+            if path is None:
+                with _stdout() as stream:
+                    _write(opened, kind, stream, wanted)
+            else:
+                _to_file(path, lambda part: _write(opened, kind, part, wanted))
+                say(f"{path}: {recordings.size(path.stat().st_size)}")
+    except RecordingError as error:
+        raise Fail(str(error), REJECTED) from None
+    return OK
+
+
+class _Wanted(NamedTuple):
+    """Which rows: of these sources and metrics (empty: all), between these stamps (0: the first, the last)."""
+
+    sources: tuple[str, ...]
+    names: tuple[str, ...]
+    t0: int
+    t1: int
+
+
+def _kind(path: Path | None) -> Format:
+    match path.suffix if path else "":
+        case ".jsonl" | ".ndjson":
+            return "jsonl"
+        case ".parquet":
+            return "parquet"
+    return "csv"
+
+
+def _check(path: Path, *, force: bool) -> None:
+    if path.is_dir():
+        raise Fail(f"{path} is a directory", REJECTED)
+    if path.exists() and not force:
+        raise Fail(f"{path} is there already: give another name, or --force to overwrite it", REJECTED)
+    if not path.absolute().parent.is_dir():
+        raise Fail(f"there is no directory {path.absolute().parent}", REJECTED)
+
+
+def _wanted(
+    opened: Recording,
+    sources: Sequence[str] | None,
+    metrics: str | None,
+    since: str | None,
+    until: str | None,
+) -> _Wanted:
+    there = opened.sources()
+    for source in sources or ():
+        if not any(one == source or one.startswith(f"{source}/") for one in there):
+            kinds = ", ".join(dict.fromkeys(one.partition("/")[0] for one in there)) or "none"
+            raise usage(f"the recording has no source {text.clean(source, 60)!r}; it has {kinds}")
+    names = tuple(dict.fromkeys(name.strip() for name in (metrics or "").split(",") if name.strip()))
+    if metrics is not None and not names:
+        raise usage("--metrics names none")
+    t0, t1 = (_stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until)))
+    if t0 and t1 and t0 > t1:
+        raise usage("--since is later than --until")
+    return _Wanted(tuple(sources or ()), names, t0, t1)
+
+
+def _stamp(opened: Recording, option: str, typed: str | None) -> int:
+    """The moment that was typed on the recording's clock, 0 for none: ISO 8601, or whatever a replay can go to."""
+    if typed is None:
+        return 0
+    with contextlib.suppress(ValueError):
+        if "T" in typed:
+            wall = datetime.fromisoformat(typed).timestamp()
+            return max(1, round(wall * SECOND) - opened.wall_offset_ns)
+    from hoptui.viewer.replay import Replay
+
+    try:
+        with contextlib.closing(Replay(opened.path)) as replay:
+            return max(1, replay.find(typed))
+    except ValueError as error:
+        raise usage(f"{option}: {error}") from None
+
+
+def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: _Wanted) -> None:
+    if isinstance(place, Path):
+        if kind == "parquet":
+            writers.write_parquet(opened, place, **wanted._asdict())
+            return
+        with place.open("w", encoding="utf-8", newline="") as stream:
+            _write(opened, kind, stream, wanted)
+        return
+    write = writers.write_csv if kind == "csv" else writers.write_jsonl
+    write(opened, place, **wanted._asdict())
+
+
+def _to_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Write beside `path` and rename, so that a file of that name is always whole."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(part)
+        part.replace(path)
+    except KeyboardInterrupt:
+        warn(f"hoptui: interrupted; {path} was not written")
+        raise
+    except OSError as error:
+        raise Fail(f"{path} was not written: {error.strerror or error}", REJECTED) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _stdout() -> Iterator[TextIO]:
+    """Standard output as UTF-8 with the writer's own line ends, whatever the terminal's encoding is."""
+    stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
+    try:
+        yield stream
+        stream.flush()
+    except KeyboardInterrupt:
+        warn("hoptui: interrupted; the output ends early")
+        raise
+    except OSError as error:
+        give_up_stdout()
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise Fail(f"standard output cannot be written: {error.strerror or error}", REJECTED) from None
+    finally:
+        stream.detach()

@@ -1,0 +1,25 @@
+"""Made-up surroundings for the probes of `hoptui doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hoptui.cli.checks import machine
+from hoptui.wire.devices import GpuInfo
+
+H100 = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", driver="580.65")
+ANOTHER = GpuInfo(uuid="GPU-b", index=1, name="NVIDIA H100 80GB HBM3", driver="580.65")
+
+
+def host(
+    root: Path, *, namespace: int = machine.FIRST_PID_NAMESPACE, gpus_there: int = 0, here: int = 0
+) -> Path:
+    """A root directory with so many GPUs known to the module, and so many device files."""
+    (root / "proc/self/ns").mkdir(parents=True)
+    (root / "proc/self/ns/pid").symlink_to(f"pid:[{namespace}]")
+    (root / "dev").mkdir()
+    for i in range(gpus_there):
+        (root / f"proc/driver/nvidia/gpus/0000:{i:02}:00.0").mkdir(parents=True)
+    for i in range(here):
+        (root / f"dev/nvidia{i}").touch()
+    return root

@@ -1,0 +1,142 @@
+"""`hoptui doctor` as a whole; its probes are tested one by one in `checks`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hoptui.cli import node as node_module
+from hoptui.cli.checks import machine
+from hoptui.cli.checks.check import Check, within
+from hoptui.wire import presence
+from hoptui.wire.columns import pack
+from hoptui.wire.devices import GpuInfo
+from tests.cli.checks.conftest import H100
+from tests.cli.conftest import Hoptui
+from tests.viewer.fake_daemon import FakeDaemon, make_node, make_run
+
+ALWAYS = [
+    "python",
+    "zmq",
+    "parquet",
+    "terminal",
+    "tmux",
+    "container",
+    "runtime-directory",
+    "state-directory",
+    "disk",
+    "recordings",
+    "daemon",
+    "sockets",
+    "sampler",
+    "history",
+    "metrics",
+    "clock",
+    "driver",
+    "gpu-permissions",
+    "nvml",
+    "gpm",
+    "cuda-visible",
+]
+"""The stable ids, in order; `gpm` only where there are GPUs."""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine is, its clock is right and nothing about GPUs is in its environment."""
+    monkeypatch.setattr(machine, "ntp", lambda: True)
+    monkeypatch.setattr(machine, "gained", lambda pid, started: 0.1)
+    monkeypatch.setattr(node_module, "SAMPLER_S", 0.1)
+    for name in ("CUDA_VISIBLE_DEVICES", "HOPTUI_METRICS", "HOPTUI_KEEP_GB", "TMUX", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def diagnose(hoptui: Hoptui) -> tuple[int, dict[str, dict[str, Any]]]:
+    ended = hoptui("doctor", "--json")
+    checks = ended.json["checks"]
+    assert all(set(check) == {"id", "status", "detail", "advice"} for check in checks)
+    assert all(check["detail"] for check in checks)
+    assert all(check["advice"] or check["status"] == "ok" for check in checks)
+    ids = [check["id"] for check in checks]
+    assert ids == [one for one in ALWAYS if one in ids]
+    return ended.code, {check["id"]: check for check in checks}
+
+
+def test_all_is_well(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.where.runs.touch()
+    ppo.node = structs.replace(ppo.node, gpus=(H100,), gpu_reason="", hz=2.0)
+    ppo.columns.append(pack("gpu/GPU-a", [(ppo.now, -1, {"sm_active": 12.0, "window_s": 0.5})]))
+    code, checks = diagnose(hoptui)
+    assert list(checks) == ALWAYS
+    assert checks["nvml"]["detail"] == "0: NVIDIA H100 80GB HBM3, driver 580.65"
+    assert checks["gpm"]["detail"] == "GPU 0: SM, tensor and DRAM activity"
+    assert checks["sampler"]["detail"].startswith("GPUs are read 2 times a second, the newest is ")
+    assert checks["sampler"]["detail"].endswith("old, counters over 500 ms")
+    assert {name for name, check in checks.items() if check["status"] != "ok"} == {"sockets"}  # a plain file
+    assert code == 1
+
+
+def test_no_gpu_is_a_warning(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    code, checks = diagnose(hoptui)
+    assert code == 1
+    assert (checks["nvml"]["status"], checks["nvml"]["detail"]) == ("warning", "no driver")
+    assert "gpm" not in checks
+    text = hoptui("doctor").out
+    assert "✓ python" in text
+    assert "⚠ nvml               no driver" in text
+
+
+def test_a_lost_gpu_and_a_silent_sampler(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    lost = GpuInfo(uuid="GPU-a", index=0, name="H100", reason="GPU is lost")
+    ppo.node = structs.replace(
+        make_node(make_run()), gpus=(lost,), sampler="no readings", history="the disk is full"
+    )
+    code, checks = diagnose(hoptui)
+    assert code == 2
+    assert checks["nvml"]["detail"] == "GPU 0: GPU is lost"
+    assert checks["sampler"]["status"] == "failed"
+    assert checks["history"]["detail"] == "the disk is full"
+
+
+def test_a_bad_directory_ends_the_checks(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    daemon.where.directory.chmod(0o755)
+    code, checks = diagnose(hoptui)
+    assert code == 2
+    assert checks["runtime-directory"]["status"] == "failed"
+    assert "daemon" not in checks
+
+
+def test_a_daemon_that_does_not_start(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(where: object) -> None:
+        raise presence.StartError("the daemon could not be started: no disk")
+
+    monkeypatch.setattr(presence, "start_daemon", fail)
+    code, checks = diagnose(hoptui)
+    assert code == 2
+    assert checks["daemon"]["detail"] == "the daemon could not be started: no disk"
+    assert {"driver", "clock"} <= set(checks)
+
+
+# no probe hangs or falls ------------------------------------------------------------------------------------------------
+
+
+def test_a_probe_that_hangs() -> None:
+    release = threading.Event()
+    before = time.monotonic()
+    found = within("disk", lambda: Check("disk", "ok", str(release.wait(60))), limit_s=0.05)
+    assert time.monotonic() - before < 5
+    release.set()
+    assert (found.status, found.detail) == ("failed", "did not answer within 0.05 s")
+
+
+def test_a_probe_that_falls() -> None:
+    def fall() -> Check:
+        raise RuntimeError("a fault")
+
+    assert within("disk", fall).detail == "could not be looked at: RuntimeError: a fault"

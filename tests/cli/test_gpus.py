@@ -1,0 +1,236 @@
+"""`gpus`, and the GPU readings in `status` and `watch`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec import structs
+
+from hoptui.cli import node as node_module
+from hoptui.cli.gpus import derived_lines
+from hoptui.wire import presence
+from hoptui.wire.columns import pack
+from hoptui.wire.devices import GpuInfo, GpuProcess
+from hoptui.wire.messages import Delta, Fetch, FromViewer, ToViewer, Vital
+from tests.cli.conftest import Hoptui
+from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run
+
+GIB = 1 << 30
+FIRST = GpuInfo(
+    uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", power_limit_w=700.0, memory_total_bytes=80 * GIB
+)
+LOST = GpuInfo(uuid="GPU-b", index=1, name="NVIDIA H100 80GB HBM3", reason="GPU is lost")
+READ = {
+    "busy": 100.0,
+    "sm_active": 96.04,
+    "tensor_active": 0.3,
+    "power_w": 688.2,
+    "memory_used_bytes": 58.1 * GIB,
+    "temperature_c": 62.0,
+    "sm_clock_mhz": 1755.0,
+    "mfu_estimated": 41.0,
+}
+DERIVED = {"power_w": 688.2, "energy_per_unit_j": 0.00134, "mfu": 40.2}
+TENANTS = (
+    GpuProcess(
+        gpu="GPU-a",
+        pid=4121,
+        memory_used_bytes=58 * GIB,
+        sm_percent=97.0,
+        user="ana",
+        command="python t.py",
+        run="abcd2345",
+    ),
+    GpuProcess(gpu="GPU-a", pid=9),
+)
+
+
+@pytest.fixture
+def node(daemon: FakeDaemon) -> FakeDaemon:
+    """A node with a GPU that works, one that is lost, and a run that has both."""
+    daemon.add(make_run(gpus=("GPU-a", "GPU-b")), metrics={"env_steps_per_s": 512_345.0, "loss": 0.183})
+    daemon.node = structs.replace(daemon.node, gpus=(FIRST, LOST), gpu_reason="", hz=2.0)
+    daemon.columns += [pack("gpu/GPU-a", [(daemon.now, -1, READ)])]
+    daemon.columns += [pack("derived/abcd2345", [(daemon.now, -1, DERIVED)])]
+
+    def answer(message: FromViewer) -> list[ToViewer] | None:
+        if isinstance(message, Fetch) and message.processes is not None:
+            return [Delta(id=message.id, now=daemon.now, state=1, processes=TENANTS, processes_version=1)]
+        return None
+
+    daemon.answer = answer
+    daemon.start()
+    return daemon
+
+
+def test_gpus_is_a_line_a_gpu_and_a_line_a_process(hoptui: Hoptui, node: FakeDaemon) -> None:
+    ended = hoptui("gpus")
+    assert (ended.code, ended.err) == (0, "")
+    first, ours, other, lost = ended.out.splitlines()
+    assert first.split("  ") == [
+        *("0", "H100 80GB HBM3", "busy 100 %", "SM 96 %", "tensor 0.3 %", "DRAM –", "688 / 700 W"),
+        *("58.1 / 80.0 GiB", "62 °C", "1 755 MHz", "MFU ≈ 41 %"),
+    ]
+    assert ours.split("  ")[-6:] == [
+        *("pid 4121", "ana", "58.0 GiB", "SM 97 %", "run ppo (abcd2345)", "python t.py"),
+    ]
+    assert other.split() == ["pid", "9", "–", "–", "GiB", "SM", "–", "–"]
+    assert lost.endswith("GPU is lost")
+    assert "busy –" in lost
+
+
+def test_gpus_json(hoptui: Hoptui, node: FakeDaemon) -> None:
+    told = hoptui("gpus", "--json").json
+    assert (told["host"], told["hz"], told["reason"]) == ("gpu07", 2.0, "")
+    first, lost = told["gpus"]
+    assert {name: first[name] for name in READ} == READ
+    assert (first["index"], first["uuid"], first["power_limit_w"], first["runs"]) == (
+        0,
+        "GPU-a",
+        700.0,
+        ["abcd2345"],
+    )
+    assert first["processes"][1] == {
+        "pid": 9,
+        "user": None,
+        "command": None,
+        "memory_used_bytes": None,
+        "sm_percent": None,
+        "run": None,
+    }
+    assert first["processes"][0]["run"] == "abcd2345"
+    assert lost["reason"] == "GPU is lost"
+    assert "busy" not in lost
+
+
+def test_no_gpu_is_no_answer(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    assert hoptui("gpus") == (3, "", "hoptui: no GPU readings: no driver\n")
+    ended = hoptui("gpus", "--json")
+    assert ended.code == 3
+    assert (ended.json["reason"], ended.json["gpus"]) == ("no driver", [])
+
+
+def test_a_sampler_that_has_just_begun_gets_time(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.node = structs.replace(daemon.node, sampler="starting", gpu_reason="")
+
+    def answer(message: FromViewer) -> None:
+        if isinstance(message, Fetch) and len(daemon.of(Fetch)) == 3:
+            daemon.node = structs.replace(daemon.node, gpus=(FIRST,), sampler="")
+            daemon.columns = [pack("gpu/GPU-a", [(daemon.now, -1, READ)])]
+
+    daemon.answer = answer
+    monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
+    assert hoptui("gpus").out.startswith("0  H100 80GB HBM3  busy 100 %")
+
+
+def test_old_readings_are_unknown(hoptui: Hoptui, node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.now += int((node_module.STALE_S + 1) * SECOND)
+    first = hoptui("gpus", "--json").json["gpus"][0]
+    assert "busy" not in first
+    told = hoptui("status", "ppo", "--json").json
+    assert told["derived"] == {}
+
+
+def test_status(hoptui: Hoptui, node: FakeDaemon) -> None:
+    lines = hoptui("status", "ppo").out.splitlines()
+    at = lines.index("GPUs")
+    assert lines[at + 1].startswith("  0  H100 80GB HBM3  busy 100 %")
+    assert lines[at + 2].endswith("GPU is lost")
+    at = lines.index("GPUs and training together")
+    assert lines[at + 1 : at + 4] == [
+        "  power   688 W",
+        "  energy  1.34 mJ per env step",
+        "  MFU     40 % by the declared FLOPs",
+    ]
+    told = hoptui("status", "ppo", "--json").json
+    assert [gpu["index"] for gpu in told["gpus"]] == [0, 1]
+    assert told["gpus"][0]["power_w"] == 688.2
+    assert told["derived"] == DERIVED
+
+
+def test_everything_that_is_derived() -> None:
+    found = {
+        "power_w": 1376.0,
+        "idle_power_w": 210.4,
+        "energy_j": 3.2e6,
+        "energy_per_iteration_j": 1250.0,
+        "energy_per_unit_j": 0.5,
+        "memory_headroom_bytes": 21.5 * GIB,
+        "gpu_memory_bytes": 58.0 * GIB,
+        "mfu": 41.2,
+        "mfu_estimated": 40.9,
+    }
+    assert derived_lines(make_run(headline="tokens_per_s"), found) == [
+        ("power", "1 376 W, 210 W of it while no SM works"),
+        ("energy", "3.20 MJ, 1.25 kJ an iteration, 500 mJ per token"),
+        ("MFU", "41 % by the declared FLOPs, 41 % estimated from the tensor cores"),
+        ("memory", "21.5 GiB free on the fullest GPU, 58.0 GiB used by its processes"),
+    ]
+    assert derived_lines(make_run(), {}) == []
+
+
+def test_an_exited_run_has_no_gpus_any_more(hoptui: Hoptui, node: FakeDaemon) -> None:
+    node.add(make_run("eeee5555", "old", gpus=("GPU-a",), exit_reason="finished"), Vital(state="exited"))
+    told = hoptui("status", "old", "--json").json
+    assert (told["gpus"], told["derived"]) == ([], {})
+    assert "GPUs" not in hoptui("status", "old").out
+
+
+class Streaming:
+    """One row of the run and two of its GPU, then the run ends."""
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.daemon = daemon
+        self.turns = 0
+
+    def __call__(self, message: FromViewer) -> None:
+        if not isinstance(message, Fetch) or message.latest:
+            return
+        self.turns += 1
+        daemon = self.daemon
+        soon = daemon.now + 60 * SECOND  # later than any cursor of a viewer whose clock goes on
+        if self.turns == 1:
+            rows = [(soon + i * SECOND // 10, -1, {**READ, "busy": 90.0 + i}) for i in range(2)]
+            daemon.columns = [pack("gpu/GPU-a", rows), pack("run/abcd2345", [(soon, 1205, {"loss": 0.1})])]
+        else:
+            over = make_run(exit_reason="finished", epoch=2)
+            daemon.node = structs.replace(daemon.node, runs=(over,))
+
+
+def test_watch_shows_the_gpus_beside_each_row(hoptui: Hoptui, node: FakeDaemon) -> None:
+    node.answer = Streaming(node)
+    ended = hoptui("watch", "ppo")
+    [row] = ended.out.splitlines()
+    assert "iteration 1 205" in row
+    assert row.endswith("busy 91 %  SM 96 %  tensor 0.3 %  DRAM –  – W")  # the lost one's watts are unknown
+    [last] = [m for m in node.of(Fetch) if isinstance(m, Fetch) and not m.latest][:1]
+    assert last.hz == 0.0
+    assert {"run/abcd2345", "gpu/GPU-a", "derived/abcd2345"} <= set(last.cursors)
+
+
+def test_watch_with_hz_prints_the_rows_of_the_gpus(hoptui: Hoptui, node: FakeDaemon) -> None:
+    node.answer = Streaming(node)
+    rows = [json.loads(line) for line in hoptui("watch", "ppo", "--json", "--hz", "10").out.splitlines()]
+    gpu_rows = [row for row in rows if "gpu" in row]
+    assert [row["readings"]["busy"] for row in gpu_rows] == [90.0, 91.0]
+    assert gpu_rows[0]["index"] == 0
+    [row] = [row for row in rows if "gpu" not in row]
+    assert row["metrics"] == {"loss": 0.1}
+    assert [gpu["uuid"] for gpu in row["gpus"]] == ["GPU-a", "GPU-b"]
+    assert {m.hz for m in node.of(Fetch) if isinstance(m, Fetch) and not m.latest} == {10.0}
+
+
+def test_watch_with_hz_in_words(hoptui: Hoptui, node: FakeDaemon) -> None:
+    node.answer = Streaming(node)
+    line = next(line for line in hoptui("watch", "ppo", "--hz", "2").out.splitlines() if "GPU 0" in line)
+    assert line.split("  ")[1:4] == ["GPU 0", "busy 90 %", "SM 96 %"]
+
+
+@pytest.mark.parametrize("hz", ["0", "11", "nan", "-1"])
+def test_hz_has_bounds(hoptui: Hoptui, hz: str) -> None:
+    ended = hoptui("watch", "ppo", f"--hz={hz}")
+    assert ended.code == 2
+    assert ended.err.startswith("hoptui: --hz takes more than 0 and at most 10 a second")

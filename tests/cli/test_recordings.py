@@ -1,0 +1,290 @@
+"""`ls --all`, `rm`, `replay`, `attach FILE`, and how recordings are named."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hoptui.cli import dashboard, removing
+from hoptui.cli.recordings import size
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.boots import Boot
+from hoptui.recording.known import KnownRun
+from hoptui.tui import app
+from hoptui.wire import presence
+from hoptui.wire.columns import pack
+from hoptui.wire.messages import RunState
+from tests.cli.conftest import Hoptui
+from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_record, make_run
+
+DAY = 86400.0
+
+
+def record(daemon: FakeDaemon, run: RunState, *, days_old: float = 0.0) -> Path:
+    """A recording of a run on this node's shelf."""
+    path = daemon.where.recording(run.run)
+    offset = time.time_ns() - int(days_old * DAY * SECOND) - 10 * SECOND
+    with Recording.create(path, boot=Boot("then", offset, 0)) as recording:
+        recording.remember("run", msgspec.json.encode(KnownRun(state=run, nonce="n", process_started=1)))
+        recording.append(pack(f"run/{run.run}", [(i * SECOND, i, {"loss": 1 / i}) for i in range(1, 11)]))
+        recording.command(make_record("c1", run.run, t=3 * SECOND))
+    return path
+
+
+def over(run: str, name: str, **fields: object) -> RunState:
+    return make_run(run, name, **({"exit_reason": "finished", "pid": 1} | fields))
+
+
+def files(daemon: FakeDaemon) -> set[str]:
+    return {path.name for path in daemon.where.state.iterdir() if path.suffix == ".hoptui"}
+
+
+# ls --all --------------------------------------------------------------------------------------------------------------
+
+
+def test_ls_all_adds_recordings(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    mine = record(ppo, make_run())
+    record(ppo, over("eeee5555", "old", exit_reason="exception", exit_detail="ValueError: no"), days_old=2)
+    (ppo.where.state / "ffff6666.hoptui").write_bytes(b"not a database at all" * 100)
+    told = {run["run"]: run for run in hoptui("ls", "--all", "--json").json}
+    assert set(told) == {"abcd2345", "eeee5555", "ffff6666"}
+    live = told["abcd2345"]
+    assert (live["state"], live["recording"], live["exit"]) == ("live", str(mine), None)
+    assert live["size_bytes"] >= mine.stat().st_size
+    assert live["metrics"]["loss"] == 0.183
+    old = told["eeee5555"]
+    assert (old["name"], old["state"], old["exit"]["reason"]) == ("old", "exited", "exception")
+    assert old["iteration"] is None
+    assert told["ffff6666"]["name"] is None
+    assert "ffff6666.hoptui" in told["ffff6666"]["problem"]
+    lines = hoptui("ls", "--all").out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("● live")
+    assert next(line for line in lines if "eeee5555" in line).endswith("KiB  exception: ValueError: no")
+    assert "2 d 0 h ago" in next(line for line in lines if "eeee5555" in line)
+
+
+def test_ls_all_without_a_daemon(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(where: object) -> None:
+        raise presence.StartError("the daemon could not be started: no disk")
+
+    monkeypatch.setattr(presence, "start_daemon", fail)
+    record(daemon, over("eeee5555", "old"))
+    ended = hoptui("ls", "--all")
+    assert ended.code == 0
+    assert ended.out.startswith("✕ exited  old  eeee5555")
+    assert ended.err == "hoptui: the daemon could not be started: no disk; only recordings are listed\n"
+    assert [run["run"] for run in hoptui("ls", "--all", "--json").json] == ["eeee5555"]
+
+
+def test_ls_all_of_nothing(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    daemon.start()
+    assert hoptui("ls", "--all").out.startswith("no runs on this node and no recordings in ")
+    assert hoptui("ls", "--all", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (340 << 20, "340 MiB"),
+        (10e9, "9.3 GiB"),
+        (5 << 40, "5.0 TiB"),
+    ],
+)
+def test_sizes(count: float, shown: str) -> None:
+    assert size(count) == shown
+
+
+# rm --------------------------------------------------------------------------------------------------------------------
+
+
+def test_rm_deletes_what_is_named(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    record(daemon, over("eeee5555", "old"))
+    record(daemon, over("ffff6666", "older"))
+    ended = hoptui("rm", "old", "--yes")
+    assert ended.code == 0
+    assert ended.out.startswith("1 recording deleted, ")
+    assert files(daemon) == {"ffff6666.hoptui"}
+    assert hoptui("rm", "fff", "-y").code == 0
+    assert list(daemon.where.state.iterdir()) == []  # nor a -wal or -shm
+
+
+def test_rm_older_than(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    record(daemon, over("eeee5555", "old"), days_old=8)
+    record(daemon, over("ffff6666", "new"), days_old=6)
+    record(daemon, make_run("dddd4444", "alive", pid=os.getpid()), days_old=9)
+    ended = hoptui("rm", "--older-than", "7d", "--dry-run")
+    assert ended.code == 0
+    assert ended.out.splitlines()[0].startswith("old  eeee5555")
+    assert ended.out.splitlines()[1].endswith("would be deleted")
+    assert len(files(daemon)) == 3
+    assert hoptui("rm", "--older-than", "1w", "--yes").code == 0
+    assert files(daemon) == {"ffff6666.hoptui", "dddd4444.hoptui"}
+    assert hoptui("rm", "--older-than", "7d", "--yes").out == "no recording is that old\n"
+
+
+def test_rm_refuses_live_runs(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    """All or nothing: the other one stays too."""
+    record(ppo, make_run(exit_reason="stopped", pid=1))  # the recording is behind: the daemon knows better
+    record(ppo, over("eeee5555", "old"))
+    ended = hoptui("rm", "old", "ppo", "--yes")
+    assert ended.code == 1
+    assert ended.err == "hoptui: ppo (abcd2345) is live: nothing was deleted; hoptui stop ends a run\n"
+    assert len(files(ppo)) == 2
+
+
+def test_rm_without_a_daemon_believes_the_process(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as child:
+        child.wait(10)
+        gone = child.pid
+    record(daemon, make_run("dddd4444", "alive", pid=os.getpid()))
+    record(daemon, make_run("cccc3333", "killed", pid=gone))
+    assert hoptui("rm", "alive", "--yes").code == 1
+    assert hoptui("rm", "killed", "--yes").code == 0
+    assert files(daemon) == {"dddd4444.hoptui"}
+
+
+def test_rm_asks(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(daemon, over("eeee5555", "old"))
+    ended = hoptui("rm", "old")
+    assert (ended.code, ended.err) == (
+        2,
+        "hoptui: deleting 1 recording needs --yes where nobody can be asked\n",
+    )
+    asked: list[str] = []
+
+    def no(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr(removing, "interactive", lambda: True)
+    monkeypatch.setattr(removing, "agreed", no)
+    ended = hoptui("rm", "old")
+    assert (ended.code, ended.err) == (1, "hoptui: nothing was deleted\n")
+    assert asked[0].startswith("delete 1 recording, ")
+    assert files(daemon) == {"eeee5555.hoptui"}
+    monkeypatch.setattr(removing, "agreed", lambda question: True)
+    assert hoptui("rm", "old").code == 0
+    assert files(daemon) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        ((), 2, "nothing to delete: name runs (hoptui ls --all lists them), or give --older-than 7d"),
+        (("--older-than", "soon"), 2, "--older-than takes a length of time such as 7d or 12h, not 'soon'"),
+        (("nope",), 3, "no recording of a run 'nope' in "),
+        (("twin",), 3, "'twin' is 2 recordings: "),
+    ],
+)
+def test_rm_wrong_words(
+    hoptui: Hoptui, daemon: FakeDaemon, words: tuple[str, ...], code: int, sentence: str
+) -> None:
+    record(daemon, over("eeee5555", "twin"))
+    record(daemon, over("ffff6666", "twin"))
+    ended = hoptui("rm", *words, "--yes")
+    assert (ended.code, ended.out) == (code, "")
+    assert ended.err.startswith(f"hoptui: {sentence}")
+    assert len(files(daemon)) == 2
+
+
+# replay ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_needs_a_terminal(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    for words in (("replay", "old"), ("attach", "x.hoptui"), ("attach", "./x")):
+        ended = hoptui(*words)
+        assert (ended.code, ended.out) == (2, "")
+        assert "hoptui export writes the same rows" in ended.err
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
+    """What the dashboard was asked to replay, on what looks like a terminal."""
+    seen: list[tuple[str, bool, bool]] = []
+
+    def play(path: str, *, ascii: bool, mouse: bool) -> int:  # noqa: A002
+        Recording.open(Path(path)).close()
+        seen.append((path, ascii, mouse))
+        return 0
+
+    monkeypatch.setattr(dashboard, "interactive", lambda: True)
+    monkeypatch.setattr(app, "replay", play)
+    return seen
+
+
+def test_replay_by_name_id_and_file(
+    hoptui: Hoptui, daemon: FakeDaemon, replayed: list[tuple[str, bool, bool]]
+) -> None:
+    path = str(record(daemon, over("eeee5555", "old")))
+    for words in (
+        ("replay", "old"),
+        ("replay", "eee", "--ascii", "--no-mouse"),
+        ("replay", path),
+        ("attach", path),
+    ):
+        assert hoptui(*words) == (0, "", "")
+    assert replayed == [(path, False, True), (path, True, False), (path, False, True), (path, False, True)]
+
+
+def test_what_cannot_be_replayed(
+    hoptui: Hoptui, daemon: FakeDaemon, replayed: list[tuple[str, bool, bool]], tmp_path: Path
+) -> None:
+    newer = record(daemon, over("eeee5555", "old"))
+    db = sqlite3.connect(newer)
+    db.execute("PRAGMA user_version = 99")
+    db.commit()
+    db.close()
+    damaged = tmp_path / "damaged.hoptui"
+    damaged.write_bytes(b"SQLite format 3\0" + bytes(4096))
+    for words, code, part in (
+        (("replay", "nope"), 3, "no recording of a run 'nope' in "),
+        (("replay", str(tmp_path / "gone.hoptui")), 3, "there is no file "),
+        (("replay", str(damaged)), 1, "damaged.hoptui "),
+        (("replay", str(newer)), 1, "was written by a newer hoptui"),
+        (("replay", str(tmp_path)), 1, "cannot be used: "),
+    ):
+        ended = hoptui(*words)
+        assert (ended.code, ended.out) == (code, "")
+        assert part in ended.err
+        assert ended.err.count("\n") == 1
+    assert replayed == []
+
+
+def test_a_run_that_only_a_recording_knows_is_pointed_to(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    record(ppo, over("eeee5555", "old"))
+    ended = hoptui("status", "old")
+    assert ended.code == 3
+    assert ended.err.endswith("; it was recorded: hoptui replay old\n")
+
+
+def test_history_of_a_damaged_recording(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    daemon.where.state.mkdir()
+    (daemon.where.state / "ffff6666.hoptui").write_bytes(b"not a database at all" * 100)
+    daemon.start()
+    ended = hoptui("history", "ffff6666")
+    assert ended.code == 1
+    assert "ffff6666.hoptui" in ended.err
+
+
+def test_a_file_that_cannot_be_deleted(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise RecordingError(f"{path} cannot be deleted: Permission denied")
+
+    record(daemon, over("eeee5555", "old"))
+    monkeypatch.setattr("hoptui.recording.shelf.remove", refuse)
+    ended = hoptui("rm", "old", "--yes")
+    assert ended.code == 1
+    assert ended.err.endswith("Permission denied; 0 of 1 recording deleted\n")
