@@ -5,7 +5,17 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ("log_cost", "memory", "accept_latency", "attach", "dashboard", "cartpole", "throughput")
+ALL = (
+    "log_cost",
+    "memory",
+    "accept_latency",
+    "attach",
+    "dashboard",
+    "replay",
+    "recording",
+    "cartpole",
+    "throughput",
+)
 
 
 def main() -> int:

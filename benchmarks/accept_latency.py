@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from textual import events
@@ -61,8 +62,8 @@ async def press(run: str) -> list[float]:
     return costs
 
 
-def _newest(commands: dict[str, CommandRecord]) -> CommandRecord:
-    return commands[next(reversed(commands))]
+def _newest(commands: Mapping[str, CommandRecord]) -> CommandRecord:
+    return commands[next(reversed(list(commands)))]
 
 
 def measure(script: str) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from hoptui.viewer.session import Session
 from hoptui.wire.messages import RunState
 
 RESULTS = Path(__file__).parent / "results"
+SPELL_S = 0.2
+"""How often a GPU load says its rate."""
 
 
 def quantile(values: Sequence[float], q: float) -> float:
