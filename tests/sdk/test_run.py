@@ -47,7 +47,7 @@ def test_an_iteration_is_one_row_with_its_time_phases_and_rates(run: Run) -> Non
     assert first["loss"] == 0.5
     assert first["odd name"] == 1
     assert 0.002 <= first["phase/rollout/env"] <= first["phase/rollout"] <= first["iteration_s"]
-    assert first["samples_per_s"] == pytest.approx(100 / first["iteration_s"])
+    assert first["samples_per_s"] == pytest.approx(100 / first["iteration_s"], rel=1e-3)  # each is rounded
     assert second.keys() == first.keys()
     assert [step for _, step, _ in run.entries] == [0, 1]
     stamps = [t for t, _, _ in run.entries]
