@@ -89,9 +89,7 @@ def assert_same_numbers(first: Any, second: Any) -> None:
 def test_what_an_environment_step_costs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPTUI", "off")
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    state = TrainingState(
-        PHYSICS["CartPole-v1"], PPOConfig(epochs=3, num_envs=2), 0, torch.device("cpu")
-    )
+    state = TrainingState(PHYSICS["CartPole-v1"], PPOConfig(epochs=3, num_envs=2), 0, torch.device("cpu"))
     run = hoptui.connect("cost")
     declare_cost(run, state)
     weights = (4 * 64 + 64 * 64 + 64 * 2) + (4 * 64 + 64 * 64 + 64)  # actor and critic, biases left out
