@@ -16,7 +16,8 @@ LARGEST_READ = 1 << 16  # what a pipe holds; a larger buffer would be mapped ane
 
 
 class Child:
-    """A running sampler. `heard` is when it said anything last, `sampled` whether it has sent readings yet.
+    """A running sampler. `heard` is when it said anything last, `sampled` whether it has sent readings yet,
+    `closed` whether it has closed its end of the pipe: it has ended, or is about to.
 
     With `leave` (GPUs not to be touched, by index) it is a sampler of GPUs and gets a `Mark`.
 
@@ -52,6 +53,7 @@ class Child:
         self.leave = tuple(leave or ())
         self.heard = now
         self.sampled = False
+        self.closed = False
         self.backlog: list[FromSampler] = []
         """What it has said that is not to be used yet."""
         self.asked = NOTHING
@@ -85,7 +87,6 @@ class Child:
         """What it has said since the last call, without waiting.
 
         Raises:
-            EOFError: it has closed its end.
             OSError, codec.WireError: what comes is of no use.
         """
         try:
@@ -93,7 +94,8 @@ class Child:
         except BlockingIOError:
             return []
         if not data:
-            raise EOFError
+            self.closed = True
+            return []
         said = [codec.from_sampler([frame]) for frame in self._framer.feed(data)]
         if said:
             self.heard = now

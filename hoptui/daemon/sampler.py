@@ -54,7 +54,8 @@ class Sampler:
     @property
     def fds(self) -> tuple[int, ...]:
         """The pipes to poll for reading."""
-        return tuple(child.fd for child in (self._child, self._trial) if child is not None)
+        there = (child for child in (self._child, self._trial) if child is not None)
+        return tuple(child.fd for child in there if not child.closed)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -90,6 +91,8 @@ class Sampler:
                 self._start(now)
         elif child.status is not None:
             self._lose(now, f"{self._name} ended (exit code {child.status})")
+        elif child.closed:
+            self._lose(now, f"{self._name} closed its pipe")
         elif now - child.heard > self._patience(child):
             self._silenced(child, now)
         elif self._trial is None and child.sampled and len(self._undead) < UNDEAD - 1:
@@ -115,9 +118,6 @@ class Sampler:
             return []
         try:
             said = child.read(now)
-        except EOFError:
-            self._lose(now, f"{self._name} ended" + _exit_code(child))
-            return []
         except (OSError, WireError) as error:
             self._lose(now, f"{self._name} speaks nonsense: {error}")
             return []
@@ -227,14 +227,16 @@ class Sampler:
 
     def _tend_trial(self, now: float) -> None:
         trial = self._trial
-        if trial is not None and (trial.status is not None or now - trial.heard > self._patience(trial)):
-            self._end_trial(trial, now)
+        if trial is not None:
+            over = trial.closed or trial.status is not None
+            if over or now - trial.heard > self._patience(trial):
+                self._end_trial(trial, now)
 
     def _read_trial(self, trial: Child, now: float) -> list[FromSampler]:
         """Nothing until it has read every GPU; then it takes the child's place, and all that it has said counts."""
         try:
             trial.backlog += trial.read(now)
-        except (EOFError, OSError, WireError):
+        except (OSError, WireError):
             self._end_trial(trial, now)
             return []
         if not trial.sampled:
@@ -254,7 +256,3 @@ class Sampler:
         self._bury(trial)
         self.suspects.hung(self._trying, now)
         log.warning("GPU %d still does not answer", self._trying)
-
-
-def _exit_code(child: Child) -> str:
-    return f" (exit code {child.status})" if child.status is not None else ""

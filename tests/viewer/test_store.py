@@ -133,13 +133,13 @@ def test_runs_that_are_gone_are_forgotten() -> None:
     here = make_delta(
         node=make_node(make_run("a", "one"), make_run("b", "two")),
         vitals={"a": Vital(state="live"), "b": Vital(state="exited")},
-        columns=(rows("run/a", 1, {"x": 1.0}), rows("process/b", 1, {"x": 1.0}), rows("host", 1, {"x": 1.0})),
+        columns=tuple(rows(s, 1, {"x": 1.0}) for s in ("run/a", "process/b", "derived/b", "host")),
     )
     store.apply(here)
     store.apply(make_delta(node=make_node(make_run("a", "one"))))
     assert set(store.vitals) == {"a"}
     assert store.latest("run/a") == store.latest("host") == {"x": 1.0}
-    assert store.latest("process/b") == {}
+    assert store.latest("process/b") == store.latest("derived/b") == {}
 
 
 def test_now_is_the_nodes_clock_carried_on_by_ours() -> None:

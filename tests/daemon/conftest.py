@@ -1,0 +1,78 @@
+"""A node whose GPU sampler is a script that does what a test tells it to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hoptui.wire import messages
+from tests.conftest import RawViewer, TestNode, until
+
+FAKE = Path(__file__).with_name("fake_gpus.py")
+SERVE = """
+import sys
+from hoptui.daemon.server import Server
+from hoptui.wire.addresses import addresses
+Server(addresses(), 20.0, sys.argv[1], {"gpus": sys.argv[2:]}).run()
+"""
+
+
+class GpuNode:
+    """A node with two GPUs, a daemon, and a viewer."""
+
+    def __init__(self, node: TestNode, directory: Path) -> None:
+        self.node = node
+        self._plan = directory / "plan.json"
+        self.viewer: RawViewer
+
+    def start(self, metrics: str = "", **environment: str) -> RawViewer:
+        """Start the daemon; returns its viewer."""
+        root = str(FAKE.parents[2])
+        command = [sys.executable, "-c", SERVE, metrics, sys.executable, str(FAKE), str(self._plan)]
+        self.daemon = self.node.spawn(command, PYTHONPATH=root, **environment)
+        until(self.node.daemon_pid, what="the daemon")
+        self.viewer = self.node.viewer()
+        until(lambda: len((state := self.state()).gpus) == 2 and not state.sampler, what="the GPUs")
+        return self.viewer
+
+    def state(self, hz: float = 10.0) -> messages.NodeState:
+        """The node, asked by somebody who follows it at this rate."""
+        node = self.viewer.fetch(cursors={"host": 0}, hz=hz, max_rows=1).node
+        assert node is not None
+        return node
+
+    def plan(self, **fields: Any) -> None:
+        """How the GPU sampler is to behave from its next tick on."""
+        new = self._plan.with_suffix(".new")
+        new.write_text(json.dumps(fields))
+        new.rename(self._plan)
+
+    def last_t(self, source: str) -> int:
+        """The stamp of a source's newest row."""
+        newest = self.viewer.fetch(latest=True, cursors={"host": 0}, hz=10.0).columns
+        found = [c for c in newest if c.source == source and len(c)]
+        return found[0].times()[-1] if found else 0
+
+    def goes_on(self, source: str) -> None:
+        """New rows come in."""
+        before = self.last_t(source)
+        until(lambda: self.last_t(source) > before, what=f"rows of {source}")
+
+    def events(self, kind: str) -> list[messages.Event]:
+        heard = self.viewer.fetch(cursors={"host": 0}, hz=10.0).events
+        return [event for event in heard if event.kind == kind]
+
+    def samplers(self) -> list[psutil.Process]:
+        """The GPU samplers that live."""
+        children = psutil.Process(self.node.daemon_pid()).children()
+        return [c for c in children if str(FAKE) in c.cmdline()]
+
+
+@pytest.fixture
+def gpu_node(node: TestNode, tmp_path: Path) -> GpuNode:
+    return GpuNode(node, tmp_path)

@@ -1,0 +1,198 @@
+"""The node for Prometheus: names, units, labels, and nothing that is unknown."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from hoptui.daemon.exposition import DERIVED, GPU, HOST, PROCESS, Snapshot, families
+from hoptui.daemon.metrics import Endpoint, MetricsError, parse
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.messages import NodeState, RunState, Vital
+
+INFO = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", power_limit_w=700.0, driver="580.0")
+RUN = RunState(
+    run="abcd2345",
+    name="ppo",
+    epoch=1,
+    pid=1,
+    started_wall=0.0,
+    headline="env_steps_per_s",
+    gpus=("GPU-a", "GPU-elsewhere"),
+)
+NODE = NodeState(
+    host="gpu07",
+    pid=1,
+    version="0.1.0",
+    started_wall=0.0,
+    wall_offset_ns=0,
+    runs=(RUN,),
+    gpus=(INFO,),
+    hz=2.0,
+)
+WHOLE = Snapshot(
+    node=NODE,
+    vitals={"abcd2345": Vital(state="live", step=12, iteration_s=0.5, progress_age_s=0.1)},
+    readings={
+        "gpu/GPU-a": dict.fromkeys(GPU, 50.0) | {"throttle": 4.0},
+        "host": dict.fromkeys(HOST, 50.0),
+        "run/abcd2345": {"env_steps_per_s": 1e6, "loss": 0.5, "grad_norm": float("nan")},
+        "derived/abcd2345": dict.fromkeys(DERIVED, 50.0),
+        "process/abcd2345": dict.fromkeys(PROCESS, 50.0),
+    },
+    happened={("xid", "alarm"): 2},
+)
+DASHBOARD = Path(__file__).parents[2] / "docs/grafana.json"
+
+
+class Once:
+    """A collector of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def collect(self) -> list[Metric]:
+        return list(families(self.snapshot))
+
+
+def scrape(snapshot: Snapshot) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """As Prometheus reads it: the samples by name."""
+    registry = CollectorRegistry()
+    registry.register(Once(snapshot))
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def test_base_units() -> None:
+    found = scrape(WHOLE)
+    gpu = {"gpu": "0", "uuid": "GPU-a", "name": "NVIDIA H100 80GB HBM3"}
+    assert found["hoptui_gpu_sm_active_ratio"] == [(gpu, 0.5)]
+    assert found["hoptui_gpu_sm_clock_hertz"] == [(gpu, 50e6)]
+    assert found["hoptui_gpu_power_watts"] == [(gpu, 50.0)]
+    assert found["hoptui_gpu_power_limit_watts"] == [(gpu, 700.0)]
+    assert found["hoptui_gpu_energy_joules_total"] == [(gpu, 50.0)]
+    assert found["hoptui_host_cpu_ratio"] == [({}, 0.5)]
+    run = {"run": "abcd2345", "run_name": "ppo"}
+    assert found["hoptui_run_mfu_ratio"] == [(run, 0.5)]
+    assert found["hoptui_run_cpu_cores"] == [(run, 0.5)]
+
+
+def test_every_reading_has_a_name_of_its_own() -> None:
+    found = scrape(WHOLE)
+    for prefix, table in (("gpu", GPU), ("host", HOST), ("run", DERIVED), ("run", PROCESS)):
+        for series in table.values():
+            assert f"hoptui_{prefix}_{series.name}{'_total' if series.counter else ''}" in found
+    assert all(re.fullmatch(r"hoptui_[a-z0-9_]+", name) for name in found)
+
+
+def test_throttle_reasons_one_by_one() -> None:
+    holding = {labels["reason"]: value for labels, value in scrape(WHOLE)["hoptui_gpu_throttle_reason"]}
+    assert holding["power_cap"] == 1.0
+    assert sum(holding.values()) == 1.0
+    assert len(holding) == 9
+
+
+def test_runs_and_what_they_log() -> None:
+    found = scrape(WHOLE)
+    run = {"run": "abcd2345", "run_name": "ppo"}
+    assert found["hoptui_run_gpu_info"] == [(run | {"gpu": "0", "uuid": "GPU-a"}, 1.0)]
+    assert found["hoptui_run_throughput_per_second"] == [(run | {"metric": "env_steps_per_s"}, 1e6)]
+    assert found["hoptui_run_iteration"] == [(run, 12.0)]
+    assert {labels["name"]: value for labels, value in found["hoptui_run_metric"]} == {
+        "env_steps_per_s": 1e6,
+        "loss": 0.5,
+    }
+    states = {labels["state"]: value for labels, value in found["hoptui_run_state"]}
+    assert states == {"live": 1, "busy": 0, "paused": 0, "unresponsive": 0, "exited": 0}
+    assert found["hoptui_events_total"] == [({"kind": "xid", "level": "alarm"}, 2.0)]
+
+
+def test_what_is_unknown_is_absent() -> None:
+    lost = structs.replace(INFO, reason="GPU is lost", power_limit_w=None)
+    found = scrape(Snapshot(structs.replace(NODE, gpus=(lost,)), {}, {}, {}))
+    assert [value for _, value in found["hoptui_gpu_up"]] == [0.0]
+    assert set(found) == {
+        "hoptui_build_info",
+        "hoptui_sampling_hertz",
+        "hoptui_viewers",
+        "hoptui_gpu_info",
+        "hoptui_gpu_up",
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "host", "port"),
+    [
+        (":9400", "127.0.0.1", 9400),
+        ("0.0.0.0:0", "0.0.0.0", 0),
+        ("[::1]:9400", "::1", 9400),
+        ("gpu07:9400", "gpu07", 9400),
+    ],
+)
+def test_addresses(raw: str, host: str, port: int) -> None:
+    assert parse(raw) == (host, port)
+
+
+@pytest.mark.parametrize("raw", ["", "9400", "host", "host:", ":x", ":70000", ":-1", "host:٣"])
+def test_no_addresses(raw: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse(raw)
+    with pytest.raises(MetricsError, match="no metrics for Prometheus"):
+        Endpoint(raw)
+
+
+def test_the_endpoint_serves_the_newest_snapshot_on_this_machine_alone() -> None:
+    endpoint = Endpoint(":0")
+    try:
+        host, port = parse(endpoint.address)
+        assert host == "127.0.0.1"
+        assert port
+        assert b"hoptui" not in get(endpoint)
+        endpoint.publish(WHOLE)
+        assert b'hoptui_gpu_sm_active_ratio{gpu="0"' in get(endpoint)
+        with pytest.raises(MetricsError, match="cannot be served: Address already in use"):
+            Endpoint(endpoint.address)
+    finally:
+        endpoint.close()
+    with pytest.raises(OSError), socket.create_connection((host, port), 1):
+        pass
+
+
+def get(endpoint: Endpoint) -> bytes:
+    with urllib.request.urlopen(f"http://{endpoint.address}/metrics", timeout=5) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def test_without_the_extra_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MetricsError, match=r"pip install 'hoptui\[metrics\]'"):
+        Endpoint(":0")
+
+
+def test_the_dashboard_asks_only_for_what_there_is() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked: set[str] = set()
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            asked |= set(re.findall(r"hoptui_\w+", target["expr"]))
+    for variable in dashboard["templating"]["list"]:
+        asked |= set(re.findall(r"hoptui_\w+", str(variable.get("query", ""))))
+    assert len(asked) > 20
+    assert asked <= scrape(WHOLE).keys()
+    assert {v["name"] for v in dashboard["templating"]["list"]} >= {"node", "gpu", "run"}
+    places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in dashboard["panels"]]
+    assert len(places) == len(set(places))

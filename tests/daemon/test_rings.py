@@ -1,0 +1,51 @@
+"""Rows in memory: joined as they come, found as if they were not."""
+
+from __future__ import annotations
+
+from hoptui.daemon.rings import JOINED, Ring
+from hoptui.wire.columns import Columns, pack
+
+
+def one(t: int, **values: float) -> Columns:
+    return pack("host", [(t, -1, values or {"x": float(t)})])
+
+
+def filled(rows: int) -> Ring:
+    ring = Ring("host")
+    for t in range(1, rows + 1):
+        ring.append(one(t))
+    return ring
+
+
+def test_single_rows_are_joined() -> None:
+    ring = filled(3 * JOINED + 5)
+    assert [len(part) for part in ring.parts()] == [JOINED, JOINED, JOINED, 1, 1, 1, 1, 1]
+    rows, more = ring.since(0, 10_000)
+    assert rows is not None
+    assert not more
+    assert list(rows.times()) == list(range(1, 3 * JOINED + 6))
+    assert list(rows.column("x")) == [float(t) for t in rows.times()]
+
+
+def test_names_that_come_and_go_are_unknown_in_between() -> None:
+    ring = filled(JOINED - 1)
+    ring.append(one(JOINED, x=1.0, y=2.0))
+    rows = ring.newest(2)
+    assert [values for _, _, values in rows.rows()] == [{"x": float(JOINED - 1)}, {"x": 1.0, "y": 2.0}]
+
+
+def test_rows_after_a_cursor_within_a_joined_part() -> None:
+    ring = filled(JOINED + 2)
+    rows, more = ring.since(10, 4)
+    assert rows is not None
+    assert list(rows.times()) == [11, 12, 13, 14]
+    assert more
+    assert ring.since(JOINED + 2, 4) == (None, False)
+
+
+def test_what_is_not_newer_is_left_out() -> None:
+    ring = filled(5)
+    assert len(ring.append(one(5))) == 0
+    last = ring.last()
+    assert last is not None
+    assert list(last.times()) == [5]
