@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from hoptui.wire.version import VERSION
 
 __version__ = VERSION
-__all__ = ["Knob", "KnobHandle", "Run", "__version__", "connect"]
+__all__ = ["Knob", "KnobHandle", "Run", "__version__", "connect", "peak_flops"]
 
 if TYPE_CHECKING:
     from hoptui.sdk.knobs import Knob, KnobHandle
     from hoptui.sdk.run import Run, connect
+    from hoptui.telemetry.peaks import peak_flops
 
 
 def __getattr__(name: str) -> object:
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> object:
         from hoptui.sdk import run
 
         return getattr(run, name)
+    if name == "peak_flops":
+        from hoptui.telemetry.peaks import peak_flops
+
+        return peak_flops
     raise AttributeError(f"module 'hoptui' has no attribute {name!r}")

@@ -72,6 +72,12 @@ def peaks_of(name: str) -> Peaks | None:
     return _BY_NAME.get(name.removeprefix("NVIDIA "))
 
 
+def peak_flops(name: str, precision: str) -> float | None:
+    """Dense FLOP/s of a GPU, by its NVML or CUDA name, in `fp64`, `fp32`, `tf32`, `bf16`, `fp16` or `fp8`; None if unknown."""
+    peaks = peaks_of(name)
+    return None if peaks is None else peaks.flops.get(precision)
+
+
 def estimated_mfu(tensor_active: float, sm_clock_mhz: float, peak_clock_mhz: float) -> float:
     """Model FLOPs utilization in % where no FLOPs are known: from how long the tensor cores worked (%), and how fast."""
     return round(tensor_active * sm_clock_mhz / peak_clock_mhz * UTILIZATION_OF_ACTIVE, 2)

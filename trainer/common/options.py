@@ -11,7 +11,7 @@ import cyclopts
 from hoptui import Knob
 from trainer.common.errors import UsageError
 
-KnobValues = Mapping[str, int | float]
+KnobValues = Mapping[str, int | float | str | bool]
 
 
 class Declared(NamedTuple):
@@ -57,12 +57,30 @@ def knob_options(config: type, defaults: Mapping[str, Any]) -> type:
     for name, kind, knob in declared(config):
         by_recipe = {recipe: getattr(values, name) for recipe, values in defaults.items()}
         same = len(set(by_recipe.values())) == 1
-        shown = [f"{value:g}" if same else f"{recipe}: {value:g}" for recipe, value in by_recipe.items()]
-        text = f"{knob.description}; {knob.min:,g} to {knob.max:,} [default: {shown[0] if same else ', '.join(shown)}]"
+        shown = [
+            spelled(value) if same else f"{recipe}: {spelled(value)}" for recipe, value in by_recipe.items()
+        ]
+        default = f"[default: {shown[0] if same else ', '.join(shown)}]"
+        text = (
+            f"{knob.description}; {_range(knob)} {default}"
+            if kind is not bool
+            else f"{knob.description} {default}"
+        )
         converter = whole_number if kind is int else None
         option = cyclopts.Parameter(name=option_name(name), help=text, converter=converter)
         fields[name] = Annotated[kind, option]
     return TypedDict(f"{config.__name__}Options", fields, total=False)  # type: ignore[no-any-return, operator]
+
+
+def spelled(value: object) -> str:
+    """A knob's value as a person types it."""
+    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def _range(knob: Knob) -> str:
+    if knob.choices:
+        return " | ".join(map(spelled, knob.choices))
+    return f"{knob.min:,g} to {knob.max:,}"
 
 
 def check_options(config: type, given: KnobValues) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainer.common.compile import compiled, steady
+
+
+def _double(x: Tensor) -> Tensor:
+    return (x * 2).relu()
+
+
+def test_off_is_the_function_itself() -> None:
+    assert compiled(_double, "off") is _double
+
+
+def test_a_new_shape_in_the_steady_state_raises_instead_of_compiling() -> None:
+    torch.compiler.reset()
+    fast = compiled(_double, "default")
+    known = torch.arange(-4.0, 4.0)
+    assert torch.equal(fast(known), _double(known))
+    with steady("default"):
+        assert torch.equal(fast(known), _double(known))
+        with pytest.raises(RuntimeError, match="fail_on_recompile"):
+            fast(torch.ones(3, 5))
+    assert torch.equal(fast(torch.ones(3, 5)), torch.full((3, 5), 2.0))
+
+
+def test_what_cannot_be_one_graph_raises_instead_of_running_in_pieces() -> None:
+    torch.compiler.reset()
+
+    def branches(x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises((torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)):
+        compiled(branches, "default")(torch.ones(2))

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trainer.common.ranks import ALONE, Ranks
+
+from trainer.common.gradient import Pieces
+
+CPU = torch.device("cpu")
+
+
+class Problem:
+    """A linear regression whose pieces can be told to run out of memory."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.x, self.y = torch.randn(24, 3), torch.randn(24)
+        self.model = nn.Linear(3, 1)
+        self.sizes: list[int] = []
+        self.fails: Callable[[int], bool] = lambda size: False
+        self.fails_in_backward = False
+
+    def clear(self) -> None:
+        self.model.zero_grad(set_to_none=True)
+
+    def piece(self, part: slice) -> Tensor:
+        size = part.stop - part.start
+        self.sizes.append(size)
+        if self.fails(size) and not self.fails_in_backward:
+            raise torch.OutOfMemoryError("injected")
+        loss = (self.model(self.x[part])[:, 0] - self.y[part]).square().sum() / len(self.x)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.fails(size):
+            raise torch.OutOfMemoryError("injected")
+        return loss.detach()
+
+    def gradient(self) -> Tensor:
+        assert self.model.weight.grad is not None
+        return self.model.weight.grad.clone()
+
+
+def _pieces(micro_batch: int, ranks: Ranks = ALONE, told: list[tuple[int, int]] | None = None) -> Pieces:
+    told = [] if told is None else told
+    return Pieces(micro_batch, CPU, ranks, lambda before, after: told.append((before, after)))
+
+
+@pytest.mark.parametrize("micro_batch", [1, 5, 8, 24, 100])
+def test_the_gradient_does_not_depend_on_the_micro_batch(micro_batch: int) -> None:
+    whole, cut = Problem(), Problem()
+    loss = _pieces(24).compute(24, whole.piece, whole.clear)
+    assert torch.allclose(_pieces(micro_batch).compute(24, cut.piece, cut.clear), loss, atol=1e-6)
+    assert torch.allclose(cut.gradient(), whole.gradient(), atol=1e-6)
+    assert max(cut.sizes) <= micro_batch
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_the_same_batch_is_computed_in_smaller_pieces_when_memory_runs_out(in_backward: bool) -> None:
+    told: list[tuple[int, int]] = []
+    whole, short = Problem(), Problem()
+    _pieces(24).compute(24, whole.piece, whole.clear)
+    short.fails = lambda size: size > 6
+    short.fails_in_backward = in_backward
+    pieces = _pieces(100, told=told)
+    pieces.compute(24, short.piece, short.clear)
+    assert torch.allclose(short.gradient(), whole.gradient(), atol=1e-6)
+    assert told == [(24, 12), (12, 6)]
+    assert (pieces.micro_batch, pieces.ceiling) == (6, 12)
+
+
+def test_memory_that_runs_out_in_a_later_piece_leaves_nothing_of_the_first_behind() -> None:
+    whole, short = Problem(), Problem()
+    _pieces(24).compute(24, whole.piece, whole.clear)
+    short.fails = lambda size: size == 12 and len(short.sizes) == 2
+    _pieces(12).compute(24, short.piece, short.clear)
+    assert torch.allclose(short.gradient(), whole.gradient(), atol=1e-6)
+
+
+def test_all_ranks_go_smaller_when_another_one_ran_out_of_memory() -> None:
+    class Other(Ranks):
+        votes = iter([False, True])
+
+        def all(self, ok: bool) -> bool:
+            return ok and next(self.votes)
+
+    problem = Problem()
+    pieces = _pieces(24, Other(0, 2, 0, 2))
+    pieces.compute(24, problem.piece, problem.clear)
+    assert pieces.micro_batch == 12
+    assert problem.sizes == [24, 12, 12]
+
+
+def test_single_samples_that_do_not_fit_end_the_run() -> None:
+    problem = Problem()
+    problem.fails = lambda size: True
+    with pytest.raises(torch.OutOfMemoryError, match="injected"):
+        _pieces(2).compute(24, problem.piece, problem.clear)
+    assert problem.model.weight.grad is None
+
+
+def test_another_error_is_not_taken_for_a_lack_of_memory() -> None:
+    def broken(part: slice) -> Tensor:
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        _pieces(2).compute(4, broken, lambda: None)

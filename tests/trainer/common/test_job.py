@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from hoptui import Knob
+from trainer.common.errors import UsageError
+from trainer.common.job import JobOptions, preset, settle
+
+
+@dataclass(kw_only=True)
+class Config:
+    width: Annotated[int, Knob(1, 64, cost="restart", description="width")] = 8
+    lr: Annotated[float, Knob(1e-6, 1.0, scale="log", description="rate")] = 0.1
+    mode: Annotated[Literal["a", "b"], Knob(choices=("a", "b"), description="mode")] = "a"
+
+
+def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_preset() -> None:
+    config, notes = settle(Config(), {"width": 16, "lr": 0.2, "mode": "b"}, {"lr": 0.3})
+    assert config == Config(width=16, lr=0.3, mode="b")
+    assert notes == (
+        "width = 16 from the checkpoint (the default is 8)",
+        "lr = 0.3 from --lr (the checkpoint has 0.2)",
+        "mode = b from the checkpoint (the default is a)",
+    )
+
+
+def test_without_a_checkpoint_there_is_nothing_to_explain() -> None:
+    assert settle(Config(), None, {"width": 2}) == (Config(width=2), ())
+
+
+@pytest.mark.parametrize(("name", "value"), [("width", 0), ("lr", 7.0), ("mode", "c")])
+def test_a_value_out_of_bounds_names_its_option(name: str, value: int | float | str) -> None:
+    with pytest.raises(UsageError, match=f"--{name}"):
+        settle(Config(), None, {name: value})
+
+
+def test_an_unknown_preset_names_the_ones_there_are() -> None:
+    assert preset({"tiny": {"width": 1}}, "tiny") == {"width": 1}
+    with pytest.raises(UsageError, match="--preset huge: there is no such preset; there are tiny, large"):
+        preset({"tiny": {}, "large": {}}, "huge")
+
+
+def test_checkpoints_need_a_folder_that_can_be_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--checkpoint-every needs a folder"):
+        JobOptions(checkpoint_every=3).check()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"--checkpoint-dir .*file/below: Not a directory"):
+        JobOptions(checkpoint_dir=tmp_path / "file" / "below").check()
+    JobOptions(checkpoint_dir=tmp_path / "a" / "b").check()
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_checkpoint_is_due_every_few_iterations() -> None:
+    options = JobOptions(checkpoint_dir=Path("here"), checkpoint_every=3)
+    assert [i for i in range(1, 8) if options.checkpoint_due(i)] == [3, 6]
+    assert not any(JobOptions().checkpoint_due(i) for i in range(1, 8))

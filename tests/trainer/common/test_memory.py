@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from trainer.common.memory import (
+    Trial,
+    choose_micro_batch,
+    is_out_of_memory,
+    limit_bytes,
+    peak_bytes,
+    predicted_peak,
+    release,
+    reset_peak,
+)
+
+CPU = torch.device("cpu")
+GB = 10**9
+
+
+class Machine:
+    """A step takes `fixed` bytes and `each` bytes a sample; its speed rises with the size up to `knee` samples."""
+
+    def __init__(self, fixed: int, each: int, knee: int, breaks_at: int | None = None) -> None:
+        self.fixed, self.each, self.knee, self.breaks_at = fixed, each, knee, breaks_at
+        self.tried: list[int] = []
+
+    def step(self, size: int) -> Trial | None:
+        self.tried.append(size)
+        if self.breaks_at is not None and size >= self.breaks_at:
+            return None
+        return Trial(size, self.fixed + self.each * size, 0.01 + 0.001 * max(size, self.knee))
+
+
+def test_it_grows_while_growing_is_faster_and_stops_at_the_knee() -> None:
+    machine = Machine(fixed=GB, each=GB // 100, knee=8)
+    size, trials = choose_micro_batch(machine.step, most=1024, limit=80 * GB)
+    assert trials[0].size == 1
+    faster = [a.size / a.seconds < b.size / b.seconds for a, b in pairwise(trials)]
+    assert all(faster)
+    assert machine.tried[-1] in (size, 2 * size)
+    assert size >= machine.knee
+
+
+def test_a_size_that_is_predicted_not_to_fit_is_never_tried() -> None:
+    machine = Machine(fixed=10 * GB, each=GB, knee=1 << 20)
+    size, _ = choose_micro_batch(machine.step, most=1024, limit=72 * GB)
+    assert size == 32  # 42 GB; 64 would be 74 GB
+    assert machine.tried == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_size_that_did_not_fit_ends_the_search() -> None:
+    machine = Machine(fixed=GB, each=1, knee=1 << 20, breaks_at=16)
+    assert choose_micro_batch(machine.step, most=1024, limit=80 * GB)[0] == 8
+
+
+def test_the_most_that_is_allowed_is_not_exceeded() -> None:
+    machine = Machine(fixed=GB, each=1, knee=1 << 20)
+    assert choose_micro_batch(machine.step, most=12, limit=80 * GB)[0] == 8
+
+
+def test_nothing_fits() -> None:
+    machine = Machine(fixed=GB, each=1, knee=1, breaks_at=1)
+    with pytest.raises(MemoryError, match="a micro-batch of 1 does not fit"):
+        choose_micro_batch(machine.step, most=8, limit=80 * GB)
+
+
+def test_the_prediction_is_a_straight_line() -> None:
+    trials = [Trial(n, 5 * GB + n * GB, 1.0) for n in (1, 2, 4)]
+    assert predicted_peak(trials, 8) == pytest.approx(13 * GB)
+
+
+def test_what_is_no_lack_of_memory_is_not_taken_for_one() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(caught.value)
+
+
+def test_the_peak_of_the_process_is_measured() -> None:
+    reset_peak(CPU)
+    before = peak_bytes(CPU)
+    if before is None:
+        pytest.skip("this kernel does not tell the peak")
+    block = torch.ones(64 << 20, dtype=torch.uint8)
+    after = peak_bytes(CPU)
+    assert after is not None
+    assert after - before > 48 << 20
+    del block
+    release(CPU)
+    assert limit_bytes(CPU) > 0

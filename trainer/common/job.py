@@ -1,0 +1,122 @@
+"""What every command can be told, and how it is settled with the checkpoint that a run goes on from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from trainer.common.errors import UsageError
+from trainer.common.options import KnobValues, check_options, declared, option_name, spelled, whole_number
+
+C = TypeVar("C")
+
+AtLeastOne = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1))]
+NotNegative = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=0))]
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The options that all workloads share; None stands for one that was not given.
+
+    Parameters
+    ----------
+    preset
+        Settings by name; single options win over it.
+    name
+        Name of the run in hoptui.
+    seed
+        Seed of all random numbers; the same seed gives the same run [default: 0].
+    iterations
+        Iterations after which to end, counted from the start of the run.
+    device
+        Where to train; auto takes the GPU of this rank if there is one.
+    threads
+        CPU threads of torch [default: what pays off for the size of a micro-batch].
+    json
+        Print nothing but the result, as one line of JSON.
+    checkpoint_dir
+        Folder for checkpoints; one is written at the end.
+    checkpoint_every
+        Iterations between two checkpoints; 0 is only at the end and on request.
+    resume
+        Checkpoint to go on from, or a folder whose newest is taken. Options given win over what it holds.
+    """
+
+    preset: str | None = None
+    name: str | None = None
+    seed: NotNegative | None = None
+    iterations: AtLeastOne = 1000
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: AtLeastOne | None = None
+    json: Flag = False
+    checkpoint_dir: Path | None = None
+    checkpoint_every: NotNegative = 0
+    resume: Path | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be meant, and make the folder for checkpoints.
+
+        Raises:
+            UsageError: one sentence that names the option.
+        """
+        if self.checkpoint_dir is None:
+            if self.checkpoint_every:
+                raise UsageError("--checkpoint-every needs a folder: --checkpoint-dir")
+            return
+        try:
+            self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--checkpoint-dir {self.checkpoint_dir}: {error.strerror}") from None
+
+    def checkpoint_due(self, iteration: int) -> bool:
+        """Whether to write one after so many iterations; the one at the end is not counted here."""
+        return bool(self.checkpoint_every) and iteration % self.checkpoint_every == 0
+
+
+def preset(presets: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    """The settings of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in presets:
+        raise UsageError(f"--preset {name}: there is no such preset; there are {', '.join(presets)}")
+    return presets[name]
+
+
+def settle(default: C, held: Mapping[str, Any] | None, given: KnobValues) -> tuple[C, tuple[str, ...]]:
+    """Command line before checkpoint before preset; and for each knob that two disagree on, which one won.
+
+    Args:
+        default: a config dataclass as the preset has it.
+        held: the config of the checkpoint, as a dict; None without one.
+        given: the knobs on the command line.
+
+    Raises:
+        UsageError: a value that its knob does not take.
+        TypeError: `held` has fields that the config has not.
+    """
+    kind = type(default)
+    typed = check_options(kind, given)
+    if held is None:
+        return dataclasses.replace(default, **typed), ()  # type: ignore[type-var]
+    before = kind(**held)
+    config = dataclasses.replace(before, **typed)  # type: ignore[type-var]
+    return config, tuple(_origins(default, before, config, typed))
+
+
+def _origins(default: object, held: object, settled: object, given: Mapping[str, Any]) -> Iterator[str]:
+    for name, _, _ in declared(type(settled)):
+        value, before, usual = (getattr(config, name) for config in (settled, held, default))
+        if name in given and value != before:
+            yield f"{name} = {spelled(value)} from {option_name(name)} (the checkpoint has {spelled(before)})"
+        elif value != usual:
+            source = "the checkpoint" if name not in given else option_name(name)
+            yield f"{name} = {spelled(value)} from {source} (the default is {spelled(usual)})"

@@ -1,0 +1,110 @@
+"""How much memory a step really takes: measured, never guessed from a number of parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import torch
+
+USABLE = 0.92
+"""The part of what other processes leave free that may be planned with."""
+WORTH = 1.01
+"""A larger micro-batch is taken only if it is faster by so much: beyond the knee memory buys nothing."""
+
+
+class Trial(NamedTuple):
+    """One measured step of `size` samples: its peak memory in bytes, and how long a steady step takes."""
+
+    size: int
+    peak_bytes: int
+    seconds: float
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: on the GPU, or on the CPU (whose allocator raises a plain RuntimeError)."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def release(device: torch.device) -> None:
+    """Give back what nothing refers to any more. Outside of an `except` block: a traceback holds every frame."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Measure the peak from here on."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):  # then the peak is that of the whole process
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """The most memory in use since `reset_peak`: reserved by torch on a GPU, resident on a CPU; None if it is not told."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def limit_bytes(device: torch.device) -> int:
+    """What this process may use in all: the usable part of what it holds and of what other processes leave free."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(USABLE * (free + torch.cuda.memory_reserved(device)))
+    return int(USABLE * (psutil.virtual_memory().available + psutil.Process().memory_info().rss))
+
+
+def choose_micro_batch(
+    measure: Callable[[int], Trial | None], *, most: int, limit: int, start: int = 1
+) -> tuple[int, list[Trial]]:
+    """The micro-batch to begin with, and what was tried: powers of two from `start`, as long as each is faster.
+
+    `measure` takes real steps of so many samples, and returns None when they did not fit. A size is tried only if a
+    straight line through the peaks so far says that it stays within `limit`.
+
+    Raises:
+        MemoryError: not even `start` fits.
+    """
+    trials: list[Trial] = []
+    size = start
+    while size <= most and predicted_peak(trials, size) <= limit:
+        trial = measure(size)
+        if trial is None or trial.peak_bytes > limit:
+            break
+        trials.append(trial)
+        if len(trials) > 1 and _rate(trial) < WORTH * _rate(trials[-2]):
+            break
+        size *= 2
+    if not trials:
+        raise MemoryError(f"a micro-batch of {start} does not fit into the {limit / 1e9:.1f} GB there are")
+    return max(trials, key=_rate).size, trials
+
+
+def predicted_peak(trials: list[Trial], size: int) -> float:
+    """Peak bytes of a step of `size` by least squares over the trials; 0 before there are two."""
+    if len(trials) < 2:
+        return 0.0
+    mean_size = sum(trial.size for trial in trials) / len(trials)
+    mean_peak = sum(trial.peak_bytes for trial in trials) / len(trials)
+    spread = sum((trial.size - mean_size) ** 2 for trial in trials)
+    slope = sum((trial.size - mean_size) * (trial.peak_bytes - mean_peak) for trial in trials) / spread
+    return mean_peak + slope * (size - mean_size)
+
+
+def _rate(trial: Trial) -> float:
+    return trial.size / trial.seconds
