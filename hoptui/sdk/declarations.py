@@ -26,6 +26,7 @@ class Declarations:
         self.gpu_uuids: tuple[str, ...] = ()
         self.flops_declared: Flops | None = None
         self.checkpoint_handler: Callable[[], object] | None = None
+        self.profile_handler: Callable[[int], object] | None = None
         self.declared = 0
 
     def knob(
@@ -93,7 +94,7 @@ class Declarations:
         self.declared += 1
 
     def gpus(self, uuids: Sequence[str]) -> None:
-        """The GPUs that this process uses, as NVML writes their UUIDs (`GPU-…`)."""
+        """The GPUs that this process uses, as NVML writes their UUIDs (`GPU-…`). With several ranks each says its own."""
         self.gpu_uuids = tuple(map(str, uuids))
         self.declared += 1
 
@@ -125,16 +126,35 @@ class Declarations:
         self.checkpoint_handler = save
         self.declared += 1
 
+    def on_profile(self, start: Callable[[int], object]) -> None:
+        """`start(steps)` is called at a boundary when somebody asks for a trace of the next `steps` iterations.
+
+        It only begins the trace; say with `run.event` where it was written once it is.
+        """
+        self.profile_handler = start
+        self.declared += 1
+
     def can(self) -> tuple[str, ...]:
         """The commands that this run carries out."""
-        always = ("set", "pause", "resume", "stop")
-        return (*always, "checkpoint") if self.checkpoint_handler else always
+        with_handler = {"checkpoint": self.checkpoint_handler, "profile": self.profile_handler}
+        return (
+            "set",
+            "pause",
+            "resume",
+            "stop",
+            *(verb for verb, handler in with_handler.items() if handler),
+        )
+
+    def reverted(self, handle: KnobHandle[Any], before: KnobValue, reason: str) -> None:
+        """A knob was set back by the training script."""
+        self.declared += 1
 
     def _declare(self, handle: KnobHandle[V]) -> KnobHandle[V]:
         try:
             handle.refresh()
         except Exception as error:
             log.warning("hoptui: reading %s back raised %s; its declared value is shown", handle.name, error)
+        handle.on_revert(self.reverted)
         self.knob_handles[handle.name] = handle
         self.declared += 1
         return handle

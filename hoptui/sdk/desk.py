@@ -18,6 +18,8 @@ from hoptui.wire.knobs import KnobError, check_value, shown
 from hoptui.wire.messages import FINAL, Command, Outcome
 
 REMEMBERED = 4096
+MOST_TRACED = 1000
+"""Iterations of one trace: their files grow by megabytes an iteration."""
 
 
 class Due:
@@ -114,9 +116,12 @@ class Desk:
         if command.epoch != self.epoch:
             text = f"it was meant for epoch {command.epoch} of this run, which is in epoch {self.epoch}"
             return Outcome(id="", stage="rejected", code="stale_epoch", reason=text)
-        if command.verb == "checkpoint" and "checkpoint" not in self._can():
-            text = "this run has no checkpoint handler (run.on_checkpoint)"
+        if command.verb in ("checkpoint", "profile") and command.verb not in self._can():
+            text = f"this run has no {command.verb} handler (run.on_{command.verb})"
             return Outcome(id="", stage="rejected", code="unsupported", reason=text)
+        if command.verb == "profile" and not _steps(command.value):
+            text = f"a trace is of 1 to {MOST_TRACED} iterations, not {shown(command.value)}"
+            return Outcome(id="", stage="rejected", code="out_of_range", reason=text)
         if command.verb != "set":
             return None
         if self.refusal:
@@ -157,6 +162,10 @@ class Desk:
             f"; did you mean {' or '.join(near)}?" if near else f"; it has {', '.join(self._knobs) or 'none'}"
         )
         return f"this run has no knob {name!r}{hint}"
+
+
+def _steps(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MOST_TRACED
 
 
 def who(command: Command) -> str:

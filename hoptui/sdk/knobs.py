@@ -68,9 +68,26 @@ class Knob:
 
 
 class KnobHandle(Generic[T]):
-    """A declared knob. The training loop reads `value`; only the boundary changes it."""
+    """A declared knob. The training loop reads `value`; only the boundary and `revert` change it.
 
-    __slots__ = ("_apply", "_read", "by", "in_effect", "spec", "value", "version", "wanted")
+    `command` is the id of the command that set it last, "" once that was reverted; `took_s` how long the run stood still
+    for it.
+    """
+
+    __slots__ = (
+        "_apply",
+        "_before",
+        "_read",
+        "_reverted",
+        "by",
+        "command",
+        "in_effect",
+        "spec",
+        "took_s",
+        "value",
+        "version",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -85,8 +102,12 @@ class KnobHandle(Generic[T]):
         self.version = 0
         self.by = ""
         self.in_effect = True
+        self.command = ""
+        self.took_s: float | None = None
         self._apply = apply
         self._read = read
+        self._before: tuple[KnobValue, int, str] = (value, 0, "")
+        self._reverted: Callable[[KnobHandle[Any], KnobValue, str], object] | None = None
 
     @property
     def name(self) -> str:
@@ -95,8 +116,34 @@ class KnobHandle(Generic[T]):
     def state(self) -> KnobState:
         """The knob as it travels, with the value in effect."""
         return KnobState(
-            spec=self.spec, value=self.value, version=self.version, in_effect=self.in_effect, by=self.by
+            spec=self.spec,
+            value=self.value,
+            version=self.version,
+            in_effect=self.in_effect,
+            by=self.by,
+            took_s=self.took_s,
         )
+
+    def on_revert(self, tell: Callable[[KnobHandle[Any], KnobValue, str], object]) -> None:
+        """`tell(handle, value before, reason)` is called after `revert` has changed the value. Only the run calls this."""
+        self._reverted = tell
+
+    def revert(self, value: T, reason: str) -> None:
+        """Set back a value that turned out not to hold, e.g. after running out of memory; call it on all ranks alike.
+
+        The command that had set it becomes `reverted`, with `reason` for everybody to read. Never raises: what the
+        setter raises is added to the reason.
+        """
+        before = self.value
+        try:
+            self._put(wire.check_value(self.spec, value))
+        except Exception as error:
+            self.in_effect = False
+            reason = f"{reason}; setting {wire.shown(value)} raised {type(error).__name__}: {error}"
+        self.version += 1
+        if self._reverted is not None:
+            self._reverted(self, before, reason)
+        self.command = ""
 
     def set(self, wanted: KnobValue, by: str) -> None:
         """Apply a checked value and read back what is in effect. Only the boundary calls this.
@@ -105,6 +152,7 @@ class KnobHandle(Generic[T]):
             SetterError: the setter or the reader raised; the old value is in effect again, or the text says that not.
         """
         before = self.wanted
+        self._before = (before, self.version, self.by)
         try:
             self._put(wanted)
         except Exception as error:
@@ -117,6 +165,22 @@ class KnobHandle(Generic[T]):
             raise SetterError(f"{self.name} could not be set to {wire.shown(wanted)}: {reason}") from error
         self.version += 1
         self.by = by
+
+    def undo(self) -> None:
+        """Take back the last `set`, because it failed on another rank.
+
+        Raises:
+            SetterError: the setter or the reader raised.
+        """
+        before, version, by = self._before
+        try:
+            self._put(before)
+        except Exception as error:
+            self.in_effect = False
+            raise SetterError(
+                f"setting {self.name} back to {wire.shown(before)} raised {type(error).__name__}: {error}"
+            ) from error
+        self.version, self.by = version, by
 
     def refresh(self) -> bool:
         """Read back the value in effect: it may follow from another knob. True if it is not what it was."""

@@ -44,7 +44,7 @@ class LinkThread:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._source = f"run/{run.id}"
+        self._source = _source(run)
         self._thread = threading.Thread(target=self._main, name="hoptui-link", daemon=True)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_out.setblocking(False)
@@ -123,7 +123,7 @@ class LinkThread:
 
     def _off(self, reason: str) -> None:
         log.warning("hoptui is off in this run: %s. Training goes on.", reason)
-        self._run.abandon()
+        self._run.unlink()
         self._run.wake()
 
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
@@ -165,11 +165,11 @@ class LinkThread:
                 self._ensure_daemon(where, now)
         if not self._welcomed:
             return
+        for outcome in run.desk.settle():
+            self._send(sock, zmq, outcome)
         if run.declared != self._declared:
             self._declared = run.declared
             self._send(sock, zmq, self._declare())
-        for outcome in run.desk.settle():
-            self._send(sock, zmq, outcome)
         while run.notes and self._send(sock, zmq, run.notes[0]):
             run.notes.popleft()
         self._send_rows(sock, zmq)
@@ -246,6 +246,8 @@ class LinkThread:
 
     def _declare(self) -> messages.Declare:
         run = self._run
+        if run.rank:
+            return messages.Declare(gpus=run.gpu_uuids)
         return messages.Declare(
             knobs=tuple(handle.state() for handle in list(run.knob_handles.values())),
             units={plain_name(k): plain_name(v) for k, v in list(run.units.items())},
@@ -271,7 +273,7 @@ class LinkThread:
         from hoptui.sdk.run import new_id
 
         self._run.id = new_id()
-        self._source = f"run/{self._run.id}"
+        self._source = _source(self._run)
         self._recent.clear()
         self._unsent.clear()
 
@@ -331,7 +333,7 @@ class LinkThread:
     # the daemon --------------------------------------------------------------------------------------------------------
 
     def _ensure_daemon(self, where: Addresses, now: float) -> None:
-        if self._retired or now < self._next_start or presence.daemon_lives(where):
+        if self._run.rank or self._retired or now < self._next_start or presence.daemon_lives(where):
             return
         self._next_start = now + START_AGAIN_S[min(self._starts, len(START_AGAIN_S) - 1)]
         self._starts += 1
@@ -353,6 +355,10 @@ class LinkThread:
             self._send_rows(sock, zmq)
             if self._closing is not None:
                 self._send(sock, zmq, self._closing)
+
+
+def _source(run: Run) -> str:
+    return f"rank/{run.id}/{run.rank}" if run.rank else f"run/{run.id}"
 
 
 def _packed(source: str, entries: list[Entry]) -> list[Columns]:

@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import sys
-import threading
 import time
 import weakref
 from collections import deque
@@ -15,75 +14,80 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from msgspec import structs
-
-from hoptui.sdk import environment
-from hoptui.sdk.declarations import Declarations
-from hoptui.sdk.desk import Desk, who
-from hoptui.sdk.knobs import SetterError
-from hoptui.sdk.phases import Phase, Phases
+from hoptui.sdk import environment, fork
+from hoptui.sdk.boundary import MICROSECONDS, Boundary
+from hoptui.sdk.ranks import Agreement, Identity, Ranks, Single
 from hoptui.sdk.values import Entry, Settler, travelling
-from hoptui.wire.knobs import check_value
-from hoptui.wire.messages import Command, Note, Outcome
 
 log = logging.getLogger("hoptui")
 
 ROWS_KEPT = 4096
-MICROSECONDS = (
-    6  # decimals of a duration: further ones are noise, and noise is what a recording cannot compress
-)
 COUNTS = ("env_steps", "tokens", "samples")
 """Metrics that count the work of one iteration: each gives a rate, `<name>_per_s`."""
 
 
-def connect(name: str, *, total: int | None = None, resume: Mapping[str, Any] | None = None) -> Run:
+def connect(
+    name: str,
+    *,
+    total: int | None = None,
+    resume: Mapping[str, Any] | None = None,
+    ranks: Ranks | None = None,
+) -> Run:
     """The run of this process, visible to `hoptui` on this node. Starts or finds the daemon in the background.
 
     `total` is the number of iterations planned. `resume` is the `state_dict()` of an earlier process of the same run:
-    this one is then its next epoch instead of a new run. With `HOPTUI=off`, in ranks other than 0, and where no daemon
-    can be started, the same object comes back and does nothing but hold the knobs.
+    this one is then its next epoch instead of a new run. Where several processes train together, each calls this at the
+    same place and passes how they talk as `ranks`; without that, knobs are refused in a run of several. With `HOPTUI=off`
+    and where no daemon can be started, the same object comes back and does nothing but hold the knobs, and see to it
+    that all ranks stop together.
     """
-    return Run(name, total=total, resume=resume)
+    return Run(name, total=total, resume=resume, ranks=ranks)
 
 
-class Run(Declarations):
+class Run(Boundary):
     """One training job as seen from its own process."""
 
     def __init__(
-        self, name: str, *, total: int | None = None, resume: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        *,
+        total: int | None = None,
+        resume: Mapping[str, Any] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(ranks)
         resume = resume or {}
+        own = Identity(
+            run=str(resume.get("run") or new_id()),
+            epoch=int(resume.get("epoch", 0)) + 1,
+            nonce=secrets.token_hex(8),
+            on=not environment.switched_off(os.environ),
+        )
+        known = self._know(own)
         self.name = str(name)[:100] or "run"
-        self.id = str(resume.get("run") or new_id())
-        self.epoch = int(resume.get("epoch", 0)) + 1
-        self.nonce = secrets.token_hex(8)
+        self.id, self.epoch, self.nonce = known.run, known.epoch, known.nonce
         self.total = total
         self.started = time.monotonic_ns()
-        self.rank, self.world = environment.ranks(os.environ)
-        self.desk = Desk(self.knob_handles, self.can)
         self.desk.epoch = self.epoch
-        if self.world > 1:
-            self.desk.refusal = f"this run has {self.world} ranks, and one rank alone must not change a knob"
+        if ranks is None:
+            self.rank, self.world = environment.ranks(os.environ)
+            if self.world > 1:
+                self.desk.refusal = (
+                    f"this run has {self.world} ranks, and one rank alone must not change a knob"
+                )
         # What the link thread takes away; bounded, the oldest goes first.
         self.entries: deque[Entry] = deque(maxlen=ROWS_KEPT)
-        self.notes: deque[Note] = deque(maxlen=256)
         self.appended = 0
-        self.step = 0
-        self.phases = Phases()
         self.settler = Settler()
         self.progress = time.monotonic()
-        self.paused_until = 0.0
-        self.stopping = False
         self.applied = int(resume.get("commands", 0))
-        self.alive = True
-        self._stop_by = ""
-        self._resume_now = threading.Event()
         self._row: dict[str, float] | None = None
         self._last_t = 0
         self._iteration_start = 0.0
         self._closed = False
-        self._link = _start_link(self)
+        fork.guard(self)
+        if own.on and known.on and (self.rank == 0 or ranks is not None):
+            self._link = _start_link(self)
 
     # the loop ----------------------------------------------------------------------------------------------------------
 
@@ -109,18 +113,19 @@ class Run(Declarations):
         Returns False when a stop was asked for. `step` is the iteration about to begin (default: one more than the
         last). Costs a few microseconds when nothing is due.
         """
+        self._last_row()
+        if step is not None:
+            self.step = step
+        elif self._iteration_start:
+            self.step += 1
+        self.progress = time.monotonic()
         try:
-            self._pass(step)
+            self._meet()
         except Exception as error:  # a fault of ours must not reach the loop
             self._give_up(error)
+        self._row = {} if self.alive and not self.stopping else None
+        self.progress = self._iteration_start = time.monotonic()
         return not self.stopping
-
-    def phase(self, name: str) -> Phase:
-        """`with run.phase("rollout"):`; phases nest, and `rollout/env` is a part of `rollout`.
-
-        It reads the host's clock: for work that the GPU does later, measure with events and use `phase_seconds`.
-        """
-        return Phase(self.phases, name)
 
     def phase_seconds(self, path: str, seconds: float) -> None:
         """Add to this iteration a phase that was timed by other means, e.g. CUDA events read one iteration late."""
@@ -131,13 +136,15 @@ class Run(Declarations):
 
         `env_steps`, `tokens` and `samples` count the iteration's work: with the iteration's time they give
         `<name>_per_s`. Outside of a loop that passes boundaries each call is a row of its own. Typically 5 µs for 40
-        metrics (`benchmarks/log_cost.py`).
+        metrics (`benchmarks/log_cost.py`). Metrics are rank 0's: of another rank, these three alone are kept.
         """
         if not self.alive:
             return
         try:
             if values:
                 metrics = {**values, **metrics} if metrics else values  # type: ignore[assignment]
+            if self.rank:
+                metrics = {name: metrics[name] for name in COUNTS if name in metrics}
             row = self._row
             if row is not None:
                 row.update(self.settler.settle(self._last_t, self.step, metrics))
@@ -146,18 +153,6 @@ class Run(Declarations):
                 self._append(t, self.settler.settle(t, self.step, metrics))
         except Exception as error:  # a fault of ours must not reach the loop
             self._give_up(error)
-
-    def stop(self, by: str = "") -> None:
-        """End the loop at its next boundary, as if a viewer had asked; safe in a signal handler. `by` is told to viewers."""
-        self._stop_by = by
-        self.stopping = True
-
-    def event(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
-        """A line on the time axis."""
-        if self.alive:
-            self.notes.append(
-                Note(t=time.monotonic_ns(), step=self.step, text=travelling(text, 500), level=level)
-            )
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint should hold so that the next process can be the next epoch of this run."""
@@ -206,38 +201,11 @@ class Run(Declarations):
             self.close("exception", f"{type(error).__name__}: {error}")
 
     def abandon(self) -> None:
-        """Do nothing any more, keep everything as it is: in a forked child, or after the link gave up."""
-        self.alive = False
-        self.paused_until = 0.0
-
-    # called by the link thread -----------------------------------------------------------------------------------------
-
-    def hold(self, seconds: float) -> None:
-        """The pause lease is renewed."""
-        if self.paused_until:
-            self.paused_until = time.monotonic() + seconds
-
-    def wake(self) -> None:
-        """Something is due: a paused loop looks at once."""
-        self._resume_now.set()
+        """Do nothing any more, keep everything as it is: in a forked child."""
+        self._agreement = Agreement(Single())
+        self.unlink()
 
     # inside ------------------------------------------------------------------------------------------------------------
-
-    def _pass(self, step: int | None) -> None:
-        self._end_iteration()
-        if step is not None:
-            self.step = step
-        elif self._iteration_start:
-            self.step += 1
-        self.progress = time.monotonic()
-        if not self.alive:
-            return
-        if self.desk.due:
-            self._carry_out()
-        if self.paused_until:
-            self._wait_while_paused()
-        self._row = None if self.stopping else {}
-        self.progress = self._iteration_start = time.monotonic()
 
     def _last_row(self) -> None:
         try:
@@ -248,7 +216,7 @@ class Run(Declarations):
     def _give_up(self, error: Exception) -> None:
         log.warning("hoptui is off in this run: %s: %s. Training goes on.", type(error).__name__, error)
         self._row = None
-        self.abandon()
+        self.unlink()
 
     def _end_iteration(self) -> None:
         row = self._row
@@ -285,84 +253,6 @@ class Run(Declarations):
         self._last_t = max(time.monotonic_ns(), self._last_t + 1)
         return self._last_t
 
-    def _carry_out(self) -> None:
-        for command in self.desk.take(time.monotonic()):
-            try:
-                outcome = self._do(command)
-            except Exception as error:  # a fault of ours must not reach the loop
-                outcome = Outcome(id=command.id, stage="failed", reason=f"{type(error).__name__}: {error}")
-            self.applied += outcome.stage == "applied"
-            self.desk.done.append(outcome)
-            if command.verb == "set":
-                self._follow(command.knob)
-        if self._link is not None:
-            self._link.wake()
-
-    def _follow(self, changed: str) -> None:
-        """One knob may decide what another can be: read the others back."""
-        for name, handle in self.knob_handles.items():
-            try:
-                if name != changed and handle.refresh():
-                    self.declared += 1
-            except Exception as error:
-                log.warning("hoptui: reading %s back raised %s", name, error)
-
-    def _do(self, command: Command) -> Outcome:
-        done = Outcome(id=command.id, stage="applied", step=self.step, t=time.monotonic_ns())
-        match command.verb:
-            case "set":
-                return self._set(command, done)
-            case "pause":
-                self.paused_until = time.monotonic() + command.hold_s
-            case "resume":
-                self.paused_until = 0.0
-            case "stop":
-                self.stop(who(command))
-                self.paused_until = 0.0
-            case "checkpoint":
-                return self._save(done)
-        return done
-
-    def _set(self, command: Command, done: Outcome) -> Outcome:
-        handle = self.knob_handles[command.knob]
-        before = handle.value
-        fields: dict[str, Any] = {"before": before}
-        try:
-            handle.set(check_value(handle.spec, command.value), who(command))
-        except SetterError as error:
-            fields |= {"stage": "failed", "reason": str(error)}
-        fields |= {"effective": handle.value, "version": handle.version}
-        if not handle.in_effect and "reason" not in fields:
-            fields["reason"] = "not in effect as asked: this is the value read back"
-        return structs.replace(done, **fields)
-
-    def _save(self, done: Outcome) -> Outcome:
-        save = self.checkpoint_handler
-        if save is None:
-            return structs.replace(done, stage="failed", reason="the checkpoint handler is gone")
-        try:
-            with self.phase("checkpoint"):
-                path = save()
-        except Exception as error:
-            return structs.replace(done, stage="failed", reason=f"{type(error).__name__}: {error}")
-        return structs.replace(done, reason=f"written to {path}" if path else "")
-
-    def _wait_while_paused(self) -> None:
-        began = time.monotonic()
-        outer, self.phases.current = self.phases.current, "paused"
-        self.phases.since = began
-        while self.paused_until and self.alive and not self.stopping:
-            left = self.paused_until - time.monotonic()
-            if left <= 0:
-                self.event("the pause lease ran out: the run goes on", level="warning")
-                break
-            self._resume_now.wait(min(left, 1.0))
-            self._resume_now.clear()
-            if self.desk.due:
-                self._carry_out()
-        self.paused_until = 0.0
-        self.phases.current = outer
-
 
 def new_id() -> str:
     """Eight letters and digits that are hard to mistake for one another."""
@@ -370,13 +260,9 @@ def new_id() -> str:
 
 
 def _start_link(run: Run) -> Any:
-    if environment.switched_off(os.environ) or run.rank != 0:
-        return None
     try:
-        from hoptui.sdk import fork
         from hoptui.sdk.link import LinkThread
 
-        fork.guard(run)
         link = LinkThread(run)
         link.start()
     except Exception as error:

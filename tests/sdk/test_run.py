@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 import hoptui
+from hoptui.sdk.knobs import SetterError
 from hoptui.sdk.run import Run
 from hoptui.wire.messages import Command, Flops, Origin, Outcome
 
@@ -342,6 +343,77 @@ def test_stop_from_the_script_itself(run: Run) -> None:
             run.stop("SIGTERM")
         done.append(i)
     assert done == [0, 1, 2]
+
+
+def test_a_change_that_does_not_hold_is_reverted_with_its_reason(run: Run) -> None:
+    held: list[int] = []
+    knob = run.knob("micro_batch", 8, min=1, max=64, apply=held.append)
+    send(run, id="more", knob="micro_batch", value=32)
+    run.boundary(0)
+    declared = run.declared
+    knob.revert(16, "out of memory")
+    applied, reverted = run.desk.settle()
+    assert (applied.stage, applied.effective) == ("applied", 32)
+    assert (reverted.id, reverted.stage) == ("more", "reverted")
+    assert (reverted.before, reverted.effective, reverted.version) == (32, 16, 2)
+    assert (reverted.reason, knob.value, held) == ("out of memory", 16, [32, 16])
+    assert run.declared > declared
+    assert [o.stage for o in send(run, id="more", knob="micro_batch", value=32)] == ["reverted"]
+
+    knob.revert(8, "out of memory again")  # nobody's command any more: an event for everybody
+    assert run.desk.settle() == []
+    assert [note.text for note in run.notes] == ["micro_batch 16 → 8: out of memory again"]
+
+
+def test_a_revert_never_raises(run: Run) -> None:
+    def put(value: int) -> None:
+        raise OSError("no")
+
+    knob = run.knob("n", 8, min=1, max=64, apply=put)
+    knob.revert(4, "out of memory")
+    knob.revert(400, "nonsense")
+    assert (knob.value, knob.in_effect) == (8, False)
+    first, second = (note.text for note in run.notes)
+    assert first == "n 8 → 8: out of memory; setting 4 raised OSError: no"
+    assert "out of bounds" in second
+
+
+def test_an_undo_that_raises_leaves_the_knob_marked() -> None:
+    def put(value: int) -> None:
+        if value == 8 and knob.version:
+            raise OSError("gone")
+
+    spec = hoptui.Knob(1, 64).spec("n", 8)
+    knob = hoptui.KnobHandle(spec, 8, put)
+    knob.set(16, "kim")
+    with pytest.raises(SetterError, match="setting n back to 8 raised OSError: gone"):
+        knob.undo()
+    assert (knob.value, knob.in_effect) == (16, False)
+
+
+def test_it_is_told_how_long_a_change_took(run: Run) -> None:
+    knob = run.knob("n", 8, min=1, max=64, apply=lambda _: time.sleep(0.01))
+    assert knob.state().took_s is None
+    send(run, knob="n", value=9)
+    send(run, "pause", hold_s=0.001)
+    run.boundary(0)
+    change, pause = run.desk.settle()
+    assert change.took_s is not None
+    assert 0.01 <= change.took_s < 5
+    assert knob.state().took_s == change.took_s
+    assert pause.took_s is None
+
+
+def test_a_trace_is_begun_by_the_script(run: Run) -> None:
+    assert send(run, "profile", value=3)[0].code == "unsupported"
+    asked: list[int] = []
+    run.on_profile(asked.append)
+    for nonsense in (None, 0, 1.5, True, 100_000):
+        assert send(run, "profile", value=nonsense)[0].code == "out_of_range"
+    send(run, "profile", value=3)
+    run.boundary(0)
+    (done,) = run.desk.settle()
+    assert (asked, done.stage, done.reason) == ([3], "applied", "tracing 3 iterations")
 
 
 def test_flops_are_told_and_nonsense_is_not(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
-from trainer.common.restart import BEGAN, LEFT, Restart, changed, restarted
+from hoptui import Knob
+from trainer.common.restart import BEGAN, LEFT, Restart, kept, restarted
 
 
 class Notes:
@@ -17,29 +21,52 @@ class Notes:
         self.texts.append(text)
 
 
-def test_the_new_command_line_replaces_what_the_old_one_said() -> None:
-    before = ["ppo", "--hidden", "64", "--lr=0.1", "--resume=old.ckpt", "--seed", "3", "--hidden=128"]
-    assert changed(before, {"hidden": 256}, Path("new.ckpt")) == [
-        "ppo", "--lr=0.1", "--seed", "3", "--hidden=256", "--resume=new.ckpt",
-    ]  # fmt: skip
+@dataclass
+class Config:
+    hidden: Annotated[int, Knob(1, 512, cost="restart")] = 64
+    lr: Annotated[float, Knob(1e-6, 1.0)] = 0.1
+    pin_memory: Annotated[bool, Knob()] = True
 
 
-def test_an_option_that_only_begins_like_a_changed_one_stays() -> None:
-    assert changed(["lm", "--hidden-layers", "3"], {"hidden": 2}, Path("c"))[:3] == [
-        "lm",
-        "--hidden-layers",
-        "3",
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["--hidden", "64"],
+        ["--hidden=64", "--lr=0.1"],
+        ["--pin-memory", "--resume", "old.ckpt"],
+        ["--no-pin-memory", "--resume=old.ckpt"],
+    ],
+)
+def test_knobs_come_from_the_checkpoint_and_not_from_the_first_command_line(typed: list[str]) -> None:
+    knobs = {"--hidden": int, "--lr": float, "--pin-memory": bool}
+    assert kept(["ppo", *typed, "--seed", "3"], knobs) == ["ppo", "--seed", "3"]
+
+
+def test_an_option_that_only_begins_like_a_knob_stays() -> None:
+    assert kept(["lm", "--hidden-layers", "3"], {"--hidden": int}) == ["lm", "--hidden-layers", "3"]
+
+
+def test_the_new_process_gets_the_checkpoint_and_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(sys, "argv", ["trainer", "ppo", "--lr=0.2", "--name", "x"])
+    monkeypatch.setattr(os, "execv", lambda path, arguments: started.append(arguments))
+    monkeypatch.setenv(BEGAN, "")  # restored afterwards
+    restart = Restart(1, Config)
+    restart.ask("hidden")(128)
+    restart.begin(Path("new.ckpt"))
+    assert started == [
+        [sys.executable, "-m", "trainer", "ppo", "--name", "x", "--resume=new.ckpt", "--hidden=128"]
     ]
 
 
 def test_a_value_asked_for_waits_for_the_loop() -> None:
-    restart = Restart(world=1)
+    restart = Restart(1, Config)
     restart.ask("hidden")(128)
     assert restart.wanted == {"hidden": 128}
 
 
 def test_one_of_several_processes_is_not_replaced_alone() -> None:
-    restart = Restart(world=2)
+    restart = Restart(2, Config)
     with pytest.raises(RuntimeError, match="hidden needs a restart, and this run has 2 processes"):
         restart.ask("hidden")(128)
     assert not restart.wanted
@@ -50,7 +77,7 @@ def test_a_run_without_a_folder_gets_one_that_is_removed_after_it_was_read(
 ) -> None:
     monkeypatch.setenv(LEFT, "")  # restored afterwards
     monkeypatch.setenv(BEGAN, str(time.monotonic_ns() - 2_000_000_000))
-    restart = Restart(world=1)
+    restart = Restart(1, Config)
     assert restart.folder(tmp_path) == tmp_path
     folder = restart.folder(None)
     assert folder.is_dir()

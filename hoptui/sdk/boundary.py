@@ -1,0 +1,293 @@
+"""What happens between two iterations: commands are carried out, pauses waited for, stops agreed. The half of `Run` that acts.
+
+All ranks pass the same boundaries, and each does here exactly what the others do: between two operations of the
+agreement nothing raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Any, Literal
+
+from msgspec import structs
+
+from hoptui.sdk.declarations import Declarations
+from hoptui.sdk.desk import Desk, who
+from hoptui.sdk.knobs import KnobHandle, SetterError
+from hoptui.sdk.phases import Phase, Phases
+from hoptui.sdk.ranks import Agreement, Identity, Ranks, SharingError, Single, Turn
+from hoptui.sdk.values import travelling
+from hoptui.wire.knobs import KnobValue, check_value, shown
+from hoptui.wire.messages import Command, Note, Outcome
+
+log = logging.getLogger("hoptui")
+
+MICROSECONDS = 6
+"""Decimals of a duration: further ones are noise, and noise is what a recording cannot compress."""
+PAUSE_TURN_S = 1.0
+"""While paused, the ranks meet so often, and whenever something is due: none of them waits for long."""
+
+
+class Boundary(Declarations):
+    """`rank` of `world`; `stopping` and `paused` are what all ranks agreed on, `paused_until` is rank 0's lease."""
+
+    def __init__(self, ranks: Ranks | None) -> None:
+        super().__init__()
+        self._agreement = Agreement(ranks or Single())
+        self.rank, self.world = self._agreement.rank, ranks.world if ranks else 1
+        self.desk = Desk(self.knob_handles, self.can)
+        self.notes: deque[Note] = deque(maxlen=256)
+        self.phases = Phases()
+        self.step = 0
+        self.applied = 0
+        self.alive = True
+        self.stopping = False
+        self.paused = False
+        self.paused_until = 0.0
+        self._stop_by = ""
+        self._wish: str | None = None  # to stop, not agreed yet
+        self._resume_now = threading.Event()
+        self._link: Any = None
+
+    def phase(self, name: str) -> Phase:
+        """`with run.phase("rollout"):`; phases nest, and `rollout/env` is a part of `rollout`.
+
+        It reads the host's clock: for work that the GPU does later, measure with events and use `phase_seconds`.
+        """
+        return Phase(self.phases, name)
+
+    def stop(self, by: str = "") -> None:
+        """End the loop at its next boundary, as if a viewer had asked; safe in a signal handler. `by` is told to viewers.
+
+        With several ranks one of them is enough: all stop at the same boundary.
+        """
+        if self._agreement.alone:
+            self._stop_by = by
+            self.stopping = True
+        else:
+            self._wish = by
+
+    def event(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
+        """A line on the time axis. Rank 0 speaks for all: elsewhere it does nothing."""
+        if self.alive and self.rank == 0:
+            self.notes.append(
+                Note(t=time.monotonic_ns(), step=self.step, text=travelling(text, 500), level=level)
+            )
+
+    def reverted(self, handle: KnobHandle[Any], before: KnobValue, reason: str) -> None:
+        """A knob was set back by the training script: the command that had set it is told, or else everybody."""
+        super().reverted(handle, before, reason)
+        self._follow(handle.name)
+        if handle.command and self.rank == 0:
+            self.desk.done.append(
+                Outcome(
+                    id=handle.command,
+                    stage="reverted",
+                    step=self.step,
+                    before=before,
+                    effective=handle.value,
+                    version=handle.version,
+                    reason=travelling(reason, 300),
+                    t=time.monotonic_ns(),
+                )
+            )
+        elif not handle.command:
+            self.event(f"{handle.name} {shown(before)} → {shown(handle.value)}: {reason}", level="warning")
+        if self._link is not None:
+            self._link.wake()
+
+    # called by the link thread -----------------------------------------------------------------------------------------
+
+    def hold(self, seconds: float) -> None:
+        """The pause lease is renewed."""
+        if self.paused_until:
+            self.paused_until = time.monotonic() + seconds
+
+    def wake(self) -> None:
+        """Something is due: a paused loop looks at once."""
+        self._resume_now.set()
+
+    def unlink(self) -> None:
+        """Show nothing any more and take no commands; what the ranks have agreed on stays so."""
+        self.alive = False
+        self.paused_until = 0.0
+
+    # inside ------------------------------------------------------------------------------------------------------------
+
+    def _know(self, own: Identity) -> Identity:
+        """Rank 0's identity of this run."""
+        try:
+            return self._agreement.identity(own)
+        except SharingError as error:
+            self._part(error)
+            return own
+
+    def _meet(self) -> None:
+        """Carry out what is due, on all ranks alike, and wait while paused."""
+        agreement = self._agreement
+        if agreement.alone and not self.alive:
+            return
+        try:
+            if not agreement.quiet(self._wish is None and not (self.alive and self.desk.due)):
+                self._turn()
+            news = agreement.difference(lambda: {n: h.wanted for n, h in self.knob_handles.items()})
+            if news:
+                self.event(news, level="warning")
+            if self.paused:
+                self._wait_while_paused()
+        except SharingError as error:
+            self._part(error)
+
+    def _part(self, error: SharingError) -> None:
+        """The ranks cannot agree any more; each of them comes here. The trainer's own collectives will say why."""
+        log.warning("hoptui is off in this run: its ranks can no longer agree: %s", error)
+        self._agreement = Agreement(Single())
+        self.unlink()
+        self.paused = False
+        if self._wish is not None:
+            self.stop(self._wish)
+
+    def _turn(self, over: bool = False) -> None:
+        """One exchange: who wants to stop, what rank 0 has to say, and do it."""
+        agreement = self._agreement
+        wish = agreement.wishes(self._wish)
+        turn = agreement.turn(Turn(self._due() if agreement.rank == 0 else (), over))
+        for command in turn.commands:
+            self._carry_out(command)
+        if turn.over:
+            self.paused = False
+        if wish is not None:
+            self._stop_by, self.stopping = wish, True
+        if not self.paused or self.stopping:
+            self.paused, self.paused_until = False, 0.0
+        if self._link is not None and turn.commands:
+            self._link.wake()
+
+    def _due(self) -> tuple[Command, ...]:
+        if not self.alive:
+            return ()
+        try:
+            return tuple(self.desk.take(time.monotonic()))
+        except Exception as error:  # a fault of ours must not keep the other ranks waiting
+            log.warning("hoptui: commands were lost: %s: %s", type(error).__name__, error)
+            return ()
+
+    def _carry_out(self, command: Command) -> None:
+        began = time.monotonic()
+        outcome = self._do(command)
+        took_s = round(time.monotonic() - began, MICROSECONDS)
+        if command.verb not in ("pause", "resume", "stop"):
+            outcome = structs.replace(outcome, took_s=took_s)
+        if command.verb == "set" and (handle := self.knob_handles.get(command.knob)) is not None:
+            if outcome.stage == "applied":
+                handle.command, handle.took_s = command.id, took_s
+            else:
+                self.declared += 1  # so that the daemon has the value as it is
+            self._follow(command.knob)
+        self.applied += outcome.stage == "applied"
+        if self.rank == 0:
+            self.desk.done.append(outcome)
+
+    def _do(self, command: Command) -> Outcome:
+        done = Outcome(id=command.id, stage="applied", step=self.step, t=time.monotonic_ns())
+        match command.verb:
+            case "pause":
+                self.paused, self.paused_until = True, time.monotonic() + command.hold_s
+            case "resume":
+                self.paused = False
+            case "stop":
+                self._stop_by, self.stopping = who(command), True
+            case _:
+                if problem := self._agreement.problem(self._objection(command)):
+                    return structs.replace(done, stage="failed", reason=problem)
+                return self._set(command, done) if command.verb == "set" else self._call(command, done)
+        return done
+
+    def _objection(self, command: Command) -> str:
+        """Why this rank cannot carry out a command, "" if it can."""
+        if command.verb != "set":
+            there = self.checkpoint_handler if command.verb == "checkpoint" else self.profile_handler
+            return "" if there else f"there is no {command.verb} handler"
+        handle = self.knob_handles.get(command.knob)
+        if handle is None:
+            return f"there is no knob {command.knob!r}"
+        try:
+            check_value(handle.spec, command.value)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def _set(self, command: Command, done: Outcome) -> Outcome:
+        handle = self.knob_handles[command.knob]
+        before, own = handle.value, ""
+        try:
+            handle.set(check_value(handle.spec, command.value), who(command))
+        except Exception as error:
+            own = str(error) if isinstance(error, SetterError) else f"{type(error).__name__}: {error}"
+        problem = self._agreement.problem(own)
+        if problem and not own:
+            try:
+                handle.undo()
+            except SetterError as error:
+                problem += f"; {error}"
+        fields: dict[str, Any] = {
+            "before": before,
+            "effective": handle.value,
+            "version": handle.version,
+            "reason": problem,
+        }
+        if problem:
+            fields["stage"] = "failed"
+        elif not handle.in_effect:
+            fields["reason"] = "not in effect as asked: this is the value read back"
+        return structs.replace(done, **fields)
+
+    def _call(self, command: Command, done: Outcome) -> Outcome:
+        """Have the training script write a checkpoint or begin a trace."""
+        reason, own = "", ""
+        try:
+            if command.verb == "profile" and self.profile_handler and isinstance(command.value, int):
+                self.profile_handler(command.value)
+                reason = f"tracing {command.value} iteration{'s'[: command.value != 1]}"
+            elif self.checkpoint_handler:
+                with self.phase("checkpoint"):
+                    path = self.checkpoint_handler()
+                reason = f"written to {path}" if path else ""
+        except Exception as error:
+            own = f"{type(error).__name__}: {error}"
+        problem = self._agreement.problem(own)
+        if problem:
+            return structs.replace(done, stage="failed", reason=problem)
+        return structs.replace(done, reason=reason)
+
+    def _follow(self, changed: str) -> None:
+        """One knob may decide what another can be: read the others back."""
+        for name, handle in self.knob_handles.items():
+            try:
+                if name != changed and handle.refresh():
+                    self.declared += 1
+            except Exception as error:
+                log.warning("hoptui: reading %s back raised %s", name, error)
+
+    def _wait_while_paused(self) -> None:
+        outer, self.phases.current = self.phases.current, "paused"
+        self.phases.since = time.monotonic()
+        try:
+            while self.paused and not self.stopping:
+                self._turn(over=self.rank == 0 and self._lease_over())
+        finally:
+            self.phases.current = outer
+
+    def _lease_over(self) -> bool:
+        """Wait until something is due, a second at most; True when the pause must end by itself."""
+        left = self.paused_until - time.monotonic()
+        if left > 0:
+            self._resume_now.wait(min(left, PAUSE_TURN_S))
+            self._resume_now.clear()
+            return False
+        if self.alive:
+            self.event("the pause lease ran out: the run goes on", level="warning")
+        return True

@@ -1,0 +1,231 @@
+"""A run of two ranks: what is asked of one happens on both, at the same boundary, or on neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from hoptui.sdk.ranks import Agreement
+from tests.sdk.two_ranks import both
+
+
+def test_a_knob_changes_on_both_at_the_same_boundary_and_costs_nothing_else() -> None:
+    first, second = both(
+        """
+knob = run.knob("n", 4, min=1, max=64)
+quiet = run.boundary(0) and ranks.operations
+seen = []
+for i in run.iterations(5, start=1):
+    if i == 2 and rank == 0:
+        command(run, knob="n", value=8)
+    seen.append(knob.value)
+done = outcomes(run)
+tell(seen=seen, id=run.id, nonce=run.nonce, operations=ranks.operations - quiet, stages=[o.stage for o in done],
+     took=[o.took_s for o in done], knob=knob.took_s)
+"""
+    )
+    assert first["seen"] == second["seen"] == [4, 4, 8, 8]
+    assert (first["id"], first["nonce"]) == (second["id"], second["nonce"])
+    assert first["stages"] == ["applied"]
+    assert 0 < first["took"][0] < 1
+    assert first["took"][0] == first["knob"]
+    assert second["stages"] == []  # rank 0 speaks for the run
+    # One flag a boundary, and at the boundary with the command: who wants to stop, the command, two votes.
+    assert first["operations"] == second["operations"] == 4 + 4
+
+
+def test_what_fails_on_one_rank_is_undone_on_the_other() -> None:
+    first, second = both(
+        """
+held = []
+def put(value):
+    held.append(value)
+    if rank == 1 and value == 13:
+        raise ValueError("unlucky")
+knob = run.knob("n", 4, min=1, max=64, apply=put)
+if rank == 0:
+    run.knob("mine", 1, min=0, max=9)
+done = []
+for i, asked in enumerate((13, 5)):
+    if rank == 0:
+        command(run, knob="n", value=asked)
+    run.boundary(i)
+    done += outcomes(run)
+if rank == 0:
+    command(run, knob="mine", value=2)
+run.boundary(2)
+done += outcomes(run)
+tell(held=held, value=knob.value, version=knob.version, state=run.knob_handles["n"].state().took_s,
+     done=[[o.stage, o.effective, o.version, o.reason] for o in done])
+"""
+    )
+    assert first["held"] == second["held"] == [13, 4, 5]
+    assert (first["value"], first["version"]) == (second["value"], second["version"]) == (5, 1)
+    failed, applied, missing = first["done"]
+    assert failed[:3] == ["failed", 4, 0]
+    assert failed[3] == "rank 1: n could not be set to 13: ValueError: unlucky"
+    assert applied == ["applied", 5, 1, ""]
+    assert missing[0] == "failed"
+    assert missing[3] == "rank 1: there is no knob 'mine'"
+
+
+def test_a_signal_on_one_rank_stops_all_at_the_same_boundary() -> None:
+    first, second = both(
+        """
+done = []
+for i in run.iterations(100):
+    if i == 3 and rank == 1:
+        run.stop("SIGTERM")
+        assert not run.stopping  # not before all have agreed
+    done.append(i)
+tell(done=done, stopping=run.stopping, by=run._stop_by)
+"""
+    )
+    assert first["done"] == second["done"] == [0, 1, 2, 3]
+    assert first["stopping"]
+    assert second["stopping"]
+    assert first["by"] == second["by"] == "SIGTERM on rank 1"
+
+
+def test_a_pause_holds_all_ranks_until_it_is_over_by_any_way() -> None:
+    first, second = both(
+        """
+import threading
+took = []
+def paused(end):
+    if rank == 0:
+        command(run, "pause", hold_s=0.3 if end == "lease" else 60.0)
+        if end != "signal":
+            threading.Timer(0.3, lambda: end != "lease" and command(run, end)).start()
+    elif end == "signal":
+        threading.Timer(0.3, lambda: run.stop("SIGTERM")).start()
+    began = time.monotonic()
+    going = run.boundary()
+    took.append([round(time.monotonic() - began, 1), going, run.paused_until])
+for end in ("resume", "lease", "signal"):
+    paused(end)
+tell(took=took, notes=[note.text for note in run.notes], stages=[o.stage for o in outcomes(run)])
+"""
+    )
+    assert [going for _, going, _ in first["took"]] == [True, True, False]
+    for one, other in zip(first["took"], second["took"], strict=True):
+        assert one[1:] == other[1:] == [one[1], 0.0]
+    assert all(0.2 <= seconds < 10 for seconds, _, _ in (*first["took"], *second["took"]))
+    assert first["notes"] == ["the pause lease ran out: the run goes on"]
+    assert second["notes"] == []
+    assert first["stages"] == ["applied"] * 4
+
+
+def test_checkpoints_and_traces_begin_on_both() -> None:
+    first, second = both(
+        """
+called = []
+run.on_checkpoint(lambda: called.append("save") or (f"/somewhere/{rank}" if rank == 0 else None))
+def start(steps):
+    called.append(steps)
+    if rank == 1 and steps == 7:
+        raise RuntimeError("a trace is being taken")
+run.on_profile(start)
+reasons = []
+for ask in (("checkpoint", None), ("profile", 20), ("profile", 7)):
+    if rank == 0:
+        command(run, ask[0], value=ask[1])
+    run.boundary()
+    reasons += [[o.stage, o.reason] for o in outcomes(run)]
+tell(called=called, reasons=reasons, can=run.can())
+"""
+    )
+    assert first["called"] == second["called"] == ["save", 20, 7]
+    assert first["reasons"] == [
+        ["applied", "written to /somewhere/0"],
+        ["applied", "tracing 20 iterations"],
+        ["failed", "rank 1: RuntimeError: a trace is being taken"],
+    ]
+    assert first["can"] == ["set", "pause", "resume", "stop", "checkpoint", "profile"]
+
+
+def test_knobs_that_differ_are_told_once_with_the_rank() -> None:
+    first, second = both(
+        """
+knob = run.knob("n", 4, min=1, max=64)
+for i in run.iterations(301):
+    if i == 50 and rank == 1:
+        knob.revert(3, "only here, which is a mistake")
+    if i == 250 and rank == 1:
+        knob.revert(4, "mended")
+tell(notes=[note.text for note in run.notes], steps=[note.step for note in run.notes])
+"""
+    )
+    assert first["notes"] == [
+        "n is 3 on rank 1 and 4 on rank 0",
+        "the knobs of all ranks are the same again",
+    ]
+    assert first["steps"] == [100, 300]
+    assert second["notes"] == []
+
+
+@pytest.mark.parametrize("off", ["HOPTUI=off", "a fault of ours"])
+def test_a_rank_without_hoptui_still_does_as_the_others(off: str) -> None:
+    fault = off != "HOPTUI=off"
+    first, second = both(
+        f"""
+fault = {fault}
+knob = run.knob("n", 4, min=1, max=64)
+if fault and rank == 1:
+    def broken():
+        raise RuntimeError("planted")
+    run._stamp = broken
+for i in run.iterations(6):
+    if i == 2 and rank == 0:
+        command(run, knob="n", value=9)
+    if i == 4 and rank == 1:
+        run.stop()
+run.close()
+tell(value=knob.value, step=run.step, alive=run.alive)
+"""
+    )
+    assert (first["value"], first["step"]) == (second["value"], second["step"]) == (9, 5)
+    assert ("planted" in second["stderr"]) is fault
+
+
+def test_when_the_ranks_cannot_talk_hoptui_goes_and_training_stays() -> None:
+    first, second = both(
+        """
+knob = run.knob("n", 4, min=1, max=64)
+done = []
+for i in run.iterations(6):
+    if i == 3:
+        ranks._peer.shutdown(2)
+    if i == 4 and rank == 0:
+        command(run, knob="n", value=9)
+    done.append(i)
+run.stop()
+tell(done=done, alive=run.alive, value=knob.value, stopping=run.stopping)
+"""
+    )
+    for one in (first, second):
+        assert one["done"] == [0, 1, 2, 3, 4, 5]
+        assert (one["alive"], one["value"], one["stopping"]) == (False, 4, True)
+        assert one["stderr"].count("its ranks can no longer agree") == 1
+
+
+def test_problems_are_told_with_their_ranks() -> None:
+    class Given:
+        rank, world = 0, 5
+
+        def __init__(self, *texts: str) -> None:
+            self.texts = list(texts)
+
+        def all(self, ok: bool) -> bool:
+            return not any(self.texts)
+
+        def share(self, payload: bytes | None) -> bytes:
+            return payload or b""
+
+        def gather(self, value: object) -> list[str]:
+            return self.texts
+
+    assert Agreement(Given("", "", "", "", "")).problem("") == ""
+    assert Agreement(Given(*["no"] * 5)).problem("no") == "no"
+    assert Agreement(Given("", "a", "b", "c", "d")).problem("") == (
+        "rank 1: a; rank 2: b; rank 3: c; and 1 more ranks"
+    )

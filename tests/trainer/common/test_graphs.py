@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from trainer.common.graphs import WARM_UPS, Graphs, Work, graphs
+
+CPU = torch.device("cpu")
+
+
+class Tape:
+    """A recorder without a GPU: a "graph" repeats what the function did to a counter when it was captured."""
+
+    def __init__(self) -> None:
+        self.warm_ups, self.captures, self.replays, self.forgotten = 0, 0, 0, 0
+        self.error: Exception | None = None
+
+    def warm_up(self, function: Work) -> None:
+        self.warm_ups += 1
+        function()
+
+    def capture(self, function: Work) -> Work:
+        if self.error is not None:
+            raise self.error
+        self.captures += 1
+
+        def replay() -> None:
+            self.replays += 1
+            function()
+
+        return replay
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+
+def counting() -> tuple[Callable[[], None], list[int]]:
+    calls = [0]
+
+    def work() -> None:
+        calls[0] += 1
+
+    return work, calls
+
+
+def test_without_a_gpu_functions_run_as_they_are() -> None:
+    plain, (work, calls) = graphs(CPU), counting()
+    assert not plain.active
+    for _ in range(5):
+        plain.run("work", work)
+    assert (calls, plain.captured) == ([5], 0)
+
+
+def test_every_call_does_the_work_once_while_it_becomes_a_graph() -> None:
+    tape, (work, calls) = Tape(), counting()
+    recorded = Graphs(tape)
+    for turn in range(1, 8):
+        recorded.run("work", work)
+        assert calls == [turn]
+    assert (tape.warm_ups, tape.captures, tape.replays) == (WARM_UPS, 1, 7 - WARM_UPS)
+    assert recorded.captured == 1
+
+
+def test_each_key_has_a_graph_of_its_own_and_the_least_used_goes_first() -> None:
+    tape, (work, _) = Tape(), counting()
+    recorded = Graphs(tape, kept=2)
+    for key in ("a", "b"):
+        for _ in range(WARM_UPS + 1):
+            recorded.run(key, work)
+    recorded.run("a", work)
+    for _ in range(WARM_UPS + 1):
+        recorded.run("c", work)  # b goes
+    assert tape.captures == 3
+    recorded.run("a", work)
+    assert (tape.captures, tape.warm_ups) == (3, 3 * WARM_UPS)
+    recorded.run("b", work)
+    assert tape.warm_ups == 3 * WARM_UPS + 1
+
+
+def test_clear_forgets_all_graphs_and_their_memory() -> None:
+    tape, (work, calls) = Tape(), counting()
+    recorded = Graphs(tape)
+    for _ in range(4):
+        recorded.run("work", work)
+    recorded.clear()
+    assert tape.forgotten == 1
+    for _ in range(4):
+        recorded.run("work", work)
+    assert (tape.captures, calls) == (2, [8])
+
+
+def test_graphs_that_are_not_wanted_are_not_made() -> None:
+    tape, (work, calls) = Tape(), counting()
+    recorded = Graphs(tape)
+    recorded.wanted = False
+    for _ in range(5):
+        recorded.run("work", work)
+    assert (calls, tape.warm_ups, recorded.active) == ([5], 0, False)
+
+
+def test_a_function_whose_graph_has_no_room_runs_as_it_is() -> None:
+    tape, (work, calls) = Tape(), counting()
+    recorded = Graphs(tape)
+    tape.error = torch.OutOfMemoryError("made up")
+    for _ in range(5):
+        recorded.run("work", work)
+    assert (calls, recorded.refused, recorded.captured) == ([5], 1, 0)
+
+
+def test_any_other_error_of_a_capture_is_raised() -> None:
+    tape, (work, _) = Tape(), counting()
+    recorded = Graphs(tape)
+    tape.error = RuntimeError("operation not permitted when stream is capturing")
+    for _ in range(WARM_UPS):
+        recorded.run("work", work)
+    with pytest.raises(RuntimeError, match="not permitted"):
+        recorded.run("work", work)

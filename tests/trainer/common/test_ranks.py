@@ -1,0 +1,390 @@
+"""Two processes that train together: what they agree on, and what the one is told when the other is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import hoptui
+from hoptui.wire.messages import Command
+from tests.conftest import until
+from trainer.common.errors import UsageError
+from trainer.common.heartbeat import SILENT_S, Heartbeat, Neighbour, machine
+from trainer.common.ranks import ALONE, join
+
+LIMIT_S = 60.0  # by far less than the limits of collectives: what ends sooner was ended by the heartbeat
+BEGIN = """
+import os, sys, time, torch
+torch.set_num_threads(1)
+from trainer.common.ranks import join
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python")
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+ROOT = str(Path(__file__).resolve().parents[3])
+
+Start = Callable[..., list[subprocess.Popen[str]]]
+
+
+@contextmanager
+def starting() -> Iterator[Start]:
+    """Start a script as two ranks, by torchrun (one process) or plainly (two); all are gone afterwards."""
+    children: list[subprocess.Popen[str]] = []
+
+    def spawn(command: list[str], **environment: str) -> None:
+        children.append(
+            subprocess.Popen(
+                command,
+                env={
+                    **os.environ,
+                    "HOPTUI": "off",
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONPATH": ROOT,
+                    **environment,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+
+    def begin(script: str, *, torchrun: bool = False) -> list[subprocess.Popen[str]]:
+        python = [sys.executable, "-c", BEGIN + script]
+        if torchrun:
+            spawn([sys.executable, *TORCHRUN, *python])
+            return children
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        common = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank in ("0", "1"):
+            spawn(python, RANK=rank, LOCAL_RANK=rank, **common)
+        return children
+
+    try:
+        yield begin
+    finally:
+        for child in children:
+            end(child)
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    """A process and those that it started, gone and reaped."""
+    family = psutil.Process(child.pid).children(recursive=True) if child.poll() is None else []
+    for process in family:
+        process.kill()
+    child.kill()
+    child.communicate(timeout=10)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with starting() as begin:
+        yield begin
+
+
+AGREEING = """
+import collections, json, random
+import hoptui
+from tests.sdk.two_ranks import command, outcomes
+
+def operations():
+    tensor = torch.arange(3.0) * (ranks.rank + 1)
+    ranks.add(tensor)
+    return {
+        "rank": [ranks.rank, ranks.world, ranks.local_rank, ranks.local_world],
+        "add": tensor.tolist(),
+        "all": [ranks.all(True), ranks.all(ranks.rank == 0), ranks.all(False)],
+        "share": ranks.share(b"of rank %d" % ranks.rank).decode(),
+        "nothing": ranks.share(b"" if ranks.rank == 0 else b"x").decode(),
+        "gather": ranks.gather({"from": ranks.rank}),
+    }
+
+rng = random.Random(7)
+held = {"whole": 4, "real": 0.5, "flag": False, "word": "fp32"}
+limits = {"whole": {"min": 1, "max": 64}, "real": {"min": 0.0, "max": 1.0}, "word": {"choices": ("fp32", "bf16")}}
+unlucky = {0: (13, 0.9), 1: (17, 0.1)}
+
+def put(name, value):
+    if value in unlucky[ranks.rank]:
+        raise ValueError(f"{name} is unlucky")
+    held[name] = value
+
+def asked():
+    name = rng.choice([*held, "none"])
+    values = {"whole": rng.choice((0, 5, 13, 17, 32)), "real": rng.choice((0.1, 0.2, 0.9, 2.0)),
+              "flag": rng.random() < 0.5, "word": rng.choice(("bf16", "fp32", "fp8")), "none": 1}
+    return {"knob": name, "value": values[name]}
+
+def commands():
+    stages, given = collections.Counter(), 0
+    run = hoptui.connect("agreed", ranks=ranks)
+    knobs = [
+        run.knob(name, value, apply=lambda v, n=name: put(n, v), read=lambda n=name: held[n], **limits.get(name, {}))
+        for name, value in held.items()
+    ]
+    for i in run.iterations():
+        everyone = ranks.gather([(k.value, k.version, k.in_effect, held[k.name]) for k in knobs])
+        assert everyone[0] == everyone[1], (i, everyone)
+        if ranks.rank == 1:
+            if i >= 80:
+                run.stop("SIGTERM")
+            continue
+        for _ in range(rng.choice((0, 1, 2))):
+            given += 1
+            command(run, **asked(), id=f"c{given}")
+        if i % 10 == 9:
+            command(run, "pause", id=f"p{i}", hold_s=0.01)
+        stages.update(o.stage for o in outcomes(run))
+    return {"given": given, "stages": stages, "step": run.step, "by": run._stop_by}
+
+with join("cpu") as ranks:
+    found = operations() | commands()
+    os.write(1, (json.dumps(found) + "\\n").encode())  # in one piece: the ranks share this pipe
+ranks.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def agreed() -> list[dict[str, Any]]:
+    """What two ranks under torchrun found, by rank."""
+    with starting() as begin:
+        (both,) = begin(AGREEING, torchrun=True)
+        out, err = both.communicate(timeout=LIMIT_S)
+    assert both.returncode == 0, err
+    assert "vanished" not in err
+    return sorted((json.loads(line) for line in out.splitlines()), key=lambda found: int(found["rank"][0]))
+
+
+def test_operations_on_two_ranks(agreed: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(agreed):
+        assert found["rank"] == [rank, 2, rank, 2]
+        assert found["add"] == [0.0, 3.0, 6.0]
+        assert found["all"] == [True, False, False]
+        assert (found["share"], found["nothing"]) == ("of rank 0", "")
+        assert found["gather"] == [{"from": 0}, {"from": 1}]
+
+
+def test_after_any_commands_both_ranks_have_the_same_knobs_at_every_boundary(
+    agreed: list[dict[str, Any]],
+) -> None:
+    """What is drawn at random: knobs of four kinds, values out of bounds, setters that raise on the one or the other rank."""
+    first, second = agreed  # each has compared all values at each boundary
+    assert first["given"] >= 50
+    assert first["stages"]["applied"] > 20
+    assert first["stages"]["failed"] > 5
+    assert first["step"] == second["step"]
+    assert first["by"] == second["by"] == "SIGTERM on rank 1"
+
+
+TRAINS = """
+import hoptui
+from trainer.common.stop import StopOnSignal
+run = hoptui.connect("lost")
+run.close = lambda reason, detail: os.write(1, f"{reason}: {detail}".encode())
+with join("cpu") as ranks, StopOnSignal(run), ranks.guard(run):
+    ranks.all(True)
+"""
+VANISHES = """
+    if ranks.rank == 1:
+        os.kill(os.getpid(), 9)
+    ranks.add(torch.zeros(1))
+"""
+RAISES_BESIDE_A_HANG = """
+    if ranks.rank == 1:
+        raise ValueError("no such batch")
+    while True:
+        time.sleep(600)
+"""
+
+
+def test_a_killed_rank_is_the_reason_that_the_others_give(start: Start) -> None:
+    (both,) = start(TRAINS + VANISHES, torchrun=True)
+    said = both.communicate(timeout=LIMIT_S)[1]
+    assert both.returncode == 1
+    assert "trainer: rank 1 vanished\n" in said
+    assert "LostRankError: rank 1 vanished" in said
+
+
+@pytest.mark.parametrize("torchrun", [True, False])
+def test_a_rank_that_raises_ends_one_that_waits_for_ever(start: Start, torchrun: bool) -> None:
+    children = start(TRAINS + RAISES_BESIDE_A_HANG, torchrun=torchrun)
+    out, err = children[0].communicate(timeout=LIMIT_S)
+    assert children[0].returncode == 1
+    assert "trainer: rank 1: ValueError: no such batch\n" in err
+    assert out == "exception: rank 1: ValueError: no such batch"  # what the run was told
+    if not torchrun:
+        assert err == "trainer: rank 1: ValueError: no such batch\n"
+        assert "ValueError: no such batch" in children[1].communicate(timeout=10)[1]
+        assert children[1].returncode == 1
+
+
+def test_alone_a_run_is_as_without_ranks() -> None:
+    run = hoptui.connect("alone", ranks=ALONE)
+    knob = run.knob("n", 4, min=1, max=9)
+    run.desk.receive(Command(id="c", run=run.id, epoch=1, verb="set", knob="n", value=5), time.monotonic(), 0)
+    assert run.boundary(0)
+    assert (run.rank, run.world, knob.value, run.desk.refusal) == (0, 1, 5, "")
+
+
+def test_alone_nothing_waits() -> None:
+    tensor = torch.ones(2)
+    with ALONE as ranks:
+        ranks.add(tensor)
+        assert tensor.tolist() == [1.0, 1.0]
+        assert (ranks.all(True), ranks.all(False)) == (True, False)
+        assert (ranks.share(b"x"), ranks.share(None)) == (b"x", b"")
+        assert ranks.gather(3) == [3]
+
+
+def place(monkeypatch: pytest.MonkeyPatch, **given: str) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+
+TWO = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "1",
+}
+
+
+def test_without_ranks_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    place(monkeypatch)
+    assert join("cpu") is ALONE
+    place(monkeypatch, RANK="0", WORLD_SIZE="1")
+    assert join("cpu") is ALONE
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"MASTER_ADDR": ""}, "not MASTER_ADDR: start ranks with torchrun"),
+        ({"RANK": "two"}, "RANK=two: this is no whole number"),
+        ({"RANK": "2"}, "RANK=2: with WORLD_SIZE=2 there is no such rank"),
+        ({"LOCAL_RANK": "2"}, "LOCAL_RANK=2: with LOCAL_WORLD_SIZE=2 there is no such rank"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000: this is no port"),
+    ],
+)
+def test_a_bad_environment_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], said: str
+) -> None:
+    place(monkeypatch, **(TWO | changed))
+    with pytest.raises(UsageError, match=said):
+        join("cpu")
+
+
+class MemoryStore:
+    """A store in this process; `gone` makes every call raise."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.gone = False
+
+    def set(self, key: str, value: str) -> None:
+        self._there()
+        self.values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        self._there()
+        return self.values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        self._there()
+        found = int(self.values.get(key, b"0")) + amount
+        self.values[key] = str(found).encode()
+        return found
+
+    def check(self, keys: list[str]) -> bool:
+        self._there()
+        return all(key in self.values for key in keys)
+
+    def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
+        self._there()
+        return self.values.setdefault(key, desired_value.encode())
+
+    def _there(self) -> None:
+        if self.gone:
+            raise RuntimeError("connection reset")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    monkeypatch.setattr("trainer.common.heartbeat.BEAT_S", 0.005)
+    return MemoryStore()
+
+
+def beating(store: MemoryStore, said: list[str]) -> Heartbeat:
+    heartbeat = Heartbeat(store, 0, 2, "rank 0", said.append)
+    heartbeat.start()
+    return heartbeat
+
+
+def test_a_rank_of_another_machine_is_missed_when_its_beats_stop() -> None:
+    away = Neighbour("another-boot pid:[4026531836] 17")
+    beats = [away.gone(beats=n, now=10.0 * n) for n in range(5)]
+    assert beats == [False] * 5  # late, and alive
+    assert not away.gone(beats=4, now=40.0 + SILENT_S)
+    assert away.gone(beats=4, now=40.1 + SILENT_S)
+    assert SILENT_S <= 25  # others end within 30 s
+
+
+def test_a_rank_of_this_machine_is_missed_when_its_process_is_gone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        here = Neighbour(f"{machine()} {child.pid}")
+        assert not here.gone(beats=0, now=0.0)
+        assert not here.gone(
+            beats=0, now=1e6
+        )  # silent, but there: it may be stopped, or hold the interpreter
+        child.kill()
+        until(lambda: here.gone(beats=0, now=0.0), what="the end of the process")  # a zombie is over
+
+
+def test_a_rank_that_left_is_not_missed(store: MemoryStore) -> None:
+    said: list[str] = []
+    place = subprocess.Popen(["true"])
+    place.wait(5)
+    heartbeat = beating(store, said)
+    store.set("left/1", "1")
+    store.set("place/1", f"{machine()} {place.pid}")
+    until(lambda: int(store.values.get("beat/0", b"0")) > 20, what="some beats")
+    assert not said
+    del store.values["left/1"]
+    assert heartbeat.wait(5.0) == "rank 1 vanished"
+    heartbeat.stop()
+
+
+def test_the_first_reason_is_everybodys_and_a_store_that_is_gone_is_one(store: MemoryStore) -> None:
+    said: list[str] = []
+    heartbeat = beating(store, said)
+    store.set("reason", "rank 1: MemoryError: too much")
+    assert heartbeat.wait(5.0) == "rank 1: MemoryError: too much"
+    assert heartbeat.post("rank 0: RuntimeError: after that") == "rank 1: MemoryError: too much"
+    heartbeat.stop()
+    other = beating(MemoryStore(), said)
+    other._store.gone = True  # type: ignore[attr-defined]
+    assert other.wait(5.0) == "rank 0 vanished"
+    other.stop()

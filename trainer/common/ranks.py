@@ -1,0 +1,286 @@
+"""The processes that train together: one object for "how many of us", which is there without torch.distributed too.
+
+Tensors that decide the training are added up on a group of their own (NCCL on GPUs, gloo on CPUs); what the ranks agree
+on beside that goes over a gloo group in host memory and never waits for a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+import hoptui
+from trainer.common.device import DeviceName, gpu_uuid
+from trainer.common.errors import LostRankError, UsageError
+from trainer.common.heartbeat import SILENT_S, Heartbeat
+
+JOIN_LIMIT = timedelta(minutes=5)
+TRAINING_LIMIT = CONTROL_LIMIT = timedelta(minutes=10)
+"""How long a rank may keep the others waiting (it compiles, evaluates, writes a checkpoint). One that is gone is known
+within seconds by its heartbeat."""
+STORE_LIMIT = timedelta(seconds=10)
+GRACE_S = 3.0
+"""So long a rank may take to end by itself after another one was lost."""
+REASON_S = SILENT_S + 4.0
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `world` that train together; alone, every operation returns at once.
+
+    `local_rank` of `local_world` are on this machine. All ranks call an operation, and in the same order. As a context
+    manager it ends the group, and tells the other ranks the exception that leaves it.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+
+    def add(self, tensor: Tensor) -> None:
+        """Replace `tensor` by its sum over all ranks, in place. On a GPU it is queued, and nothing waits."""
+
+    def all(self, ok: bool) -> bool:
+        """Whether it is so on every rank."""
+        return ok
+
+    def share(self, payload: bytes | None) -> bytes:
+        """Rank 0's bytes, on every rank; what others pass is not looked at."""
+        return payload or b""
+
+    def gather(self, value: object) -> list[Any]:
+        """Everybody's value, in order of rank."""
+        return [value]
+
+    @contextmanager
+    def guard(self, run: hoptui.Run) -> Iterator[None]:
+        """While entered: `run` is told when another rank is gone, and errors of collectives say which one and why.
+
+        Raises:
+            LostRankError: in place of an error that a lost rank led to.
+        """
+        yield
+
+    def close(self) -> None:
+        """Wait for the other ranks to come here, and end the group."""
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+ALONE = Ranks(rank=0, world=1, local_rank=0, local_world=1)
+
+
+def join(device: DeviceName) -> Ranks:
+    """Meet the other ranks, as torchrun's environment names them; ALONE without it. Makes the local rank's GPU the current one.
+
+    Raises:
+        UsageError: the environment contradicts itself, there are not enough GPUs, or the others did not come in time.
+    """
+    place = _place(os.environ)
+    if place.world == 1:
+        return ALONE
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        _choose_gpu(place)
+    try:
+        ranks = _Joined(place, on_gpu=on_gpu)
+    except (RuntimeError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise UsageError(
+            f"rank {place.rank} of {place.world} did not meet the others at {where}: {first}"
+        ) from None
+    if on_gpu:
+        ranks.check_gpus()
+    return ranks
+
+
+def _place(environ: Mapping[str, str]) -> Ranks:
+    """What the environment says of this process, nobody met yet."""
+    if "RANK" not in environ and "WORLD_SIZE" not in environ:
+        return ALONE
+    if environ.get("WORLD_SIZE") == "1":
+        return ALONE
+    missing = [name for name in (*VARIABLES, "MASTER_ADDR") if not environ.get(name)]
+    if missing:
+        raise UsageError(
+            f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start ranks with torchrun, or unset them"
+        )
+    numbers = {}
+    for name in VARIABLES:
+        try:
+            numbers[name] = int(environ[name])
+        except ValueError:
+            raise UsageError(f"{name}={environ[name]}: this is no whole number") from None
+    rank, world = numbers["RANK"], numbers["WORLD_SIZE"]
+    local_rank, local_world = numbers["LOCAL_RANK"], numbers["LOCAL_WORLD_SIZE"]
+    if not 0 <= rank < world:
+        raise UsageError(f"RANK={rank}: with WORLD_SIZE={world} there is no such rank")
+    if not 0 <= local_rank < local_world <= world:
+        raise UsageError(
+            f"LOCAL_RANK={local_rank}: with LOCAL_WORLD_SIZE={local_world} there is no such rank"
+        )
+    if not 0 < numbers["MASTER_PORT"] < 1 << 16:
+        raise UsageError(f"MASTER_PORT={numbers['MASTER_PORT']}: this is no port")
+    return Ranks(rank, world, local_rank, local_world)
+
+
+def _choose_gpu(place: Ranks) -> None:
+    """One GPU a local rank; a launcher that shows each rank its own shows one."""
+    count = torch.cuda.device_count()
+    if 1 < count < place.local_world:
+        raise UsageError(f"{place.local_world} ranks on this machine and {count} GPUs: start one a GPU")
+    torch.cuda.set_device(place.local_rank if count > 1 else 0)
+
+
+class _Joined(Ranks):
+    """Ranks that have met."""
+
+    def __init__(self, place: Ranks, *, on_gpu: bool) -> None:
+        super().__init__(place.rank, place.world, place.local_rank, place.local_world)
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        store = TCPStore(
+            address,
+            port,
+            self.world,
+            is_master=self.rank == 0 and not of_torchrun,
+            timeout=JOIN_LIMIT,
+            multi_tenant=True,
+        )
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=PrefixStore("trainer", store),
+            rank=self.rank,
+            world_size=self.world,
+            timeout=TRAINING_LIMIT,
+            device_id=torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
+        )
+        # A connection of its own: a call that waits holds a store's lock.
+        own = TCPStore(address, port, self.world, is_master=False, timeout=STORE_LIMIT)
+        host = "torchrun of the first machine" if of_torchrun else "rank 0"
+        self._control = dist.new_group(backend="gloo", timeout=CONTROL_LIMIT)
+        self._tell: Callable[[str], None] = _nobody
+        self._closed = False
+        self._heartbeat = Heartbeat(PrefixStore("heartbeat", own), self.rank, self.world, host, self._lost)
+        self._heartbeat.start()
+
+    def add(self, tensor: Tensor) -> None:
+        with self._explained():
+            dist.all_reduce(tensor)
+
+    def all(self, ok: bool) -> bool:
+        flag = torch.tensor(int(ok), dtype=torch.int32)
+        with self._explained():
+            dist.all_reduce(flag, dist.ReduceOp.MIN, group=self._control)
+        return bool(flag)
+
+    def share(self, payload: bytes | None) -> bytes:
+        mine = payload or b""
+        length = torch.tensor(len(mine))
+        with self._explained():
+            dist.broadcast(length, 0, group=self._control)
+            count = int(length)
+            if not count:
+                return b""
+            content = torch.empty(count, dtype=torch.uint8)
+            if self.rank == 0:
+                content = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+            dist.broadcast(content, 0, group=self._control)
+        return content.numpy().tobytes()
+
+    def gather(self, value: object) -> list[Any]:
+        found: list[Any] = [None] * self.world
+        with self._explained():
+            dist.all_gather_object(found, value, group=self._control)
+        return found
+
+    @contextmanager
+    def guard(self, run: hoptui.Run) -> Iterator[None]:
+        self._tell = lambda reason: run.close("exception", reason)
+        try:
+            with self._explained():
+                yield
+        except LostRankError:
+            raise
+        except BaseException as error:
+            self._heartbeat.post(self._words(error))
+            raise
+        finally:
+            self._tell = _nobody
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._heartbeat.leave()
+        with self._explained():
+            dist.barrier(group=self._control)
+        self._heartbeat.stop()
+        dist.destroy_process_group()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not isinstance(error, LostRankError):
+            # The groups are left as they are: to end them may wait for the very rank that is gone.
+            self._heartbeat.post(self._words(error))
+
+    def check_gpus(self) -> None:
+        """Refuse two ranks on one GPU, for which NCCL's own words are hard to read."""
+        device = torch.device("cuda", torch.cuda.current_device())
+        uuids = self.gather(gpu_uuid(device))
+        if len(set(uuids)) < self.world:
+            raise UsageError(f"{self.world} ranks on {len(set(uuids))} GPUs: start one a GPU")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the error of a collective into the reason behind it, which the heartbeat learns a little later."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not _of_a_collective(error):
+                raise
+            reason = self._heartbeat.wait(REASON_S) or self._heartbeat.post(self._words(error))
+            raise LostRankError(reason) from error
+
+    def _words(self, error: BaseException) -> str:
+        text = str(error).strip()
+        return f"rank {self.rank}: {type(error).__name__}" + (f": {text}" if text else "")
+
+    def _lost(self, reason: str) -> None:
+        """A rank is gone (in the heartbeat's thread): say why, and end even where the main thread waits for ever."""
+        os.write(2, f"trainer: {reason}\n".encode())  # one piece: the main thread may be writing a traceback
+        if self._heartbeat.stopped(GRACE_S):
+            return
+        self._tell(reason)
+        os._exit(1)
+
+
+def _nobody(_: str) -> None:
+    pass
+
+
+def _of_a_collective(error: RuntimeError) -> bool:
+    """gloo raises plain errors, which name its source files."""
+    text = str(error)
+    return isinstance(error, dist.DistError) or "gloo" in text or "NCCL" in text
