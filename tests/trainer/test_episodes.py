@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-import math
-
+import pytest
 import torch
 
-from trainer.common.streams import stream
 from trainer.ppo.envs.registry import PHYSICS
 from trainer.ppo.envs.vector import Step, VectorEnv
 from trainer.ppo.episodes import Episodes
 
 
-def followed(staggered: bool, num_envs: int = 3) -> tuple[VectorEnv, Episodes]:
-    env = VectorEnv(PHYSICS["CartPole-v1"], num_envs, stream(0, "test"), staggered=staggered)
+def followed(num_envs: int = 3) -> tuple[VectorEnv, Episodes]:
+    env = VectorEnv(PHYSICS["CartPole-v1"], num_envs, seed=0, staggered=False)
     return env, Episodes(env)
 
 
@@ -20,38 +18,43 @@ def told(reward: list[float], ended: list[bool]) -> Step:
     return Step(obs, torch.tensor(reward), done, torch.zeros_like(done), obs)
 
 
-def test_the_mean_is_of_the_episodes_that_ended_since_the_last_call() -> None:
-    _, episodes = followed(staggered=False)
+def test_the_sum_is_of_the_episodes_that_ended_since_the_last_call() -> None:
+    _, episodes = followed()
     episodes.follow(told([1.0, 2.0, 3.0], [False, False, True]))
     episodes.follow(told([1.0, 2.0, 3.0], [True, False, False]))
-    mean, count = episodes.take()
-    assert (float(mean), int(count)) == (2.5, 2)
+    first = episodes.take()
+    assert first.tolist() == [5.0, 2.0]
     episodes.follow(told([1.0, 2.0, 3.0], [False, True, True]))
-    mean, count = episodes.take()
-    assert (float(mean), int(count)) == (6.0, 2)
+    assert episodes.take().tolist() == [12.0, 2.0]
+    assert first.tolist() == [5.0, 2.0]
 
 
-def test_without_an_ended_episode_there_is_no_mean() -> None:
-    _, episodes = followed(staggered=False)
+def test_without_an_ended_episode_nothing_is_counted() -> None:
+    _, episodes = followed()
     episodes.follow(told([1.0, 1.0, 1.0], [False, False, False]))
-    mean, count = episodes.take()
-    assert math.isnan(float(mean))
-    assert int(count) == 0
+    assert episodes.take().tolist() == [0.0, 0.0]
+
+
+def test_a_truncated_episode_has_ended() -> None:
+    _, episodes = followed()
+    obs, never = torch.zeros(3, 4), torch.zeros(3, dtype=torch.bool)
+    episodes.follow(Step(obs, torch.ones(3), never, torch.tensor([False, True, False]), obs))
+    assert episodes.take().tolist() == [1.0, 1.0]
 
 
 def test_episodes_with_a_made_up_age_are_left_out_and_the_next_ones_count() -> None:
-    env, _ = followed(staggered=False)
+    env, _ = followed()
     env.age[0] = 300
     episodes = Episodes(env)
     episodes.follow(told([1.0, 1.0, 1.0], [True, True, False]))
-    assert int(episodes.take()[1]) == 1
+    assert episodes.take().tolist() == [1.0, 1.0]
     episodes.follow(told([5.0, 1.0, 1.0], [True, False, False]))
-    mean, count = episodes.take()
-    assert (float(mean), int(count)) == (5.0, 1)
+    assert episodes.take().tolist() == [5.0, 1.0]
 
 
 def test_resizing_keeps_the_returns_of_the_environments_that_stay() -> None:
-    env, episodes = followed(staggered=False)
+    env, episodes = followed()
+    env.first.fill_(False)
     episodes.follow(told([1.0, 2.0, 3.0], [False, False, False]))
     env.resize(2)
     episodes.resize(env)
@@ -59,6 +62,32 @@ def test_resizing_keeps_the_returns_of_the_environments_that_stay() -> None:
     env.age[2:] = torch.tensor([0, 7])
     episodes.resize(env)
     episodes.follow(told([1.0, 1.0, 1.0, 1.0], [True, True, True, True]))
-    mean, count = episodes.take()
-    assert int(count) == 3  # the one of age 7 is left out
-    assert float(mean) == (2.0 + 3.0 + 1.0) / 3
+    assert episodes.take().tolist() == [2.0 + 3.0 + 1.0, 3.0]  # the one of age 7 is left out
+
+
+def test_environments_that_begin_anew_take_nothing_over() -> None:
+    env, episodes = followed()
+    episodes.follow(told([1.0, 2.0, 3.0], [False, False, False]))
+    env.first.copy_(torch.tensor([True, True, False]))
+    env.age.copy_(torch.tensor([0, 7, 1]))
+    episodes.resize(env)
+    episodes.follow(told([1.0, 1.0, 1.0], [True, True, True]))
+    assert episodes.take().tolist() == [1.0 + 4.0, 2.0]
+
+
+@pytest.mark.parametrize("num_envs", [3, 5])
+def test_saved_episodes_go_on_in_an_object_of_any_size(num_envs: int) -> None:
+    env, _ = followed()
+    env.first.fill_(False)
+    env.age[2] = 300
+    episodes = Episodes(env)
+    episodes.follow(told([1.0, 2.0, 3.0], [False, False, False]))
+    saved_env, saved = env.state_dict(), episodes.state_dict()
+    episodes.follow(told([9.0, 9.0, 9.0], [True, True, True]))
+    other_env, other = followed(num_envs)
+    other_env.load_state_dict(saved_env)
+    other.load_state_dict(saved)
+    for ended in ([True, False, True], [True, True, True]):
+        other.follow(told([1.0, 1.0, 1.0], ended))
+    assert episodes.take().tolist() == [10.0 + 11.0, 2.0]
+    assert other.take().tolist() == [2.0 + 1.0 + 4.0 + 1.0, 4.0]

@@ -3,49 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from trainer.ppo.envs.vector import Step, VectorEnv
+from trainer.ppo.envs.vector import Step
+
+
+class Environments(Protocol):
+    """N environments: how many steps their episodes have taken, or are said to have, and which are about to begin one."""
+
+    age: Tensor  # (N,) int64
+    first: Tensor  # (N,) bool
 
 
 class Episodes:
-    """Follows the episodes of a `VectorEnv`.
+    """Follows episodes in buffers that are changed in place, so that a CUDA graph can hold `follow`.
 
     Episodes that were given a random age at their start are left out: they end early, so their returns would say
     something better or worse than the truth.
     """
 
-    def __init__(self, env: VectorEnv) -> None:
-        self._running = torch.zeros_like(env.state[:, 0])
-        self._whole = env.age == 0
-        self._finished = self._running.new_zeros(2)
+    def __init__(self, env: Environments) -> None:
+        self._finished = torch.zeros(2, device=env.age.device)
+        self._begin(env)
 
     def follow(self, step: Step) -> None:
         """Account for one step of all environments."""
         done = step.terminated | step.truncated
-        self._running += step.reward
         counted = done & self._whole
-        self._finished += torch.stack(((self._running * counted).sum(), counted.sum()))
-        self._running = torch.where(done, 0.0, self._running)
-        self._whole |= done
+        self._running.add_(step.reward)
+        self._finished.add_(torch.stack((self._running * counted, counted)).sum(1))
+        self._running.masked_fill_(done, 0.0)
+        self._whole.logical_or_(done)
 
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Mean return (0-d, NaN if none) and number (0-d) of the episodes that ended since the last call."""
-        (total, count), self._finished = self._finished, torch.zeros_like(self._finished)
-        return total / count, count
+    def take(self) -> Tensor:
+        """Sum of the returns, and number, of the episodes that ended since the last call: (2,) on the device.
 
-    def resize(self, env: VectorEnv) -> None:
-        """Follow `env` after its own resize."""
-        kept = min(env.num_envs, self._running.shape[0])
-        new = env.num_envs - kept
-        self._running = torch.cat((self._running[:kept], self._running.new_zeros(new)))
-        self._whole = torch.cat((self._whole[:kept], env.age[kept:] == 0))
+        Under several ranks the caller adds them up before it divides.
+        """
+        finished = self._finished.clone()
+        self._finished.zero_()
+        return finished
+
+    def resize(self, env: Environments) -> None:
+        """Follow `env` after its own resize, in new buffers."""
+        running, whole = self._running, self._whole
+        self._begin(env)
+        self._go_on(running, whole)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"running": self._running, "whole": self._whole}
+        return {"running": self._running.clone(), "whole": self._whole.clone()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        self._running = saved["running"].to(self._running.device)
-        self._whole = saved["whole"].to(self._whole.device)
+        """Go on with the saved episodes, as far as the environments do, which have loaded theirs before."""
+        env = self._env
+        if len(env.age) != len(self._running):
+            self._begin(env)
+        self._go_on(saved["running"].to(env.age.device), saved["whole"].to(env.age.device))
+
+    def _begin(self, env: Environments) -> None:
+        self._env = env
+        self._running = torch.zeros_like(env.age, dtype=torch.float32)
+        self._whole = env.age == 0
+
+    def _go_on(self, running: Tensor, whole: Tensor) -> None:
+        """Take over the first episodes; one that is about to begin is another one, whatever there was before."""
+        kept = min(len(running), len(self._running))
+        age, first = self._env.age[:kept], self._env.first[:kept]
+        self._running[:kept] = running[:kept].masked_fill(first, 0.0)
+        self._whole[:kept] = torch.where(first, age == 0, whole[:kept])

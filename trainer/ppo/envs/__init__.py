@@ -1,5 +1,6 @@
-"""Classic control as tensor arithmetic: many copies step at once, on whichever device holds them.
+"""Environments: classic control as tensor arithmetic on any device, and whatever Gymnasium has, on the CPU.
 
-Each environment file holds the physics alone, equal to Gymnasium's step for step; `vector.py` adds time limits, resets
-and staggered starts. No environment knows of policies or of rollouts.
+Each file of physics holds one environment, equal to Gymnasium's step for step; `vector.py` adds time limits, resets and
+staggered starts, and `gym.py` puts Gymnasium's own behind the same interface. No environment knows of policies or of
+rollouts.
 """

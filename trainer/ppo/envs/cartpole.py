@@ -24,19 +24,20 @@ class CartPole:
     """State and observation: position (m), velocity, angle (rad), angular velocity. One point of reward per step."""
 
     id = "CartPole-v1"
+    state_size = 4
     observation_size = 4
     actions = Discrete(2)
-    max_episode_steps = 500
+    max_episode_steps = cut_spacing = 500
 
-    def initial(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.rand(count, 4, generator=generator, device=generator.device) * 0.1 - 0.05
+    def initial(self, unit: Tensor) -> Tensor:
+        return unit * 0.1 - 0.05
 
     def observe(self, state: Tensor) -> Tensor:
         return state
 
     def move(self, state: Tensor, action: Tensor) -> Move:
         x, velocity, angle, spin = state.unbind(-1)
-        force = torch.where(action == 1, FORCE, -FORCE)
+        force = FORCE * (2 * action - 1)
         cos, sin = angle.cos(), angle.sin()
         push = (force + POLE_MOMENT * spin.square() * sin) / TOTAL_MASS
         spin_change = (GRAVITY * sin - cos * push) / (
@@ -47,3 +48,13 @@ class CartPole:
         following = state + SECONDS_PER_STEP * change
         terminated = (following[:, 0].abs() > X_LIMIT) | (following[:, 2].abs() > ANGLE_LIMIT)
         return Move(following, torch.ones_like(x), terminated)
+
+
+class CartPoleNoVel(CartPole):
+    """CartPole-v1 that shows position and angle alone: to balance, a policy has to remember what it saw before."""
+
+    id = "CartPole-NoVel"
+    observation_size = 2
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state[:, ::2]

@@ -22,13 +22,14 @@ class Pendulum:
     """
 
     id = "Pendulum-v1"
+    state_size = 2
     observation_size = 3
     actions = Continuous(1)
-    max_episode_steps = 200
+    max_episode_steps = cut_spacing = 200
 
-    def initial(self, count: int, generator: torch.Generator) -> Tensor:
-        unit = torch.rand(count, 2, generator=generator, device=generator.device) * 2 - 1
-        return unit * unit.new_tensor((math.pi, 1.0))
+    def initial(self, unit: Tensor) -> Tensor:
+        angle, spin = (unit * 2 - 1).unbind(-1)
+        return torch.stack((angle * math.pi, spin), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         angle, spin = state.unbind(-1)

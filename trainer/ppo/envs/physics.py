@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 
@@ -23,6 +22,35 @@ class Continuous:
     size: int
 
 
+class Task(Protocol):
+    """What everybody may know of an environment, whoever simulates it."""
+
+    @property
+    def id(self) -> str:
+        """Its name on the command line."""
+        ...
+
+    @property
+    def observation_size(self) -> int:
+        """Numbers in what the policy sees."""
+        ...
+
+    @property
+    def actions(self) -> Discrete | Continuous:
+        """What the policy chooses from."""
+        ...
+
+    @property
+    def max_episode_steps(self) -> int:
+        """Steps after which an episode is cut off."""
+        ...
+
+    @property
+    def cut_spacing(self) -> int:
+        """Two cut-offs of one environment are at least so many steps apart; 1 is a promise of nothing."""
+        ...
+
+
 class Move(NamedTuple):
     """What one step of the physics leads to, before any reset."""
 
@@ -31,20 +59,13 @@ class Move(NamedTuple):
     terminated: Tensor  # (N,) bool
 
 
-class Physics(Protocol):
-    """One environment, for any number of copies; it holds no state."""
+class Physics(Task, Protocol):
+    """One environment, for any number of copies; it holds no state, and makes no tensor from numbers of the host."""
 
-    id: str
-    observation_size: int
-    max_episode_steps: int
+    state_size: int
 
-    @property
-    def actions(self) -> Discrete | Continuous:
-        """What `move` takes."""
-        ...
-
-    def initial(self, count: int, generator: torch.Generator) -> Tensor:
-        """`count` first states (count, S) on the generator's device."""
+    def initial(self, unit: Tensor) -> Tensor:
+        """First states (N, S) from uniform numbers (N, S) in [0, 1)."""
         ...
 
     def observe(self, state: Tensor) -> Tensor:

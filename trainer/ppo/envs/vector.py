@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trainer.common import random
+from trainer.common.ranks import ALONE, Ranks
 from trainer.ppo.envs.physics import Physics
 
 
@@ -22,62 +24,102 @@ class Step(NamedTuple):
 
 
 class VectorEnv:
-    """`num_envs` copies on the generator's device; everything random about them is drawn from `generator`.
+    """`num_envs` copies on `device`, in buffers that a step changes in place: it can be captured in a CUDA graph.
 
-    `state` is (N, S), `age` (N,) int64 counts the steps of the episode in progress. With `staggered` starts the first
-    ages are random, so that time limits do not end all episodes in the same step for ever after.
+    Copy i of rank r is environment `index[i]` = i · world + r of all. What is random about an environment depends on
+    the seed, on its index and on `counter`, the vector steps since the start of the run, and on nothing else: not on
+    how many copies there are, nor on how many ranks hold them.
+
+    `state` is (N, S), `age` (N,) int64 counts the steps of the episode in progress, `first` (N,) bool is set where the
+    next step begins one. With `staggered` starts the first ages are random, so that time limits do not end all episodes
+    in the same step for ever after.
     """
 
+    capturable = True
+    index: Tensor
+    state: Tensor
+    age: Tensor
+    first: Tensor
+
     def __init__(
-        self, physics: Physics, num_envs: int, generator: torch.Generator, *, staggered: bool
+        self,
+        physics: Physics,
+        num_envs: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        *,
+        ranks: Ranks = ALONE,
+        staggered: bool,
     ) -> None:
-        self.physics = physics
-        self._generator = generator
-        self.state, self.age = self._start(num_envs, staggered)
+        self.task = physics
+        self.counter = torch.zeros((), dtype=torch.int64, device=device)
+        self._ranks = ranks
+        self._start_key, self._age_key, self._reset_key = (
+            random.key(seed, f"env {purpose}") for purpose in ("start", "age", "reset")
+        )
+        self._begin(num_envs, staggered)
 
     @property
     def num_envs(self) -> int:
         return self.state.shape[0]
 
     def observation(self) -> Tensor:
-        """What the policy sees now (N, O)."""
-        return self.physics.observe(self.state)
+        """What the policy sees now (N, O); steps do not change it."""
+        return self.task.observe(self.state.clone())
 
     def step(self, action: Tensor) -> Step:
         """Step all copies: `action` is (N,) int64 or (N, A) float32."""
-        physics = self.physics
-        state, reward, terminated = physics.move(self.state, action)
+        physics = self.task
+        moved, reward, terminated = physics.move(self.state, action)
         age = self.age + 1
         truncated = (age >= physics.max_episode_steps) & ~terminated
         done = terminated | truncated
-        fresh = physics.initial(self.num_envs, self._generator)
-        self.state = torch.where(done[:, None], fresh, state)
-        self.age = torch.where(done, 0, age)
-        return Step(self.observation(), reward, terminated, truncated, physics.observe(state))
+        fresh = self._first_states(self._reset_key)
+        state = torch.where(done[:, None], fresh, moved)
+        self.state.copy_(state)
+        self.age.copy_(age.masked_fill(done, 0))
+        self.first.copy_(done)
+        self.counter.add_(1)
+        return Step(physics.observe(state), reward, terminated, truncated, physics.observe(moved))
 
     def resize(self, num_envs: int) -> int:
-        """Go on with `num_envs` copies: the first ones keep their episodes, new ones start staggered.
+        """Go on with `num_envs` copies in new buffers: the first ones keep their episodes, new ones start staggered.
 
         Returns how many unfinished episodes were dropped.
         """
+        state, age, first = self.state, self.age, self.first
         kept = min(num_envs, self.num_envs)
-        dropped = int((self.age[kept:] > 0).sum())
-        state, age = self._start(num_envs - kept, staggered=True)
-        self.state = torch.cat((self.state[:kept], state))
-        self.age = torch.cat((self.age[:kept], age))
-        return dropped
+        self._begin(num_envs, staggered=True)
+        for now, before in ((self.state, state), (self.age, age), (self.first, first)):
+            now[:kept] = before[:kept]
+        return int((~first[kept:]).sum())
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"state": self.state, "age": self.age}
+        return {name: buffer.clone() for name, buffer in self._buffers().items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Take over the saved copies, however many they are."""
-        self.state = saved["state"].to(self.state.device)
-        self.age = saved["age"].to(self.age.device)
+        """Take over the saved copies: in place, or in new buffers if there are more or fewer of them."""
+        if len(saved["age"]) != self.num_envs:
+            self._begin(len(saved["age"]), staggered=False)
+        for name, buffer in self._buffers().items():
+            buffer.copy_(saved[name])
 
-    def _start(self, count: int, staggered: bool) -> tuple[Tensor, Tensor]:
-        generator, limit = self._generator, self.physics.max_episode_steps
-        state = self.physics.initial(count, generator)
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _begin(self, num_envs: int, staggered: bool) -> None:
+        ranks, device = self._ranks, self.counter.device
+        self.index = torch.arange(num_envs, device=device) * ranks.world + ranks.rank
+        self.state = self._first_states(self._start_key)
+        self.age = torch.zeros_like(self.index)
+        self.first = torch.ones_like(self.index, dtype=torch.bool)
         if staggered:
-            return state, torch.randint(limit, (count,), generator=generator, device=generator.device)
-        return state, torch.zeros(count, dtype=torch.int64, device=generator.device)
+            unit = random.uniform(self._age_key, self.index, self.counter)[:, 0]
+            self.age += (unit * self.task.max_episode_steps).to(torch.int64)
+
+    def _first_states(self, key: int) -> Tensor:
+        unit = random.uniform(key, self.index, self.counter, self.task.state_size)
+        return self.task.initial(unit)
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {"state": self.state, "age": self.age, "first": self.first, "counter": self.counter}
