@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from trainer.lm.meter import Meter
+
+
+def test_only_what_is_done_while_it_runs_counts() -> None:
+    now = 0.0
+    meter = Meter(lambda: now)
+    meter.add(1000)  # the first iteration, in which everything is compiled
+    assert (meter.running, meter.rate()) == (False, None)
+    meter.start()
+    now = 2.0
+    meter.add(10)
+    meter.pause()
+    now = 50.0  # an evaluation
+    meter.start()
+    now = 53.0
+    meter.add(15)
+    meter.pause()
+    meter.pause()
+    assert meter.rate() == 5.0

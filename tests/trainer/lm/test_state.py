@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.lm.conftest import CLOCK, small_config
+from trainer.common.errors import UsageError
+from trainer.lm import state as states
+from trainer.lm.state import TrainingState
+from trainer.lm.update import update
+
+Make = Callable[..., TrainingState]
+
+
+def through_a_file(saved: dict[str, Any]) -> dict[str, Any]:
+    content = io.BytesIO()
+    torch.save(saved, content)
+    content.seek(0)
+    loaded: dict[str, Any] = torch.load(content, weights_only=True)
+    return loaded
+
+
+def weights(state: TrainingState) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(
+    make_state: Make, precision: str
+) -> None:
+    whole, half = make_state(precision=precision), make_state(precision=precision)
+    for _ in range(3):
+        update(whole, 1e-2, CLOCK)
+        update(half, 1e-2, CLOCK)
+    half.evaluate()
+    rest = make_state(seed=0, precision=precision)
+    assert rest.load_state_dict(through_a_file(half.state_dict()))
+    for _ in range(3):
+        update(whole, 1e-2, CLOCK)
+        update(rest, 1e-2, CLOCK)
+    assert torch.equal(weights(rest), weights(whole))
+    assert rest.position == whole.position == 6 * 128
+    assert rest.best_bpb == half.best_bpb is not None
+
+
+def test_the_order_of_texts_survives_another_length(make_state: Make) -> None:
+    state = make_state(seq_len=16)
+    resumed = make_state(seq_len=32)
+    assert resumed.load_state_dict(through_a_file(state.state_dict()))
+    one, other = state.windows.take(640, 4, 16), resumed.windows.take(640, 2, 32)
+    assert torch.equal(one[0].flatten(), other[0].flatten())
+
+
+def test_a_model_of_another_shape_goes_on_with_new_weights(make_state: Make) -> None:
+    state = make_state()
+    update(state, 1e-2, CLOCK)
+    state.iteration = 7
+    larger = make_state(d_model=32)
+    before = weights(larger).clone()
+    assert not larger.load_state_dict(through_a_file(state.state_dict()))
+    assert torch.equal(weights(larger), before)
+    assert (larger.iteration, larger.born, larger.position) == (7, 7, 128)
+    assert larger.windows.block == state.windows.block
+
+
+def test_what_was_left_open_is_open_again_in_the_next_process(make_state: Make) -> None:
+    state = make_state(micro_batch=0, compile="auto")
+    assert (state.config.micro_batch, state.config.grad_accum) == (8, 1)  # all of the batch: it is small
+    assert (state.config.precision, state.config.compile) == ("fp32", "off")
+    held = state.state_dict()["config"]
+    assert (held["micro_batch"], held["grad_accum"], held["precision"], held["compile"]) == (
+        0,
+        0,
+        "auto",
+        "auto",
+    )
+    state.automatic.clear()
+    held = state.state_dict()["config"]
+    assert (held["micro_batch"], held["precision"], held["compile"]) == (8, "fp32", "off")
+
+
+def test_sizes_that_do_not_fit_together_change_nothing(make_state: Make) -> None:
+    with pytest.raises(ValueError, match="heads"):
+        make_state(d_model=18, heads=2)
+    with pytest.raises(ValueError, match="batch_tokens = 16"):
+        small_config(batch_tokens=16).check(2)
+    state = make_state(micro_batch=4096)
+    assert (state.config.micro_batch, state.pieces.micro_batch) == (8, 8)
+    state.config.precision = "tf32"
+    with pytest.raises(UsageError, match="--precision tf32"):
+        state.rebuild()
+    assert state.precision == "fp32"
+
+
+def test_evaluations_remember_the_best(make_state: Make) -> None:
+    state = make_state()
+    first = state.evaluate()
+    assert (state.val_bpb, state.best_bpb, state.evaluations_since_best) == (first, first, 0)
+    assert state.evaluate() == first
+    assert state.evaluations_since_best == 1
+    for _ in range(5):
+        update(state, 1e-2, CLOCK)
+    assert state.evaluate() < first - 0.5
+    assert state.evaluations_since_best == 0
+
+
+@pytest.mark.parametrize(
+    ("sequences", "world", "shares"),
+    [(8, 1, [8]), (8, 3, [2, 3, 3]), (5, 2, [2, 3])],
+)
+def test_ranks_share_a_batch_without_gaps(sequences: int, world: int, shares: list[int]) -> None:
+    config = small_config(batch_tokens=16 * sequences, micro_batch=2)
+    parts = [config.share(rank, world) for rank in range(world)]
+    assert [len(part) for part in parts] == shares
+    assert [i for part in parts for i in part] == list(range(sequences))
+    assert config.largest_share(world) == max(shares)
+    assert config.pieces(world) == -(-max(shares) // 2)
+
+
+def test_a_rehearsal_leaves_no_trace(make_state: Make) -> None:
+    state, undisturbed = make_state(micro_batch=3), make_state(micro_batch=3)
+    sizes = []
+    forward = state.forward
+    state.forward = lambda tokens: sizes.append(len(tokens)) or forward(tokens)  # type: ignore[func-returns-value]
+    state.rehearse()
+    assert sorted(sizes) == [2, 3]  # eight sequences in threes
+    assert not state.gradient.flat.any()
+    update(state, 1e-2, CLOCK)
+    update(undisturbed, 1e-2, CLOCK)
+    assert torch.equal(weights(state), weights(undisturbed))
+
+
+def test_a_micro_batch_is_chosen_by_real_steps(make_state: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "FIRST_TOKENS", 32)
+    state = make_state(batch_tokens=16 * 16)
+    before = weights(state)
+    size = state.measured_micro_batch()
+    assert size in (2, 4, 8, 16)
+    assert state.notes[-1].startswith(f"micro-batch chosen by measurement: {size} (2: ")
+    assert torch.equal(weights(state), before)
+    assert not state.gradient.flat.any()
+
+    def full(tokens: torch.Tensor) -> torch.Tensor:
+        if len(tokens) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory (a test)")
+        return forward(tokens)
+
+    forward, state.forward = state.forward, full
+    assert state.measured_micro_batch() == 1
+    state.forward = lambda _: full(torch.zeros(2, 1))
+    with pytest.raises(MemoryError, match="micro-batch of 1"):
+        state.measured_micro_batch()

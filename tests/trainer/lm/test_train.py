@@ -1,0 +1,336 @@
+"""The training loop as a whole, in this process: short runs of a small job on a small corpus."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import hoptui
+from hoptui.wire.messages import Command
+from trainer.common.checkpoint import read_checkpoint
+from trainer.common.errors import UsageError
+from trainer.common.phases import PhaseClock
+from trainer.common.restart import Restart
+from trainer.lm import train as training
+from trainer.lm.job import LMOptions
+from trainer.lm.state import TrainingState
+from trainer.lm.train import Result, train
+from trainer.lm.update import update
+
+SMALL = {"d_model": 16, "layers": 1, "heads": 2, "seq_len": 16, "batch_tokens": 128, "lr": 1e-2}
+
+
+class Trial:
+    """Runs jobs on the small corpus; a job is captured as it starts, and steered after given iterations."""
+
+    def __init__(self, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lines: list[str] = []
+        self.after: Mapping[int, Callable[[], None]] = {}
+        self._corpus = corpus
+        connect = hoptui.connect
+
+        def seen_connect(*args: Any, **kwargs: Any) -> hoptui.Run:
+            self.run = connect(*args, **kwargs)
+            return self.run
+
+        def seen_update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
+            self.state = state
+            self.after.get(self.run.step, lambda: None)()
+            return update(state, lr, clock)
+
+        monkeypatch.setattr(hoptui, "connect", seen_connect)
+        monkeypatch.setattr(training, "update", seen_update)
+
+    def train(self, **options: Any) -> Result:
+        knobs = {**SMALL, **options.pop("knobs", {})} if "resume" not in options else options.pop("knobs", {})
+        options = {"iterations": 6, "evaluate_every": 0, **options}
+        if "resume" not in options:
+            options |= {"corpus_mb": 0.0, "eval_tokens": 400}
+        return train(LMOptions(corpus=self._corpus, **options), knobs, self.lines.append)
+
+    def ask(self, verb: Any, **fields: Any) -> None:
+        command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
+        self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+
+    def done(self) -> list[tuple[str, object]]:
+        """Stage and value in effect of everything asked for."""
+        return [(outcome.stage, outcome.effective) for outcome in self.run.desk.settle()]
+
+    def rows(self, name: str) -> list[float]:
+        return [row[name] for _, _, row in self.run.entries if name in row]
+
+    def notes(self) -> list[str]:
+        return [note.text for note in self.run.notes]
+
+
+@pytest.fixture
+def trial(corpus_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    return Trial(corpus_folder, monkeypatch)
+
+
+def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
+    """All tensors of a nested state, by path."""
+    if isinstance(state, Tensor):
+        return {path: state}
+    children = (
+        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    )
+    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
+
+
+def test_a_run_learns_and_says_so(trial: Trial) -> None:
+    result = trial.train(iterations=12, evaluate_every=6)
+    assert (result.ending, result.iterations, result.tokens) == ("finished", 12, 12 * 128)
+    losses = trial.rows("loss")
+    assert len(losses) == 12
+    assert losses[-1] < losses[0] - 0.5
+    assert result.loss == losses[-1]
+    assert result.val_bpb == trial.rows("val_bpb")[-1] < trial.rows("val_bpb")[0]
+    assert result.tokens_per_s
+    assert result.mfu is None
+    assert trial.rows("tokens") == [128.0] * 12
+    assert trial.rows("tokens_per_s")
+    for phase in ("gradient", "exchange", "step", "evaluation"):
+        assert trial.rows(f"phase/{phase}")
+    text = "\n".join(trial.lines)
+    assert "12 × " not in text
+    assert "(1 × 16, 2 heads)" in text
+    assert "128 tokens = 8 sequences of 16 = 1 ranks × 1 pieces of 8" in text
+    assert "lzma" in trial.lines[-1]
+    assert trial.run.flops_declared is None  # nobody knows this CPU's peak
+
+
+def test_resumed_in_the_middle_it_is_bit_for_bit_the_same(trial: Trial, tmp_path: Path) -> None:
+    trial.train(checkpoint_dir=tmp_path / "whole")
+    trial.train(checkpoint_dir=tmp_path / "half", knobs={"micro_batch": 8}, checkpoint_every=3)
+    (tmp_path / "half" / "lm-000000006.ckpt").unlink()
+    trial.train(checkpoint_dir=tmp_path / "rest", resume=tmp_path / "half")
+    whole, rest = (read_checkpoint(tmp_path / name, "lm") for name in ("whole", "rest"))
+    one, other = tensors(whole), tensors(rest)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(other[name], value) for name, value in one.items())
+    assert whole["position"] == rest["position"] == 6 * 128
+    assert rest["run"]["epoch"] == 2
+    assert "resumed after iteration 3 and 384 tokens" in trial.lines
+
+
+def test_other_text_is_not_mistaken_for_the_runs_own(trial: Trial, tmp_path: Path) -> None:
+    trial.train(iterations=1, checkpoint_dir=tmp_path / "held")
+    (trial._corpus / "new.txt").write_text("a new text")
+    with pytest.raises(UsageError, match="other text"):
+        trial.train(resume=tmp_path / "held")
+
+
+LEARNING = {"batch_tokens": 256, "lr": 2e-2}
+
+
+def test_it_ends_when_the_text_is_predicted_well_enough(trial: Trial) -> None:
+    result = trial.train(iterations=300, evaluate_every=25, until_bpb=2.0, knobs=LEARNING)
+    assert result.ending == "passed"
+    assert result.val_bpb is not None
+    assert result.val_bpb <= 2.0 < result.lzma_bpb
+    assert trial.rows("val_loss")[-1] < trial.rows("val_loss")[0]
+
+
+def test_from_targets_out_of_order_nothing_is_learned(trial: Trial) -> None:
+    """The control of the test before: where it stops, this one is still at the frequencies of letters."""
+
+    def scramble() -> None:
+        windows, take = trial.state.windows, trial.state.windows.take
+
+        def scrambled(position: int, sequences: int, length: int) -> tuple[Tensor, Tensor]:
+            inputs, targets = take(position, sequences, length)
+            return inputs, targets[:, torch.randperm(length, generator=draw)]
+
+        windows.take = scrambled  # type: ignore[method-assign]
+
+    draw = torch.Generator().manual_seed(0)
+    trial.after = {0: scramble}
+    result = trial.train(iterations=150, evaluate_every=150, knobs=LEARNING)
+    assert result.val_bpb is not None
+    assert 3.0 < result.val_bpb < 5.0
+
+
+def test_it_ends_when_nothing_gets_better(trial: Trial) -> None:
+    result = trial.train(iterations=40, evaluate_every=1, patience=2, knobs={"lr": 0.1, "grad_clip": 100.0})
+    assert result.iterations < 40
+    assert "no better for 2 evaluations: the end" in trial.lines
+
+
+def test_knobs_change_at_the_next_iteration_and_leave_the_curve_alone(trial: Trial) -> None:
+    trial.train(iterations=8)
+    expected = trial.rows("loss")
+
+    def ask() -> None:
+        trial.ask("set", knob="micro_batch", value=2)
+
+    def ask_more() -> None:
+        trial.ask("set", knob="grad_accum", value=8)
+        trial.ask("set", knob="checkpointing", value=True)
+        trial.ask("set", knob="weight_decay", value=0.2)
+
+    trial.after = {2: ask, 4: ask_more, 5: lambda: trial.ask("set", knob="weight_decay", value=0.1)}
+    trial.train(iterations=8)
+    assert trial.rows("loss")[:6] == pytest.approx(expected[:6], abs=1e-5)
+    assert trial.rows("loss")[7] != pytest.approx(expected[7], abs=1e-7)  # weights have decayed faster
+    assert trial.done() == [("applied", value) for value in (2, 8, True, 0.2, 0.1)]
+    assert trial.state.optimizer.param_groups[0]["weight_decay"] == 0.1
+    assert (trial.state.config.micro_batch, trial.state.pieces.micro_batch) == (1, 1)
+    assert "micro_batch" not in trial.state.automatic
+
+
+def test_a_batch_or_a_length_changes_what_is_read_back(trial: Trial) -> None:
+    def ask() -> None:
+        trial.ask("set", knob="batch_tokens", value=100)
+        trial.ask("set", knob="seq_len", value=32)
+        trial.ask("set", knob="lr", value=5e-3)
+        trial.ask("set", knob="schedule", value="constant")
+
+    trial.after = {1: ask}
+    trial.train(iterations=5)
+    assert trial.done() == [("applied", value) for value in (96, 32, 5e-3, "constant")]
+    assert trial.rows("tokens") == [128.0] * 2 + [96.0] * 3
+    assert trial.rows("lr")[2:] == [5e-3] * 3
+    handles = trial.run.knob_handles
+    assert (handles["batch_tokens"].value, handles["seq_len"].value, handles["micro_batch"].value) == (
+        96,
+        32,
+        3,
+    )
+
+
+def test_what_cannot_be_applied_changes_nothing(trial: Trial) -> None:
+    trial.after = {1: lambda: trial.ask("set", knob="precision", value="tf32")}
+    trial.train(iterations=3)
+    (outcome,) = trial.run.desk.settle()
+    assert outcome.stage == "failed"
+    assert "needs a GPU" in outcome.reason
+    assert trial.state.config.precision == trial.state.precision == "fp32"
+
+
+def test_out_of_memory_is_told_and_the_run_goes_on(trial: Trial) -> None:
+    trial.train(iterations=5)
+    expected = trial.rows("loss")
+
+    def fill() -> None:
+        forward = trial.state.forward
+
+        def full(tokens: Tensor) -> Tensor:
+            if len(tokens) > 4:
+                raise torch.OutOfMemoryError("CUDA out of memory (a test)")
+            return forward(tokens)
+
+        trial.state.forward = full
+
+    trial.after = {2: fill}
+    trial.train(iterations=5)
+    assert trial.rows("loss") == pytest.approx(expected, abs=1e-5)
+    assert trial.run.knob_handles["micro_batch"].value == 4
+    assert any("out of memory with micro-batches of 8" in note for note in trial.notes())
+
+
+def test_what_does_not_fit_is_refused_before_it_is_needed(trial: Trial) -> None:
+    trial.train(iterations=5, knobs={"micro_batch": 2})
+    expected = trial.rows("loss")
+
+    def fill() -> None:
+        forward = trial.state.forward
+
+        def full(tokens: Tensor) -> Tensor:
+            if len(tokens) > 4:
+                raise torch.OutOfMemoryError("CUDA out of memory (a test)")
+            return forward(tokens)
+
+        trial.state.forward = full
+        trial.ask("set", knob="micro_batch", value=8)
+
+    trial.after = {2: fill}
+    trial.train(iterations=5, knobs={"micro_batch": 2})
+    (outcome,) = trial.run.desk.settle()
+    assert (outcome.stage, outcome.effective) == ("failed", 2)
+    assert "8 sequences of 16 do not fit into the memory at once" in outcome.reason
+    assert trial.rows("loss") == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_trace_is_written_when_somebody_asks_for_it(trial: Trial, tmp_path: Path) -> None:
+    trial.after = {1: lambda: trial.ask("profile", value=2)}
+    trial.train(profile_dir=tmp_path / "traces")
+    (path,) = (tmp_path / "traces").iterdir()
+    assert f"trace written: {path}" in trial.notes()
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert "aten::scaled_dot_product_attention" in names
+
+
+def test_another_model_needs_a_new_process_and_begins_anew(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[Path, dict[str, Any]]] = []
+    monkeypatch.setattr(
+        Restart, "begin", lambda restart, checkpoint: begun.append((checkpoint, dict(restart.wanted)))
+    )
+    trial.after = {2: lambda: trial.ask("set", knob="d_model", value=32)}
+    result = trial.train(checkpoint_dir=tmp_path)
+    assert result.iterations == 3
+    ((checkpoint, wanted),) = begun
+    assert wanted == {"d_model": 32}
+    trial.after = {}
+    result = trial.train(resume=checkpoint, knobs=wanted)
+    assert (result.iterations, result.tokens) == (6, 6 * 128)
+    assert trial.run.epoch == 2
+    assert trial.state.shape["d_model"] == 32
+    assert trial.rows("lr")[0] == 1e-2  # the course began anew: a third of it would be done
+    assert "weights start anew: the model before was 1 × 16, 2 heads" in trial.lines
+    assert "d_model = 32 from --d-model (the checkpoint has 16)" in trial.lines
+
+
+def test_without_a_checkpoint_there_is_no_restart(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(training, "write_checkpoint", full)
+    trial.after = {2: lambda: trial.ask("set", knob="d_model", value=32)}
+    result = trial.train(checkpoint_dir=tmp_path)
+    assert (result.ending, result.iterations) == ("finished", 6)
+    assert trial.run.knob_handles["d_model"].value == trial.state.config.d_model == 16
+
+
+def test_a_model_that_cannot_be_restarts_nothing(trial: Trial) -> None:
+    trial.after = {1: lambda: trial.ask("set", knob="heads", value=3)}
+    result = trial.train()
+    (outcome,) = trial.run.desk.settle()
+    assert (outcome.stage, outcome.effective) == ("failed", 2)
+    assert "d_model = 16 must be an even multiple of heads = 3" in outcome.reason
+    assert result.iterations == 6
+
+
+def test_a_stop_finishes_the_iteration_and_a_full_disk_is_a_warning(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(training, "write_checkpoint", full)
+    trial.after = {1: lambda: trial.ask("stop")}
+    result = trial.train(checkpoint_dir=tmp_path)
+    assert (result.ending, result.iterations) == ("stopped", 2)
+    assert "no checkpoint written: [Errno 28] No space left on device" in trial.lines
+
+
+def test_as_json_nothing_but_the_result_is_said(trial: Trial) -> None:
+    result = trial.train(json=True)
+    (line,) = trial.lines
+    figures = json.loads(line)
+    assert figures["workload"] == "lm"
+    assert figures["tokens_per_s"] == result.tokens_per_s
+    assert {"mfu", "peak_memory_bytes", "val_bpb", "lzma_bpb", "ending", "iterations"} <= figures.keys()

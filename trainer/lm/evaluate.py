@@ -1,0 +1,83 @@
+"""How well the model predicts text that it never saw, in bits a byte: the same scale for every tokenizer."""
+
+from __future__ import annotations
+
+import lzma
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.common.precision import Precision, autocast
+from trainer.common.ranks import Ranks
+from trainer.lm.loss import Counted, head_nats, nats
+from trainer.lm.windows import widened
+
+NO_TARGET = -1
+
+
+class HeldOut:
+    """The beginning of the held-out stream in consecutive windows; each token but the first is predicted once.
+
+    `inputs` and `targets` (windows, length) int64; where the last window is too long the target is −1. `tokens` and
+    `bytes` are how long the predicted text is.
+    """
+
+    def __init__(
+        self, tokens: Tensor, lengths: Tensor, length: int, limit: int, device: torch.device
+    ) -> None:
+        stream = widened(tokens[: limit + 1])
+        inputs, targets = stream[:-1], stream[1:]
+        missing = -len(targets) % length
+        self.tokens = len(targets)
+        self.bytes = int(lengths[targets].sum())
+        self.inputs = functional.pad(inputs, (0, missing)).view(-1, length).to(device)
+        self.targets = functional.pad(targets, (0, missing), value=NO_TARGET).view(-1, length).to(device)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a window."""
+        return self.inputs.shape[1]
+
+    def nats_per_token(self, bits_per_byte: float) -> float:
+        """The same cross-entropy in the unit of the training loss."""
+        return bits_per_byte * math.log(2) * self.bytes / self.tokens
+
+
+@torch.no_grad()
+def bits_per_byte(
+    held_out: HeldOut,
+    forward: Callable[[Tensor], Tensor],
+    head: Tensor,
+    batch: int,
+    ranks: Ranks,
+    precision: Precision,
+    count: Counted = nats,
+) -> float:
+    """The cross-entropy over the held-out text, each rank computing its part. Waits for the device.
+
+    Batches are filled up to `batch` windows, so that a compiled `forward` sees one shape.
+    """
+    device = held_out.inputs.device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    windows = torch.arange(ranks.rank, len(held_out), ranks.world, device=device)
+    for part in torch.split(windows, batch):
+        inputs, targets = held_out.inputs[part], held_out.targets[part]
+        if missing := batch - len(part):
+            inputs = torch.cat((inputs, inputs[:1].expand(missing, -1)))
+            targets = torch.cat((targets, torch.full_like(targets[:1], NO_TARGET).expand(missing, -1)))
+        with autocast(precision, device):
+            hidden = forward(inputs)
+        total += head_nats(hidden, head, targets, count)
+    ranks.add(total)
+    return float(total) / math.log(2) / held_out.bytes
+
+
+def lzma_bits_per_byte(text: bytes) -> float:
+    """What a general-purpose compressor needs for the same text, without having learned from any other."""
+    return 8 * len(lzma.compress(text)) / len(text)

@@ -1,0 +1,140 @@
+"""What one `trainer lm` command asks for, and how that is settled with the checkpoint it goes on from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.common.errors import UsageError
+from trainer.common.job import AtLeastOne, JobOptions, NotNegative, preset, settle
+from trainer.common.options import KnobValues, option_name
+from trainer.lm.config import PRESETS, LMConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMOptions(JobOptions):
+    """Options of `trainer lm` beside those of every workload.
+
+    Parameters
+    ----------
+    corpus
+        Folder or file of text to learn from [default: the sources of Python's library].
+    corpus_mb
+        Take at most so many MB of it; 0 is all [default: tiny: 2, else 0].
+    tokenizer
+        Bytes as they are, or byte pairs learned from the corpus [default: tiny: bytes, else bpe].
+    vocab_size
+        Tokens to learn, and rows of the model's table [default: tiny: 384, else 50,304].
+    evaluate_every
+        Iterations between two evaluations on held-out text; 0 is never.
+    eval_tokens
+        Tokens of the held-out text [default: tiny: 16,384, else 1,048,576].
+    until_bpb
+        End as soon as the held-out text takes at most so many bits a byte.
+    patience
+        End after so many evaluations in a row without a better one; 0 is never.
+    profile_dir
+        Folder for the traces of `hoptui profile` [default: that of the checkpoints, else the working folder].
+    """
+
+    corpus: Path | None = None
+    corpus_mb: float | None = None
+    tokenizer: Literal["bytes", "bpe"] | None = None
+    vocab_size: AtLeastOne | None = None
+    evaluate_every: NotNegative = 100
+    eval_tokens: AtLeastOne | None = None
+    until_bpb: float | None = None
+    patience: NotNegative = 0
+    profile_dir: Path | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.corpus_mb is not None and not 0 <= self.corpus_mb < float("inf"):
+            raise UsageError(f"--corpus-mb takes a finite number that is not negative, not {self.corpus_mb}")
+        if self.until_bpb is not None and not 0 < self.until_bpb < float("inf"):
+            raise UsageError(f"--until-bpb takes a positive number, not {self.until_bpb}")
+        if (self.until_bpb is not None or self.patience) and not self.evaluate_every:
+            option = "--until-bpb" if self.until_bpb is not None else "--patience"
+            raise UsageError(f"{option} needs evaluations: --evaluate-every must not be 0")
+
+    def evaluation_due(self, iteration: int) -> bool:
+        """Whether to evaluate after so many iterations: every few, and after the last."""
+        if not self.evaluate_every:
+            return False
+        return iteration % self.evaluate_every == 0 or iteration == self.iterations
+
+    @property
+    def trace_folder(self) -> Path:
+        return self.profile_dir or self.checkpoint_dir or Path()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job settled: what will be run. `notes` says which source won for each knob that two sources disagree on."""
+
+    preset: str
+    name: str
+    seed: int
+    config: LMConfig
+    notes: tuple[str, ...] = ()
+
+
+FIXED = ("corpus_mb", "tokenizer", "vocab_size", "eval_tokens")
+"""Options that a run keeps: its weights and its results would mean something else."""
+
+
+def settle_job(
+    job: LMOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, *, world: int, on_gpu: bool
+) -> Plan:
+    """Command line before checkpoint before preset.
+
+    Raises:
+        UsageError: an unknown preset, a value that a knob does not take, sizes that do not fit together, or an option
+            that would make the resumed run another one.
+    """
+    chosen = job.preset or (saved["preset"] if saved else "124m" if on_gpu else "tiny")
+    default = LMConfig(**preset(PRESETS, chosen))
+    given = {name: value for name in FIXED if (value := getattr(job, name)) is not None}
+    if saved is None:
+        default = dataclasses.replace(default, **given)
+        name, seed = job.name or f"lm-{chosen}", job.seed or 0
+    else:
+        name, seed = job.name or saved["name"], saved["seed"]
+        _check_same(job, given, saved)
+    config, notes = settle(default, saved["config"] if saved else None, knobs)
+    _settle_batch(config, knobs, world)
+    try:
+        config.check(world)
+    except ValueError as error:
+        raise UsageError(f"{option_name(str(error).split()[0])}: {error}") from None
+    return Plan(chosen, name, seed, config, notes)
+
+
+def _check_same(job: LMOptions, given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    for option, value, held in (
+        ("--preset", job.preset, saved["preset"]),
+        ("--seed", job.seed, saved["seed"]),
+        *((option_name(name), value, saved["config"][name]) for name, value in given.items()),
+    ):
+        if value not in (None, held):
+            raise UsageError(f"{option} {value}: the checkpoint's run has {held}, and keeps it")
+
+
+def _settle_batch(config: LMConfig, given: KnobValues, world: int) -> None:
+    """`micro_batch` and `grad_accum` together say how large a batch is, unless `batch_tokens` does."""
+    accum = int(given.get("grad_accum", 0))
+    if not accum:
+        return
+    if not given.get("micro_batch"):
+        config.micro_batch = config.piece_for(accum, world)
+        return
+    product = config.micro_batch * accum * world * config.seq_len
+    if "batch_tokens" in given and product != config.batch_tokens:
+        raise UsageError(
+            f"--batch-tokens {config.batch_tokens}: {config.micro_batch} sequences × {accum} pieces × {world} ranks × "
+            f"{config.seq_len} tokens are {product}"
+        )
+    config.batch_tokens = product

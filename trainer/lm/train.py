@@ -1,0 +1,304 @@
+"""The training loop of the language model."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hoptui
+from trainer.common.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
+from trainer.common.device import choose_device, choose_threads, describe_device, wait_for
+from trainer.common.errors import UsageError
+from trainer.common.flops import CONVENTION, mfu
+from trainer.common.memory import peak_bytes, reset_peak
+from trainer.common.options import KnobValues
+from trainer.common.phases import phase_clock
+from trainer.common.profile import Tracer
+from trainer.common.ranks import Ranks, join
+from trainer.common.report import Console, Ending, amount, percent, result_json
+from trainer.common.restart import Restart, restarted
+from trainer.common.stop import StopOnSignal
+from trainer.lm.config import LMConfig
+from trainer.lm.job import LMOptions, Plan, settle_job
+from trainer.lm.live import declare, measured
+from trainer.lm.meter import Meter
+from trainer.lm.schedule import learning_rate
+from trainer.lm.state import TrainingState
+from trainer.lm.text import Text, prepare_text
+from trainer.lm.update import update
+
+WORKLOAD = "lm"
+MEASURED_WIDTH = 64
+"""The width of the network that `choose_threads` was measured with."""
+CONVENTIONS = (
+    "loss: cross-entropy of the step's batch in nats a token; bpb: bits a byte of held-out text",
+    "tokens/s: since the line before, of all GPUs together, everything included",
+    CONVENTION,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended.
+
+    `iterations` and `tokens` count the whole run, with what a resumed checkpoint had; `seconds` is this process's wall
+    time from the set-up to the end. `tokens_per_s` is its steady rate on all GPUs together, without the first iteration,
+    evaluations and checkpoints. What is not known is None.
+    """
+
+    ending: Ending
+    iterations: int
+    tokens: int
+    seconds: float
+    tokens_per_s: float | None
+    mfu: float | None
+    peak_memory_bytes: int | None
+    loss: float | None
+    val_bpb: float | None
+    lzma_bpb: float
+    micro_batch: int
+
+    def json(self) -> str:
+        """The figures as one line of JSON."""
+        return result_json({"workload": WORKLOAD, **dataclasses.asdict(self)})
+
+    def sentence(self) -> str:
+        """The same for people."""
+        held_out = f", held out {self.val_bpb:.3f} bpb (lzma {self.lzma_bpb:.3f})" if self.val_bpb else ""
+        rate = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
+        used = f" ({percent(self.mfu)} MFU)" if self.mfu is not None else ""
+        return (
+            f"{self.ending} after {self.iterations:,} iterations and {amount(self.tokens)} tokens{held_out}; "
+            f"{self.seconds:.1f} s{rate}{used}"
+        )
+
+
+def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Result:
+    """Train until `job.iterations` are done, the held-out text is predicted well enough, or a stop is asked for.
+
+    `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
+
+    Raises:
+        UsageError: the job cannot be run as asked.
+    """
+    began = time.monotonic()
+    job.check()
+    saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
+    with join(job.device) as ranks:
+        console = Console(_silent if job.json or ranks.rank else write)
+        device = choose_device(job.device)
+        plan, text, state = prepare(job, knobs, saved, ranks, device)
+        set_threads(job, state)
+        restart = Restart(ranks.world, LMConfig)
+        ending: Ending = "finished"
+        meter, metrics, checkpoint = Meter(), None, None
+
+        run = hoptui.connect(
+            plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
+        )
+        clock = phase_clock(run, device)
+        with StopOnSignal(run), run, ranks.guard(run):
+            handles = declare(run, state, restart)
+            save = partial(save_to, run=run, plan=plan, text=text, state=state)
+            folder = job.checkpoint_dir
+            if folder:
+                run.on_checkpoint(partial(save, folder))
+            tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
+            console.begin([*introduction(plan, text, state, saved), *CONVENTIONS])
+            restarted(run)
+            reset_peak(device)
+            told = state.position
+
+            for iteration in run.iterations(job.iterations, start=state.iteration):
+                if restart.wanted:
+                    checkpoint = try_to_save(partial(save, restart.folder(folder)), run, console)
+                    if checkpoint:
+                        break
+                    for name in tuple(restart.wanted):
+                        handles[name].revert(state.shape[name], "there is no checkpoint to restart from")
+                lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
+                metrics = update(state, lr, clock)
+                state.iteration = iteration + 1
+                meter.add(state.config.step_tokens)
+                run.log(
+                    measured(metrics, device),
+                    tokens=state.config.step_tokens,
+                    tokens_total=state.position,
+                    lr=lr,
+                )
+                if seconds := console.due():
+                    console.line(progress(job, state, metrics, (state.position - told) / seconds))
+                    told = state.position
+                if not meter.running:
+                    wait_for(device)
+                    meter.start()
+                if job.evaluation_due(state.iteration):
+                    wait_for(device)
+                    meter.pause()
+                    with clock.waited("evaluation"):
+                        bpb = state.evaluate()
+                    meter.start()
+                    run.log(val_bpb=bpb, val_loss=state.held_out.nats_per_token(bpb))
+                    console.say(f"iteration {state.iteration:,}: held out {bpb:.4f} bpb")
+                    if job.until_bpb is not None and bpb <= job.until_bpb:
+                        ending = "passed"
+                if folder and job.checkpoint_due(state.iteration):
+                    wait_for(device)
+                    meter.pause()
+                    with clock.waited("checkpoint"):
+                        try_to_save(partial(save, folder), run, console)
+                    meter.start()
+                clock.end_iteration()
+                tracer.end_iteration()
+                if ending == "passed":
+                    break
+                if job.patience and state.evaluations_since_best >= job.patience:
+                    console.say(f"no better for {job.patience} evaluations: the end")
+                    break
+
+            wait_for(device)
+            meter.pause()
+            tracer.close()
+            if run.stopping and ending == "finished":
+                ending = "stopped"
+            if folder and not checkpoint:
+                try_to_save(partial(save, folder), run, console)
+            rate = meter.rate()
+            result = Result(
+                ending=ending,
+                iterations=state.iteration,
+                tokens=state.position,
+                seconds=time.monotonic() - began,
+                tokens_per_s=rate,
+                mfu=utilization(state, rate) if rate else None,
+                peak_memory_bytes=peak_bytes(device),
+                loss=float(metrics["loss"]) if metrics else None,
+                val_bpb=state.val_bpb,
+                lzma_bpb=text.lzma_bpb,
+                micro_batch=state.config.micro_batch,
+            )
+            if not checkpoint:
+                console.say(result.sentence())
+                if job.json and ranks.rank == 0:
+                    write(result.json())
+    if checkpoint:
+        restart.begin(checkpoint)
+    return result
+
+
+def prepare(
+    job: LMOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, ranks: Ranks, device: torch.device
+) -> tuple[Plan, Text, TrainingState]:
+    """The settled job, its text, and the state to start from.
+
+    Raises:
+        UsageError: the job cannot be run as asked.
+    """
+    try:
+        plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
+        text = prepare_text(job.corpus, plan.config, ranks)
+        if saved and saved["corpus"] != text.digest:
+            raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
+        state = TrainingState(plan.config, plan.seed, device, ranks, text.streams)
+        if saved and not state.load_state_dict(saved):
+            note = f"weights start anew: the model before was {size(saved['shape'])}"
+            state.notes.append(note)
+    except MemoryError as error:
+        raise UsageError(f"--micro-batch: {error}") from None
+    except (KeyError, TypeError, RuntimeError) as error:
+        if not saved:
+            raise
+        raise UsageError(f"--resume {job.resume}: it does not fit this trainer ({error!r})") from None
+    return plan, text, state
+
+
+def introduction(plan: Plan, text: Text, state: TrainingState, saved: Mapping[str, Any] | None) -> list[str]:
+    """What is run, where it goes on, and which source won for each knob that two disagree on."""
+    config, world = state.config, state.ranks.world
+    where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
+    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    lines = [
+        f"{plan.name}: {amount(parameters)} parameters ({size(state.shape)}), seed {plan.seed}, {state.precision}, "
+        f"compile {state.compile_mode}, {where}",
+        f"{text.origin}: {amount(len(text.streams.train))} tokens to learn from ({config.tokenizer}), "
+        f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
+        f"a step: {config.step_tokens:,} tokens = {config.sequences} sequences of {config.seq_len} = {world} ranks × "
+        f"{config.grad_accum} pieces of {config.micro_batch}",
+    ]
+    if saved and state.iteration:
+        lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} tokens")
+    return [*lines, *plan.notes, *state.notes]
+
+
+def size(shape: Mapping[str, int]) -> str:
+    """A model's shape in a few words."""
+    return f"{shape['layers']} × {shape['d_model']}, {shape['heads']} heads"
+
+
+def progress(
+    job: LMOptions, state: TrainingState, metrics: Mapping[str, torch.Tensor], tokens_per_s: float
+) -> list[str]:
+    """The parts of a line for people; on a GPU reading the metrics waits for it."""
+    used = percent(utilization(state, tokens_per_s))
+    memory = peak_bytes(state.device)
+    return [
+        f"iteration {state.iteration:,}/{job.iterations:,}",
+        f"loss {float(metrics['loss']):.4f}",
+        f"gradient {float(metrics['grad_norm']):.3g}",
+        f"{tokens_per_s:,.0f} tokens/s",
+        f"{used} MFU" if used else "",
+        f"{memory / 1e9:.1f} GB" if memory else "",
+    ]
+
+
+def utilization(state: TrainingState, tokens_per_s: float) -> float | None:
+    """MFU at this rate of all GPUs together; None where it would mean nothing."""
+    cost = state.model.flops_per_token(state.config.seq_len)
+    return mfu(cost, tokens_per_s, state.device, state.precision, state.ranks.world)
+
+
+def set_threads(job: LMOptions, state: TrainingState) -> None:
+    """Let torch use as many CPU threads as the job says; else as pay off, and the ranks of this machine share its cores."""
+    config = state.config
+    paying = choose_threads(config.micro_batch * config.seq_len * config.d_model // MEASURED_WIDTH)
+    if job.threads or state.device.type == "cpu":
+        torch.set_num_threads(job.threads or max(1, paying // state.ranks.local_world))
+
+
+def save_to(folder: Path, run: hoptui.Run, plan: Plan, text: Text, state: TrainingState) -> Path | None:
+    """Write a checkpoint of the finished iterations. All ranks hold the same: rank 0 writes, the others do nothing.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    if state.ranks.rank:
+        return None
+    path = checkpoint_path(folder, WORKLOAD, state.iteration)
+    about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest, "run": run.state_dict()}
+    write_checkpoint(path, WORKLOAD, {**state.state_dict(), **about})
+    run.event(f"checkpoint written: {path}")
+    return path
+
+
+def try_to_save(save: Callable[[], Path | None], run: hoptui.Run, console: Console) -> Path | None:
+    """A full disk is worth a warning, not the end of a run that may have taken days; then there is no path."""
+    try:
+        path = save()
+    except OSError as error:
+        run.event(f"no checkpoint written: {error}", level="warning")
+        console.say(f"no checkpoint written: {error}")
+        return None
+    if path:
+        console.say(f"checkpoint written: {path}")
+    return path
+
+
+def _silent(_: str) -> None:
+    pass
