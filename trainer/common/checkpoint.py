@@ -14,7 +14,7 @@ import torch
 
 from trainer.common.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 SUFFIX = ".ckpt"
 
 

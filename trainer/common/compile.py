@@ -24,12 +24,13 @@ _INDUCTOR: dict[CompileMode, str] = {"default": "default", "max-autotune": "max-
 def compiled(function: Callable[P, R], mode: CompileMode, *, dynamic: bool = False) -> Callable[P, R]:
     """`function` compiled as one graph, or itself with `off`.
 
-    With `dynamic`, one compilation serves all sizes. CUDA graphs are never made here: `graphs.py` captures them in the
+    With `dynamic`, one compilation serves all sizes of tensors; Python's numbers are constants all the same. CUDA graphs are never made here: `graphs.py` captures them in the
     open, where it is seen what is frozen in them.
     """
     if mode == "off":
         return function
     dynamo.recompile_limit = RECOMPILE_LIMIT
+    dynamo.specialize_int = True
     whole: Callable[P, R] = torch.compile(function, fullgraph=True, dynamic=dynamic, mode=_INDUCTOR[mode])
     return whole
 

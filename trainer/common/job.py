@@ -1,6 +1,7 @@
 """What every command can be told, and how it is settled with the checkpoint that a run goes on from."""
 
-from __future__ import annotations
+# Annotations are evaluated here and not later: a dataclass of another module inherits them, and cyclopts would look for
+# their names there.
 
 import dataclasses
 from collections.abc import Iterator, Mapping

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import hoptui
-from trainer.common.options import option_name, spelled
+from trainer.common.options import declared, option_name, spelled
 
 BEGAN = "TRAINER_RESTART_BEGAN"
 """In the environment of a restarted process: the monotonic nanoseconds at which the old one stopped training."""
@@ -21,11 +21,15 @@ LEFT = "TRAINER_RESTART_FOLDER"
 
 
 class Restart:
-    """Collects the knobs that a restart will change; the training loop ends its iterations when `wanted` is not empty."""
+    """Collects the knobs that a restart will change; the training loop ends its iterations when `wanted` is not empty.
 
-    def __init__(self, world: int) -> None:
+    `config` is the dataclass that declares the workload's knobs.
+    """
+
+    def __init__(self, world: int, config: type) -> None:
         self.wanted: dict[str, int | float | str | bool] = {}
         self._world = world
+        self._knobs = {option_name(name): kind for name, kind, _ in declared(config)}
 
     def ask(self, name: str) -> Callable[[int | float | str | bool], None]:
         """What applies a new value of the knob `name`. It raises where this process cannot be replaced alone."""
@@ -50,26 +54,25 @@ class Restart:
         os.environ[BEGAN] = str(time.monotonic_ns())
         sys.stdout.flush()
         sys.stderr.flush()
-        arguments = changed(sys.argv[1:], self.wanted, checkpoint)
+        arguments = [*kept(sys.argv[1:], self._knobs), f"--resume={checkpoint}"]
+        arguments += (f"{option_name(name)}={spelled(value)}" for name, value in self.wanted.items())
         os.execv(sys.executable, [sys.executable, "-m", "trainer", *arguments])
 
 
-def changed(
-    arguments: Sequence[str], values: Mapping[str, int | float | str | bool], checkpoint: Path
-) -> list[str]:
-    """The command line that goes on from `checkpoint` with `values`, whatever `arguments` said of these options."""
-    replaced = {option_name(name): spelled(value) for name, value in values.items()}
-    replaced["--resume"] = str(checkpoint)
-    kept: list[str] = []
+def kept(arguments: Sequence[str], knobs: Mapping[str, type]) -> list[str]:
+    """A command line without `--resume` and the knobs (by option): the checkpoint knows their values as they are by now."""
+    left: list[str] = []
     skip = False
     for argument in arguments:
+        option, has_value, _ = argument.partition("=")
+        positive = f"--{option.removeprefix('--no-')}"
         if skip:
             skip = False
-        elif argument in replaced:
-            skip = True
-        elif argument.split("=", 1)[0] not in replaced:
-            kept.append(argument)
-    return [*kept, *(f"{option}={value}" for option, value in replaced.items())]
+        elif option == "--resume" or option in knobs:
+            skip = not has_value and knobs.get(option) is not bool
+        elif knobs.get(positive) is not bool:
+            left.append(argument)
+    return left
 
 
 def restarted(run: hoptui.Run) -> None:
