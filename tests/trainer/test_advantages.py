@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from trainer.ppo.advantages import gae
+from trainer.ppo.advantages import gae, scan
 
 
 def reference(
@@ -52,6 +53,36 @@ def test_gae_is_the_sum_of_its_definition(
     torch.testing.assert_close(
         gae(reward, value, next_value, terminated, truncated, gamma=gamma, gae_lambda=gae_lambda),
         reference(reward, value, next_value, terminated, truncated, gamma, gae_lambda),
+    )
+
+
+def looped(delta: Tensor, carry: Tensor) -> Tensor:
+    """The recursion as it is written in the paper."""
+    found = torch.empty_like(delta)
+    following = torch.zeros_like(delta[0])
+    for t in range(len(delta) - 1, -1, -1):
+        found[t] = following = delta[t] + carry[t] * following
+    return found
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 1000])
+def test_the_scan_is_the_loop(length: int) -> None:
+    g = torch.Generator().manual_seed(length)
+    delta = torch.randn(length, 16, generator=g)
+    carry = torch.where(torch.rand(length, 16, generator=g) < 0.02, 0.0, 0.95)
+    before = delta.clone(), carry.clone()
+    torch.testing.assert_close(scan(delta, carry), looped(delta, carry), rtol=1e-5, atol=1e-5)
+    assert torch.equal(delta, before[0])
+    assert torch.equal(carry, before[1])
+
+
+def test_factors_may_be_tensors() -> None:
+    g = torch.Generator().manual_seed(1)
+    fields = [torch.randn(8, 4, generator=g) for _ in range(3)]
+    flags = [torch.rand(8, 4, generator=g) < 0.2 for _ in range(2)]
+    torch.testing.assert_close(
+        gae(*fields, *flags, gamma=torch.tensor(0.9), gae_lambda=torch.tensor(0.8)),
+        gae(*fields, *flags, gamma=0.9, gae_lambda=0.8),
     )
 
 

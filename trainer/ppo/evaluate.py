@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trainer.common.streams import stream
-from trainer.ppo.envs.physics import Physics
-from trainer.ppo.envs.vector import VectorEnv
-from trainer.ppo.policy import ActorCritic
+from trainer.ppo.policies.policy import Policy
+from trainer.ppo.rollout import Environments
 
 EPISODES = 200
 SEED = 20_000
@@ -15,20 +13,19 @@ LOOK_EVERY = 50
 
 
 @torch.no_grad()
-def evaluate(policy: ActorCritic, physics: Physics, device: torch.device) -> float:
-    """Mean undiscounted return of `EPISODES` full episodes.
+def evaluate(policy: Policy, env: Environments) -> float:
+    """Mean undiscounted return of the next full episode of every environment.
 
-    It has environments and random numbers of its own: training goes on as if it had not happened.
+    `env` is made for the purpose, of `EPISODES` environments with `SEED`, each at the start of an episode: training
+    goes on as if this had not happened.
     """
-    env = VectorEnv(physics, EPISODES, stream(SEED, "evaluation", device), staggered=False)
-    obs = env.observation()
-    running = torch.ones(EPISODES, dtype=torch.bool, device=device)
-    total = torch.zeros(EPISODES, device=device)
-    for t in range(physics.max_episode_steps):
-        step = env.step(policy.act_best(obs))
+    memory = policy.memory(env.num_envs)
+    running = torch.ones_like(env.first)
+    total = torch.zeros_like(env.first, dtype=torch.float64)
+    for t in range(env.task.max_episode_steps):
+        step = env.step(policy.act(env.observation(), env.first, memory, None).action)
         total += step.reward * running
         running &= ~(step.terminated | step.truncated)
-        obs = step.obs
         if t % LOOK_EVERY == 0 and not running.any():
             break
-    return float(total.double().mean())
+    return float(total.mean())

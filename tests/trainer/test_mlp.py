@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.common import random
+from trainer.common.errors import UsageError
+from trainer.common.streams import stream
+from trainer.ppo.config import PPOConfig
+from trainer.ppo.envs.cartpole import CartPole
+from trainer.ppo.envs.pendulum import Pendulum
+from trainer.ppo.policies.mlp import MLP
+from trainer.ppo.policies.policy import Batch
+from trainer.ppo.policies.registry import make_policy
+
+SPACES = [CartPole(), Pendulum()]
+
+
+def new_mlp(spaces: CartPole | Pendulum, seed: int = 0, hidden: int = 64) -> MLP:
+    return MLP(spaces, hidden, stream(seed, "policy weights"))
+
+
+def linear(net: nn.Sequential, index: int) -> nn.Linear:
+    layer = net[index]
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+@pytest.mark.parametrize("spaces", SPACES, ids=lambda s: s.id)
+def test_what_it_did_is_judged_as_it_was_when_it_did_it(spaces: CartPole | Pendulum) -> None:
+    policy = new_mlp(spaces)
+    with torch.no_grad():
+        linear(policy.actor, -1).weight.mul_(100)  # away from the uniform policy of the start
+    obs = torch.randn(64, spaces.observation_size)
+    first = torch.zeros(64, dtype=torch.bool)
+    done = policy.act(obs, first, None, policy.noise(random.key(0, "test"), torch.arange(64), 0))
+    row = (obs[:, None], first[:, None], done.action[:, None])
+    judged = policy.judge(Batch(*row, *(torch.zeros(64, 1) for _ in range(3))))
+    assert judged.log_prob.shape == judged.entropy.shape == judged.value.shape == (64, 1)
+    torch.testing.assert_close(judged.log_prob[:, 0], done.log_prob)
+    torch.testing.assert_close(judged.value[:, 0], done.value)
+    torch.testing.assert_close(policy.value(obs[:, None], first[:, None]), done.value)
+    best = policy.act(obs, first, None, None)
+    assert torch.equal(best.action, policy.head.best(policy.actor(obs)))
+    if isinstance(spaces, CartPole):
+        assert best.log_prob.min() >= -torch.tensor(2.0).log() - 1e-6
+
+
+@pytest.mark.parametrize("spaces", SPACES, ids=lambda s: s.id)
+def test_one_seed_means_the_same_weights_and_the_global_generator_is_left_alone(
+    spaces: CartPole | Pendulum,
+) -> None:
+    before = torch.get_rng_state()
+    first, again, other = new_mlp(spaces), new_mlp(spaces), new_mlp(spaces, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name])
+    assert not torch.equal(linear(first.critic, 0).weight, linear(other.critic, 0).weight)
+
+
+def test_hidden_layers_are_orthogonal_and_the_first_policy_is_nearly_uniform() -> None:
+    policy = new_mlp(CartPole(), hidden=48)
+    weight = linear(policy.actor, 2).weight
+    torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(48), rtol=0, atol=1e-5)
+    said = policy.actor(torch.randn(100, 4))
+    assert float(policy.head.judge(said, torch.zeros(100, dtype=torch.int64))[1].min().detach()) > 0.69
+
+
+def test_the_config_chooses_the_policy() -> None:
+    wide = make_policy(PPOConfig(hidden=128), CartPole(), 0)
+    assert isinstance(wide, MLP)
+    assert linear(wide.actor, 2).weight.shape == (128, 128)
+    assert wide.memory(4) is None
+    assert wide.context == 1
+    with pytest.raises(UsageError, match=r"--policy lstm: there is no such policy; there are mlp, tiny, "):
+        make_policy(PPOConfig(policy="lstm"), CartPole(), 0)
