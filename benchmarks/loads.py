@@ -1,4 +1,4 @@
-"""Known GPU loads: `python -m benchmarks.loads NAME [SECONDS]` keeps one running and prints its rate five times a second.
+"""Known loads: `python -m benchmarks.loads NAME [SECONDS]` keeps one running and prints its rate five times a second.
 
 What each should look like to Hopper's counters is in `gpm_loads.py`. `launches` is the batch-1 MLP in a Python loop whose
 speed depends on the CPU alone, the load that a clumsy monitor slows first.
@@ -27,17 +27,26 @@ def idle() -> Iterator[float]:
 
 def launches() -> Iterator[float]:
     """A batch-1 MLP in a Python loop: kernels launched."""
-    model = torch.nn.Sequential(
-        *[layer for _ in range(8) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
-    )
-    model = model.cuda()
-    x = torch.zeros(1, 64, device="cuda")
-    with torch.no_grad():
-        while True:
+    for layers in _small_mlp("cuda"):
+        torch.cuda.synchronize()
+        yield layers
+
+
+def cpu() -> Iterator[float]:
+    """The same without a GPU, in one thread: layers computed."""
+    torch.set_num_threads(1)
+    return _small_mlp("cpu")
+
+
+def _small_mlp(device: str) -> Iterator[float]:
+    layers = [layer for _ in range(8) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
+    model = torch.nn.Sequential(*layers).to(device)
+    x = torch.zeros(1, 64, device=device)
+    while True:
+        with torch.no_grad():
             for _ in range(50):
                 model(x)
-            torch.cuda.synchronize()
-            yield 50 * 16
+        yield 50 * len(layers)
 
 
 def copy() -> Iterator[float]:
@@ -84,7 +93,7 @@ def _matmul(kind: torch.dtype) -> Iterator[float]:
 
 
 LOADS: dict[str, Callable[[], Iterator[float]]] = {
-    load.__name__: load for load in (idle, launches, copy, upload, matmul, matmul_fp32)
+    load.__name__: load for load in (idle, launches, cpu, copy, upload, matmul, matmul_fp32)
 }
 
 

@@ -1,8 +1,17 @@
-"""`python -m hoptui` is the `hoptui` command."""
+"""The `hoptui` command, also as `python -m hoptui`."""
 
 import sys
 
-from hoptui.cli.main import main
+
+def main() -> int:
+    """Run the command line; Ctrl-C while it is still being imported ends it as quietly as later."""
+    try:
+        from hoptui.cli.main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -73,6 +73,7 @@ def told(one: Given, outcome: Outcome) -> dict[str, Any]:
         "iteration": outcome.step,
         "code": outcome.code,
         "reason": outcome.reason,
+        "took_s": outcome.took_s,
     }
 
 
@@ -85,8 +86,9 @@ def _tell(one: Given, outcome: Outcome, timeout_s: float, *, quiet: bool) -> Non
         got = outcome.effective
         if one.spec is not None and got is not None and got != one.value:
             why = f": {text.value(got, one.spec)} is in effect{why}"
+        took = f", {words.took(outcome.took_s)}" if words.took(outcome.took_s) else ""
         if not quiet:
-            say(f"{one}  applied{at}{why}")
+            say(f"{one}  applied{at}{took}{why}")
     elif outcome.stage in FINAL:
         warn(f"hoptui: {one}  {words.STAGES[outcome.stage].text}{why}")
     else:

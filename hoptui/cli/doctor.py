@@ -12,13 +12,37 @@ from hoptui.cli.options import Json
 from hoptui.cli.terminal import dump, say
 from hoptui.wire.addresses import AddressError, Addresses, addresses
 
-SYMBOLS = {"ok": "✓", "warning": "⚠", "failed": "✕"}
+SYMBOLS = {"ok": "✓", "warning": "⚠", "failed": "✕", "unknown": "–"}
+IDS = (
+    "python",
+    "zmq",
+    "parquet",
+    "terminal",
+    "tmux",
+    "container",
+    "runtime-directory",
+    "state-directory",
+    "disk",
+    "recordings",
+    "daemon",
+    "sockets",
+    "sampler",
+    "history",
+    "metrics",
+    "clock",
+    "driver",
+    "gpu-permissions",
+    "nvml",
+    "gpm",
+    "cuda-visible",
+)
+"""What is always told of; scripts may rely on each."""
 
 
 def doctor(*, json: Json = False) -> int:
     """What works on this node and what does not, and why; exit code 0 all well, 1 with warnings, 2 with failures."""
     checks = []
-    for check in _checks():
+    for check in _every():
         checks.append(check)
         if not json:
             say(f"{SYMBOLS[check.status]} {check.id:<18} {check.detail}")
@@ -28,6 +52,17 @@ def doctor(*, json: Json = False) -> int:
         dump({"checks": [check._asdict() for check in checks]})
     found = {check.status for check in checks}
     return 2 if "failed" in found else 1 if "warning" in found else 0
+
+
+def _every() -> Iterator[Check]:
+    """The checks that can be made, and the others as unknown."""
+    seen = set()
+    for check in _checks():
+        seen.add(check.id)
+        yield check
+    for missing in IDS:
+        if missing not in seen:
+            yield Check(missing, "unknown", "could not be looked at: see above")
 
 
 def _checks() -> Iterator[Check]:
@@ -41,6 +76,7 @@ def _checks() -> Iterator[Check]:
         where = addresses()
     except AddressError as error:
         yield Check("runtime-directory", "failed", str(error), "set HOPTUI_DIR to a directory of your own")
+        yield from _machine()
         return
     yield Check("runtime-directory", "ok", f"{where.directory} is yours alone")
     yield within("state-directory", lambda: places.state_directory(where))
@@ -69,9 +105,7 @@ def _node(where: Addresses) -> Iterator[Check]:
             found = {gpu.uuid: seen.readings(f"gpu/{gpu.uuid}") for gpu in node.gpus}
     except Fail as error:
         yield Check("daemon", "failed", str(error), f"see {log}")
-        yield within("clock", lambda: machine.clock(None))
-        yield within("driver", lambda: gpus.driver(()))
-        yield within("gpu-permissions", lambda: gpus.permissions(()))
+        yield from _machine()
         return
     yield serving.history(node)
     yield serving.metrics(node, os.environ, log)
@@ -81,4 +115,13 @@ def _node(where: Addresses) -> Iterator[Check]:
     yield gpus.nvml(node.gpus, node.gpu_reason)
     if node.gpus:
         yield gpus.gpm(node.gpus, found)
+    else:
+        yield Check("gpm", "unknown", "there is no GPU whose counters could be read")
     yield gpus.cuda_visible(node.gpus, os.environ)
+
+
+def _machine() -> Iterator[Check]:
+    """What can be looked at without a daemon."""
+    yield within("clock", lambda: machine.clock(None))
+    yield within("driver", lambda: gpus.driver(()))
+    yield within("gpu-permissions", lambda: gpus.permissions(()))

@@ -21,6 +21,7 @@ from hoptui.viewer import format as text
 
 Format = Literal["csv", "jsonl", "parquet"]
 SECOND = 1_000_000_000
+MOST_NAMED = 12  # metrics told to somebody who asked for another
 
 
 def export(
@@ -122,10 +123,25 @@ def _wanted(
     names = tuple(dict.fromkeys(name.strip() for name in (metrics or "").split(",") if name.strip()))
     if metrics is not None and not names:
         raise usage("--metrics names none")
+    _check_names(opened, sources or (), names)
     t0, t1 = (_stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until)))
     if t0 and t1 and t0 > t1:
         raise usage("--since is later than --until")
     return _Wanted(tuple(sources or ()), names, t0, t1)
+
+
+def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse a metric that no source asked for has: an empty file would look like a run without it."""
+    if not names:
+        return
+    known = dict.fromkeys(
+        name for one in writers.sources_meant(opened, sources) for name in opened.names(one)
+    )
+    for name in names:
+        if name not in known:
+            some = ", ".join(list(known)[:MOST_NAMED]) or "none"
+            more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+            raise usage(f"the recording has no metric {text.clean(name, 60)!r}; it has {some}{more}")
 
 
 def _stamp(opened: Recording, option: str, typed: str | None) -> int:

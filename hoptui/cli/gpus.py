@@ -11,13 +11,19 @@ from hoptui.cli.node import Look, headline, look
 from hoptui.cli.options import Json
 from hoptui.cli.terminal import MISSING, OK, dump, say, table, warn
 from hoptui.viewer import format as text
-from hoptui.viewer.meanings import words
+from hoptui.viewer.meanings import GPU, words
 from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.messages import RunState
 
 NUMBERS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
 """The columns of `line` that are aligned to the right."""
 SHARES = (("busy", "busy"), ("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active"))
+_OTHERS = (
+    ("power", "power_w"),
+    ("memory", "memory_used_bytes"),
+    ("temperature", "temperature_c"),
+    ("clock", "sm_clock_mhz"),
+)
 
 
 def gpus(*, json: Json = False) -> int:
@@ -26,15 +32,35 @@ def gpus(*, json: Json = False) -> int:
         if seen.session.started_daemon:
             seen.await_readings()
         node, processes = seen.node, seen.processes()
-        reason = "" if node.gpus else node.gpu_reason or node.sampler or "no GPU was found"
+        read = any(readings(seen, gpu) for gpu in node.gpus)
+        reason = "" if read else _why_none(seen)
         if json:
-            found = [_details(seen, gpu, processes) for gpu in node.gpus]
-            dump({"host": node.host, "time": time.time(), "hz": node.hz, "reason": reason, "gpus": found})
-        elif reason:
-            warn(f"hoptui: no GPU readings: {reason}")
+            dump(
+                {
+                    "host": node.host,
+                    "time": time.time(),
+                    "hz": node.hz,
+                    "reason": reason,
+                    "sampler": node.sampler,
+                    "gpus": [_details(seen, gpu, processes) for gpu in node.gpus],
+                }
+            )
         else:
-            _list(seen, processes)
-    return OK if any(not gpu.reason for gpu in node.gpus) else MISSING
+            if reason:
+                warn(f"hoptui: no GPU readings: {reason}")
+            elif node.sampler:
+                warn(f"hoptui: {node.sampler}")
+            if node.gpus:
+                _list(seen, processes)
+    return OK if read else MISSING
+
+
+def _why_none(seen: Look) -> str:
+    """Why nothing at all is read."""
+    node = seen.node
+    if not node.gpus:
+        return node.gpu_reason or node.sampler or "no GPU was found"
+    return node.sampler or ("none can be read" if all(gpu.reason for gpu in node.gpus) else "none arrive")
 
 
 def readings(seen: Look, gpu: GpuInfo) -> dict[str, float]:
@@ -59,7 +85,7 @@ def line(gpu: GpuInfo, now: dict[str, float]) -> tuple[str, ...]:
     note = f"MFU ≈ {_share(mfu)}" if mfu is not None else ""
     return (
         str(gpu.index),
-        text.clean(gpu.name.removeprefix("NVIDIA "), 40),
+        _name(gpu),
         *(f"{label} {_share(now.get(name))}" for label, name in SHARES),
         _of(text.grouped(now.get("power_w")), gpu.power_limit_w and text.grouped(gpu.power_limit_w), "W"),
         _of(text.gib(now.get("memory_used_bytes")), text.gib(_memory(gpu, now)), "GiB"),
@@ -67,6 +93,17 @@ def line(gpu: GpuInfo, now: dict[str, float]) -> tuple[str, ...]:
         f"{text.grouped(now.get('sm_clock_mhz'))} MHz",
         text.clean(gpu.reason) or note,
     )
+
+
+def unknown(gpu: GpuInfo, now: dict[str, float]) -> list[str]:
+    """Why a cell of `line` says nothing, a sentence a reason: `SM, tensor, DRAM unknown: …`."""
+    reasons: dict[str, list[str]] = {}
+    for label, name in (*SHARES, *_OTHERS) if now else ():
+        keys = (*GPU[name].needs, name)
+        why = next((gpu.missing[key] for key in keys if key in gpu.missing), "")
+        if why and name not in now:
+            reasons.setdefault(why, []).append(label)
+    return [f"{', '.join(labels)} unknown: {text.clean(why)}" for why, labels in reasons.items()]
 
 
 def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
@@ -90,7 +127,7 @@ def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str
     lines: list[tuple[str, str]] = []
     if (watts := get("power_w")) is not None:
         idle = get("idle_power_w")
-        aside = f", {text.grouped(idle)} W of it while no SM works" if idle is not None else ""
+        aside = f", {text.grouped(idle)} W of it for SM time without work" if idle is not None else ""
         lines.append(("power", f"{text.grouped(watts)} W{aside}"))
     energies = [
         words.small(found[name], "J") + suffix
@@ -131,9 +168,13 @@ def _list(seen: Look, processes: Sequence[GpuProcess]) -> None:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         say("  ".join(padded).rstrip())
+        for sentence in unknown(gpu, readings(seen, gpu)):
+            say(f"    {sentence}")
         here = [process for process in processes if process.gpu == gpu.uuid]
         if here:
             table([_process_line(seen, process) for process in here], right=(2, 3), indent="    ")
+        elif "processes" in gpu.missing:
+            say(f"    who is on it is unknown: {text.clean(gpu.missing['processes'])}")
 
 
 def _process_line(seen: Look, process: GpuProcess) -> tuple[str, ...]:
@@ -141,7 +182,7 @@ def _process_line(seen: Look, process: GpuProcess) -> tuple[str, ...]:
     return (
         f"pid {process.pid}",
         text.clean(process.user, 32) or text.UNKNOWN,
-        f"{text.gib(process.memory_used_bytes)} GiB",
+        words.value_text("B", process.memory_used_bytes),
         f"SM {_share(process.sm_percent)}",
         f"run {text.clean(run.name, 40)} ({run.run})" if run else "",
         text.clean(process.command, 80) or text.UNKNOWN,
@@ -149,7 +190,8 @@ def _process_line(seen: Look, process: GpuProcess) -> tuple[str, ...]:
 
 
 def _details(seen: Look, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[str, Any]:
-    """A GPU as `gpus --json` shows it: the report, its facts, and who is on it."""
+    """A GPU as `gpus --json` shows it: the report, its facts, and who is on it: null where that is unknown."""
+    known = bool(readings(seen, gpu)) and "processes" not in gpu.missing
     return {
         "power_limit_w": gpu.power_limit_w,
         "memory_total_bytes": gpu.memory_total_bytes,
@@ -171,8 +213,16 @@ def _details(seen: Look, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[
             }
             for process in processes
             if process.gpu == gpu.uuid
-        ],
+        ]
+        if known
+        else None,
     }
+
+
+def _name(gpu: GpuInfo) -> str:
+    """What it is, and of a MIG instance as much of its UUID as tells it from its like."""
+    name = text.clean(gpu.name.removeprefix("NVIDIA "), 40)
+    return f"{name} {text.clean(gpu.uuid[:12])}" if gpu.parent else name
 
 
 def _memory(gpu: GpuInfo, now: dict[str, float]) -> float | None:

@@ -44,6 +44,7 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "code": record.code,
         "reason": record.reason,
         "why": record.why,
+        "took_s": record.took_s,
         "measured": record.measured,
     }
 
@@ -70,7 +71,7 @@ def _asked(name: str) -> tuple[RunState, list[CommandRecord]]:
 
 def _recorded(name: str) -> tuple[RunState, list[CommandRecord]]:
     from hoptui.cli import recordings
-    from hoptui.recording import Recording, RecordingError
+    from hoptui.recording import Recording, RecordingError, shelf
 
     where = recordings.places()
     found = recordings.entries(where)
@@ -80,7 +81,7 @@ def _recorded(name: str) -> tuple[RunState, list[CommandRecord]]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     try:
-        with Recording.open(entry.path) as recording:
+        with Recording.open(entry.path, still=shelf.at_rest(entry.path)) as recording:
             return entry.state, sorted(recording.commands(), key=lambda record: record.wall)
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

@@ -29,6 +29,7 @@ COMMANDS = (
     ("steering:pause", STEER, "Pause a run; it goes on by itself after a while."),
     ("steering:resume", STEER, "Let a paused run go on."),
     ("steering:checkpoint", STEER, "Have a run write a checkpoint."),
+    ("steering:profile", STEER, "Have a run trace its next iterations with its profiler."),
     ("steering:stop", STEER, "Have a run end after its present iteration."),
     ("dashboard:replay", KEPT, "The dashboard on a recording, as it was."),
     ("exporting:export", KEPT, "A recording as CSV, JSON lines or Parquet."),

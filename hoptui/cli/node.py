@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec import structs
+
 from hoptui.cli.terminal import MISSING, REJECTED, Fail
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.viewer.store import Store
+from hoptui.wire.columns import Columns
 from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import NodeState, RunState
+from hoptui.wire.messages import Delta, NodeState, RunState
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
 
@@ -24,6 +27,10 @@ SAMPLER_S = 5.0
 """How long a sampler gets to find the GPUs and to count for the first time."""
 RETURN_S = 3.0
 """How long a daemon that has just been started gets to hear from the runs that its recordings know."""
+BACK_S = 15.0
+"""The rows of GPUs that one look takes in: the slowest readings (energy, ECC, links) are in a row every five to ten seconds."""
+NONE = 1 << 62
+"""A cursor beyond every event and command: rows are all that is wanted."""
 
 
 class Look:
@@ -56,7 +63,21 @@ class Look:
 
     def refresh(self) -> None:
         """Ask for everything again."""
-        self.store.apply(self.session.fetch(latest=True))
+        newest = self.session.fetch(latest=True)
+        self.store.apply(structs.replace(newest, columns=(*self._gpu_rows(newest), *newest.columns)))
+
+    def _gpu_rows(self, newest: Delta) -> tuple[Columns, ...]:
+        """The last rows of the GPUs: the newest one alone has not got the readings that are taken now and then."""
+        gpus = newest.node.gpus if newest.node else ()
+        cursors = {f"gpu/{gpu.uuid}": newest.now - int(BACK_S * SECOND) for gpu in gpus if not gpu.reason}
+        found: list[Columns] = []
+        more = bool(cursors)
+        while more:
+            delta = self.session.fetch(cursors=cursors, events=NONE, commands=NONE, state=newest.state)
+            found += delta.columns
+            cursors |= {part.source: part.times()[-1] for part in delta.columns if len(part)}
+            more = delta.more
+        return tuple(found)
 
     def find(self, name: str) -> RunState:
         """The run that is meant.
@@ -165,6 +186,7 @@ def knobs_of(run: RunState) -> dict[str, dict[str, Any]]:
             "max": knob.spec.max,
             "effect": knob.spec.effect,
             "cost": knob.spec.cost,
+            "took_s": knob.took_s,
         }
         for knob in run.knobs
     }

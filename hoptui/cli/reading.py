@@ -12,7 +12,7 @@ from hoptui.cli.terminal import OK, dump, say, table
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import RunState
+from hoptui.wire.messages import Event, RunState
 
 LAST = 10  # events and commands in `status`
 
@@ -65,14 +65,22 @@ def _details(seen: Look, run: RunState) -> dict[str, Any]:
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
         "phases": _phases(seen.store.latest(f"run/{run.run}")),
+        "world": run.world,
+        "ranks": _ranks(seen, run),
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
         "derived": gpus.derived(seen, run),
         "started": run.started_wall,
         "exited": run.exited_wall or None,
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
-        "events": [event for event in seen.store.events if event.run == run.run][-LAST:],
+        "events": _events(seen, run),
         "commands": [record for record in seen.store.commands.values() if record.run == run.run][-LAST:],
     }
+
+
+def _events(seen: Look, run: RunState) -> list[Event]:
+    """The newest events of the run and of its GPUs."""
+    sources = {f"gpu/{uuid}" for uuid in run.gpus}
+    return [e for e in seen.store.events if e.run == run.run or e.source in sources][-LAST:]
 
 
 def _phases(metrics: dict[str, float]) -> dict[str, float]:
@@ -80,6 +88,21 @@ def _phases(metrics: dict[str, float]) -> dict[str, float]:
     found = {name.removeprefix("phase/"): v for name, v in metrics.items() if name.startswith("phase/")}
     outer = list(dict.fromkeys(name.partition("/")[0] for name in found))
     return {name: found[name] for name in sorted(found, key=lambda n: (outer.index(n.partition("/")[0]), n))}
+
+
+def _ranks(seen: Look, run: RunState) -> list[dict[str, Any]]:
+    """The run's processes on this node with the newest iteration of each, and how old that is, in seconds."""
+    sources = [(0, run.pid, f"run/{run.run}")]
+    sources += [(rank.rank, rank.pid, f"rank/{run.run}/{rank.rank}") for rank in run.ranks]
+    return [
+        {
+            "rank": rank,
+            "pid": pid,
+            "iteration_s": seen.store.latest(source).get("iteration_s"),
+            "age_s": seen.age_s(source),
+        }
+        for rank, pid, source in sources
+    ]
 
 
 def _tell(seen: Look, run: RunState) -> None:
@@ -100,6 +123,8 @@ def _tell(seen: Look, run: RunState) -> None:
             for name, s in phases.items()
         ]
         table(rows, right=(1, 2), indent="  ")
+    if run.world > 1:
+        _tell_ranks(seen, run)
     _tell_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
@@ -115,6 +140,22 @@ def _tell(seen: Look, run: RunState) -> None:
     _tell_past(seen, run)
 
 
+def _tell_ranks(seen: Look, run: RunState) -> None:
+    found = _ranks(seen, run)
+    say()
+    say(f"ranks on this node: {len(found)} of {run.world}")
+    rows = [
+        (
+            f"rank {r['rank']}",
+            f"pid {r['pid']}",
+            text.seconds(r["iteration_s"]),
+            f"{text.duration(r['age_s'])} ago" if r["age_s"] is not None else "",
+        )
+        for r in found
+    ]
+    table(rows, right=(2, 3), indent="  ")
+
+
 def _tell_gpus(seen: Look, run: RunState) -> None:
     mine = seen.gpus_of(run)
     together = gpus.derived_lines(run, gpus.derived(seen, run))
@@ -122,6 +163,9 @@ def _tell_gpus(seen: Look, run: RunState) -> None:
         say()
         say("GPUs")
         table([gpus.line(gpu, gpus.readings(seen, gpu)) for gpu in mine], right=gpus.NUMBERS, indent="  ")
+        for gpu in mine:
+            for sentence in gpus.unknown(gpu, gpus.readings(seen, gpu)):
+                say(f"  {gpu.index}  {sentence}")
     if together:
         say()
         say("GPUs and training together")
@@ -134,7 +178,7 @@ def _inset(phase: str) -> str:
 
 
 def _tell_past(seen: Look, run: RunState) -> None:
-    lines = [(e.wall, text.clean(e.text)) for e in seen.store.events if e.run == run.run]
+    lines = [(e.wall, text.clean(e.text)) for e in _events(seen, run)]
     lines += [(c.wall, words.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
     if lines:
         say()
@@ -156,7 +200,7 @@ def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
 
 
 def knob_line(knob: KnobState) -> tuple[str, ...]:
-    """A knob as one row: name, value, bounds, effect, cost, and who set it."""
+    """A knob as one row: name, value, bounds, effect, cost, how long its last change took, and who set it."""
     spec = knob.spec
     if spec.choices:
         bounds = " | ".join(text.value(choice, spec) for choice in spec.choices)
@@ -167,4 +211,6 @@ def knob_line(knob: KnobState) -> tuple[str, ...]:
     note = "" if knob.in_effect else "not in effect as asked"
     by = f"set by {text.clean(knob.by, 40)}" if knob.by else ""
     shown = f"{text.value(knob.value, spec)} {text.clean(spec.unit, 12)}".rstrip()
-    return (spec.name, shown, bounds, spec.effect, spec.cost, ", ".join(filter(None, (note, by))))
+    last = words.took(knob.took_s)
+    cost = f"{spec.cost} ({last})" if last else spec.cost
+    return (spec.name, shown, bounds, spec.effect, cost, ", ".join(filter(None, (note, by))))

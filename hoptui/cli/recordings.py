@@ -54,13 +54,13 @@ def find(name: str) -> Path:
     return one(entries(where), name, where).path
 
 
-def one(found: Sequence[Entry], name: str, where: Addresses) -> Entry:
-    """The recording with this id, name, or beginning of an id.
+def one(found: Sequence[Entry], name: str, where: Addresses, *, shortest: int = 1) -> Entry:
+    """The recording with this id, name, or beginning of an id that has at least `shortest` characters.
 
     Raises:
         Fail: none has it, or several have.
     """
-    which = matching(found, name)
+    which = matching(found, name, shortest=shortest)
     if not which:
         raise Fail(f"no recording of a run {text.clean(name, 60)!r} in {where.state}{_there(found)}", MISSING)
     if len(which) > 1:
@@ -73,12 +73,12 @@ def one(found: Sequence[Entry], name: str, where: Addresses) -> Entry:
     return which[0]
 
 
-def matching(found: Sequence[Entry], name: str) -> list[Entry]:
-    """Those with this id; if there is none, with this name; if there is none, whose id begins so."""
+def matching(found: Sequence[Entry], name: str, *, shortest: int = 1) -> list[Entry]:
+    """Those with this id; if there is none, with this name; if there is none, whose id begins so, in `shortest` characters."""
     return (
         [entry for entry in found if entry.run == name]
         or [entry for entry in found if entry.state is not None and entry.state.name == name]
-        or [entry for entry in found if name and entry.run.startswith(name)]
+        or [entry for entry in found if len(name) >= shortest and entry.run.startswith(name)]
     )
 
 

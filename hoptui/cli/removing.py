@@ -19,11 +19,18 @@ from hoptui.recording.shelf import Entry
 from hoptui.viewer import format as text
 from hoptui.viewer.session import NoDaemon
 
+FEWEST_LETTERS, WHOLE_ID = 4, 100
+"""How much of an id names a recording to delete."""
 UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 def rm(
-    *runs: Annotated[str, Parameter(help="Names or ids of recorded runs.")],
+    *runs: Annotated[
+        str,
+        Parameter(
+            help="Names or ids of recorded runs; the first letters of an id do only where you are asked."
+        ),
+    ],
     older_than: Annotated[
         str | None, Parameter(show_default=False, help="Only those whose last row is older: 7d, 12h.")
     ] = None,
@@ -38,7 +45,10 @@ def rm(
     least_age = _stretch(older_than)
     where = recordings.places()
     found = recordings.entries(where)
-    named = list({e.run: e for e in (recordings.one(found, name, where) for name in runs)}.values())
+    # Where nobody is asked, the beginning of an id is too little to delete by.
+    shortest = WHOLE_ID if yes else FEWEST_LETTERS
+    matched = [recordings.one(found, name, where, shortest=shortest) for name in runs]
+    named = list({entry.run: entry for entry in matched}.values())
     living = _living(found)
     alive = [entry for entry in named if entry.run in living]
     if alive:

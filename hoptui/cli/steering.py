@@ -1,4 +1,4 @@
-"""`hoptui pause`, `resume`, `checkpoint` and `stop`."""
+"""`hoptui pause`, `resume`, `checkpoint`, `profile` and `stop`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hoptui.cli.node import Look, look
 from hoptui.cli.options import Run, Timeout, Yes
 from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, agreed, interactive, say, usage
 from hoptui.viewer import format as text
+from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import RunState, Verb
 
 TIMEOUT_S = 600.0
@@ -57,6 +58,20 @@ def checkpoint(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
         return _give(seen, seen.find_living(run), "checkpoint", timeout)
 
 
+def profile(
+    run: Run,
+    /,
+    *,
+    steps: Annotated[int, Parameter(help="Iterations to trace.")] = 10,
+    timeout: Timeout = TIMEOUT_S,
+) -> int:
+    """Have a run trace its next iterations with its profiler; an event says where the trace was written."""
+    if steps < 1:
+        raise usage(f"--steps takes a number of iterations, at least 1, not {steps}")
+    with look() as seen:
+        return _give(seen, seen.find_living(run), "profile", timeout, value=steps)
+
+
 def stop(
     run: Run,
     /,
@@ -72,10 +87,18 @@ def stop(
         return _give(seen, found, "stop", timeout)
 
 
-def _give(seen: Look, run: RunState, verb: Verb, timeout: float, *, hold_s: float = 60.0) -> int:
+def _give(
+    seen: Look,
+    run: RunState,
+    verb: Verb,
+    timeout: float,
+    *,
+    hold_s: float = 60.0,
+    value: KnobValue | None = None,
+) -> int:
     if not timeout > 0:
         raise usage(f"--timeout takes seconds, more than 0, not {timeout:g}")
-    command = seen.session.submit(run, verb, hold_s=hold_s)
+    command = seen.session.submit(run, verb, hold_s=hold_s, value=value)
     code, _ = follow(seen.session, [Given(command, f"{verb} {text.clean(run.name)}")], timeout_s=timeout)
     return code
 

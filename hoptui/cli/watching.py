@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hoptui.cli import gpus
-from hoptui.cli.node import Look, headline, look
+from hoptui.cli.node import NONE, Look, headline, look
 from hoptui.cli.options import Json, Run
 from hoptui.cli.terminal import OK, dump, say, usage, warn
 from hoptui.viewer import format as text
@@ -20,7 +20,6 @@ from hoptui.wire.messages import RunState
 MOST_METRICS = 6
 MOST_HZ = 10.0
 SECOND = 1_000_000_000
-NONE = 1 << 62  # a cursor beyond every event and command: rows are all we want
 
 
 def watch(

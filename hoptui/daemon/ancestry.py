@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hoptui.wire.namespace import whose_pids
+
 MOST_ANCESTORS = 64
 
 
 class Ancestry:
-    """Chains of ancestors by pid. A worker whose parent has died since still counts as its descendant."""
+    """Chains of ancestors by pid. A worker whose parent has died since still counts as its descendant.
+
+    `contained`: pids are a container's own, so that the driver's, which are the machine's, cannot be looked up. On the whole
+    machine a pid that cannot be looked up is somebody else's, or gone.
+    """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
+        self.contained = whose_pids(proc) == "container"
         self._chains: dict[int, tuple[int, ...] | None] = {}
 
     def of(self, pids: Iterable[int]) -> Mapping[int, tuple[int, ...] | None]:

@@ -24,6 +24,9 @@ log = logging.getLogger("hoptui.daemon")
 
 FLUSH_S = 2.0
 TIDY_S = 600.0
+FIRST_TIDY_S = 30.0
+"""A live run whose daemon was killed is back with the next one in a few seconds: until then nobody has its recording open,
+and it would look like one that may go."""
 JOBS = 20_000
 MANY = 1000
 """So many jobs wake the thread before its time."""
@@ -130,7 +133,7 @@ class Archive:
             history.problem = f"{self._where.state} cannot be read: {error.strerror}"
         self._restored.set()
         flush_at = time.monotonic() + FLUSH_S
-        tidy_at = 0.0
+        tidy_at = time.monotonic() + FIRST_TIDY_S
         while not self._closing:
             self._drain()
             now = time.monotonic()

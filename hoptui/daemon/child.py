@@ -13,6 +13,7 @@ from hoptui.wire import codec
 from hoptui.wire.devices import FromSampler, Sample, Watch
 
 LARGEST_READ = 1 << 16  # what a pipe holds; a larger buffer would be mapped anew for each read
+LONGEST_LINE = 500
 
 
 class Child:
@@ -37,6 +38,7 @@ class Child:
                 [*command, *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 cwd="/",
                 pass_fds=(self._mark.fd,) if self._mark else (),
             )
@@ -45,11 +47,13 @@ class Child:
             raise
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-        for pipe in (self._in, self._out):
+        assert self._process.stderr is not None
+        self._in, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
+        for pipe in (self._in, self._out, self._err):
             flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
             fcntl.fcntl(pipe, fcntl.F_SETFL, flags | os.O_NONBLOCK)
         self._framer = codec.Framer()
+        self._unfinished = b""
         self.leave = tuple(leave or ())
         self.heard = now
         self.sampled = False
@@ -102,9 +106,22 @@ class Child:
             self.sampled = self.sampled or any(isinstance(message, Sample) for message in said)
         return said
 
+    def complaints(self, *, last: bool = False) -> list[str]:
+        """The lines that it has written on stderr since the last call, without waiting; with `last` what is left of one."""
+        try:
+            data = os.read(self._err.fileno(), LARGEST_READ)
+        except (OSError, ValueError):  # there is nothing, or the pipe is closed
+            data = b""
+        *lines, rest = (self._unfinished + data).split(b"\n")
+        if last or len(rest) > LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        self._unfinished = rest
+        texts = (line[:LONGEST_LINE].decode(errors="replace").rstrip() for line in lines)
+        return [text for text in texts if text]
+
     def hang_up(self) -> None:
         """Close the pipes: it ends by itself as soon as it notices."""
-        for pipe in (self._in, self._out):
+        for pipe in (self._in, self._out, self._err):
             with suppress(OSError):
                 pipe.close()
 

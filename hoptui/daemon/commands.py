@@ -87,7 +87,10 @@ class Book:
     def outcome(self, run: str, outcome: Outcome, t: int) -> CommandRecord | None:
         """What the run says became of a command; None where that is no news (a repeat, or a stage already passed)."""
         known = self._known(run, outcome.id)
-        if known is None or known.stage in FINAL:
+        if known is None:
+            return None
+        undone = known.stage == "applied" and outcome.stage == "reverted"
+        if known.stage in FINAL and not undone:
             return None
         if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage]:
             return None
@@ -100,12 +103,13 @@ class Book:
                 known,
                 stage=outcome.stage,
                 step=outcome.step if outcome.step is not None else known.step,
-                before=outcome.before if outcome.before is not None else known.before,
+                before=known.before if undone or outcome.before is None else outcome.before,
                 effective=outcome.effective if took_effect else None,
                 version=outcome.version if took_effect else None,
                 code=outcome.code,
                 reason=outcome.reason,
                 settled=(outcome.t or t) if outcome.stage in FINAL else 0,
+                took_s=outcome.took_s if outcome.took_s is not None else known.took_s,
             )
         )
 
@@ -277,6 +281,7 @@ def outcome_of(record: CommandRecord) -> Outcome:
         code=record.code,
         reason=record.reason,
         t=record.settled or record.t,
+        took_s=record.took_s,
     )
 
 

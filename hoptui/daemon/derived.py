@@ -154,7 +154,8 @@ class Account:
         window = self._window
         while self._coming and self._coming[0].end <= t:
             window.append(self._coming.popleft())
-        while len(window) > 1 and window[0].end <= t - WINDOW_NS:
+        known_from = self._t[0] if self._t else 0  # of what ran before nothing was measured
+        while len(window) > 1 and (window[0].end <= t - WINDOW_NS or window[0].start < known_from):
             window.popleft()
         if not window or len(gpus) < state.world:
             return {}
@@ -169,7 +170,7 @@ class Account:
         work, seconds = sum(i.work for i in window), sum(i.seconds for i in window)
         peak = _peak(state.flops, gpus)
         if state.flops is not None and peak:
-            row["mfu"] = round(100 * state.flops.per_unit * work / seconds / peak, 2)
+            row["mfu"] = _digits(100 * state.flops.per_unit * work / seconds / peak)
         return row
 
     def _at(self, t: int) -> float:
@@ -220,5 +221,5 @@ def _least(values: Iterable[float]) -> float:
 
 
 def _digits(value: float) -> float:
-    """Five significant digits: a microjoule an environment step, a megajoule an iteration."""
+    """Five significant digits: a microjoule an environment step, a megajoule an iteration, 0.004 % of the peak."""
     return float(f"{value:.5g}")

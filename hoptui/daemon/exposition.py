@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Snapshot:
     """What there is to tell at one moment: the readings of each source, vitals of live runs, and how many events there
-    were of each (kind, level). Nothing in it changes any more."""
+    were of each (kind, level, UUID of the GPU or ""). Nothing in it changes any more."""
 
     node: NodeState
     vitals: Mapping[str, Vital]
     readings: Mapping[str, Mapping[str, float]]
-    happened: Mapping[tuple[str, str], int]
+    happened: Mapping[tuple[str, str, str], int]
 
 
 class Series(NamedTuple):
@@ -110,6 +110,31 @@ PROCESS = {
     "memory_rss_bytes": Series("memory_bytes", "Resident memory of the run's processes"),
 }
 
+GPU_EVENTS = (
+    ("clocks", "warning"),
+    ("ecc", "alarm"),
+    ("ecc", "warning"),
+    ("gpu", "alarm"),
+    ("gpu", "info"),
+    ("throttle", "alarm"),
+    ("throttle", "info"),
+    ("xid", "alarm"),
+    ("xid", "warning"),
+)
+OTHER_EVENTS = (
+    ("exited", "info"),
+    ("exited", "warning"),
+    ("lease", "info"),
+    ("note", "alarm"),
+    ("note", "info"),
+    ("note", "warning"),
+    ("reconnected", "info"),
+    ("restarted", "warning"),
+    ("reverted", "warning"),
+    ("started", "info"),
+)
+"""Kinds and levels of events that are counted from 0: `increase()` does not see the first one of a series that begins with it."""
+
 Labels = tuple[str, ...]
 Point = tuple[Labels, float]
 
@@ -122,17 +147,29 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     yield from _gauge("hoptui_sampling_hertz", "How often GPUs are sampled", (), [((), node.hz)])
     yield from _gauge("hoptui_viewers", "Viewers connected", (), [((), node.viewers)])
-    happened: list[Point] = [(key, count) for key, count in snapshot.happened.items()]
-    yield from _counter("hoptui_events", "Events since the daemon began", ("kind", "level"), happened)
+    yield from _events(snapshot)
     yield from _gpus(snapshot)
     host = snapshot.readings.get("host", {})
     yield from _readings("hoptui_host_", HOST, (), [((), host)])
     yield from _runs(snapshot)
 
 
+def _events(snapshot: Snapshot) -> Iterator[Metric]:
+    whole = {gpu.uuid: str(gpu.index) for gpu in snapshot.node.gpus if not gpu.parent}
+    counts = {(*event, ""): 0 for event in OTHER_EVENTS}
+    counts |= {(*event, uuid): 0 for uuid in whole for event in GPU_EVENTS}
+    counts |= snapshot.happened
+    points = [
+        ((kind, level, whole.get(u, ""), u), float(count)) for (kind, level, u), count in counts.items()
+    ]
+    labels = ("kind", "level", "gpu", "uuid")
+    yield from _counter("hoptui_events", "Events since the daemon began", labels, points)
+
+
 def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
-    labels = ("gpu", "uuid", "name")
-    gpus = [((str(gpu.index), gpu.uuid, gpu.name), gpu) for gpu in snapshot.node.gpus]
+    """MIG instances have the index of their GPU, and its UUID as `parent`: a sum over GPUs is one over parent=""."""
+    labels = ("gpu", "uuid", "name", "parent")
+    gpus = [((str(gpu.index), gpu.uuid, gpu.name, gpu.parent), gpu) for gpu in snapshot.node.gpus]
     facts = [((*key, gpu.driver, gpu.architecture), 1.0) for key, gpu in gpus]
     yield from _gauge("hoptui_gpu_info", "A GPU of this node", (*labels, "driver", "architecture"), facts)
     up = [(key, float(not gpu.reason)) for key, gpu in gpus]

@@ -16,7 +16,7 @@ from hoptui.recording.boots import this_boot
 from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
 from hoptui.recording.resample import buckets
 from hoptui.wire.addresses import Addresses
-from hoptui.wire.columns import Columns
+from hoptui.wire.columns import Columns, run_of
 from hoptui.wire.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 
 log = logging.getLogger("hoptui.daemon")
@@ -78,7 +78,7 @@ class History:
         found = []
         for _, path in recent[-RESTORED:]:
             try:
-                with Recording.open(path, boot=this_boot()) as recording:
+                with Recording.open(path, boot=this_boot(), still=shelf.at_rest(path)) as recording:
                     found.append(_found(recording))
             except (RecordingError, msgspec.DecodeError, ValueError) as error:
                 log.warning("%s is left aside: %s", path, error)
@@ -129,7 +129,7 @@ class History:
             recording = opened.recording
             try:
                 recording.flush()
-                if recording.size_bytes > self._limits.run_bytes:
+                if recording.used_bytes > self._limits.run_bytes:
                     recording.thin(self._limits.run_bytes)
             except RecordingError as error:
                 if opened.problem != error.reason:
@@ -195,8 +195,7 @@ class History:
 
     def _recording_of(self, query: Query) -> tuple[Recording | None, bool]:
         """The recording that has the source, and whether it was opened for this query only."""
-        kind, _, name = query.source.partition("/")
-        run = query.run or (name if kind in ("run", "process", "derived") else "")
+        run = query.run or run_of(query.source)
         if run in self._open:
             return self._open[run].recording, False
         if run:

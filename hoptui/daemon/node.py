@@ -17,7 +17,7 @@ from hoptui.daemon.derived import THROUGHPUT
 from hoptui.daemon.registry import Registry, TrackedRun
 from hoptui.daemon.rings import Rings, one_row
 from hoptui.recording.known import KnownRun
-from hoptui.wire.columns import Columns
+from hoptui.wire.columns import Columns, run_of
 from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.wire.messages import CommandRecord, Event, NodeState, Query
 from hoptui.wire.version import VERSION
@@ -27,13 +27,13 @@ MOST_EVENTS = 500
 EXITED_KEPT = 50
 EXITED_IN_MEMORY = 5
 EXITED_KEPT_S = 24 * 3600
+OF_ITS_ITERATIONS = ("run/", "rank/")
+"""Sources whose newest rows are still told of a run that has exited."""
 MEASURED = 512
 """Rows that the effect of a change is looked for in."""
 PATIENCE_S = {"gpu": 0.0, "run": 0.2}
 LONGEST_PATIENCE_S = 0.6
 """How long rows of a kind wait for others on their way to a viewer: one answer for all, and none that is late for GPUs."""
-OF_A_RUN = ("run", "process", "derived")
-"""Sources that carry a run's id."""
 
 
 class Clock(Protocol):
@@ -83,7 +83,8 @@ class Node:
         self.hz = 1.0
         self.metrics = ""
         self.viewers = 0
-        self.happened: Counter[tuple[str, str]] = Counter()
+        self.happened: Counter[tuple[str, str, str]] = Counter()
+        """How many events there were, by kind, level and, for those of a GPU, its UUID."""
         self.host = platform.node()
         self._started = clock.wall()
         self._event_seq = 0
@@ -93,15 +94,15 @@ class Node:
     def rows(self, parts: Iterable[Columns]) -> None:
         """New rows of any sources: into memory, and into the recordings they belong to.
 
-        A run's own rows, its processes' and what is derived for it go to its recording; the host's and every GPU's to
-        those of all live runs, because neighbours on a node matter to each other.
+        A run's own rows, those of its other ranks and processes, and what is derived for it go to its recording; the
+        host's and every GPU's to those of all live runs, because neighbours on a node matter to each other.
         """
         shared: list[Columns] = []
         patience = math.inf
         for columns in parts:
-            kind, _, run_id = columns.source.partition("/")
-            run = self.registry.get(run_id) if kind in OF_A_RUN else None
-            if run is None and kind in OF_A_RUN:
+            kind, run_id = columns.source.partition("/")[0], run_of(columns.source)
+            run = self.registry.get(run_id) if run_id else None
+            if run is None and run_id:
                 continue
             new = self.rings.append(columns)
             if not len(new):
@@ -130,10 +131,9 @@ class Node:
         wall = self.clock.wall()
         exited = sorted((r for r in self.registry if r.exited), key=lambda r: -r.state.exited_wall)
         for i, run in enumerate(exited):
-            if i >= EXITED_IN_MEMORY:
-                self.rings.forget(f"run/{run.id}")
-            self.rings.forget(f"process/{run.id}")
-            self.rings.forget(f"derived/{run.id}")
+            for source in [ring.source for ring in self.rings if run_of(ring.source) == run.id]:
+                if i >= EXITED_IN_MEMORY or not source.startswith(OF_ITS_ITERATIONS):
+                    self.rings.forget(source)
             if i >= EXITED_KEPT or wall - run.state.exited_wall > EXITED_KEPT_S:
                 self.registry.forget([run.id])
                 self.book.forget(run.id)
@@ -170,8 +170,8 @@ class Node:
             source=source,
         )
         self.events.append(event)
-        self.happened[kind, level] += 1
         kept, _, uuid = source.partition("/")
+        self.happened[kind, level, uuid if kept == "gpu" else ""] += 1
         runs = [
             r.id for r in self.registry.live() if kept != "gpu" or uuid in r.state.gpus or not r.state.gpus
         ]

@@ -59,6 +59,13 @@ def resolve(claim: Claim, gpus: Sequence[GpuInfo], seen: Iterable[str]) -> Resol
     return Resolved(_of(gpus, list(seen)))
 
 
+def together(ranks: Sequence[Resolved], gpus: Sequence[GpuInfo]) -> Resolved:
+    """The GPUs of all ranks of a run, in the node's order."""
+    own = {uuid for rank in ranks for uuid in rank.gpus}
+    said = any(rank.said for rank in ranks)
+    return Resolved(tuple(gpu.uuid for gpu in gpus if gpu.uuid in own), said)
+
+
 def assign(
     processes: Sequence[GpuProcess],
     chains: Mapping[int, tuple[int, ...] | None],
@@ -70,7 +77,8 @@ def assign(
     Args:
         chains: a process and its ancestors, nearest first; None where the driver's pid is not one of this namespace.
         runs: the pid of each live run's process, and the run.
-        said: a GPU, and the live runs that claim it by their own word or environment.
+        said: a GPU, and the live runs that claim it by their own word or environment; only for a container with pids of its
+            own, because anywhere else a process that cannot be looked up may be anyone's.
     """
     own = [_nearest(chains.get(process.pid), runs) for process in processes]
     seen = {(process.gpu, run) for process, run in zip(processes, own, strict=True)}

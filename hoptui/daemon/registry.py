@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from msgspec import structs
@@ -21,6 +21,7 @@ from hoptui.wire.messages import (
     LeaseState,
     Outcome,
     Pulse,
+    RankState,
     RunHello,
     RunState,
     State,
@@ -33,11 +34,20 @@ LEAST_BUSY_S = 3.0
 """Progress younger than this is never called `busy`, however short the iterations are."""
 
 
+@dataclass(frozen=True)
+class Member:
+    """A rank besides rank 0: its connection, and what it says of its GPUs."""
+
+    rank: int
+    identity: bytes
+    claim: Claim
+
+
 class TrackedRun:
     """One run: its declared state, and the evidence for its liveness.
 
     `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is what
-    follows from both, and `said` whether its own word decided.
+    follows from both, and `said` whether its own word decided. `members` are its other ranks on this node.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class TrackedRun:
             process_started  # /proc/<pid>/stat start time, so that a reused pid is not taken for it
         )
         self.identity: bytes | None = None
+        self.members: dict[int, Member] = {}
         self.last_t = 0
         self.last_step = 0
         self.metrics: dict[str, float] = {}
@@ -73,6 +84,28 @@ class TrackedRun:
     @property
     def exited(self) -> bool:
         return bool(self.state.exit_reason)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What each of its ranks says of its GPUs."""
+        return (self.claim, *(member.claim for member in self.members.values()))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes, one a rank."""
+        return (self.state.pid, *(rank.pid for rank in self.state.ranks))
+
+    def join(self, member: Member, pid: int) -> None:
+        """Another rank of it is here."""
+        self.members[member.rank] = member
+        ranks = {rank.rank: rank for rank in self.state.ranks} | {
+            member.rank: RankState(rank=member.rank, pid=pid)
+        }
+        self.state = structs.replace(self.state, ranks=tuple(ranks[rank] for rank in sorted(ranks)))
+
+    def leave(self, rank: int) -> None:
+        """A rank said goodbye."""
+        self.members.pop(rank, None)
 
     def pulse(self, pulse: Pulse, now: float) -> None:
         self._pulse = pulse
@@ -125,6 +158,7 @@ class TrackedRun:
 
     def exit(self, reason: str, detail: str, wall: float) -> None:
         self.identity = None
+        self.members.clear()
         self.state = structs.replace(
             self.state, exit_reason=reason, exit_detail=detail, exited_wall=wall, lease=None
         )
@@ -192,6 +226,19 @@ class Registry:
     def of(self, identity: bytes) -> TrackedRun | None:
         """The run at the other end of a connection."""
         return self._by_identity.get(identity)
+
+    def member(self, identity: bytes) -> tuple[TrackedRun, Member] | None:
+        """The rank at the other end of a connection, if it is another than rank 0, and its run."""
+        of_all = ((run, member) for run in self._runs.values() for member in run.members.values())
+        return next((found for found in of_all if found[1].identity == identity), None)
+
+    def join(self, identity: bytes, hello: RunHello, pid: int) -> TrackedRun | None:
+        """A rank other than 0 connects. None while its rank 0 is not known here, which has the same nonce."""
+        run = next((r for r in self._runs.values() if r.nonce == hello.nonce and not r.exited), None)
+        if run is not None:
+            run.join(Member(hello.rank, identity, _claim(hello)), pid)
+            self.changed()
+        return run
 
     def live(self) -> list[TrackedRun]:
         return [run for run in self if not run.exited]
@@ -287,6 +334,7 @@ def _after(state: KnobState, knob: str, outcome: Outcome, by: str) -> KnobState:
         state,
         value=outcome.effective,
         version=outcome.version,
-        in_effect=not outcome.reason,
+        in_effect=not outcome.reason if outcome.stage == "applied" else state.in_effect,
         by=by if outcome.stage == "applied" else state.by,
+        took_s=outcome.took_s if outcome.stage == "applied" else state.took_s,
     )

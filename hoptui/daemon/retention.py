@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-log = logging.getLogger("hoptui.daemon")
-
 GB = 10**9
 DAY_S = 86400.0
 KEEP_GB, KEEP_DAYS, RUN_GB = 10.0, 30.0, 1.0
+DEFAULTS = {"HOPTUI_KEEP_GB": KEEP_GB, "HOPTUI_KEEP_DAYS": KEEP_DAYS, "HOPTUI_RUN_GB": RUN_GB}
 
 
 @dataclass(frozen=True)
@@ -24,23 +22,30 @@ class Limits:
 
 
 def limits(environ: Mapping[str, str]) -> Limits:
-    """What HOPTUI_KEEP_GB, HOPTUI_KEEP_DAYS and HOPTUI_RUN_GB say; a value that makes no sense is logged and not used."""
+    """What HOPTUI_KEEP_GB, HOPTUI_KEEP_DAYS and HOPTUI_RUN_GB say; a value that makes no sense is not used."""
     return Limits(
-        keep_bytes=int(_number(environ, "HOPTUI_KEEP_GB", KEEP_GB) * GB),
-        keep_s=_number(environ, "HOPTUI_KEEP_DAYS", KEEP_DAYS) * DAY_S,
-        run_bytes=int(_number(environ, "HOPTUI_RUN_GB", RUN_GB) * GB),
+        keep_bytes=int(_number(environ, "HOPTUI_KEEP_GB") * GB),
+        keep_s=_number(environ, "HOPTUI_KEEP_DAYS") * DAY_S,
+        run_bytes=int(_number(environ, "HOPTUI_RUN_GB") * GB),
     )
 
 
-def _number(environ: Mapping[str, str], name: str, default: float) -> float:
-    raw = environ.get(name, "").strip()
-    if not raw:
-        return default
+def refused(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each of these variables whose value makes no sense."""
+    return [
+        f"{name}={environ[name]!r} is no positive number: {default:g} is used"
+        for name, default in DEFAULTS.items()
+        if environ.get(name, "").strip() and not _positive(environ[name])
+    ]
+
+
+def _number(environ: Mapping[str, str], name: str) -> float:
+    raw = environ.get(name, "")
+    return float(raw) if _positive(raw) else DEFAULTS[name]
+
+
+def _positive(raw: str) -> bool:
     try:
-        value = float(raw)
+        return 0 < float(raw) < math.inf
     except ValueError:
-        value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        log.warning("%s=%r is no positive number: %g is used", name, raw, default)
-        return default
-    return value
+        return False

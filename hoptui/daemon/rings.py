@@ -12,6 +12,9 @@ MAX_BYTES = 8 << 20
 JOINED = 64
 """Parts of one row each are joined to parts of so many: a tenth of the memory, and quick to go through."""
 
+RECENT_NS, RECENT_ROWS = 750_000_000, 8
+"""A GPU's row has everything at least every half second; two rows a second apart are never mixed."""
+
 
 class Ring:
     """Rows of one source, oldest first, bounded in number and bytes."""
@@ -79,8 +82,11 @@ class Ring:
         return concatenate(self.source, reversed(found)).slice(-count)
 
     def last(self) -> Columns | None:
-        """The newest row alone."""
-        return self._parts[-1].slice(-1) if self._parts else None
+        """The newest row. What fast ticks leave out is in it as it was within `RECENT_NS` before."""
+        if not self._parts:
+            return None
+        rows = self.newest(RECENT_ROWS).after(self.last_t - RECENT_NS)
+        return one_row(self.source, self.last_t, rows.steps()[-1], rows.last())
 
 
 class Rings:

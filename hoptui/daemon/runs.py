@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -13,9 +14,10 @@ import msgspec
 from hoptui.daemon.derived import Account
 from hoptui.daemon.history import Found
 from hoptui.daemon.node import Node
-from hoptui.daemon.registry import DuplicateRunError, TrackedRun
+from hoptui.daemon.registry import DuplicateRunError, Member, TrackedRun
 from hoptui.wire import messages
 from hoptui.wire.credentials import Peer
+from hoptui.wire.knobs import shown
 from hoptui.wire.messages import CommandRecord
 from hoptui.wire.version import VERSION
 
@@ -40,8 +42,14 @@ class RunDesk:
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
         """Take in a message; returns the run whose process is to be watched, after a hello."""
         if isinstance(message, messages.RunHello):
-            return self._hello(identity, peer, message)
+            if not message.rank:
+                return self._hello(identity, peer, message)
+            self._join(identity, peer, message)
+            return None
         run = self._node.registry.of(identity)
+        if run is None and (found := self._node.registry.member(identity)) is not None:
+            self._of_member(*found, message)
+            return None
         if run is None:
             self._send(identity, messages.Error(code="hello_first", text="say hello first"))
             return None
@@ -185,6 +193,45 @@ class RunDesk:
         node.touch()
         return run
 
+    def _join(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> None:
+        """A rank other than 0. It asks again every second until its run is known."""
+        node = self._node
+        if hello.protocol != messages.PROTOCOL:
+            return
+        run = node.registry.join(identity, hello, peer.pid if peer is not None and peer.pid else hello.pid)
+        if run is None:
+            return
+        ring = node.rings.get(f"rank/{run.id}/{hello.rank}")
+        self._send(
+            identity,
+            messages.RunWelcome(
+                protocol=messages.PROTOCOL,
+                pid=os.getpid(),
+                version=VERSION,
+                epoch=run.state.epoch,
+                since=ring.last_t if ring is not None else 0,
+            ),
+        )
+        node.remember(run)
+        node.touch()
+
+    def _of_member(self, run: TrackedRun, member: Member, message: messages.FromRun) -> None:
+        """A rank other than 0 gives rows, says which GPUs it has, and goodbye; it speaks for nobody else."""
+        node = self._node
+        match message:
+            case messages.Rows(parts=parts):
+                newest = node.clock.t() + FUTURE_NS
+                source = f"rank/{run.id}/{member.rank}"  # whatever name the run had when it was started
+                own = [p for p in parts if len(p) and p.times()[-1] <= newest]
+                node.rows(msgspec.structs.replace(part, source=source) for part in own)
+            case messages.Declare(gpus=gpus):
+                claim = replace(member.claim, declared=gpus)
+                run.members[member.rank] = replace(member, claim=claim)
+                node.touch()
+            case messages.Bye():
+                run.leave(member.rank)
+                node.touch()
+
     def _outcome(self, run: TrackedRun, outcome: messages.Outcome) -> None:
         node = self._node
         record = node.book.outcome(run.id, outcome, node.clock.t())
@@ -192,6 +239,9 @@ class RunDesk:
             return
         if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
             run.outcome(record.knob, outcome, f"{record.origin.user} (pid {record.origin.pid})")
+            if outcome.stage == "reverted":
+                text = f"{record.knob} is back at {shown(outcome.effective)}: {outcome.reason}"
+                node.event("reverted", text, run=run.id, step=outcome.step, level="warning")
             node.remember(run)
             node.touch()
         self._tell(record, outcome)

@@ -16,7 +16,7 @@ from hoptui.daemon.child import Child
 from hoptui.daemon.mark import DRIVER
 from hoptui.daemon.suspects import Suspects
 from hoptui.wire.codec import WireError
-from hoptui.wire.devices import Devices, FromSampler, Sample, Watch
+from hoptui.wire.devices import Devices, FromSampler, Sample, Tenants, Watch
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -28,6 +28,8 @@ AGAIN_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 UNDEAD = 3
 """So many children that cannot be killed are enough; the last of them is not spent on trying a GPU again."""
 CLOSE_S = 0.5
+MOST_COMPLAINTS = 100
+"""Lines of a child's stderr that are logged at once: a traceback, and no flood."""
 
 
 class Sampler:
@@ -84,6 +86,9 @@ class Sampler:
     def tend(self, now: float) -> None:
         """Start, watch, replace, try again; call it a few times a second. `fds` may be others afterwards."""
         self._undead = [child for child in self._undead if child.status is None]
+        for alive in (self._child, self._trial):
+            if alive is not None:
+                self._note(alive.complaints())
         self._tend_trial(now)
         child = self._child
         if child is None:
@@ -207,7 +212,14 @@ class Sampler:
         if child is not None:
             self._bury(child)
 
+    def _note(self, complaints: Sequence[str]) -> None:
+        for line in complaints[:MOST_COMPLAINTS]:
+            log.warning("%s: %s", self._name, line)
+        if len(complaints) > MOST_COMPLAINTS:
+            log.warning("%s: and %d lines more", self._name, len(complaints) - MOST_COMPLAINTS)
+
     def _bury(self, child: Child) -> None:
+        self._note(child.complaints(last=True))
         child.kill()
         if child.status is None:
             self._undead.append(child)
@@ -246,7 +258,7 @@ class Sampler:
         if self._child is not None:
             self._bury(self._child)
         self._child, self._trial = trial, None
-        said, trial.backlog = trial.backlog, []
+        said, trial.backlog = [Tenants(), *trial.backlog], []  # it tells of processes only if it has seen any
         self._trouble = ""
         newest = max((i for i, message in enumerate(said) if isinstance(message, Devices)), default=0)
         return [m for i, m in enumerate(said) if i >= newest or not isinstance(m, Devices)]

@@ -8,7 +8,7 @@ from hoptui.daemon.ancestry import Ancestry
 from hoptui.daemon.derived import Reading, reading
 from hoptui.daemon.hardware import Hardware, changes
 from hoptui.daemon.node import Node
-from hoptui.daemon.ownership import assign, resolve
+from hoptui.daemon.ownership import assign, resolve, together
 from hoptui.daemon.registry import TrackedRun
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import Devices, FromSampler, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
@@ -52,6 +52,12 @@ class SamplerDesk:
         if self._hardware.leave(left):
             self._publish(before)
 
+    def silent(self) -> None:
+        """Nobody reads the GPUs: who is on them is unknown."""
+        if self._tenants:
+            self._tenants = ()
+            self._assign()
+
     def tend(self) -> None:
         """Look whose GPUs are whose, if a run has come, gone or said something new of itself since."""
         if self._resolved_at != self._node.version:
@@ -88,15 +94,17 @@ class SamplerDesk:
         live = node.registry.live()
         # The sampler names only those whose pid is surely one of this namespace.
         chains = self._ancestry.of({process.pid for process in self._tenants if process.user})
-        pids = {run.state.pid: run.id for run in live}
+        pids = {pid: run.id for run in live for pid in run.pids}
         seen = [(p.run, p.gpu) for p in assign(self._tenants, chains, pids, {})]
         news = False
         for run in live:
             run.seen.update(gpu for run_id, gpu in seen if run_id == run.id)
-            if run.own(resolve(run.claim, gpus, run.seen)):
+            if run.own(together([resolve(claim, gpus, run.seen) for claim in run.claims], gpus)):
                 news = True
                 node.remember(run)
-        said = {gpu.uuid: [run.id for run in live if run.said and gpu.uuid in run.state.gpus] for gpu in gpus}
+        said: dict[str, list[str]] = {}
+        if self._ancestry.contained:
+            said = {g.uuid: [run.id for run in live if run.said and g.uuid in run.state.gpus] for g in gpus}
         node.set_processes(assign(self._tenants, chains, pids, said))
         if news:
             node.touch()

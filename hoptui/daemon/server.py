@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import json
 import logging
 import math
 import os
@@ -18,12 +17,13 @@ from typing import Any
 
 import zmq
 
+from hoptui.daemon import info
 from hoptui.daemon.ancestry import Ancestry
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.lives import Lives
 from hoptui.daemon.metrics import Endpoint, MetricsError, snapshot
 from hoptui.daemon.node import Node
-from hoptui.daemon.retention import limits
+from hoptui.daemon.retention import limits, refused
 from hoptui.daemon.runs import RunDesk
 from hoptui.daemon.sampler import Sampler
 from hoptui.daemon.samplers import SamplerDesk
@@ -33,7 +33,6 @@ from hoptui.daemon.zap import Gate
 from hoptui.wire import codec, devices, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.credentials import Peer, peer_of
-from hoptui.wire.version import VERSION
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -60,7 +59,8 @@ class Server:
     """Owns everything the daemon has open. `run()` returns when nothing needs the daemon or it was told to end.
 
     Args:
-        metrics: HOST:PORT for Prometheus, "" for none; with it the daemon does not end for want of work.
+        metrics: HOST:PORT for Prometheus, "" for none, or for that of a daemon before that was killed; with it the daemon
+            does not end for want of work.
         samplers: programs in place of its own samplers, by what they sample (`host`, `gpus`).
     """
 
@@ -81,6 +81,8 @@ class Server:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._finished: deque[tuple[bytes, messages.Buckets | messages.Error]] = deque()
+        for sentence in refused(os.environ):
+            log.warning(sentence)
         self._archive = Archive(where, limits(os.environ), self._answered)
         self._archive.start()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -101,9 +103,10 @@ class Server:
         self._runs = Doorway(self._context, where.runs)
         self._viewers = Doorway(self._context, where.viewers)
         self._malformed = 0
-        self._write_info()
         self._pipes: dict[int, Sampler] = {}
+        metrics = metrics or info.metrics_left_behind(where.info)
         self._endpoint = self._open_metrics(metrics)
+        info.write(where.info, self._node.metrics or metrics)
         for thing in (self._gate.socket, self._runs.socket, self._viewers.socket, self._wake_in):
             self._poller.register(thing, zmq.POLLIN)
 
@@ -243,6 +246,8 @@ class Server:
         for sampler in (self._host, self._gpus):
             sampler.tend(now)
         self._poll_samplers()
+        if not self._gpus.pids:
+            self._sampler_desk.silent()
         self._sampler_desk.leave({index: self._gpus.suspects.pause_s(index) for index in self._gpus.left})
         self._sampler_desk.tend()
         problem = "; ".join(filter(None, (self._gpus.problem, self._host.problem)))
@@ -307,20 +312,6 @@ class Server:
 
     def _end(self) -> None:
         self._ending = True
-
-    def _write_info(self) -> None:
-        info = {
-            "pid": os.getpid(),
-            "version": VERSION,
-            "protocol": messages.PROTOCOL,
-            "started": time.time(),
-        }
-        new = self._where.info.with_suffix(".tmp")
-        with new.open("w") as file:
-            json.dump(info, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(self._where.info)
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)

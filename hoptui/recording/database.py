@@ -233,6 +233,8 @@ def open_for_reading(path: Path, *, still: bool = False) -> sqlite3.Connection:
     with errors_named(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no regular file")  # a pipe would wait for its writer
         with path.open("rb"):
             pass  # SQLite says only "unable to open database file", the system says why
         try:

@@ -52,7 +52,7 @@ def rows(
     Raises:
         RecordingError: the file cannot be read, or is damaged.
     """
-    streams = (_of(recording, source, tuple(names), t0, t1) for source in _chosen(recording, sources))
+    streams = (_of(recording, source, tuple(names), t0, t1) for source in sources_meant(recording, sources))
     return heapq.merge(*streams, key=lambda row: row.t)
 
 
@@ -64,7 +64,7 @@ def columns(
     t1: int = 0,
 ) -> tuple[str, ...]:
     """The metrics that `rows` of the same arguments has, in the order of the sources and of their recording."""
-    chosen = _chosen(recording, sources)
+    chosen = sources_meant(recording, sources)
     known = dict.fromkeys(name for source in chosen for name in recording.names(source, t0, t1))
     return tuple(name for name in names if name in known) if names else tuple(known)
 
@@ -189,7 +189,8 @@ def _headings(metrics: Sequence[str]) -> list[str]:
     return [f"{name} (metric)" if name in FIXED else name for name in metrics]
 
 
-def _chosen(recording: Recording, sources: Sequence[str]) -> list[str]:
+def sources_meant(recording: Recording, sources: Sequence[str]) -> list[str]:
+    """The recording's sources that are meant by `sources`, each a name or the first part of one; all by none."""
     there = recording.sources()
     return [s for s in there if not sources or any(s == one or s.startswith(f"{one}/") for one in sources)]
 

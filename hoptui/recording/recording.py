@@ -184,15 +184,8 @@ class Recording:
         return self._frame.wall_offset_ns
 
     @property
-    def size_bytes(self) -> int:
-        """What the recording takes on disk, its write-ahead log included."""
-        wal = self.path.with_name(f"{self.path.name}-wal")
-        with errors_named(self.path):
-            return self.path.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
-
-    @property
     def used_bytes(self) -> int:
-        """What the recording needs on disk: its size without pages that wait to be used again."""
+        """What the recording needs on disk: the size of its file without pages that wait to be used again."""
         with errors_named(self.path):
             return self._tables.used_bytes()
 

@@ -61,6 +61,11 @@ def entries(directory: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: (-entry.modified, entry.path))
 
 
+def at_rest(path: Path) -> bool:
+    """Whether a recording was closed properly and nobody has it open: one look at it need leave nothing beside it."""
+    return not _log_of(path).exists()
+
+
 def remove(path: Path) -> None:
     """Delete a recording with what SQLite keeps beside it.
 
@@ -116,14 +121,22 @@ def _sizes(directory: Path) -> list[tuple[float, int, Path]]:
 
 
 def _measured(path: Path) -> tuple[float, int] | None:
-    """When a recording was last written, and what its files take; None if it is gone."""
+    """When a recording was last written, and what its files take; None if it is gone.
+
+    An empty log tells nothing: whoever opens the recording for reading makes one.
+    """
     modified, size = 0.0, 0
-    for file in (path, path.with_name(f"{path.name}-wal")):
+    for file in (path, _log_of(path)):
         with contextlib.suppress(OSError):
             seen = file.stat()
-            size += seen.st_size
-            modified = max(modified, seen.st_mtime)
+            if file == path or seen.st_size:
+                size += seen.st_size
+                modified = max(modified, seen.st_mtime)
     return (modified, size) if modified else None
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _entry(path: Path) -> Entry | None:
@@ -133,7 +146,7 @@ def _entry(path: Path) -> Entry | None:
     modified, size = measured
     state, problem, first, last = None, "", 0.0, 0.0
     try:
-        with Recording.open(path, still=not path.with_name(f"{path.name}-wal").exists()) as recording:
+        with Recording.open(path, still=at_rest(path)) as recording:
             span, offset = recording.span(), recording.wall_offset_ns
             if span != (0, 0):
                 first, last = ((t + offset) / 1e9 for t in span)

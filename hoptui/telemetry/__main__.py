@@ -124,7 +124,8 @@ def _end_after(commands: int) -> None:
 
 
 def _report(line: str) -> None:
-    print(f"hoptui sampler: {line}", file=sys.stderr, flush=True)
+    """For the daemon's log."""
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ LOST = {15: "lost: fell off the bus", 16: "lost: it needs a reset", 28: "lost: n
 """NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED and _GPU_NOT_FOUND: the whole GPU cannot be read."""
 DRIVER_GONE = frozenset((1, 9, 18))
 """NVML_ERROR_UNINITIALIZED, _DRIVER_NOT_LOADED and _LIB_RM_VERSION_MISMATCH: no GPU can be read."""
+REFUSED = "the driver refuses it to this user or container (NVML: Insufficient Permissions)"
+"""What to say where a reading fails with NO_PERMISSION."""
 FATAL = DRIVER_GONE | LOST.keys()
 """Not the affair of one reading."""
 

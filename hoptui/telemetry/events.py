@@ -3,64 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hoptui.telemetry.codes import SECOND_NS
 from hoptui.telemetry.xids import explain
 from hoptui.wire.devices import Happened, Level
+from hoptui.wire.throttle import IDLE, REASONS, SLOWDOWN, SLOWDOWN_CAUSES
 
 QUIET_NS = 10 * SECOND_NS
 """An event of one kind and cause is told at most once in this time; those in between are counted."""
 LEAVE_NS = 10 * SECOND_NS
 HOLD_NS = 5 * SECOND_NS
+"""What is no alarm must last so long before it is told."""
 FLICKER_NS = SECOND_NS
 """A reason that is gone for less than this has not gone: the power cap comes and goes many times a second."""
+MISSED = 2.5
+"""Nor has one that a single row did not show, where rows are far apart: not seen for so many periods."""
 UNDER_LOAD = 50.0
 SLOW_CLOCK = 0.75
 SLOW_NS = 10 * SECOND_NS
-_IDLE = 0x1
-
-
-@dataclass(frozen=True)
-class _Reason:
-    """A bit of NVML's clocks event reasons that is told: `hold` is how long it must last first."""
-
-    bit: int
-    level: Level
-    hold: int
-    text: str
-    over: str
-
-
-REASONS = (
-    _Reason(0x40, "alarm", 0, "too hot: the hardware halves the clocks or worse", "no longer too hot"),
-    _Reason(0x80, "alarm", 0, "power brake: the server told the GPU to slow down", "power brake released"),
-    _Reason(
-        0x8,
-        "alarm",
-        0,
-        "the hardware slows the clocks: heat, power supply or power brake",
-        "full clocks again",
-    ),
-    _Reason(0x20, "alarm", 0, "too hot: the driver lowers the clocks", "no longer too hot for the driver"),
-    _Reason(
-        0x4,
-        "info",
-        HOLD_NS,
-        "at its power limit: clocks give way, as is normal under full load",
-        "no longer at its power limit",
-    ),
-    _Reason(
-        0x10,
-        "info",
-        HOLD_NS,
-        "clocks are held down to those of other GPUs (sync boost)",
-        "sync boost lets go",
-    ),
-)
-"""nvmlClocksEventReason*; the general hardware slowdown (0x8) only where neither heat nor brake says more."""
-_SPECIFIC_SLOWDOWN = 0x40 | 0x80
-_TOLD = sum(reason.bit for reason in REASONS)
+_TOLD = tuple(reason for reason in REASONS if reason.begins)
+_TOLD_MASK = sum(reason.bit for reason in _TOLD)
 
 _COUNTERS: dict[str, tuple[Level, str]] = {
     "ecc_uncorrected": ("alarm", "ECC error(s) not corrected: data in memory was lost"),
@@ -78,22 +40,28 @@ class Alarms:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._spans = {reason.bit: _Span() for reason in REASONS}
+        self._spans = {reason.bit: _Span() for reason in _TOLD}
         self._slow = _Span()
         self._counts: dict[str, float] = {}
         self._told_at: dict[str, int] = {}
         self._held: dict[str, tuple[int, Happened]] = {}
         self._throttled = False
         self._lost = False
+        self._away = FLICKER_NS
 
     def read(
-        self, t: int, row: Mapping[str, float], clock_max_mhz: float | None = None
+        self, t: int, row: Mapping[str, float], period: int, clock_max_mhz: float | None = None
     ) -> tuple[Happened, ...]:
-        """What one row says, at `t` (monotonic ns). What the row does not have is not judged."""
+        """What one row says, at `t` (monotonic ns). What the row does not have is not judged.
+
+        Args:
+            period: between two rows, ns.
+        """
         found = []
+        self._away = max(FLICKER_NS, int(MISSED * period))
         if "throttle" in row:
             mask = int(row["throttle"])
-            if mask & _TOLD or self._throttled:
+            if mask & _TOLD_MASK or self._throttled:
                 found += self._throttle(t, mask)
             found += self._clocks(t, row, mask, clock_max_mhz)
         if not _COUNTERS.keys().isdisjoint(row):
@@ -127,13 +95,16 @@ class Alarms:
         return (self._event(t, "gpu", "back: it can be read again", "info"),)
 
     def _throttle(self, t: int, mask: int) -> list[tuple[str, Happened]]:
-        if mask & _SPECIFIC_SLOWDOWN:
-            mask &= ~0x8
+        if mask & SLOWDOWN_CAUSES:  # they say more than the general bit
+            mask &= ~SLOWDOWN
         found = []
-        for reason in REASONS:
-            change = self._spans[reason.bit].see(t, bool(mask & reason.bit), reason.hold)
+        for reason in _TOLD:
+            span, holds = self._spans[reason.bit], bool(mask & reason.bit)
+            if not holds and not span.on:
+                continue
+            change = span.see(t, holds, 0 if reason.level == "alarm" else HOLD_NS, self._away)
             if change is not None:
-                text, level = (reason.text, reason.level) if change else (reason.over, "info")
+                text, level = (reason.begins, reason.level) if change else (reason.ends, "info")
                 found.append((f"throttle {reason.bit} {change}", self._event(t, "throttle", text, level)))
         self._throttled = any(span.on for span in self._spans.values())
         return found
@@ -145,8 +116,8 @@ class Alarms:
         if clock is None or clock_max_mhz is None:
             return []
         load = max(row.get("sm_active", 0.0), row.get("busy", 0.0))
-        slow = load > UNDER_LOAD and clock < SLOW_CLOCK * clock_max_mhz and not mask & ~_IDLE
-        if not self._slow.see(t, slow, SLOW_NS):
+        slow = load > UNDER_LOAD and clock < SLOW_CLOCK * clock_max_mhz and not mask & ~IDLE
+        if not self._slow.see(t, slow, SLOW_NS, self._away):
             return []
         share = 100 * clock / clock_max_mhz
         text = (
@@ -206,16 +177,21 @@ class _Span:
         self._seen = 0
         self.on = False
 
-    def see(self, t: int, holds: bool, hold: int) -> bool | None:
-        """True when it begins to count, False when it has ended, None otherwise."""
+    def see(self, t: int, holds: bool, hold: int, away: int) -> bool | None:
+        """True when it begins to count, False when it has ended, None otherwise.
+
+        Args:
+            hold: how long it must last before it counts, ns.
+            away: not seen for longer than this, it begins anew, ns.
+        """
         if holds:
-            if self._since is None or (not self.on and t - self._seen > FLICKER_NS):
+            if self._since is None or (not self.on and t - self._seen > away):
                 self._since = t
             self._seen = t
             if not self.on and t - self._since >= hold:
                 self.on = True
                 return True
-        elif self.on and t - self._seen >= LEAVE_NS:
+        elif self.on and t - self._seen >= max(LEAVE_NS, away):
             self.on, self._since = False, None
             return False
         return None

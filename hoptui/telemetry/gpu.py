@@ -7,17 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hoptui.telemetry.codes import FATAL, SECOND_NS
+from hoptui.telemetry.codes import FATAL, NO_PERMISSION, REFUSED, SECOND_NS, UNSUPPORTED
 from hoptui.telemetry.energy import Energy
 from hoptui.telemetry.gpm import IN_MIG_MODE, Gpm, Query
 from hoptui.telemetry.mig import Instance
 from hoptui.telemetry.nvlink import NvLinks
 from hoptui.telemetry.peaks import Peaks, estimated_mfu, peaks_of
-from hoptui.telemetry.reader import Reader
+from hoptui.telemetry.reader import NOT_SUPPORTED, Reader
 from hoptui.telemetry.readings import ARCHITECTURES, ENERGY, FACTS, HEALTH, INSTANCE_FACTS, MEMORY, ROW
 from hoptui.telemetry.tenants import People, Shares, running
 from hoptui.wire.devices import GpuInfo, GpuProcess
 
+_NVLINK_TRAFFIC = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
+NOT_IN_MIG_MODE = "in MIG mode: the driver does not tell it"
 TENANTS_NS = SECOND_NS
 SLOW_NS = 5 * SECOND_NS
 ENERGY_NS = 10 * SECOND_NS
@@ -90,6 +92,7 @@ class Gpu:
         self._shares = Shares(nvml, handle)
         self._shares_now: dict[int, float] = {}
         self._why_no_shares = "" if whole else "NVML tells it of whole GPUs only"
+        self._why_no_processes = ""
         self._known: dict[str, Any] = {}
         self._peaks: Peaks | None = None
         self._results: dict[str, float] = {}
@@ -114,6 +117,9 @@ class Gpu:
         row = self._row.read(t)
         if not self.in_mig_mode:
             row |= self._gpm.read(t, late)
+            if not (self._parent or self)._known.get("nvlinks"):  # GPM counts 0 on links that are not there
+                for name in _NVLINK_TRAFFIC:
+                    row.pop(name, None)
         energy = self._energy.add(t, row.get("power_average_w", row.get("power_w")), late)
         if energy is None:
             self._count.due = 0
@@ -158,9 +164,9 @@ class Gpu:
         )
 
     @property
-    def troubles(self) -> tuple[str, str]:
+    def troubles(self) -> tuple[int, str, str]:
         """What a tick may change in `info`: jobs change the rest."""
-        return self._row.reason, self._gpm.reason
+        return self._row.changes, self._row.reason, self._gpm.reason
 
     @property
     def clock_max_mhz(self) -> float | None:
@@ -172,15 +178,21 @@ class Gpu:
         self._gpm.close()
 
     def _missing(self, bell: str) -> dict[str, str]:
+        single = self._row.reasons() | self._health.reasons()
+        ecc = [single.pop(name, "") for name in ("ecc_corrected", "ecc_uncorrected")]
+        if self.in_mig_mode:
+            single = {name: NOT_IN_MIG_MODE if why == NOT_SUPPORTED else why for name, why in single.items()}
         reasons = {
             "gpm": IN_MIG_MODE if self.in_mig_mode else self._gpm.reason,
             "energy": self._counter.why_not("energy_j"),
-            "ecc": self._health.why_not("ecc_corrected"),
+            "ecc": next(filter(None, ecc), ""),
             "xid": bell,
+            "processes": "" if self.in_mig_mode else self._why_no_processes,  # its instances have them
             "process_utilization": self._why_no_shares,
             "nvlink": self._facts.why_not("nvlinks") or self._nvlinks.why,
+            **single,
         }
-        return {group: why for group, why in reasons.items() if why}
+        return {name: why for name, why in reasons.items() if why}
 
     def _count_energy(self, t: int) -> None:
         joules = self._counter.read(t).get("energy_j")
@@ -202,7 +214,9 @@ class Gpu:
             if error.value in FATAL:
                 raise
             self.processes = []
+            self._why_no_processes = _why(error)
             return
+        self._why_no_processes = ""
         self._results["processes"] = len(self.processes)
 
     def _look_at_shares(self, t: int) -> None:
@@ -216,3 +230,10 @@ class Gpu:
             if error.value in FATAL:
                 raise
             self._why_no_shares = f"NVML: {error}"
+
+
+def _why(error: Any) -> str:
+    """What to say of a reading that fails with this NVMLError."""
+    if error.value == NO_PERMISSION:
+        return REFUSED
+    return NOT_SUPPORTED if error.value in UNSUPPORTED else f"NVML: {error}"

@@ -34,7 +34,7 @@ class NvLinks:
             return None
         total: int | None = None
         why = "no link is up"
-        for link in range(links):
+        for link in range(min(links, self._nvml.NVML_NVLINK_MAX_LINKS)):
             for counter in _COUNTERS:
                 try:
                     count = self._nvml.nvmlDeviceGetNvLinkErrorCounter(

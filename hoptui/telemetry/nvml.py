@@ -66,7 +66,7 @@ class Gpus:
         self._driver = ""
         self._retry_at = 0
         self._aside_at = 0
-        self._troubles: list[tuple[str, str] | None] = []
+        self._troubles: list[tuple[int, str, str] | None] = []
         self.reason = NOT_ASKED
         self.changes = 0
         """Rises whenever `infos` or `processes` may have changed."""

@@ -1,6 +1,19 @@
 """What a GPU could do at most, by its vendor's figures: dense FLOP/s by precision and memory bandwidth.
 
-Where a datasheet gives figures with sparsity, half of them stands here. `fp64` is that of the tensor cores.
+What NVIDIA prints, in TFLOP/s and TB/s; * with sparsity: half of it stands here. `fp64` is that of the tensor cores.
+
+| product | fp64 | fp32 | tf32 | bf16, fp16 | fp8, int8 | memory | printed in |
+|---|---|---|---|---|---|---|---|
+| H100 SXM | 67 | 67 | 989* | 1,979* | 3,958* | 3.35 | H100 datasheet; nvidia.com/en-us/data-center/h100 |
+| H100 PCIe | 51 | 51 | 756* | 1,513* | 3,026* | 2.0 | H100 datasheet of 2022 and 2023, before the NVL took its column |
+| H100 NVL | 60 | 60 | 835* | 1,671* | 3,341* | 3.9 | H100 datasheet since 2024, one board |
+| H200 SXM | 67 | 67 | 989* | 1,979* | 3,958* | 4.8 | H200 datasheet; nvidia.com/en-us/data-center/h200 |
+| H200 NVL | 60 | 60 | 835* | 1,671* | 3,341* | 4.8 | the same |
+| A100 | 19.5 | 19.5 | 156 | 312 | –, 624 | 1.555 (40 GB), 1.935 (80 GB PCIe), 2.039 (80 GB SXM) | A100 datasheet |
+| B200 | 37 | 75 | 2,200* | 4,500* | 9,000* | 7.7 | Blackwell datasheet, a GPU of an HGX B200 |
+
+The SXM's dense bf16 is 989.4 in NVIDIA's H100 whitepaper: 989 stands here, not half of 1,979. Of the B200's TF32 the
+datasheet prints two digits: half of its bf16 stands here, as on all the others.
 """
 
 from __future__ import annotations
@@ -45,8 +58,8 @@ _BY_NAME = {
     "H100 80GB HBM3": _H100_SXM,
     "H100 PCIe": Peaks(
         2.0e12,
-        _flops(fp64=51, fp32=51, tf32=378, bf16=756, fp16=756, fp8=1513, int8=1513),  # 114 SMs
-        1619,
+        _flops(fp64=51, fp32=51, tf32=378, bf16=756.5, fp16=756.5, fp8=1513, int8=1513),  # 114 SMs
+        1620,
         f"{_H100}, PCIe",
     ),
     "H100 NVL": Peaks(3.9e12, _HOPPER_NVL, 1545, f"{_H100}, NVL"),
@@ -61,7 +74,7 @@ _BY_NAME = {
         7.7e12,
         _flops(fp64=37, fp32=75, tf32=1125, bf16=2250, fp16=2250, fp8=4500, int8=4500),
         None,  # no clock is published with them
-        "NVIDIA HGX B200 datasheet, one of eight GPUs",
+        "NVIDIA Blackwell datasheet, HGX B200",
     ),
 }
 """By NVML's name without the vendor's: an "H100 80GB HBM3" is the SXM module."""

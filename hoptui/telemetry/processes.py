@@ -9,7 +9,7 @@ import psutil
 from hoptui.telemetry.rates import Rate
 from hoptui.wire.columns import Columns, pack
 
-WALK_EVERY_NS = 2_000_000_000
+WALK_EVERY_NS = 5_000_000_000
 REST = 300  # work that took 1 ms rests for 300 ms: walking and reading each stay under 1/300 of a core
 
 
@@ -23,7 +23,7 @@ class Processes:
     | `threads`, `processes` | how many, of all descendants and the run's own process |
     | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s from and to disks of those that let us read it |
 
-    Finding descendants walks every process of the node (15 µs each), so it happens every two seconds and more rarely
+    Finding descendants walks every process of the node (15 µs each), so it happens every five seconds and more rarely
     where it is slow; a new worker counts from then on. Trees of hundreds of workers are read less often than asked.
 
     Args:

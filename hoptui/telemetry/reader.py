@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hoptui.telemetry.codes import FATAL, FUNCTION_NOT_FOUND, SECOND_NS, UNSUPPORTED, backoff
@@ -45,25 +45,32 @@ class Reader:
         self._label = label
         self._report = report
         self._round = 0
-        sources = [source for reading in table for source in reading.sources]
-        fields = FieldValues(nvml, handle, [s.constant for s in sources if isinstance(s, Field)])
-        shared = _Question(nvml, fields.fetch)
         questions: dict[tuple[str, tuple[str, ...]], _Question] = {}
-        self._tracks = []
-        for reading in table:
-            track = _Track(reading)
-            for source in reading.sources:
-                match source:
-                    case Field(constant):
-                        track.sources.append(_Source(shared, fields.value_of(constant)))
-                    case Call(function, arguments, value):
-                        key = (function, arguments)
-                        question = questions.get(key) or _Question(nvml, _call(nvml, handle, *key))
-                        questions[key] = question
-                        track.sources.append(_Source(question, value))
-            self._tracks.append(track)
+        self._cadences = []
+        for every in dict.fromkeys(reading.every_s for reading in table):
+            readings = [reading for reading in table if reading.every_s == every]
+            constants = [s.constant for reading in readings for s in reading.sources if isinstance(s, Field)]
+            fields = FieldValues(nvml, handle, constants)
+            fetched = _Question(nvml, fields.fetch)
+            tracks = []
+            for reading in readings:
+                track = _Track(reading)
+                for source in reading.sources:
+                    match source:
+                        case Field(constant):
+                            track.sources.append(_Source(fetched, fields.value_of(constant)))
+                        case Call(function, arguments, value):
+                            key = (function, arguments)
+                            question = questions.get(key) or _Question(nvml, _call(nvml, handle, *key))
+                            questions[key] = question
+                            track.sources.append(_Source(question, value))
+                tracks.append(track)
+            self._cadences.append(_Cadence(every, tracks))
+        self._tracks = {track.name: track for cadence in self._cadences for track in cadence.tracks}
         self.reason = ""
         """Why nothing could be read, empty when something could."""
+        self.changes = 0
+        """Rises whenever `reasons` has changed."""
 
     def read(self, t: int) -> dict[str, Any]:
         """The readings that are due at `t` (monotonic ns) and known.
@@ -79,14 +86,15 @@ class Reader:
         found: dict[str, Any] = {}
         error: Exception | None = None
         known = False
-        for track in self._tracks:
-            if t < track.due:
+        for cadence in self._cadences:
+            if t < cadence.due:
                 continue
-            value, failure = self._value(track, t)
-            found[track.name] = value
-            error = failure or error
-            known = known or value is not None
-            track.schedule(t, value is not None)
+            for track in cadence.tracks:
+                value, failure = self._value(track, t)
+                found[track.name] = value
+                error = failure or error
+                known = known or value is not None
+            cadence.asked(t, found)
         if known:
             self.reason = ""
         elif error is not None:
@@ -95,7 +103,11 @@ class Reader:
 
     def why_not(self, name: str) -> str:
         """Why the reading of this name is unknown, empty if it is known or has not been asked for."""
-        return next((track.why for track in self._tracks if track.name == name), "")
+        return self._tracks[name].why if name in self._tracks else ""
+
+    def reasons(self) -> dict[str, str]:
+        """Why readings are unknown, by name; those that are known or have not been asked for are not in it."""
+        return {name: track.why for name, track in self._tracks.items() if track.why}
 
     def _value(self, track: _Track, t: int) -> tuple[Any, Exception | None]:
         error: Exception | None = None
@@ -111,11 +123,13 @@ class Reader:
                 else:
                     source.worked, source.failures = True, 0
                     if isinstance(value, str):
+                        self._because(track, "")
                         return value or None, None
                     if value in _NOT_AVAILABLE or value != value:
-                        track.why = "the driver gives no value"
+                        self._because(track, "the driver gives no value")
                         return None, None
-                    track.why = ""
+                    if track.why:
+                        self._because(track, "")
                     return round(value * track.scale, track.digits) if track.digits else value, None
             if source.worked:  # a stand-in measures something else: it must not fill a gap
                 break
@@ -124,14 +138,19 @@ class Reader:
     def _failed(self, track: _Track, source: _Source, failure: Any, t: int) -> None:
         if failure.value in UNSUPPORTED:
             source.retry_at = t + UNSUPPORTED_NS
-            track.why = NOT_SUPPORTED
+            self._because(track, NOT_SUPPORTED)
             return
         source.failures += 1
         source.retry_at = t + backoff(source.failures)
-        track.why = f"NVML: {failure}"
+        self._because(track, f"NVML: {failure}")
         if source.complaint != str(failure):
             source.complaint = str(failure)
             self._report(f"{self._label}: {track.name} cannot be read (NVML: {failure})")
+
+    def _because(self, track: _Track, why: str) -> None:
+        if track.why != why:
+            track.why = why
+            self.changes += 1
 
 
 class FieldValues:
@@ -215,23 +234,33 @@ class _Source:
 
 
 class _Track:
-    """One reading of one GPU: where to have it from, and when next."""
+    """One reading of one GPU, and where to have it from."""
 
-    __slots__ = ("digits", "due", "every", "name", "scale", "sources", "why")
+    __slots__ = ("digits", "name", "scale", "sources", "why")
 
     def __init__(self, reading: Reading) -> None:
         self.name = reading.name
         self.scale = reading.scale
         self.digits = reading.digits
-        self.every = reading.every_s
         self.sources: list[_Source] = []
-        self.due: float = 0
         self.why = ""
 
-    def schedule(self, t: int, known: bool) -> None:
-        """It was asked at `t`: on a grid of the clock from then on, or never again once a fact is known."""
+
+class _Cadence:
+    """The readings of one cadence: a tick passes by all that are not due with one comparison."""
+
+    __slots__ = ("due", "every", "tracks")
+
+    def __init__(self, every: float, tracks: list[_Track]) -> None:
+        self.every = every
+        self.tracks = tracks
+        self.due: float = 0
+
+    def asked(self, t: int, found: Mapping[str, Any]) -> None:
+        """They were asked for at `t`: again on a grid of the clock, or never once a fact is known."""
         if self.every == ONCE:
-            self.due = math.inf if known else 0
+            self.tracks = [track for track in self.tracks if found[track.name] is None]
+            self.due = 0 if self.tracks else math.inf
         elif self.every != EVERY_TICK:
             every = int(self.every * SECOND_NS)
             self.due = (t // every + 1) * every

@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """An NVML field value by its constant's name; all fields of a table are read in one call."""
+    """An NVML field value by its constant's name; all fields of a table that are due together are read in one call."""
 
     constant: str
 
@@ -62,7 +62,8 @@ _UTILIZATION = "nvmlDeviceGetUtilizationRates"
 _MEMORY = ("nvmlDeviceGetMemoryInfo", ("nvmlMemory_v2",))  # v1 counts the driver's reserve as used
 _CLOCK = "nvmlDeviceGetClockInfo"
 _STEADY_S = 0.5
-"""For what moves slowly, to keep fast ticks cheap: memory alone costs 65–100 µs, as much as all others but GPM."""
+"""For what moves slowly or is an average of a second, to keep fast ticks cheap: memory alone costs 65–100 µs, as much
+as all others but GPM."""
 _MILLI = 1e-3
 
 MEMORY = (
@@ -72,8 +73,9 @@ MEMORY = (
 """All that a MIG instance answers besides GPM."""
 
 ROW = (
-    Reading("busy", "%", (Call(_UTILIZATION, value=attrgetter("gpu")),)),
-    Reading("memory_busy", "%", (Call(_UTILIZATION, value=attrgetter("memory")),)),
+    # the driver itself looks no more often than a few times a second
+    Reading("busy", "%", (Call(_UTILIZATION, value=attrgetter("gpu")),), _STEADY_S),
+    Reading("memory_busy", "%", (Call(_UTILIZATION, value=attrgetter("memory")),), _STEADY_S),
     Reading(
         "power_w",
         "W",
@@ -93,7 +95,7 @@ ROW = (
         ),
         _STEADY_S,
     ),
-    Reading("memory_temperature_c", "°C", (Field("NVML_FI_DEV_MEMORY_TEMP"),)),
+    Reading("memory_temperature_c", "°C", (Field("NVML_FI_DEV_MEMORY_TEMP"),), _STEADY_S),
     Reading("sm_clock_mhz", "MHz", (Call(_CLOCK, ("NVML_CLOCK_SM",)),)),
     Reading("memory_clock_mhz", "MHz", (Call(_CLOCK, ("NVML_CLOCK_MEM",)),), _STEADY_S),
     Reading(

@@ -82,7 +82,7 @@ class Slot:
                 parts.append(one_row(f"gpu/{instance.uuid}", t, found))
         self._reason = ""
         self.happened += self.alarms.back(t)
-        self.happened += self.alarms.read(t, row, self.gpu.clock_max_mhz)
+        self.happened += self.alarms.read(t, row, period, self.gpu.clock_max_mhz)
         return parts
 
     def jobs(self) -> list[Job]:
@@ -152,18 +152,18 @@ class Slot:
 
 
 _INT64 = struct.Struct("<q")
+_FLOAT64 = struct.Struct("<d")
 _NO_STEP = _INT64.pack(-1)
 
 
 def one_row(source: str, t: int, row: Mapping[str, float]) -> Columns:
     """What `pack` makes of a single row, at a fifth of the price: this is done at every tick."""
-    values = struct.pack(f"<{len(row)}d", *row.values())
     return Columns(
         source=source,
         names=tuple(row),
         t=_INT64.pack(t),
         step=_NO_STEP,
-        values=tuple(values[at : at + 8] for at in range(0, len(values), 8)),
+        values=tuple(map(_FLOAT64.pack, row.values())),
     )
 
 

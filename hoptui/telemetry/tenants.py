@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import psutil
 
 from hoptui.telemetry.codes import NOT_FOUND, SECOND_NS
 from hoptui.wire.devices import GpuProcess
+from hoptui.wire.namespace import whose_pids
 
 LONGEST_COMMAND = 200
 _MIB = 1 << 20
-_ROOT_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
 
 
 class People:
@@ -30,10 +29,7 @@ class People:
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._known: dict[int, tuple[float, str, str]] = {}
-        try:
-            self._whole_machine = os.readlink(proc / "self/ns/pid") == _ROOT_NAMESPACE  # noqa: PTH115
-        except OSError:
-            self._whole_machine = False
+        self._whole_machine = whose_pids(proc) == "machine"
 
     def of(self, pid: int) -> tuple[str, str]:
         """The user and the command line of a process."""

@@ -75,7 +75,8 @@ ACTIONS = (
     Action("app.theme", "everywhere", "f2", "app.next_theme", "", "The next colour theme"),
     Action("app.help", "everywhere", "question_mark", "app.help", "help", "Keys, symbols and words"),
     Action("app.commands", "everywhere", "ctrl+p", "app.command_palette", "commands", "Find any action by its name"),
-    Action("app.leave", "everywhere", "q,ctrl+c,ctrl+q", "app.leave", "leave", "Leave; runs go on"),
+    Action("app.leave", "everywhere", "q", "app.leave", "leave", "Leave; runs go on"),
+    Action("app.leave_now", "everywhere", "ctrl+c,ctrl+q", "app.leave", "", "The same, while a box is open too"),
 )  # fmt: skip
 
 
@@ -89,6 +90,7 @@ _BEFORE_WIDGETS = (
     "replay",
     "goto",
 )  # an input or a list has the same keys and would take them first
+_BEFORE_ALL = ("app.leave_now",)  # a box hides the keys of the app, but for those that come first
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
@@ -101,7 +103,7 @@ def bindings(*scopes: Scope) -> list[BindingType]:
             show=bool(a.label),
             id=a.id,
             tooltip=a.help,
-            priority=a.scope in _BEFORE_WIDGETS,
+            priority=a.scope in _BEFORE_WIDGETS or a.id in _BEFORE_ALL,
         )
         for a in of(*scopes)
     ]

@@ -71,7 +71,7 @@ class Palette(Provider):
                 f"run: open {text.clean(run.name)}", f"{run.run}, pid {run.pid}", partial(app.open_run, run)
             )
         for action in app.general():
-            if action.id != "app.commands":
+            if action.id not in ("app.commands", "app.leave_now"):
                 yield Entry(_title(action.id), action.help, partial(app.run_action, action.action))
 
 

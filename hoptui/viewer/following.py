@@ -126,7 +126,8 @@ class Following:
             return ["host", *gpus]
         own = [gpu for gpu in gpus if gpu.removeprefix("gpu/") in run.gpus]
         others = [gpu for gpu in gpus if gpu not in own]
-        return [f"run/{run.run}", *own, f"derived/{run.run}", "host", f"process/{run.run}", *others]
+        ranks = [f"rank/{run.run}/{rank.rank}" for rank in run.ranks]
+        return [f"run/{run.run}", *own, f"derived/{run.run}", "host", f"process/{run.run}", *ranks, *others]
 
     def _begin(self, name: str) -> None:
         """Ask for the last minute up to now, or up to the last row of a run that is over."""

@@ -102,6 +102,7 @@ class RecordedStore:
         self._refused: dict[str, CommandRecord] = {}
         self._lasting = _node(recording, self.pages.sources)
         self._followed = -1  # the position of which run and commands are
+        self._measuring = False  # whether the effect of a change was still being measured there
         self._moment = -1  # index of the last moment up to the position, for what changes at moments alone
         self._run = known.state
         self._commands: dict[str, CommandRecord] = {}
@@ -203,7 +204,9 @@ class RecordedStore:
         self._followed = t
         moment = bisect_right(self.chronicle.moments, t)
         step = self._step()
-        if moment == self._moment and not self.chronicle.measuring(t, step):
+        was, self._measuring = self._measuring, self.chronicle.measuring(t, step)
+        # Once more after the last iteration of a measurement: until then its record says that it goes on.
+        if moment == self._moment and not (was or self._measuring):
             return
         self._commands = self.chronicle.commands_at(t, step)
         if moment != self._moment:

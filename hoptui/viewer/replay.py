@@ -220,6 +220,8 @@ class Replay:
     def find(self, asked: str) -> int:
         """The stamp that a person means: `+1h20m` from the start, `-10m` before the end, `14:05:30`, `50%`, `#1200`.
 
+        `1:20:31` is a time of day; where the recording has none such, it is so long after the start, as the time bar shows it.
+
         Raises:
             ValueError: it is none of these, or not in this recording; the text is one sentence.
         """
@@ -238,7 +240,13 @@ class Replay:
                     raise ValueError(f"this recording is {text.duration((end - start) / SECOND)} long")
                 return start + ns if found[1] == "+" else end - ns
         if found := re.fullmatch(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d))?", asked):
-            return self._time_of_day(found[1], int(found[2]), int(found[3]), int(found[4] or 0))
+            try:
+                return self._time_of_day(found[1], int(found[2]), int(found[3]), int(found[4] or 0))
+            except ValueError:
+                since = None if found[1] else _duration_ns(asked)
+                if since is None or since > end - start:
+                    raise
+                return start + since
         raise ValueError(f"{text.clean(asked, 40)!r} is no time: +1h20m, -10m, 14:05:30, 50% or #1200")
 
     # inside ------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ CAPACITY = 2048
 FACTOR = 4
 LEVELS = 10  # 2048 × 4⁹ samples: 620 days at 10 Hz
 HOLE = 3  # a pause longer than so many usual spacings is drawn as a gap
-FORGET = 10  # a value that was left out for so many usual spacings is no longer the current one
+FORGET = 5  # a value that was left out for so many usual spacings is no longer the current one
 NEIGHBOURS = 8  # spacings on either side that say what is usual
 NAN = math.nan
 
@@ -100,7 +100,7 @@ class Series:
     def missing(self, t: int) -> None:
         """The source has a row at `t` without this metric: after too many of them its last value is not current."""
         with self._lock:
-            times = self._levels[0].t[-NEIGHBOURS - 1 :]
+            times = self._latest()
             late = t - self.last_t
             if late > 0 and len(times) > 2 and late > FORGET * _usual(times) and not math.isnan(self.last):
                 self.last = NAN
@@ -180,6 +180,13 @@ class Series:
 
     def _is_last(self, t: int, step: int, value: float) -> None:
         self.last, self.last_t, self.last_step = value, t, step
+
+    def _latest(self) -> array[int]:
+        """The newest stamps held, from seeds where there are too few samples: they say what spacing is usual."""
+        raw = self._levels[0].t[-NEIGHBOURS - 1 :]
+        if len(raw) > 2 or not self._past:
+            return raw
+        return self._past[-1].t[-NEIGHBOURS - 1 :] + raw
 
     def _newest(self) -> int:
         """The stamp of the newest entry held, -1 without any."""

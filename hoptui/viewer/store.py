@@ -13,7 +13,7 @@ from threading import RLock
 import msgspec
 
 from hoptui.viewer.series import Series, Window
-from hoptui.wire.columns import Columns
+from hoptui.wire.columns import Columns, run_of
 from hoptui.wire.devices import GpuProcess
 from hoptui.wire.messages import (
     FINAL,
@@ -221,8 +221,8 @@ class Store:
             self.vitals = {run: vital for run, vital in self.vitals.items() if run in there}
             self.vitals_version += 1
         for source in list(self._series):
-            kind, _, name = source.partition("/")
-            if kind in ("run", "process", "derived") and name not in there:
+            run = run_of(source)
+            if run and run not in there:
                 del self._series[source]
 
     def _set_clock(self, now: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.viewer import format as text
+from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import CommandRecord, Measured, Origin, RunState, Stage, State, Vital
 
 
@@ -49,6 +50,21 @@ COSTS = {
 }
 
 
+NOTICED_S = 1e-3
+"""A run that stood still for less has not been held up."""
+
+
+def took(seconds: float | None) -> str:
+    """How long a run stood still for a command: `took 0.21 s`; nothing where that is unknown or not worth a word."""
+    return f"took {text.seconds(seconds)}" if seconds is not None and seconds >= NOTICED_S else ""
+
+
+def cost(knob: KnobState) -> str:
+    """What a change of a knob costs, and how long the last one took."""
+    last = took(knob.took_s)
+    return f"{COSTS[knob.spec.cost]}; the last change {last}" if last else COSTS[knob.spec.cost]
+
+
 def who(origin: Origin) -> str:
     """`ana (pid 4121)`, or `tuner`, `daemon`."""
     if origin.kind != "person":
@@ -58,7 +74,11 @@ def who(origin: Origin) -> str:
 
 
 def change(record: CommandRecord) -> str:
-    """What was asked: `grad_accum 4 → 8`, `pause`; with the value read back where it is another one."""
+    """What was asked: `grad_accum 4 → 8`, `pause`, `profile 20 iterations`; with the value read back where it is another one."""
+    if record.verb == "profile":
+        return (
+            f"profile {text.grouped(record.wanted)} iterations" if type(record.wanted) is int else "profile"
+        )
     if record.verb != "set":
         return record.verb
     before, wanted, effective = text.alike(record.before, record.wanted, record.effective)
@@ -69,11 +89,11 @@ def change(record: CommandRecord) -> str:
 
 
 def stage_text(record: CommandRecord) -> str:
-    """How far it is: `applied at 1 205`, `scheduled for 1 205`, `rejected: lr = 2 is out of bounds …`."""
+    """How far it is: `applied at 1 205, took 0.21 s`, `scheduled for 1 205`, `rejected: lr = 2 is out of bounds …`."""
     word = STAGES[record.stage].text
     match record.stage:
         case "applied" if record.step is not None:
-            word = f"applied at {text.grouped(record.step)}"
+            word = ", ".join(filter(None, (f"applied at {text.grouped(record.step)}", took(record.took_s))))
         case "scheduled" if record.step is not None:
             word = f"scheduled for {text.grouped(record.step)}"
     reason = text.clean(record.reason or record.code)

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 NAN = math.nan
+OF_A_RUN = ("run", "rank", "process", "derived")
+"""Kinds of sources that carry a run's id."""
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one source, oldest first.
 
-    `source` names where they come from (`run/<id>`, `gpu/<uuid>`, `host`, `process/<run id>`). `t` holds monotonic
+    `source` names where they come from (`run/<id>`, `rank/<run id>/<rank>`, `gpu/<uuid>`, `host`, `process/<run id>`). `t` holds monotonic
     nanoseconds as int64 and `step` the iteration as int64 (-1: none), both little-endian; `values` one float64 array a
     name, NaN where a row did not have it. All arrays have the same length.
     """
@@ -81,6 +83,12 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
             middle = (low + high) // 2
             low, high = (middle + 1, high) if times[middle] <= t else (low, middle)
         return self if low == 0 else self.slice(low)
+
+
+def run_of(source: str) -> str:
+    """The id of the run that a source belongs to, "" for one of the node's own (its GPUs, the host)."""
+    kind, _, name = source.partition("/")
+    return name.partition("/")[0] if kind in OF_A_RUN else ""
 
 
 def check(columns: Columns) -> None:

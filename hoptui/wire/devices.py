@@ -18,7 +18,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What does not change about a GPU or a MIG instance; `reason` says why it cannot be read now (empty: it can).
 
     `missing` says why this GPU has not got a group of readings at all or at present: `gpm`, `energy`, `ecc`, `xid`,
-    `process_utilization`, `nvlink` -> one sentence. `memory_bandwidth_bytes_per_s` and `peak_flops` (dense FLOP/s by
+    `processes`, `process_utilization`, `nvlink`, or the name of a single reading such as `sm_clock_mhz` -> one sentence. `memory_bandwidth_bytes_per_s` and `peak_flops` (dense FLOP/s by
     precision: `fp64 fp32 tf32 bf16 fp16 fp8 int8`) are the vendor's figures, named by `peaks_source` and held at
     `peak_clock_mhz`; empty where the GPU is not in the table. `parent` is the UUID of the GPU that a MIG instance is a
     part of.

@@ -43,7 +43,8 @@ class KnobState(msgspec.Struct, frozen=True, kw_only=True):
     """A knob and the value in effect: what was read back, never what was asked for.
 
     `version` rises by one with each applied change. `in_effect` is false when the value read back differs from the one
-    that was set; `by` says who changed it last.
+    that was set; `by` says who changed it last, `took_s` how long the run stood still for the last change (None: there was
+    none).
     """
 
     spec: KnobSpec
@@ -51,6 +52,7 @@ class KnobState(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     in_effect: bool = True
     by: str = ""
+    took_s: float | None = None
 
 
 class KnobError(ValueError):

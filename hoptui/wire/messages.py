@@ -16,7 +16,7 @@ from hoptui.wire.knobs import KnobState, KnobValue
 
 PROTOCOL = 1
 
-Verb = Literal["set", "pause", "resume", "checkpoint", "stop"]
+Verb = Literal["set", "pause", "resume", "checkpoint", "profile", "stop"]
 Stage = Literal[
     "sent",  # the daemon has it, the run has not answered yet
     "accepted",  # the run has checked it
@@ -83,6 +83,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     `headline` names the metric that stands for throughput, `can` the commands the run has a handler for. `gpus` are the
     UUIDs of its GPUs as far as it says; otherwise `visible`, its `CUDA_VISIBLE_DEVICES` (None: not set), and
     `slurm_gpus`, the indices that Slurm gave it, decide. `flops` says how many floating-point operations a unit of a metric costs.
+
+    Rank 0 speaks for the run. Another rank says only where it is and which GPUs it has: it is sent no commands.
     """
 
     protocol: int
@@ -130,7 +132,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """A stage of a command: from the run to the daemon, and from the daemon to the viewer that sent the command.
 
-    `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost.
+    `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost. `took_s` is how
+    long the run stood still for it, None where it did nothing.
     """
 
     id: str
@@ -143,6 +146,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     code: str = ""
     reason: str = ""
     t: int = 0
+    took_s: float | None = None
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
@@ -217,7 +221,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     """A request to a run; from the viewer to the daemon and on to the run.
 
     The viewer makes the `id`, so that it can send the same command again: it is applied at most once. `value` is
-    absolute. `expect_version` makes it compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit; for a
+    absolute; for `profile` it is the number of iterations to trace. `expect_version` makes it compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit; for a
     pause, `hold_s` is the lease after which the run goes on by itself.
     """
 
@@ -322,7 +326,8 @@ class LeaseState(msgspec.Struct, frozen=True, kw_only=True, tag="lease.state"):
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A command as every viewer sees it and as the recording keeps it: who, when, from, to, outcome, effect.
 
-    `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before.
+    `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before; `took_s` how long the
+    run stood still for it.
     """
 
     id: str
@@ -343,6 +348,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     t: int = 0
     wall: float = 0.0
     settled: int = 0
+    took_s: float | None = None
     measured: Measured | None = None
     seq: int = 0
 
@@ -364,11 +370,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
+class RankState(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a run besides rank 0's, on this node. Its rows are the source `rank/<run id>/<rank>`."""
+
+    rank: int
+    pid: int
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run besides its rows. `metrics` are the newest values, `last_t` the stamp of the newest row.
 
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for. `gpus` are the
-    UUIDs of its GPUs: as it says, or as its environment and its processes tell.
+    UUIDs of its GPUs: as it says, or as its environment and its processes tell. `ranks` are the other processes of
+    this epoch that have come to this node, in order of rank.
     """
 
     run: str
@@ -385,6 +399,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     flops: Flops | None = None
     rank: int = 0
     world: int = 1
+    ranks: tuple[RankState, ...] = ()
     argv: str = ""
     exit_reason: str = ""
     exit_detail: str = ""

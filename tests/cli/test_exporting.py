@@ -79,6 +79,7 @@ def test_part_of_it(hoptui: Hoptui, recorded: Path) -> None:
         (("--format", "parquet"), 2, "Parquet needs a file: give --output PATH"),
         (("--since", "soon"), 2, "--since: 'soon' is no time: "),
         (("--since", "+4s", "--until", "+2s"), 2, "--since is later than --until"),
+        (("--metrics", "loss,lss"), 2, "the recording has no metric 'lss'; it has "),
         (("--source", "gpuu"), 2, "the recording has no source 'gpuu'; it has run"),
         (("--metrics", ","), 2, "--metrics names none"),
         (("--format", "xml"), 2, "Invalid value"),

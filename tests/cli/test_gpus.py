@@ -75,7 +75,7 @@ def test_gpus_is_a_line_a_gpu_and_a_line_a_process(hoptui: Hoptui, node: FakeDae
     assert ours.split("  ")[-6:] == [
         *("pid 4121", "ana", "58.0 GiB", "SM 97 %", "run ppo (abcd2345)", "python t.py"),
     ]
-    assert other.split() == ["pid", "9", "–", "–", "GiB", "SM", "–", "–"]
+    assert other.split() == ["pid", "9", "–", "–", "SM", "–", "–"]
     assert lost.endswith("GPU is lost")
     assert "busy –" in lost
 
@@ -101,7 +101,40 @@ def test_gpus_json(hoptui: Hoptui, node: FakeDaemon) -> None:
     }
     assert first["processes"][0]["run"] == "abcd2345"
     assert lost["reason"] == "GPU is lost"
+    assert lost["processes"] is None
     assert "busy" not in lost
+
+
+def test_who_is_on_a_gpu_is_unknown_where_the_driver_does_not_tell(hoptui: Hoptui, node: FakeDaemon) -> None:
+    shut = structs.replace(FIRST, uuid="GPU-c", index=2, missing={"processes": "the driver refuses it"})
+    node.node = structs.replace(node.node, gpus=(FIRST, shut))
+    node.columns += [pack("gpu/GPU-c", [(node.now, -1, READ)])]
+    assert hoptui("gpus").out.splitlines()[-1].strip() == "who is on it is unknown: the driver refuses it"
+    first, other = hoptui("gpus", "--json").json["gpus"]
+    assert (len(first["processes"]), other["processes"]) == (2, None)
+
+
+def test_a_sampler_that_is_gone_is_told_and_is_no_success(hoptui: Hoptui, node: FakeDaemon) -> None:
+    problem = "the GPU sampler ended (exit code 1)"
+    node.node = structs.replace(node.node, sampler=problem)
+    ended = hoptui("gpus")  # its last readings are not old yet
+    assert (ended.code, ended.err) == (0, f"hoptui: {problem}\n")
+    node.now += int((node_module.STALE_S + 1) * SECOND)
+    ended = hoptui("gpus")
+    assert (ended.code, ended.err) == (3, f"hoptui: no GPU readings: {problem}\n")
+    assert ended.out.startswith("0  H100 80GB HBM3  busy –")
+    told = hoptui("gpus", "--json")
+    assert told.code == 3
+    assert (told.json["reason"], told.json["sampler"]) == (problem, problem)
+    assert [gpu["processes"] for gpu in told.json["gpus"]] == [None, None]
+
+
+def test_readings_that_do_not_arrive_are_no_success(hoptui: Hoptui, node: FakeDaemon) -> None:
+    node.columns = []
+    assert hoptui("gpus").code == 3
+    assert hoptui("gpus", "--json").json["reason"] == "none arrive"
+    node.node = structs.replace(node.node, gpus=(LOST,))
+    assert hoptui("gpus").err == "hoptui: no GPU readings: none can be read\n"
 
 
 def test_no_gpu_is_no_answer(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -124,6 +157,50 @@ def test_a_sampler_that_has_just_begun_gets_time(
     daemon.answer = answer
     monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
     assert hoptui("gpus").out.startswith("0  H100 80GB HBM3  busy 100 %")
+
+
+def test_slow_readings_are_there_at_every_look(hoptui: Hoptui, node: FakeDaemon) -> None:
+    slow = {"ecc_corrected": 3.0, "energy_j": 2.5e6}
+    rows = [(node.now - s * SECOND, -1, READ | slow if s in (4, 9) else READ) for s in range(20, -1, -1)]
+    node.columns[1] = pack("gpu/GPU-a", rows)
+    first = hoptui("gpus", "--json").json["gpus"][0]
+    assert {name: first.get(name) for name in slow} == slow
+    assert hoptui("status", "ppo", "--json").json["gpus"][0]["ecc_corrected"] == 3.0
+
+
+def test_what_a_fast_reading_was_seconds_ago_is_not_what_it_is(hoptui: Hoptui, node: FakeDaemon) -> None:
+    without = {name: value for name, value in READ.items() if name != "power_w"}
+    rows = [(node.now - s * SECOND, -1, READ if s > 6 else without) for s in range(20, -1, -1)]
+    node.columns[1] = pack("gpu/GPU-a", rows)
+    assert "power_w" not in hoptui("gpus", "--json").json["gpus"][0]
+
+
+def test_what_a_gpu_has_not_got_comes_with_the_reason(hoptui: Hoptui, node: FakeDaemon) -> None:
+    lacking = structs.replace(FIRST, missing={"gpm": "needs Hopper", "sm_clock_mhz": "refused", "xid": "no"})
+    node.node = structs.replace(node.node, gpus=(lacking, LOST))
+    gpm = ("sm_active", "tensor_active", "mfu_estimated", "sm_clock_mhz")
+    old = {name: value for name, value in READ.items() if name not in gpm}
+    node.columns[1] = pack("gpu/GPU-a", [(node.now, -1, old)])
+    told = ["SM, tensor, DRAM unknown: needs Hopper", "clock unknown: refused"]
+    lines = hoptui("gpus").out.splitlines()
+    assert [line.strip() for line in lines[1:3]] == told
+    assert lines[-1].endswith("GPU is lost"), "a GPU that cannot be read at all has its one reason"
+    lines = hoptui("status", "ppo").out.splitlines()
+    at = lines.index("GPUs")
+    assert lines[at + 3 : at + 5] == [f"  0  {sentence}" for sentence in told]
+
+
+def test_mig_instances_can_be_told_apart(hoptui: Hoptui, node: FakeDaemon) -> None:
+    parts = tuple(
+        structs.replace(FIRST, uuid=uuid, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", parent="GPU-a")
+        for uuid in ("MIG-41b35f0e-0c2e-5f3f", "MIG-9f0e35b4-0c2e-5f3f")
+    )
+    node.node = structs.replace(node.node, gpus=(FIRST, *parts))
+    names = [line.split("  ")[1] for line in hoptui("gpus").out.splitlines() if "MIG" in line]
+    assert names == [
+        "H100 80GB HBM3 MIG 1g.10gb MIG-41b35f0e",
+        "H100 80GB HBM3 MIG 1g.10gb MIG-9f0e35b4",
+    ]
 
 
 def test_old_readings_are_unknown(hoptui: Hoptui, node: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +241,7 @@ def test_everything_that_is_derived() -> None:
         "mfu_estimated": 40.9,
     }
     assert derived_lines(make_run(headline="tokens_per_s"), found) == [
-        ("power", "1 376 W, 210 W of it while no SM works"),
+        ("power", "1 376 W, 210 W of it for SM time without work"),
         ("energy", "3.20 MJ, 1.25 kJ an iteration, 500 mJ per token"),
         ("MFU", "41 % by the declared FLOPs, 41 % estimated from the tensor cores"),
         ("memory", "21.5 GiB free on the fullest GPU, 58.0 GiB used by its processes"),
@@ -187,7 +264,7 @@ class Streaming:
         self.turns = 0
 
     def __call__(self, message: FromViewer) -> None:
-        if not isinstance(message, Fetch) or message.latest:
+        if not isinstance(message, Fetch) or not message.wait_s:
             return
         self.turns += 1
         daemon = self.daemon
@@ -206,7 +283,7 @@ def test_watch_shows_the_gpus_beside_each_row(hoptui: Hoptui, node: FakeDaemon) 
     [row] = ended.out.splitlines()
     assert "iteration 1 205" in row
     assert row.endswith("busy 91 %  SM 96 %  tensor 0.3 %  DRAM –  – W")  # the lost one's watts are unknown
-    [last] = [m for m in node.of(Fetch) if isinstance(m, Fetch) and not m.latest][:1]
+    [last] = [m for m in node.of(Fetch) if isinstance(m, Fetch) and m.wait_s][:1]
     assert last.hz == 0.0
     assert {"run/abcd2345", "gpu/GPU-a", "derived/abcd2345"} <= set(last.cursors)
 
@@ -220,7 +297,7 @@ def test_watch_with_hz_prints_the_rows_of_the_gpus(hoptui: Hoptui, node: FakeDae
     [row] = [row for row in rows if "gpu" not in row]
     assert row["metrics"] == {"loss": 0.1}
     assert [gpu["uuid"] for gpu in row["gpus"]] == ["GPU-a", "GPU-b"]
-    assert {m.hz for m in node.of(Fetch) if isinstance(m, Fetch) and not m.latest} == {10.0}
+    assert {m.hz for m in node.of(Fetch) if isinstance(m, Fetch) and m.wait_s} == {10.0}
 
 
 def test_watch_with_hz_in_words(hoptui: Hoptui, node: FakeDaemon) -> None:

@@ -35,6 +35,7 @@ def test_ls_json_is_exactly_what_scripts_rely_on(hoptui: Hoptui, ppo: FakeDaemon
         "max": 64,
         "effect": "speed",
         "cost": "free",
+        "took_s": None,
     }
     assert knobs["precision"]["min"] is None
 
@@ -105,7 +106,9 @@ def test_status(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ppo.columns = [pack(RUN, [(ppo.now, 1204, row | phases)])]
     gain = Measured(gain=0.061, interval=0.012, detectable=True)
     ppo.commands = [make_record(measured=gain)]
-    ppo.events = [Event(seq=1, t=1, wall=2.0, kind="note", text="checkpoint\x1b[2J written", run="abcd2345")]
+    ppo.events = [
+        Event(seq=1, t=1, wall=2.0, kind="note", text="checkpoint\x1b[2J written", run="abcd2345"),
+    ]
     ended = hoptui("status", "ppo")
     assert ended.code == 0
     lines = ended.out.splitlines()
@@ -126,6 +129,18 @@ def test_status(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ]
     assert lines[-2].endswith("checkpoint[2J written")
     assert lines[-1].endswith("ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2")
+
+
+def test_status_tells_what_happened_to_the_runs_gpus(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.add(make_run("ffff6666", "lm", gpus=("GPU-a",)), Vital(state="live", step=7), {"loss": 0.5})
+    ppo.events = [
+        Event(seq=1, t=1, wall=3.0, kind="xid", text="Xid 79", source="gpu/GPU-a"),
+        Event(seq=2, t=2, wall=4.0, kind="xid", text="a stranger's Xid", source="gpu/GPU-b"),
+    ]
+    assert [event["text"] for event in hoptui("status", "lm", "--json").json["events"]] == ["Xid 79"]
+    out = hoptui("status", "lm").out
+    assert "Xid 79" in out
+    assert "stranger" not in out
 
 
 def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:

@@ -115,8 +115,21 @@ def test_rm_deletes_what_is_named(hoptui: Hoptui, daemon: FakeDaemon) -> None:
     assert ended.code == 0
     assert ended.out.startswith("1 recording deleted, ")
     assert files(daemon) == {"ffff6666.hoptui"}
-    assert hoptui("rm", "fff", "-y").code == 0
+    assert hoptui("rm", "ffff6666", "-y").code == 0
     assert list(daemon.where.state.iterdir()) == []  # nor a -wal or -shm
+
+
+def test_rm_takes_no_beginning_of_an_id_unasked(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(daemon, over("eeee5555", "old"))
+    assert hoptui("rm", "eeee", "--yes").code == 3
+    monkeypatch.setattr(removing, "interactive", lambda: True)
+    monkeypatch.setattr(removing, "agreed", lambda question: True)
+    assert hoptui("rm", "eee").code == 3
+    assert files(daemon) == {"eeee5555.hoptui"}
+    assert hoptui("rm", "eeee").code == 0
+    assert files(daemon) == set()
 
 
 def test_rm_older_than(hoptui: Hoptui, daemon: FakeDaemon) -> None:

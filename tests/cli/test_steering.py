@@ -21,7 +21,15 @@ def test_get(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert list(ended.json["knobs"]) == ["grad_accum", "lr", "precision"]
     one = hoptui("get", "ppo", "lr", "--json").json["knobs"]
     assert one == {
-        "lr": {"value": 3e-4, "version": 0, "min": 1e-6, "max": 0.1, "effect": "learning", "cost": "free"}
+        "lr": {
+            "value": 3e-4,
+            "version": 0,
+            "min": 1e-6,
+            "max": 0.1,
+            "effect": "learning",
+            "cost": "free",
+            "took_s": None,
+        }
     }
     assert hoptui("get", "ppo", "lr").out == "lr  3.0e-4  1.0e-6 … 0.1  learning  free\n"
     ended = hoptui("get", "ppo", "lrr")
@@ -59,6 +67,7 @@ def test_set_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
         "iteration": 1205,
         "code": "",
         "reason": "",
+        "took_s": None,
     }
 
 
@@ -205,6 +214,18 @@ def test_resume_and_checkpoint(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ppo.stages = (Outcome(id="", stage="applied", step=9, reason="written to /tmp/x.pt"),)
     assert hoptui("checkpoint", "ppo").out == "checkpoint ppo  applied at iteration 9: written to /tmp/x.pt\n"
     assert [verb for verb, _, _ in sent(ppo)] == ["resume", "checkpoint"]
+
+
+def test_profile_asks_for_so_many_iterations(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.stages = (Outcome(id="", stage="applied", step=9, reason="tracing 20 iterations", took_s=0.0213),)
+    ended = hoptui("profile", "ppo", "--steps", "20")
+    assert ended == (0, "profile ppo  applied at iteration 9, took 21.3 ms: tracing 20 iterations\n", "")
+    assert sent(ppo) == [("profile", "", 20)]
+    assert hoptui("profile", "ppo", "--steps", "0") == (
+        2,
+        "",
+        "hoptui: --steps takes a number of iterations, at least 1, not 0\n",
+    )
 
 
 class Terminal(io.StringIO):

@@ -57,6 +57,21 @@ def test_the_whole_life(desk: Desk) -> None:
     assert desk.book.since(done.seq) == []
 
 
+def test_an_applied_change_may_be_reverted_and_nothing_after_that(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "applied", step=5, before=4, effective=8, version=1, t=7, took_s=0.25)
+    undone = desk.says("a", "reverted", step=9, before=8, effective=2, version=2, reason="out of memory", t=9)
+    assert undone is not None
+    assert (undone.stage, undone.reason, undone.settled) == ("reverted", "out of memory", 9)
+    assert (undone.before, undone.wanted, undone.effective, undone.version) == (4, 8, 2, 2)
+    assert undone.took_s == 0.25
+    assert desk.says("a", "applied", step=5) is None
+    assert desk.says("a", "reverted", step=9) is None
+    desk.submit("b")
+    desk.says("b", "failed", step=9)
+    assert desk.says("b", "reverted", step=9) is None  # it never took effect
+
+
 def test_stages_never_go_back(desk: Desk) -> None:
     desk.submit("a")
     desk.says("a", "scheduled", step=5)

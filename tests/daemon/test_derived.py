@@ -74,6 +74,20 @@ def test_energy_of_an_iteration_and_of_a_token() -> None:
     assert row["energy_per_unit_j"] == 0.4  # 800 J / 2000 tokens
 
 
+def test_what_ran_before_the_first_reading_does_not_hold_back_the_figures() -> None:
+    bench = Bench()
+    for second in range(1, 8):
+        bench.iteration(float(second), 1.0, tokens_per_s=1000.0)
+    bench.tick(5.5)
+    bench.tick(6.5)
+    assert "energy_per_iteration_j" not in bench.tick(
+        6.9
+    )  # the sixth began before, the seventh has not ended
+    row = bench.tick(7.5)
+    assert row["energy_per_iteration_j"] == 400.0
+    assert row["energy_per_unit_j"] == 0.4
+
+
 def test_a_change_of_power_within_an_iteration_is_interpolated() -> None:
     account = Account()
     for second, joules in ((0, 0.0), (1, 100.0), (2, 500.0)):
@@ -115,6 +129,13 @@ def test_mfu_is_declared_work_over_the_peak_of_all_gpus() -> None:
     assert bench.tick(2.0)["mfu"] == 30.0  # 6e9 × 1e5 / 2e15
     bench.state = structs.replace(state, flops=Flops(per_unit=6e9, precision="fp8"))
     assert "mfu" not in bench.tick(3.0)
+
+
+def test_a_small_mfu_is_not_zero() -> None:
+    bench = Bench(structs.replace(RUN, flops=Flops(per_unit=8.4e4)))
+    bench.tick(0.0)
+    bench.iteration(2.0, 1.0, tokens_per_s=500_000.0)
+    assert bench.tick(2.0)["mfu"] == 0.0042  # 8.4e4 × 5e5 / 1e15
 
 
 def test_mfu_of_a_metric_of_its_own() -> None:

@@ -15,10 +15,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hoptui.daemon.exposition import DERIVED, GPU, HOST, PROCESS, Snapshot, families
+from hoptui.daemon.exposition import DERIVED, GPU, GPU_EVENTS, HOST, PROCESS, Snapshot, families
 from hoptui.daemon.metrics import Endpoint, MetricsError, parse
+from hoptui.telemetry.xids import XIDS
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.messages import NodeState, RunState, Vital
+from hoptui.wire.throttle import REASONS
 
 INFO = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", power_limit_w=700.0, driver="580.0")
 RUN = RunState(
@@ -50,7 +52,7 @@ WHOLE = Snapshot(
         "derived/abcd2345": dict.fromkeys(DERIVED, 50.0),
         "process/abcd2345": dict.fromkeys(PROCESS, 50.0),
     },
-    happened={("xid", "alarm"): 2},
+    happened={("xid", "alarm", "GPU-a"): 2, ("exited", "warning", ""): 1},
 )
 DASHBOARD = Path(__file__).parents[2] / "docs/grafana.json"
 
@@ -78,7 +80,7 @@ def scrape(snapshot: Snapshot) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 def test_base_units() -> None:
     found = scrape(WHOLE)
-    gpu = {"gpu": "0", "uuid": "GPU-a", "name": "NVIDIA H100 80GB HBM3"}
+    gpu = {"gpu": "0", "uuid": "GPU-a", "name": "NVIDIA H100 80GB HBM3", "parent": ""}
     assert found["hoptui_gpu_sm_active_ratio"] == [(gpu, 0.5)]
     assert found["hoptui_gpu_sm_clock_hertz"] == [(gpu, 50e6)]
     assert found["hoptui_gpu_power_watts"] == [(gpu, 50.0)]
@@ -117,7 +119,43 @@ def test_runs_and_what_they_log() -> None:
     }
     states = {labels["state"]: value for labels, value in found["hoptui_run_state"]}
     assert states == {"live": 1, "busy": 0, "paused": 0, "unresponsive": 0, "exited": 0}
-    assert found["hoptui_events_total"] == [({"kind": "xid", "level": "alarm"}, 2.0)]
+
+
+def test_events_are_counted_from_zero_and_by_gpu() -> None:
+    """Prometheus takes the first value of a series for what was always there: the first Xid must not be it."""
+    other = structs.replace(INFO, uuid="GPU-b", index=1)
+    part = structs.replace(INFO, uuid="MIG-a", parent="GPU-a")
+    node = structs.replace(NODE, gpus=(INFO, part, other))
+    happened = {**WHOLE.happened, ("tuned", "info", ""): 3, ("xid", "alarm", "GPU-gone"): 1}
+    found = {
+        (s["kind"], s["level"], s["gpu"], s["uuid"]): count
+        for s, count in scrape(Snapshot(node, {}, {}, happened))["hoptui_events_total"]
+    }
+    assert {event: count for event, count in found.items() if count} == {
+        ("xid", "alarm", "0", "GPU-a"): 2,
+        ("exited", "warning", "", ""): 1,
+        ("tuned", "info", "", ""): 3,
+        ("xid", "alarm", "", "GPU-gone"): 1,
+    }
+    assert found["xid", "alarm", "1", "GPU-b"] == found["xid", "warning", "0", "GPU-a"] == 0
+    assert found["throttle", "alarm", "0", "GPU-a"] == found["started", "info", "", ""] == 0
+    assert "MIG-a" not in {uuid for *_, uuid in found}
+
+
+def test_every_event_of_a_gpu_is_counted_from_zero() -> None:
+    levels = {("throttle", reason.level) for reason in REASONS if reason.begins}
+    levels |= {("xid", level) for level, _ in XIDS.values()}
+    assert levels <= set(GPU_EVENTS)
+
+
+def test_a_mig_instance_is_told_from_its_gpu() -> None:
+    part = structs.replace(INFO, uuid="MIG-a", name="H100 MIG 1g.10gb", parent="GPU-a")
+    node = structs.replace(NODE, gpus=(INFO, part))
+    readings = {"gpu/GPU-a": {"power_w": 350.0}, "gpu/MIG-a": {"sm_active": 10.0}}
+    found = scrape(Snapshot(node, {}, readings, {}))
+    [(labels, _)] = found["hoptui_gpu_sm_active_ratio"]
+    assert (labels["gpu"], labels["uuid"], labels["parent"]) == ("0", "MIG-a", "GPU-a")
+    assert [labels["parent"] for labels, _ in found["hoptui_gpu_info"]] == ["", "GPU-a"]
 
 
 def test_what_is_unknown_is_absent() -> None:
@@ -130,6 +168,7 @@ def test_what_is_unknown_is_absent() -> None:
         "hoptui_viewers",
         "hoptui_gpu_info",
         "hoptui_gpu_up",
+        "hoptui_events_total",
     }
 
 

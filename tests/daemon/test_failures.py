@@ -19,6 +19,7 @@ import zmq
 from hoptui.wire import codec, messages
 from hoptui.wire.messages import RunState
 from tests.conftest import SCRIPT, RawViewer, TestNode, until
+from tests.daemon.conftest import impatient_daemon
 
 
 def steps(viewer: RawViewer, run: RunState) -> int:
@@ -74,6 +75,7 @@ def test_viewer_killed_changes_nothing(node: TestNode) -> None:
 
 
 def test_viewer_stopped_is_forgotten_and_finds_back(node: TestNode) -> None:
+    impatient_daemon(node, "viewers:GONE_S:3", "server:HEAL_S:0.5")
     node.start()
     viewer = node.viewer()
     run = viewer.run()
@@ -83,7 +85,7 @@ def test_viewer_stopped_is_forgotten_and_finds_back(node: TestNode) -> None:
     stopped.send_signal(signal.SIGSTOP)
     # It does not ask any more: after a while it is no viewer, and nothing has piled up for it.
     memory = psutil.Process(node.daemon_pid()).memory_info().rss
-    until(lambda: viewer.state().viewers == 1, seconds=25, what="the stopped viewer to be forgotten")
+    until(lambda: viewer.state().viewers == 1, what="the stopped viewer to be forgotten")
     moving(viewer, run)
     assert psutil.Process(node.daemon_pid()).memory_info().rss - memory < 16 << 20
     at = steps(viewer, run)
@@ -126,6 +128,7 @@ def test_trainer_killed_while_a_forked_child_lives(node: TestNode) -> None:
 
 
 def test_stopped_trainer_is_not_answering_and_never_dead(node: TestNode) -> None:
+    impatient_daemon(node, "registry:NO_PULSE_S:2")
     child = node.start()
     viewer = node.viewer()
     run = viewer.run()
@@ -267,7 +270,7 @@ for path, hello in (({str(node.where.viewers)!r}, messages.ViewerHello(protocol=
     s = zmq.Context().socket(zmq.DEALER); s.linger = 0
     s.connect("ipc://" + path)
     s.send(codec.encode(hello))
-    results.append(s.poll(1500))
+    results.append(s.poll(500))
 print(results)
 os._exit(0)
 """
@@ -327,6 +330,7 @@ def test_random_bytes_and_mutated_messages_on_both_sockets(node: TestNode) -> No
 
 
 def test_full_disk_under_the_history(node: TestNode) -> None:
+    impatient_daemon(node, "archive:FLUSH_S:0.3")
     child = node.start()
     viewer = node.viewer()
     run = viewer.run()
@@ -403,6 +407,7 @@ def test_the_daemon_is_single_and_leaves_when_idle(node: TestNode) -> None:
 
 
 def test_removed_sockets_are_healed(node: TestNode) -> None:
+    impatient_daemon(node, "server:HEAL_S:0.5")
     viewer = node.viewer()
     for path in (node.where.viewers, node.where.runs):
         path.unlink()

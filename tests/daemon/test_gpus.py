@@ -41,7 +41,7 @@ def derived(viewer: RawViewer, run: str) -> Columns | None:
 
 
 def test_a_gpu_that_hangs_takes_nothing_along(gpu_node: GpuNode) -> None:
-    viewer = gpu_node.start()
+    viewer = gpu_node.start(shorter="sampler:LEAST_SILENCE_S:1")
     child = gpu_node.node.start()
     run = viewer.run()
     gpu_node.goes_on("gpu/GPU-b")
@@ -73,8 +73,11 @@ def test_a_gpu_that_hangs_takes_nothing_along(gpu_node: GpuNode) -> None:
 
 @pytest.mark.parametrize(("plan", "says"), [({"die": 3}, "exit code 3"), ({"nonsense": True}, "nonsense")])
 def test_a_sampler_that_fails_is_replaced(gpu_node: GpuNode, plan: dict[str, object], says: str) -> None:
-    gpu_node.start()
+    viewer = gpu_node.start()
+    gpu_node.plan(processes=[["GPU-a", 1, 100]])
+    until(lambda: viewer.fetch(processes=0).processes, what="the process")
     gpu_node.plan(**plan)
+    until(lambda: viewer.fetch(processes=0).processes == (), what="nobody, as far as is known")
     problem = until(lambda: says in (p := gpu_node.state().sampler) and p, what="the problem")
     assert problem.startswith("the GPU sampler")
     assert len(gpu_node.state().gpus) == 2
@@ -166,7 +169,7 @@ def test_whose_processes_and_what_a_run_uses(gpu_node: GpuNode) -> None:
 
 
 def test_energy_goes_on_after_the_daemon_was_killed(gpu_node: GpuNode) -> None:
-    viewer = gpu_node.start()
+    viewer = gpu_node.start(shorter="archive:FLUSH_S:0.3")
     gpu_node.node.start(CUDA_VISIBLE_DEVICES="0")
     run = viewer.run()
     source = f"derived/{run.run}"
@@ -175,12 +178,12 @@ def test_energy_goes_on_after_the_daemon_was_killed(gpu_node: GpuNode) -> None:
         rows = derived(gpu_node.viewer, run.run)
         return rows.last().get("energy_j", 0.0) if rows is not None else 0.0
 
-    until(lambda: used() > 900.0, what="energy on the disk")
+    until(lambda: used() > 350.0, what="energy on the disk")
     before = used()
     began = gpu_node.last_t(source)
     gpu_node.daemon.kill()
     gpu_node.daemon.wait(10)
-    gpu_node.start()
+    gpu_node.start(shorter="archive:FLUSH_S:0.3")
     after = until(used, what="energy again")
     # 350 W all the while, also while nobody looked; what had not reached the disk is in the counter.
     assert after - before >= 0.9 * 350.0 * (gpu_node.last_t(source) - began) / 1e9 - 100.0
@@ -199,12 +202,28 @@ def test_prometheus(gpu_node: GpuNode) -> None:
         return text if "hoptui_run_power_watts" in text and "hoptui_host_load1" in text else None
 
     text = until(scraped, what="the run in a scrape")
-    assert 'hoptui_gpu_sm_active_ratio{gpu="1",name="NVIDIA H100 80GB HBM3",uuid="GPU-b"} 0.5' in text
+    assert (
+        'hoptui_gpu_sm_active_ratio{gpu="1",name="NVIDIA H100 80GB HBM3",parent="",uuid="GPU-b"} 0.5' in text
+    )
     assert f'hoptui_run_power_watts{{run="{run.run}",run_name="toy"}} 350.0' in text
     assert (
-        'hoptui_gpu_throttle_reason{gpu="0",name="NVIDIA H100 80GB HBM3",reason="power_cap",uuid="GPU-a"} 1.0'
+        'hoptui_gpu_throttle_reason{gpu="0",name="NVIDIA H100 80GB HBM3",parent="",reason="power_cap",uuid="GPU-a"} 1.0'
         in text
     )
+    assert 'hoptui_events_total{gpu="1",kind="xid",level="alarm",uuid="GPU-b"} 0.0' in text
+
+
+def test_metrics_outlive_a_daemon_that_was_killed_and_not_one_that_ended(gpu_node: GpuNode) -> None:
+    address = gpu_node.start(metrics=":0").state().metrics
+    gpu_node.daemon.kill()
+    gpu_node.daemon.wait(10)
+    gpu_node.start()
+    assert gpu_node.viewer.state().metrics == address
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        assert answer.status == 200
+    gpu_node.daemon.terminate()
+    gpu_node.daemon.wait(10)
+    assert gpu_node.start().state().metrics == ""
 
 
 def test_a_port_that_is_taken_is_said_and_the_daemon_goes_on(gpu_node: GpuNode) -> None:
@@ -252,8 +271,29 @@ def test_the_oldest_recordings_go_when_there_are_too_many(
     for i, path in enumerate(old_recordings):
         age = time.time() - (40 * 86400 if i == 9 else 86400 + 3600 * i)
         os.utime(path, (age, age))
-    gpu_node.start(HOPTUI_KEEP_GB="0.0045", HOPTUI_KEEP_DAYS="20")
+    gpu_node.start(shorter="archive:FIRST_TIDY_S:0.1", HOPTUI_KEEP_GB="0.0045", HOPTUI_KEEP_DAYS="20")
     kept = until(
         lambda: (k := [p for p in old_recordings if p.exists()]) and len(k) < 6 and k, what="tidying"
     )
     assert kept == old_recordings[:4]
+
+
+def test_the_recording_of_a_live_run_outlives_a_daemon_that_was_killed(
+    gpu_node: GpuNode, old_recordings: list[Path]
+) -> None:
+    node = gpu_node.node
+    for path in old_recordings:
+        os.utime(path, (1e9, 1e9))  # too old to be looked into before they go
+    viewer = gpu_node.start()
+    child = node.start()
+    recording = node.where.recording(viewer.run().run)
+    until(recording.exists, what="the recording")
+    gpu_node.daemon.kill()
+    gpu_node.daemon.wait(10)
+    child.send_signal(signal.SIGSTOP)  # it cannot even say hello
+    try:
+        gpu_node.start(shorter="archive:FIRST_TIDY_S:2", HOPTUI_KEEP_GB="0.000000001")
+        until(lambda: not any(path.exists() for path in old_recordings), what="tidying")
+        assert recording.exists()
+    finally:
+        child.send_signal(signal.SIGCONT)

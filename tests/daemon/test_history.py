@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from hoptui.daemon.archive import Archive
 from hoptui.daemon.history import History
 from hoptui.daemon.retention import Limits
 from hoptui.recording import Recording
@@ -19,6 +20,7 @@ from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.messages import Buckets, NodeState, Query, RunState
+from tests.conftest import until
 
 S = 1_000_000_000
 NODE = NodeState(host="gpu07", pid=1, version="0", started_wall=0.0, wall_offset_ns=0)
@@ -100,6 +102,7 @@ def test_a_new_daemon_is_told_what_the_last_one_knew(history: History, tmp_path:
     assert (found.energy_j, found.counters) == (1234.5, {"a": 999.0})
     assert found.newest is not None
     assert found.newest.last() == {"loss": 0.5}
+    assert [file.name for file in tmp_path.iterdir()] == ["r.hoptui"]  # a look leaves nothing beside it
 
 
 def test_a_damaged_recording_is_left_aside(tmp_path: Path) -> None:
@@ -117,7 +120,12 @@ def test_the_node_is_remembered_as_it_was_last(history: History, tmp_path: Path)
     assert decode_node(raw).gpus == gpus
 
 
-def test_a_recording_at_its_limit_loses_its_oldest_rows_and_keeps_their_summaries(tmp_path: Path) -> None:
+def test_a_recording_at_its_limit_loses_its_oldest_rows_and_keeps_their_summaries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[int] = []
+    thin = Recording.thin
+    monkeypatch.setattr(Recording, "thin", lambda self, most: freed.append(thin(self, most)))
     limit = 400_000
     history = make(tmp_path, Limits(run_bytes=limit))
     history.remember(KNOWN, NODE)
@@ -129,6 +137,7 @@ def test_a_recording_at_its_limit_loses_its_oldest_rows_and_keeps_their_summarie
         history.append(("r",), [pack(SOURCE, part)])
         history.flush()
     history.close("r")
+    assert all(freed), "what the file holds counts, not the pages that wait in it to be used again"
     with Recording.open(tmp_path / "r.hoptui") as recording:
         assert recording.used_bytes < 1.6 * limit
         assert recording.thinned_before is not None
@@ -146,3 +155,22 @@ def test_only_what_is_not_open_is_tidied_away(history: History, tmp_path: Path) 
     tidy._open = history._open
     tidy.tidy(now=old.stat().st_mtime + 1)
     assert [path.name for path in tmp_path.glob("*.hoptui")] == ["r.hoptui"]
+
+
+def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path: Path) -> None:
+    with_space_for_nothing = Limits(keep_bytes=1, keep_s=1e9)
+    live = tmp_path / "live.hoptui"
+    live.write_bytes(bytes(1000))
+    answered: list[object] = []
+    archive = Archive(
+        Addresses(tmp_path, tmp_path), with_space_for_nothing, lambda _, answer: answered.append(answer)
+    )
+    archive.start()
+    try:
+        archive.restore(10.0)
+        for turn in range(1, 4):  # of its thread
+            archive.query(b"", query(), [rows(1, 5)])
+            until(lambda turn=turn: len(answered) == turn, what="an answer")  # type: ignore[misc]
+        assert live.exists()
+    finally:
+        archive.close(10.0)

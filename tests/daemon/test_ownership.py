@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.daemon.ownership import Claim, Resolved, assign, resolve
+from hoptui.daemon.ownership import Claim, Resolved, assign, resolve, together
 from hoptui.wire.devices import GpuInfo, GpuProcess
 
 GPUS = tuple(GpuInfo(uuid=f"GPU-{i}{i}aa-1", index=i, name="H100") for i in range(4))
@@ -89,3 +89,10 @@ def test_a_hidden_process_beside_the_runs_own_is_somebody_elses() -> None:
     chains = {100: (100, 1)}
     assert who([("a", 100), ("a", 7)], chains=chains, said={"a": ["one"]}) == ["one", ""]
     assert who([("b", 100), ("a", 7)], chains=chains, said={"a": ["one"]}) == ["one", "one"]
+
+
+def test_the_gpus_of_all_ranks_are_the_runs() -> None:
+    mine = [resolve(Claim(declared=(GPUS[i].uuid,)), GPUS, ()) for i in (2, 0)]
+    assert indices(together(mine, GPUS)) == [0, 2]
+    assert together(mine, GPUS).said
+    assert together([resolve(Claim(), GPUS, ())], GPUS) == Resolved()

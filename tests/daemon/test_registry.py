@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hoptui.daemon.registry import DuplicateRunError, Registry
 from hoptui.wire.columns import pack
@@ -92,6 +93,31 @@ def test_the_value_read_back_is_the_knobs_value(registry: Registry) -> None:
     assert (knob.value, knob.version, knob.in_effect, knob.by) == (32, 1, False, "kim")
     run.outcome("n", Outcome(id="d", stage="failed", effective=32, version=1, reason="no"), "lee")
     assert run.state.knobs[0].by == "kim"
+    run.outcome("n", Outcome(id="e", stage="applied", effective=8, version=2, took_s=0.5), "kim")
+    run.outcome("n", Outcome(id="e", stage="reverted", effective=4, version=3, reason="no memory"), "kim")
+    (knob,) = run.state.knobs
+    assert (knob.value, knob.version, knob.in_effect, knob.took_s) == (4, 3, True, 0.5)
+
+
+def test_a_rank_belongs_to_the_run_with_its_nonce(registry: Registry) -> None:
+    first = hello(world=2)
+    second = structs.replace(first, rank=1, pid=10, run="another-name")
+    assert registry.join(b"b", second, 10) is None  # before rank 0 is known it is nobody's
+    run, _ = registry.hello(b"a", first, 1.0)
+    assert registry.join(b"b", second, 10) is run
+    assert run.pids == (first.pid, 10)
+    found = registry.member(b"b")
+    assert found is not None
+    assert (found[0], found[1].rank) == (run, 1)
+    assert registry.member(b"a") is None
+    assert len(run.claims) == 2
+    run.leave(1)
+    assert registry.member(b"b") is None
+    assert len(run.claims) == 1
+    registry.join(b"c", second, 10)
+    run.exit("finished", "", 2.0)
+    assert registry.member(b"c") is None
+    assert registry.join(b"d", second, 10) is None
 
 
 def test_versions_rise_with_what_viewers_should_see(registry: Registry) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
-from hoptui.daemon.retention import Limits, limits
+from hoptui.daemon.retention import Limits, limits, refused
 
 
 def test_the_usual() -> None:
@@ -19,8 +17,10 @@ def test_what_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("raw", ["many", "-1", "0", "nan", "inf"])
-def test_nonsense_is_logged_and_not_used(raw: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="hoptui.daemon"):
-        assert limits({"HOPTUI_RUN_GB": raw}) == Limits()
-    assert "HOPTUI_RUN_GB" in caplog.text
-    assert repr(raw) in caplog.text
+def test_nonsense_is_told_and_not_used(raw: str) -> None:
+    assert limits({"HOPTUI_RUN_GB": raw}) == Limits()
+    assert refused({"HOPTUI_RUN_GB": raw}) == [f"HOPTUI_RUN_GB={raw!r} is no positive number: 1 is used"]
+
+
+def test_sense_is_not_complained_of() -> None:
+    assert refused({"HOPTUI_RUN_GB": "2", "HOPTUI_KEEP_DAYS": ""}) == []

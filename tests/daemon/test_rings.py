@@ -49,3 +49,17 @@ def test_what_is_not_newer_is_left_out() -> None:
     last = ring.last()
     assert last is not None
     assert list(last.times()) == [5]
+
+
+def test_the_last_row_has_what_fast_ticks_leave_out_and_nothing_older() -> None:
+    ring = Ring("gpu/a")
+    for tick in range(12):
+        slow = {"busy": float(tick)} if tick % 5 == 0 else {}
+        ring.append(pack("gpu/a", [(tick * 100_000_000 + 1, -1, {"power_w": 100.0 + tick, **slow})]))
+    last = ring.last()
+    assert last is not None
+    assert list(last.rows()) == [(1_100_000_001, -1, {"power_w": 111.0, "busy": 10.0})]
+    ring.append(pack("gpu/a", [(2_100_000_001, -1, {"power_w": 50.0})]))
+    last = ring.last()
+    assert last is not None
+    assert list(last.rows()) == [(2_100_000_001, -1, {"power_w": 50.0})]

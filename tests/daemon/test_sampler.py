@@ -18,7 +18,7 @@ from hoptui.daemon.child import Child
 from hoptui.daemon.mark import DRIVER, NOTHING
 from hoptui.daemon.sampler import START_S, UNDEAD, Sampler
 from hoptui.wire.columns import pack
-from hoptui.wire.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Watch
+from hoptui.wire.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Tenants, Watch
 from tests.conftest import until
 
 FAKE = Path(__file__).with_name("fake_gpus.py")
@@ -165,6 +165,43 @@ def test_a_child_that_dies_is_replaced_ever_more_slowly(bench: Bench) -> None:
     assert "exit code 3" in sampler.problem
     gaps = [b - a for a, b in itertools.pairwise(starts)]
     assert gaps[1] > gaps[0]
+
+
+COMPLAINS = """
+import sys
+print("GPU 0: sm_clock_mhz cannot be read", file=sys.stderr, flush=True)
+"""
+
+
+def test_what_it_complains_of_is_in_the_log(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    sampler = bench.host(
+        SPEAKS + COMPLAINS + "sys.stderr.write('half'); sys.stderr.flush(); sys.stdin.read()"
+    )
+
+    def heard() -> bool:
+        bench.turn(sampler)
+        return bool(caplog.messages)
+
+    until(heard, what="the complaint")
+    assert caplog.messages == ["the host sampler: GPU 0: sm_clock_mhz cannot be read"]
+    assert bench.pids(sampler)  # which is no fault
+
+
+def test_why_it_died_is_in_the_log(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    sampler = bench.host("raise RuntimeError('no such library')")
+    until(lambda: bench.turn(sampler) is not None and "exit code 1" in sampler.problem, what="its end")
+    assert "the host sampler: RuntimeError: no such library" in caplog.messages
+    assert "the host sampler: Traceback (most recent call last):" in caplog.messages
+
+
+def test_a_flood_of_complaints_does_not_keep_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    flood = "sys.stderr.write('x' * 100_000 + 'y\\n' * 100_000); sys.stderr.flush()\n"
+    sampler = bench.host(SPEAKS + flood + SPEAKS)
+    bench.hear(sampler, HostInfo)
+    bench.hear(sampler, HostInfo)
+    assert max(map(len, caplog.messages)) < 1000
+    assert len(caplog.messages) < 2000
+    assert any(message.endswith(" lines more") for message in caplog.messages)
 
 
 def test_the_end_of_the_pipe_is_its_end(bench: Bench) -> None:
@@ -319,4 +356,5 @@ def test_the_newest_list_alone_comes_from_a_trial() -> None:
         def read(self, now: float) -> list[FromSampler]:
             return said
 
-    assert sampler._read_trial(Trial(), 0.0) == said[1:]  # type: ignore[arg-type]
+    nobody = Tenants()  # of those whom the child before had seen, unless the trial has seen them too
+    assert sampler._read_trial(Trial(), 0.0) == [nobody, *said[1:]]  # type: ignore[arg-type]

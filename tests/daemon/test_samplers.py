@@ -139,6 +139,17 @@ def test_processes_come_with_their_run(desk: Desk) -> None:
     assert desk.node.processes_version == before + 1
 
 
+def test_nobody_is_on_a_gpu_that_nobody_reads(desk: Desk) -> None:
+    desk.run("one", 10)
+    desk.tenants(("GPU-a", 10))
+    desk.desk.silent()
+    assert desk.node.processes == ()
+    assert desk.gpus("one") == ("GPU-a",)
+    before = desk.node.processes_version
+    desk.desk.silent()
+    assert desk.node.processes_version == before
+
+
 def test_derived_rows_are_the_runs_and_gpus_everybodys(desk: Desk) -> None:
     desk.run("one", 10, visible="0")
     desk.run("two", 20, visible="")
@@ -170,7 +181,7 @@ def test_events_go_to_the_runs_on_that_gpu(desk: Desk) -> None:
     runs, event = desk.keeper.events[-1]
     assert runs == ("two", "lost")
     assert (event.kind, event.level, event.source, event.t) == ("xid", "alarm", "gpu/GPU-b", 7)
-    assert desk.node.happened["xid", "alarm"] == 1
+    assert desk.node.happened["xid", "alarm", "GPU-b"] == 1
     desk.node.event("sampler", "the GPU sampler ended")
     assert desk.keeper.events[-1][0] == ("one", "two", "lost")
 
@@ -203,3 +214,18 @@ def test_a_hidden_pid_is_not_looked_up_here(tmp_path: Path) -> None:
     desk.run("one", os.getpid(), visible="")
     desk.desk.receive(Tenants(processes=(GpuProcess(gpu="GPU-a", pid=os.getpid()),)))
     assert [p.run for p in desk.node.processes] == [""]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "run"), [("pid:[4026532281]", "one"), ("pid:[4026531836]", ""), ("", "")]
+)
+def test_a_pid_that_nobody_can_look_up_is_the_claimants_in_a_container_alone(
+    tmp_path: Path, namespace: str, run: str
+) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    if namespace:
+        (tmp_path / "self/ns/pid").symlink_to(namespace)
+    desk = Desk(tmp_path)
+    desk.run("one", 10, visible="0")
+    desk.desk.receive(Tenants(processes=(GpuProcess(gpu="GPU-a", pid=31_337),)))
+    assert [p.run for p in desk.node.processes] == [run]

@@ -57,6 +57,12 @@ def test_a_file_that_is_not_there(path: Path) -> None:
     assert not path.parent.exists()
 
 
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert reason(Recording.open, pipe) == f"{pipe} cannot be used: it is no regular file"
+
+
 def test_a_directory(tmp_path: Path) -> None:
     assert reason(Recording.open, tmp_path) == f"{tmp_path} cannot be used: it is a directory"
     assert reason(Recording.create, tmp_path) == f"{tmp_path} cannot be used: Is a directory"

@@ -270,13 +270,6 @@ def test_file_and_directory_are_for_the_user_alone(recording: Recording, path: P
     assert [file.name for file in path.parent.iterdir()] == ["r1.hoptui"]
 
 
-def test_the_size_counts_the_log_too(recording: Recording, path: Path, rows: MakeRows) -> None:
-    recording.append(rows(5000))
-    recording.flush()
-    assert recording.size_bytes == path.stat().st_size + path.with_name("r1.hoptui-wal").stat().st_size
-    assert recording.size_bytes > 5000
-
-
 def test_what_waits_is_flushed_at_the_end_and_nothing_can_be_added_after_it(
     recording: Recording, path: Path, rows: MakeRows
 ) -> None:

@@ -50,7 +50,7 @@ row_values = st.dictionaries(st.sampled_from("abc"), values | st.just(NAN), max_
 
 @st.composite
 def histories(draw: st.DrawFn) -> Plain:
-    steps = draw(st.lists(st.tuples(st.sampled_from([1, 2, 2, 3, 4, 7, 40, 90]), row_values), max_size=60))
+    steps = draw(st.lists(st.tuples(st.sampled_from([1, 2, 2, 3, 4, 7, 40, 90]), row_values), max_size=30))
     t, rows = draw(st.integers(1, 100)), []
     for i, (ahead, known) in enumerate(steps):
         t += ahead

@@ -78,7 +78,7 @@ def test_one_that_is_being_written_is_read_with_its_log(
         recording.flush()
         (found,) = shelf.entries(tmp_path)
         assert found.last_wall == 1_000_149.0
-        assert found.size_bytes == recording.size_bytes
+        assert found.size_bytes == path.stat().st_size + path.with_name(f"{path.name}-wal").stat().st_size
 
 
 def test_damaged_files_are_entries_with_a_problem(tmp_path: Path, record: Record, rows: MakeRows) -> None:
@@ -129,6 +129,18 @@ def test_tidy_by_age(tmp_path: Path, record: Record) -> None:
         ("r31.hoptui", size, "it was last written more than 30 days ago")
     ]
     assert names(tmp_path) == {"r1.hoptui", "r29.hoptui", "r40.hoptui"}
+
+
+def test_a_log_that_a_reader_has_left_does_not_make_a_recording_younger(
+    tmp_path: Path, record: Record
+) -> None:
+    day, now = 86_400.0, 100 * 86_400.0
+    path = record("read", modified=now - 40 * day)
+    path.with_name(f"{path.name}-wal").touch()
+    (entry,) = shelf.entries(tmp_path)
+    assert entry.modified == now - 40 * day
+    assert [r.path for r in shelf.tidy(tmp_path, frozenset(), 1e12, 30 * day, now)] == [path]
+    assert names(tmp_path) == set()
 
 
 def test_tidy_by_size_takes_the_oldest_and_never_one_to_keep(tmp_path: Path, record: Record) -> None:

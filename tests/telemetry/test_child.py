@@ -160,8 +160,8 @@ def test_a_bad_message_costs_one_line_and_a_bad_stream_the_process(start: Callab
     code, said = child.wait()
     assert code == 1
     bad_message, bad_stream = said.splitlines()
-    assert bad_message.startswith("hoptui sampler: bad message from the daemon: ")
-    assert bad_stream.startswith("hoptui sampler: bad stream from the daemon: a frame of 4294967295 bytes")
+    assert bad_message.startswith("bad message from the daemon: ")
+    assert bad_stream.startswith("bad stream from the daemon: a frame of 4294967295 bytes")
 
 
 HANGS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from hoptui.telemetry.events import Alarms
@@ -23,7 +25,7 @@ def play(
     """The same row ten times a second."""
     found: list[Happened] = []
     for tick in range(round(seconds * 10)):
-        found += alarms.read(round(start * SECOND) + tick * TICK, row, clock_max)
+        found += alarms.read(round(start * SECOND) + tick * TICK, row, TICK, clock_max)
     return found
 
 
@@ -53,8 +55,51 @@ def test_the_power_cap_is_normal_and_told_once_it_holds(alarms: Alarms) -> None:
 def test_a_power_cap_that_flickers_is_told_once(alarms: Alarms) -> None:
     events: list[Happened] = []
     for tick in range(600):
-        events += alarms.read(tick * TICK, {"throttle": 0x4 if tick % 3 else 0})
+        events += alarms.read(tick * TICK, {"throttle": 0x4 if tick % 3 else 0}, TICK)
     assert len(events) == 1
+
+
+RATES = pytest.mark.parametrize("hz", [0.1, 1, 2, 10])
+
+
+def play_late(alarms: Alarms, hz: float, seconds: float, **row: float) -> list[Happened]:
+    """The same row at the sampler's rate, each up to 15 ms behind its place on the grid, as ticks really are."""
+    late, period = random.Random(1), round(SECOND / hz)
+    found: list[Happened] = []
+    for tick in range(round(seconds * hz)):
+        found += alarms.read(tick * period + late.randrange(15_000_000), row, period, 1980.0)
+    return found
+
+
+@RATES
+@pytest.mark.parametrize(
+    ("row", "kind", "after"),
+    [
+        ({"throttle": 0x4}, "power limit", 5),
+        ({"throttle": 0x10}, "sync boost", 5),
+        ({"throttle": 0, "busy": 99, "sm_clock_mhz": 1200}, "slow under load", 10),
+    ],
+)
+def test_what_lasts_is_told_once_at_every_rate(
+    alarms: Alarms, hz: float, row: dict[str, float], kind: str, after: float
+) -> None:
+    [event] = play_late(alarms, hz, 60, **row)
+    assert kind in event.text
+    assert event.t / SECOND == pytest.approx(after, abs=1 / hz + 0.1)
+
+
+@RATES
+def test_a_power_cap_that_one_row_misses_is_told_at_every_rate(alarms: Alarms, hz: float) -> None:
+    found: list[Happened] = []
+    period = round(SECOND / hz)
+    for tick in range(600):
+        found += alarms.read(tick * period, {"throttle": 0x4 if tick % 2 else 0}, period)
+    assert [event.level for event in found] == ["info"]
+
+
+def test_a_power_cap_of_before_a_silence_does_not_count(alarms: Alarms) -> None:
+    assert alarms.read(0, {"throttle": 0x4}, SECOND) == ()
+    assert alarms.read(60 * SECOND, {"throttle": 0x4}, SECOND) == ()
 
 
 def test_a_short_touch_of_the_power_cap_is_not_told(alarms: Alarms) -> None:
@@ -103,10 +148,10 @@ def test_ecc_errors_of_before_are_not_news_and_new_ones_are(alarms: Alarms) -> N
 
 
 def test_ecc_errors_that_keep_coming_are_summed_up_every_ten_seconds(alarms: Alarms) -> None:
-    alarms.read(0, {"ecc_corrected": 0})
+    alarms.read(0, {"ecc_corrected": 0}, SECOND)
     found: list[Happened] = []
     for second in range(1, 32):
-        found += alarms.read(second * SECOND, {"ecc_corrected": second})
+        found += alarms.read(second * SECOND, {"ecc_corrected": second}, SECOND)
     assert [event.text.split()[0] for event in found] == ["1", "10", "10", "10"]
 
 

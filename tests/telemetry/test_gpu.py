@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
+from hoptui.telemetry.codes import REFUSED
 from hoptui.telemetry.gpm import IN_MIG_MODE
+from hoptui.telemetry.gpu import NOT_IN_MIG_MODE
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.reader import NOT_SUPPORTED
 from hoptui.telemetry.slot import one_row
@@ -53,6 +55,15 @@ def test_what_slow_readings_find_is_in_the_next_row_and_only_there(
     assert row["nvlink_errors"] == sum(range(18))
     assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 2
     assert nvml.calls["nvmlEventSetWait_v2"] == 12
+
+
+def test_a_nonsense_number_of_nvlinks_does_not_keep_the_sampler(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    nvml.fields["NVML_FI_DEV_NVLINK_LINK_COUNT"] = ("uiVal", 655_000)
+    for _ in range(2):
+        second(gpus, clock)
+    assert nvml.calls["nvmlDeviceGetNvLinkErrorCounter"] == 3 * pynvml.NVML_NVLINK_MAX_LINKS
 
 
 def test_one_row_is_what_pack_makes_of_it() -> None:
@@ -106,6 +117,75 @@ def test_what_is_missing_has_its_reason_and_the_rest_is_there(
     for _ in range(330):
         second(gpus, clock)
     assert info(gpus).missing == {"gpm": "needs Hopper or newer; this is Ampere"}
+
+
+def test_a_single_reading_that_fails_has_its_reason_while_it_does(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    second(gpus, clock)
+    told = gpus.changes
+    gpus.read()
+    assert gpus.changes == told
+    nvml.fail("nvmlDeviceGetClockInfo", pynvml.NVML_ERROR_UNKNOWN)
+    nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    nvml.fields["NVML_FI_DEV_MEMORY_TEMP"] = ("uiVal", 0xFFFF_FFFF)
+    clock.advance(1)
+    gpus.read()
+    assert gpus.changes > told  # a tick alone finds it, and it is told at once
+    assert info(gpus).missing == {
+        "busy": NOT_SUPPORTED,
+        "memory_busy": NOT_SUPPORTED,
+        "sm_clock_mhz": "NVML: Unknown Error",
+        "memory_clock_mhz": "NVML: Unknown Error",
+        "memory_temperature_c": "the driver gives no value",
+    }
+    nvml.heal()
+    nvml.fields["NVML_FI_DEV_MEMORY_TEMP"] = ("uiVal", 61)
+    for _ in range(301):
+        second(gpus, clock)
+    assert info(gpus).missing == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (pynvml.NVML_ERROR_NO_PERMISSION, REFUSED),
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, NOT_SUPPORTED),
+        (pynvml.NVML_ERROR_UNKNOWN, "NVML: Unknown Error"),
+    ],
+)
+def test_a_process_list_that_cannot_be_had_is_no_empty_one(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, code: int, why: str
+) -> None:
+    nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", code)
+    for _ in range(2):
+        row = second(gpus, clock)["gpu/GPU-0"]
+    assert "processes" not in row
+    assert info(gpus).missing["processes"] == why
+    nvml.heal()
+    second(gpus, clock)
+    assert "processes" not in info(gpus).missing
+    assert len(gpus.processes()) == 2
+
+
+@pytest.mark.parametrize("links", [None, 0])
+def test_links_that_are_not_there_carry_no_traffic(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, links: int | None
+) -> None:
+    nvml.gpm |= {"NVLINK_TOTAL_RX_PER_SEC": 0.0, "NVLINK_TOTAL_TX_PER_SEC": 0.0}
+    nvml.fields["NVML_FI_DEV_NVLINK_LINK_COUNT"] = ("uiVal", links or 0)
+    if links is None:
+        nvml.fail("NVML_FI_DEV_NVLINK_LINK_COUNT", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for _ in range(2):
+        row = second(gpus, clock)["gpu/GPU-0"]
+    assert "pcie_rx_bytes_per_s" in row
+    assert not {"nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"} & row.keys()
+
+
+def test_idle_links_that_are_there_carry_zero(gpus: Gpus, clock: FakeClock) -> None:
+    for _ in range(2):
+        row = second(gpus, clock)["gpu/GPU-0"]
+    assert (row["nvlink_rx_bytes_per_s"], row["nvlink_tx_bytes_per_s"]) == (0, 0)
 
 
 def test_a_late_tick_leaves_out_what_would_average_over_it(gpus: Gpus, clock: FakeClock) -> None:
@@ -199,6 +279,7 @@ def test_a_gpu_in_mig_mode_keeps_its_row_and_its_instances_have_theirs(
     assert {"power_w", "temperature_c", "sm_clock_mhz", "energy_j"} <= rows["gpu/GPU-0"].keys()
     assert not {"busy", "sm_active", "mfu_estimated"} & rows["gpu/GPU-0"].keys()
     assert (whole.parent, whole.missing["gpm"]) == ("", IN_MIG_MODE)
+    assert whole.missing["busy"] == NOT_IN_MIG_MODE
     instance = rows["gpu/MIG-GPU-0-3"]
     assert instance["memory_used_bytes"] == 1 << 30
     assert instance["sm_active"] == 96.35

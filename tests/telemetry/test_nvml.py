@@ -73,7 +73,8 @@ def test_facts_that_cannot_be_had_are_none_and_not_zero(nvml: FakeNvml, clock: F
     nvml.fail("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN)
     gpus = Gpus(nvml, clock, print)
     gpus.read()
-    missing = {"nvlink": NOT_SUPPORTED}
+    gone = ("nvlink", "memory_used_bytes", "memory_total_bytes", "power_average_w", "memory_temperature_c")
+    missing = dict.fromkeys(gone, NOT_SUPPORTED)
     assert gpus.infos()[0] == GpuInfo(uuid="GPU-0", index=0, name="GPU 0", missing=missing)
 
 
@@ -199,7 +200,7 @@ def test_a_gpu_missing_after_the_driver_came_back_keeps_its_place_and_says_so(
     gpus: Gpus, nvml: FakeNvml, clock: FakeClock
 ) -> None:
     gpus.read()
-    nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_UNINITIALIZED, times=1)
+    nvml.fail("nvmlDeviceGetClockInfo", pynvml.NVML_ERROR_UNINITIALIZED, times=1)
     gpus.read()
     nvml.gpus = ["GPU-1"]  # now at index 0
     clock.advance(30)
@@ -213,7 +214,7 @@ def test_after_a_new_start_of_the_driver_a_gpu_that_cannot_be_opened_is_the_one_
     gpus: Gpus, nvml: FakeNvml, clock: FakeClock
 ) -> None:
     gpus.read()
-    nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_UNINITIALIZED, times=1)
+    nvml.fail("nvmlDeviceGetClockInfo", pynvml.NVML_ERROR_UNINITIALIZED, times=1)
     gpus.read()
     nvml.fail("nvmlDeviceGetHandleByIndex", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
     clock.advance(30)

@@ -11,7 +11,7 @@ from hoptui.telemetry.peaks import estimated_mfu, peaks_of
     ("name", "bandwidth", "bf16", "clock"),
     [
         ("NVIDIA H100 80GB HBM3", 3.35e12, 989e12, 1829),
-        ("NVIDIA H100 PCIe", 2.0e12, 756e12, 1619),
+        ("NVIDIA H100 PCIe", 2.0e12, 756.5e12, 1620),
         ("NVIDIA H100 NVL", 3.9e12, 835.5e12, 1545),
         ("NVIDIA H200", 4.8e12, 989e12, 1829),
         ("NVIDIA H200 NVL", 4.8e12, 835.5e12, 1545),
@@ -33,7 +33,13 @@ def test_each_product_has_its_own_figures(
 
 @pytest.mark.parametrize(
     ("name", "sms", "per_clock"),
-    [("H100 80GB HBM3", 132, 4096), ("H100 PCIe", 114, 4096), ("A100-SXM4-80GB", 108, 2048)],
+    [
+        ("H100 80GB HBM3", 132, 4096),
+        ("H100 PCIe", 114, 4096),
+        ("H100 NVL", 132, 4096),
+        ("H200", 132, 4096),
+        ("A100-SXM4-80GB", 108, 2048),
+    ],
 )
 def test_the_clock_is_the_one_that_makes_the_figure(name: str, sms: int, per_clock: int) -> None:
     peaks = peaks_of(name)

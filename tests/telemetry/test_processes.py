@@ -65,12 +65,12 @@ def test_a_tree_is_the_process_and_what_it_forked(clock: FakeClock) -> None:
     assert "cpu_percent" not in row  # a rate needs two readings
 
 
-def test_a_child_forked_later_is_found_within_two_seconds(clock: FakeClock) -> None:
+def test_a_child_forked_later_is_found_within_five_seconds(clock: FakeClock) -> None:
     processes = Processes(clock)
     processes.watch({"me": os.getpid()})
     before = only(processes.read())["processes"]
     with forked():
-        clock.advance(1)
+        clock.advance(4)
         assert only(processes.read())["processes"] == before
         clock.advance(1)
         assert only(processes.read())["processes"] == before + 2
@@ -136,7 +136,7 @@ def test_a_vanished_process_sends_nothing_and_the_others_go_on(clock: FakeClock)
     with forked() as process:
         processes.watch({"gone": process.pid, "here": os.getpid()})
         assert [part.source for part in processes.read()] == ["process/gone", "process/here"]
-    for seconds in (0.5, 2):  # before the next walk and after it
+    for seconds in (0.5, 5):  # before the next walk and after it
         clock.advance(seconds)
         assert [part.source for part in processes.read()] == ["process/here"]
 

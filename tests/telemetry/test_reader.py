@@ -74,14 +74,17 @@ def test_readings_of_one_call_share_it(gpu: Reader, nvml: FakeNvml) -> None:
     gpu.read(0)
     assert nvml.calls["nvmlDeviceGetUtilizationRates"] == 1
     assert nvml.calls["nvmlDeviceGetMemoryInfo"] == 1
-    assert nvml.calls["nvmlDeviceGetFieldValues"] == 1
+    assert nvml.calls["nvmlDeviceGetFieldValues"] == 2  # those of every tick, and those of some
     assert nvml.calls["nvmlDeviceGetClockInfo"] == 2  # two clocks are two calls
 
 
-def test_memory_is_read_twice_a_second_whatever_the_rate(gpu: Reader, nvml: FakeNvml) -> None:
+def test_what_moves_slowly_is_read_twice_a_second_whatever_the_rate(gpu: Reader, nvml: FakeNvml) -> None:
     rows = [gpu.read(tick * SECOND // 10) for tick in range(20)]
     assert nvml.calls["nvmlDeviceGetMemoryInfo"] == 4  # a fifth of a tick's price
-    assert [i for i, row in enumerate(rows) if "memory_used_bytes" in row] == [0, 5, 10, 15]
+    for slow in ("memory_used_bytes", "busy", "memory_busy", "temperature_c", "memory_temperature_c"):
+        assert [i for i, row in enumerate(rows) if slow in row] == [0, 5, 10, 15]
+    assert set(rows[1]) == {"power_w", "power_average_w", "sm_clock_mhz", "throttle"}
+    assert all(row.keys() >= rows[1].keys() for row in rows)
 
 
 def test_noise_beyond_the_stated_resolution_is_dropped(gpu: Reader, nvml: FakeNvml) -> None:

@@ -138,8 +138,11 @@ def test_an_unanswered_command_is_pending_and_sent_again(client: Watched, ppo: F
 
 def test_a_lease_goes_out(client: Watched, ppo: FakeDaemon) -> None:
     client.lease(RUN, "renew", "pause")
-    until(lambda: ppo.of(Lease))
-    until(lambda: client.store.leases[RUN].granted if RUN in client.store.leases else None)
+    until(lambda: RUN in client.store.leases)
+    assert client.store.leases[RUN].granted
+    [asked] = ppo.of(Lease)
+    assert isinstance(asked, Lease)
+    assert (asked.run, asked.op, asked.what) == (RUN, "renew", "pause")
 
 
 def test_a_lost_daemon_leaves_everything_on_the_screen(

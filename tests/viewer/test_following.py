@@ -9,7 +9,7 @@ from hoptui.viewer.following import AT_ONCE, FINE_NS, RECENT_NS, RETURN_S, Follo
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo
-from hoptui.wire.messages import Buckets, Delta, Query, Vital
+from hoptui.wire.messages import Buckets, Delta, Query, RankState, Vital
 from tests.viewer.fake_daemon import SECOND, make_node, make_run
 
 NOW = 10_000 * SECOND
@@ -103,6 +103,14 @@ def test_rows_are_fetched_from_where_the_past_ends() -> None:
     series = store.series("host", "x")
     assert series is not None
     assert series.last_t == NOW - 3
+
+
+def test_the_other_ranks_of_a_run_are_followed_too() -> None:
+    following, _ = follow(world=2, ranks=(RankState(rank=1, pid=5),))
+    following.watch("abcd2345", 0.0)
+    ask(following)
+    assert following.follows("rank/abcd2345/1")
+    assert not following.follows("rank/abcd2345/0")
 
 
 def test_a_source_without_history_is_followed_all_the_same() -> None:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from hoptui.viewer.meanings import DERIVED, GPU, GROUPS, REASONS, Meaning, alarms, reasons, value_text
+from hoptui.viewer.meanings import DERIVED, GPU, GROUPS, Meaning, alarms, reasons, value_text
+from hoptui.wire.throttle import REASONS
 
 ROWS = [
     "busy", "memory_busy", "power_w", "power_average_w", "memory_used_bytes", "memory_total_bytes",
@@ -65,7 +66,7 @@ def test_estimates_are_called_estimates() -> None:
 @pytest.mark.parametrize(
     ("unit", "value", "shown"),
     [
-        ("%", 93.7, "94 %"), ("%", 0.83, "0.8 %"), ("%", 9.96, "10 %"), ("%", 0.0, "0 %"), ("%", 0.04, "0 %"), ("W", 611.6, "612 W"),
+        ("%", 93.7, "94 %"), ("%", 0.83, "0.8 %"), ("%", 9.96, "10 %"), ("%", 0.0, "0 %"), ("%", 0.04, "0.04 %"), ("%", 0.004, "0.004 %"), ("%", 4e-5, "<0.001 %"), ("W", 611.6, "612 W"),
         ("J", 1.19e-3, "1.19 mJ"), ("J", 836.0, "836 J"), ("J", 1.2e6, "1.20 MJ"), ("J", 0.0, "0 J"), ("J", 4e-10, "4.0e-10 J"),
         ("J", 9.9999e-4, "1.00 mJ"), ("B/s", 29.1e9, "29.1 GB/s"), ("B", 58.1 * (1 << 30), "58.1 GiB"),
         ("MHz", 1980.0, "1 980 MHz"), ("°C", 64.4, "64 °C"), ("s", 0.1, "100 ms"), ("count", 12345.0, "12 345"),

@@ -176,6 +176,15 @@ def test_the_last_value_is_not_kept_alive() -> None:
     assert series.last == 6.0
 
 
+def test_a_value_that_was_only_seeded_is_not_kept_alive_either() -> None:
+    series = Series()
+    series.seed(make_buckets(list(range(0, 1000, 100)), [5.0] * 10, [5.0] * 10), "loss")
+    series.missing(900 + FORGET * 100)
+    assert series.last == 5.0
+    series.missing(900 + FORGET * 100 + 1)
+    assert math.isnan(series.last)
+
+
 def test_a_rare_metric_stays_current_between_its_rows() -> None:
     series = fill(Series(), range(300), [float(t) if t % 20 == 0 else NAN for t in range(300)])
     assert series.last == 280.0

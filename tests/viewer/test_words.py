@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from hoptui.viewer import words
-from hoptui.wire.knobs import Cost, Effect
+from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState
 from hoptui.wire.messages import CommandRecord, Measured, Origin, Stage, State, Vital
 from tests.viewer.fake_daemon import make_record, make_run
 
@@ -38,6 +38,16 @@ GAIN = Measured(gain=0.061, interval=0.012, detectable=True, iterations=45, sett
             "ana (pid 4121)  grad_accum 4 → 8  rejected: grad_accum = 8 is out of bounds",
         ),
         (make_record(effective=6), "ana (pid 4121)  grad_accum 4 → 8 (in effect: 6)  applied at 1 205"),
+        (make_record(took_s=0.00099), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205"),
+        (make_record(took_s=0.213), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205, took 213 ms"),
+        (
+            make_record(stage="reverted", effective=4, reason="out of memory"),
+            "ana (pid 4121)  grad_accum 4 → 8 (in effect: 4)  reverted: out of memory",
+        ),
+        (
+            make_record(verb="profile", knob="", wanted=20, step=9),
+            "ana (pid 4121)  profile 20 iterations  applied at 9",
+        ),
         (make_record(verb="pause", knob="", step=9), "ana (pid 4121)  pause  applied at 9"),
         (make_record(origin=Origin(kind="tuner", user="ana")), "tuner  grad_accum 4 → 8  applied at 1 205"),
         (
@@ -48,6 +58,14 @@ GAIN = Measured(gain=0.061, interval=0.012, detectable=True, iterations=45, sett
 )
 def test_sentence(record: CommandRecord, sentence: str) -> None:
     assert words.sentence(record) == sentence
+
+
+def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:
+    spec = KnobSpec(name="micro_batch", kind="int", default=8, cost="shape")
+    assert words.cost(KnobState(spec=spec, value=8)) == words.COSTS["shape"]
+    assert words.cost(KnobState(spec=spec, value=8, took_s=0.0004)) == words.COSTS["shape"]
+    measured = words.cost(KnobState(spec=spec, value=8, took_s=2.5))
+    assert measured == f"{words.COSTS['shape']}; the last change took 2.50 s"
 
 
 @pytest.mark.parametrize(

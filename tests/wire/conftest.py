@@ -33,6 +33,7 @@ ACCUM = KnobState(
     version=3,
     in_effect=False,
     by="ana",
+    took_s=0.21,
 )
 ANA = messages.Origin(kind="tuner", user="ana", pid=4121, client="dashboard")
 COLUMNS = pack("run/r1", [(5, 1, {"loss": 0.5, "lr": 3e-4}), (9, 2, {"loss": math.inf})])
@@ -69,6 +70,7 @@ RECORD = messages.CommandRecord(
     t=17,
     wall=1.7e9,
     settled=19,
+    took_s=0.21,
     measured=MEASURED,
     seq=11,
 )
@@ -99,6 +101,7 @@ RUN = messages.RunState(
     flops=FLOPS,
     rank=1,
     world=8,
+    ranks=(messages.RankState(rank=1, pid=4121),),
     argv="train.py --fast",
     exit_reason="exception",
     exit_detail="ValueError",
@@ -213,6 +216,7 @@ EXAMPLES: list[messages.Message] = [
         code="clamped",
         reason="the most it takes",
         t=17,
+        took_s=0.21,
     ),
     messages.Pulse(
         step=7,

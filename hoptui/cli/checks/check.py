@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-Status = Literal["ok", "warning", "failed"]
+Status = Literal["ok", "warning", "failed", "unknown"]
 LIMIT_S = 3.0
 
 
 class Check(NamedTuple):
-    """One thing that was looked at. `advice` may be empty only where nothing needs to be done."""
+    """One thing that was looked at; `unknown` if it could not be. `advice` may be empty where nothing needs to be done."""
 
     id: str
     status: Status

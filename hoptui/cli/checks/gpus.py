@@ -74,10 +74,6 @@ def nvml(gpus: Sequence[GpuInfo], reason: str) -> Check:
     if not working:
         detail = text.clean(reason) or "no GPU was found"
         advice = "host and training panels work; readings need an NVIDIA driver on this node"
-        if "mismatch" in detail.lower():
-            advice = (
-                "the driver was updated under the loaded kernel module: reboot, or reload the nvidia modules"
-            )
         return Check("nvml", "warning", detail, advice)
     return Check("nvml", "ok", f"{names}, driver {working[0].driver or 'unknown'}")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from hoptui.cli.checks.check import Check
 from hoptui.viewer import format as text
+from hoptui.wire.namespace import whose_pids
 
 ROOT = Path("/")
-FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the host's own
 STA_UNSYNC = 0x40  # of adjtimex(2)
 JUMPED_S = 2.0
 IN_CGROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc", "slurm")
@@ -70,7 +70,7 @@ def gained(pid: int, started_wall: float, root: Path = ROOT) -> float | None:
 def container(environ: Mapping[str, str], root: Path = ROOT) -> Check:
     """Whether this is one, what it hides, and how a run then finds its GPUs."""
     kind = _kind(environ, root)
-    own_pids = _own_pid_namespace(root)
+    own_pids = whose_pids(root / "proc") == "container"
     here, there = _gpus_here(root), _gpus_there(root)
     given = environ.get("NVIDIA_VISIBLE_DEVICES", "")
     parts = [f"in a container ({kind})" if kind else "no container"]
@@ -101,14 +101,6 @@ def _kind(environ: Mapping[str, str], root: Path) -> str:
     cgroups = _text(root / "proc/self/cgroup")
     found = next((word for word in IN_CGROUPS if word in cgroups), "")
     return "slurm's cgroup" if found == "slurm" else found or environ.get("container", "")
-
-
-def _own_pid_namespace(root: Path) -> bool:
-    try:
-        name = str((root / "proc/self/ns/pid").readlink())  # pid:[4026531836]
-    except OSError:
-        return False
-    return name != f"pid:[{FIRST_PID_NAMESPACE}]"
 
 
 def _gpus_here(root: Path) -> int:

@@ -67,19 +67,17 @@ def disk(where: Addresses) -> Check:
 
 def recordings(where: Addresses, environ: Mapping[str, str]) -> Check:
     """How many there are, and what they take of what they may."""
-    from hoptui.daemon.retention import GB, KEEP_GB
+    from hoptui.daemon.retention import GB, limits, refused
     from hoptui.recording import shelf
 
     entries = shelf.entries(where.state) if where.state.is_dir() else []
-    asked = environ.get("HOPTUI_KEEP_GB") or str(KEEP_GB)
+    most = limits(environ).keep_bytes
     count = f"{len(entries)} {'recording' if len(entries) == 1 else 'recordings'}"
     used = sum(entry.size_bytes for entry in entries)
-    try:
-        most = float(asked) * GB
-    except ValueError:
-        detail = f"{count}, {size(used)}; HOPTUI_KEEP_GB={asked!r} is no number"
-        return Check("recordings", "warning", detail, "set HOPTUI_KEEP_GB to gigabytes, e.g. 10")
     detail = f"{count}, {size(used)} of {most / GB:g} GB"
+    if complaints := refused(environ):
+        advice = "set it where the daemon starts, then hoptui daemon stop (runs survive)"
+        return Check("recordings", "warning", f"{detail}; {text.clean('; '.join(complaints), 200)}", advice)
     damaged = [entry for entry in entries if entry.problem]
     if damaged:
         which = ", ".join(text.clean(entry.run, 40) for entry in damaged[:3])

@@ -60,6 +60,6 @@ def metrics(node: NodeState, environ: Mapping[str, str], log: str) -> Check:
         return Check("metrics", "warning" if asked else "ok", detail, advice)
     if asked:
         detail = f"HOPTUI_METRICS={text.clean(asked, 60)}, but the daemon serves none"
-        advice = f"hoptui daemon stop, then hoptui daemon --metrics {asked} (runs survive); see {log}"
+        advice = f"{log} says why; it takes an address such as 127.0.0.1:9400, or :9400 for loopback"
         return Check("metrics", "warning", detail, advice)
     return Check("metrics", "ok", "not asked for: hoptui daemon --metrics :9400 serves them to Prometheus")

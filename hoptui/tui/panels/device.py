@@ -135,7 +135,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
     value = now.get(name)
     note, ink = meaning.short, "dim"
     shown = value_text(meaning.unit, value)
-    missing = next((gpu.missing[need] for need in meaning.needs if need in gpu.missing), "")
+    missing = next((gpu.missing[need] for need in (*meaning.needs, name) if need in gpu.missing), "")
     if value is None and missing:
         note, ink = text.clean(missing), "warn"
     match name:

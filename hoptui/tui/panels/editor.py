@@ -27,7 +27,7 @@ def about(view: View, knob: KnobState) -> list[Line]:
         _labelled("in effect", *now),
         _labelled("bounds", Span(bounds(spec))),
         _labelled("effect", Span(words.EFFECTS[spec.effect], "warn" if spec.effect == "learning" else "")),
-        _labelled("cost", Span(words.COSTS[spec.cost])),
+        _labelled("cost", Span(words.cost(knob))),
     ]
     if spec.keeps:
         found.append(_labelled("keeps", Span(text.clean(spec.keeps, 60))))

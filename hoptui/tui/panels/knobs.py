@@ -39,7 +39,7 @@ def detail(view: View, knob: KnobState, width: int) -> list[Line]:
     found: list[Line] = [(Span(TRACK * width, "track"),), (Span(about),)]
     found.append(_labelled("bounds", Span(bounds(spec))))
     found.append(_labelled("effect", Span(words.EFFECTS[spec.effect])))
-    found.append(_labelled("cost", Span(words.COSTS[spec.cost])))
+    found.append(_labelled("cost", Span(words.cost(knob))))
     if spec.keeps:
         found.append(_labelled("keeps", Span(text.clean(spec.keeps, 60))))
     by = f" by {text.clean(knob.by, 40)}" if knob.by else ""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span
+from hoptui.tui.panels.gpus import readings
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import value_text
-from hoptui.wire.devices import GpuProcess
+from hoptui.wire.devices import GpuInfo, GpuProcess
 
 _GPU, _PID, _USER, _MEMORY, _SM, _RUN = 4, 9, 11, 10, 7, 18
 _NARROW = 56  # with less there is no room for the user and the SM share
+_ANOTHERS, _ANOTHERS_SHORT = "of another container or user", "somebody else's"
 
 
 def listed(view: View, gpu: str | None = None) -> list[GpuProcess]:
@@ -37,17 +39,49 @@ def head(width: int) -> Line:
 
 
 def lines(view: View, width: int, most: int, gpu: str | None = None) -> list[Line]:
-    """At most `most` lines, the last one saying how many are left out; with `gpu` only that GPU's, without its number."""
-    found = listed(view, gpu)
+    """At most `most` lines, the last one saying how many are left out; with `gpu` only that GPU's, without its number.
+
+    GPUs whose processes cannot be known say so: nobody on a GPU is something else.
+    """
+    refused = [(info, why) for info in _asked(view, gpu) if (why := info.missing.get("processes", ""))]
+    found: list[GpuProcess | tuple[GpuInfo, str]] = [*listed(view, gpu), *refused]
     if not found and view.replay is not None:
-        return [(Span("the processes on GPUs are not recorded", "dim"),)]
+        return [(Span("processes are not recorded", "dim"),)]
     if not found:
-        return [(Span("no process holds this GPU" if gpu else "no process holds a GPU", "dim"),)]
+        return [(Span(_nobody(view, gpu), "dim"),)]
     shown = found if len(found) <= most else found[: max(0, most - 1)]
-    rows = [_row(view, process, width, gpus=gpu is None) for process in shown]
+    rows = [
+        _row(view, one, width, gpus=gpu is None)
+        if isinstance(one, GpuProcess)
+        else _refused(*one, gpus=gpu is None)
+        for one in shown
+    ]
     return (
         rows if len(shown) == len(found) else [*rows, (Span(f"and {len(found) - len(shown)} more", "dim"),)]
     )
+
+
+def _asked(view: View, gpu: str | None) -> list[GpuInfo]:
+    return [info for info in (view.node.gpus if view.node else ()) if gpu is None or info.uuid == gpu]
+
+
+def _nobody(view: View, gpu: str | None) -> str:
+    """That no process is known, and whether that means that there is none."""
+    asked = _asked(view, gpu)
+    read = [info for info in asked if readings(view, info)]
+    if len(read) == len(asked):
+        return "no process holds this GPU" if gpu else "no process holds a GPU"
+    if read:
+        return "no process holds a GPU that can be read"
+    reasons = {info.reason for info in asked}
+    why = reasons.pop() if len(reasons) == 1 else ""
+    why = why or (view.node.sampler if view.node else "") or "no readings arrive"
+    return f"who is on {'it' if gpu else 'the GPUs'} is unknown: {text.clean(why)}"
+
+
+def _refused(info: GpuInfo, why: str, *, gpus: bool) -> Line:
+    spans = [Span(str(info.index), "dim", _GPU)] if gpus else []
+    return (*spans, Span(f"who is on it is unknown: {text.clean(why)}", "warn"))
 
 
 def _row(view: View, process: GpuProcess, width: int, *, gpus: bool) -> Line:
@@ -55,7 +89,7 @@ def _row(view: View, process: GpuProcess, width: int, *, gpus: bool) -> Line:
     number = next((str(info.index) for info in infos if info.uuid == process.gpu), UNKNOWN)
     run = view.store.run(process.run) if process.run else None
     name = text.clean(run.name if run else process.run, 40)
-    command = text.clean(process.command, 160) or "a process of another container or user"
+    command = text.clean(process.command, 160) or (_ANOTHERS if width >= _NARROW else _ANOTHERS_SHORT)
     spans = [Span(number, "dim", _GPU)] if gpus else []
     spans.append(Span(str(process.pid), "", _PID))
     if width >= _NARROW:

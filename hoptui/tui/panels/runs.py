@@ -20,29 +20,37 @@ def ordered(view: View) -> list[RunState]:
     return sorted(runs, key=lambda run: (_of(view, run).exited, -run.started_wall))
 
 
+_AGE, _BAR = 11, 14
+_SPEED, _UNIT = 10, 15
+_WHY = 45  # cells in which almost every end is told whole
+
+
 class _Columns(NamedTuple):
-    """How wide the parts of a run's line are; 0 leaves a part out."""
+    """How wide the parts of a run's line are; 0 leaves a part out. The speed, or why there is none, has what is left."""
 
     state: int
     name: int
     iteration: int
     done: int
-    speed: int
-    unit: int
     age: int
 
     @classmethod
-    def of(cls, runs: list[RunState], width: int) -> _Columns:
-        name = max((len(run.name) for run in runs), default=0) + 2
-        if width < 100:
-            return cls(14, min(name, 17, width // 4), 17, 0, 9, 14, 0)
-        return cls(15, min(name, 32, width // 4), 19, 12, 10, 15, 12)
+    def of(cls, view: View, runs: list[RunState], width: int) -> _Columns:
+        """As wide as what is in them, the age and the bar only where there is room for them."""
+        views = [_of(view, run) for run in runs]
+        state = 2 + max((len(_word(one).text) for one in views), default=5)
+        name = min(2 + max((len(text.clean(run.name, 40)) for run in runs), default=5), 32, width // 4)
+        iteration = min(max([9, *(len(_iteration(one)) for one in views)]), 25)
+        left = width - 4 - state - name - iteration
+        age = _AGE if left - _AGE >= _SPEED + _UNIT else 0
+        done = _BAR if left - age - _BAR >= _WHY else 0
+        return cls(state, name, iteration, done, age)
 
 
 def rows(view: View, width: int, cursor: int) -> list[Line]:
     """Symbol and word of the state, name, iterations, throughput, age, and the last effect where there is room."""
     runs = ordered(view)
-    columns = _Columns.of(runs, width)
+    columns = _Columns.of(view, runs, width)
     return [
         _row(_of(view, run), run, columns, width, chosen=i == cursor) for i, run in enumerate(runs)
     ] or _none(view)
@@ -50,44 +58,59 @@ def rows(view: View, width: int, cursor: int) -> list[Line]:
 
 def head(view: View, width: int) -> Line:
     """What stands over `rows`."""
-    c = _Columns.of(ordered(view), width)
+    c = _Columns.of(view, ordered(view), width)
     spans = [Span("    state", "dim", 4 + c.state), Span("run", "dim", c.name)]
     spans.append(Span("iteration", "dim", c.iteration, right=True))
-    spans += [Span("", width=c.done + 2)] if c.done else []
-    spans.append(Span("throughput", "dim", c.speed + 2, right=True))
-    spans.append(Span("", width=c.unit - 2))
-    return (*spans, Span("age", "dim", c.age, right=True)) if c.age else tuple(spans)
+    spans += [Span("", width=c.done)] if c.done else []
+    spans += [Span("age", "dim", c.age, right=True)] if c.age else []
+    return (*spans, Span("throughput", "dim", _SPEED + 2, right=True))
 
 
 def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) -> Line:
-    vital = view.vital
-    state: State | None = "exited" if view.exited else vital.state if vital else None
-    word = words.STATES[state] if state else words.UNKNOWN_STATE
+    vital, word = view.vital, _word(view)
+    state = _state(view)
     ink = INKS[state] if state else "dim"
-    speed = headline(view)
-    step = text.grouped(vital.step) if vital else text.UNKNOWN
-    of = f" / {text.grouped(run.total)}" if run.total else ""
     spans = [
         Span("› " if chosen else "  ", "key"),
         Span(f"{word.symbol} ", ink),
         Span(word.text, ink, c.state),
         Span(text.clean(run.name, 40), "" if view.exited else "strong", c.name),
-        Span(f"{step}{of}", "", c.iteration, right=True),
+        Span(_iteration(view), "", c.iteration, right=True),
     ]
     if c.done:
-        spans += [Span("  "), *bar(vital.step / run.total if vital and run.total else None, c.done, "1")]
-    if state in (None, "live"):
-        spans.append(Span(text.si(speed.value), "", c.speed, right=True))
-        spans.append(Span(f" {speed.unit}", "dim", c.unit))
-    else:  # why it is not, where the speed would stand
-        why = words.state_text(vital, run).partition(": ")[2]
-        spans += [Span("    "), Span(why, ink, c.speed + c.unit - 4)]
+        done = vital.step / run.total if vital and run.total else None
+        spans += [Span("  "), *bar(done, c.done - 2, "1")]
     if c.age:
         end = run.exited_wall or view.wall
         spans.append(Span(text.duration(max(0.0, end - run.started_wall)), "dim", c.age, right=True))
-        if not view.exited:
-            spans += [Span("  "), *last_change(view.last_change(), width - width_of(spans) - 2)]
-    return tuple(spans)
+    if not _speaks(view):
+        return (*spans, Span("  "), Span(_why(view), ink))  # why it is not, where the speed would stand
+    speed = headline(view)
+    spans += [Span(text.si(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
+    return (*spans, *last_change(view.last_change(), width - width_of(spans)))
+
+
+def _state(view: View) -> State | None:
+    return "exited" if view.exited else view.vital.state if view.vital else None
+
+
+def _word(view: View) -> words.Word:
+    state = _state(view)
+    return words.STATES[state] if state else words.UNKNOWN_STATE
+
+
+def _speaks(view: View) -> bool:
+    """Whether there is nothing more to tell of its state than how fast it is."""
+    return _state(view) in (None, "live")
+
+
+def _why(view: View) -> str:
+    return words.state_text(view.vital, view.run).partition(": ")[2] if view.run else ""
+
+
+def _iteration(view: View) -> str:
+    step = text.grouped(view.vital.step) if view.vital else text.UNKNOWN
+    return f"{step} / {text.grouped(view.run.total)}" if view.run and view.run.total else step
 
 
 def _of(view: View, run: RunState) -> View:

@@ -108,7 +108,8 @@ class GpusScreen(LiveScreen):
         choices = self._list()
         rows = device.rows(view, readings, choices.size.width, choices.index, plain=self.hoptui.ascii)
         choices.show_rows(rows, len(readings), faded=view.node_stale)
-        self._panel("readings").label(gpus.title(gpu), device.facts(gpu))
+        title = " · ".join(filter(None, (gpus.title(gpu), choices.part)))
+        self._panel("readings").label(title, device.facts(gpu))
         self._lines("tabs").display = len(self.shown()) > 1
         self._lines("tabs").show([self._tabs(view, gpu)])
         self._lines("verdict").show([device.verdict(view, gpu)])

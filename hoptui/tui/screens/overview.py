@@ -23,12 +23,21 @@ BORDER = 2
 SPAN_S = 300.0
 MANY_GPUS = 4  # with more of them there is no room for everything in a small terminal
 _ELSE_TALL, _ELSE_LOW = 29, 12  # lines that the rest of the screen needs
+_BARS = 3  # lines: identity, progress, keys
+_CHARTS = 12  # lines that the charts keep if they can
+_EVENTS, _EVENTS_LOW = 6, 4  # lines that the events keep
+_RUNS, _PROCESSES = 4, 5  # lines that a list has in any case
+_MOST = 99
 
 
 class OverviewScreen(LiveScreen):
     """All GPUs and runs of the node. Enter opens the chosen run, or the chosen GPU's readings; tab goes between them."""
 
     BINDINGS = bindings("overview")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gpu_lines = BORDER + 1
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -62,11 +71,32 @@ class OverviewScreen(LiveScreen):
             self._draw_charts(view)
         if frame.lists:
             self._leave_empty_list(view)
+            self._share_out(view)
             self._draw_processes(view)
             happened = self._lines("event-lines")
             happened.show(events.lines(view, max(1, happened.size.height)))
             self._panel("events").label("Events")
             self._draw_keys(view)
+
+    def _share_out(self, view: View) -> None:
+        """Give runs and processes the lines that they need; the charts, or without them the events, have what is left."""
+        width, height = self.size
+        left = height - _BARS - sum(bar.size.height for bar in self.query("TimeBar")) - self._gpu_lines
+        if width < 60 or height < 16:
+            set_height(self._panel("runs"), max(_RUNS, height - self._gpu_lines - 2))
+            return
+        tall = width >= 100 and height >= 32
+        left -= _CHARTS if tall else 1
+        self.set_class(not tall and left < _RUNS + _PROCESSES + _EVENTS_LOW, "-few-lines")
+        if tall or not self.has_class("-few-lines"):
+            left -= _EVENTS if tall else _EVENTS_LOW
+        listed = runs.ordered(view)
+        all_runs = len(runs.rows(view, width, -1)) + bool(listed) + BORDER
+        every = len(processes.lines(view, width, _MOST)) + bool(processes.listed(view)) + BORDER
+        some = min(every, max(_PROCESSES, left - all_runs)) if view.gpus() else 0
+        if some:
+            set_height(self._panel("processes"), some)
+        set_height(self._panel("runs"), max(_RUNS, min(all_runs, left - some)))
 
     def _draw_gpus(self, view: View) -> None:
         top, choices, panel = self._lines("gpu-head"), self._list("gpu-list"), self._panel("gpus")
@@ -77,7 +107,8 @@ class OverviewScreen(LiveScreen):
         top.display = bool(shown)
         least = _ELSE_TALL if self.size.height >= 32 else _ELSE_LOW
         visible = max(1, min(len(shown), max(MANY_GPUS, self.size.height - least)))
-        set_height(panel, visible + BORDER + bool(shown))
+        self._gpu_lines = visible + BORDER + bool(shown)
+        set_height(panel, self._gpu_lines)
         top.show([gpus.head(shown, width, users=True)])
         choices.show_rows(
             rows or [(Span(gpus.none(view), "dim"),)],
@@ -86,9 +117,8 @@ class OverviewScreen(LiveScreen):
             marked=choices.has_focus,
         )
         drivers = sorted({gpu.driver for gpu in shown if gpu.driver})
-        panel.label(
-            f"GPUs · {gpus.kinds(shown)}" if shown else "GPUs", ", ".join(f"driver {d}" for d in drivers)
-        )
+        title = ("GPUs", gpus.kinds(shown), choices.part)
+        panel.label(" · ".join(filter(None, title)), ", ".join(f"driver {d}" for d in drivers))
 
     def _draw_host(self, view: View) -> None:
         lines, short = self._lines("host-lines"), self._lines("host-short")
@@ -110,20 +140,21 @@ class OverviewScreen(LiveScreen):
         cursor = choices.index if choices.has_focus else -1
         rows = runs.rows(view, width, cursor)
         choices.show_rows(rows, len(listed), faded=view.node_stale, marked=choices.has_focus)
-        self._panel("runs").label(f"Runs · {len(listed)}" if listed else "Runs")
+        self._panel("runs").label(f"Runs · {choices.part or len(listed)}" if listed else "Runs")
 
     def _draw_processes(self, view: View) -> None:
         lines = self._lines("process-lines")
         width, height = lines.size
         count = len(processes.listed(view))
-        self._lines("process-head").show([processes.head(width)] if count else [])
+        top = self._lines("process-head")
+        top.display = bool(count)
+        top.show([processes.head(width)])
         lines.show(processes.lines(view, width, max(1, height)), faded=view.node_stale)
         self._panel("processes").label(f"On the GPUs · {count} processes" if count > 1 else "On the GPUs")
 
     def _draw_charts(self, view: View) -> None:
         shown = view.gpus()
         self.set_class(not shown, "-no-gpus")
-        self.set_class(len(shown) > MANY_GPUS, "-many-gpus")
         charted = self.query_one("#host-chart", LineChart)
         if not charted.size.height:
             self._panel("host").legend(())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from hoptui.tui.actions import bindings, key_text, of
-from hoptui.tui.lines import Line, Span
+from hoptui.tui.lines import Span
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.time_bar import elapsed
@@ -17,7 +19,7 @@ from hoptui.viewer.replay import SECOND, Replay
 
 FORMS = (
     ("14:05:30", "a time of day, or with its date 2026-05-04 14:05"),
-    ("+1h20m", "so long after the start; -10m is so long before the end"),
+    ("+1h20m", "so long after the start, as 1:20:00; -10m: before the end"),
     ("50%", "a share of the whole"),
     ("#1200", "an iteration"),
 )
@@ -50,25 +52,30 @@ class GoTo(ModalScreen[int]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._lines("where-verdict").show([self._judge(event.value)])
+        self._tell(event.value)
 
     def action_go(self) -> None:
         """Go there; with nothing typed, stay; with nonsense typed, say what is wrong with it again."""
         typed = self.query_one(Input).value
-        verdict = self._judge(typed)
+        self._tell(typed)
         if self.found is not None or not typed.strip():
             self.dismiss(self.found)
-        else:
-            self._lines("where-verdict").show([verdict])
 
     def action_close(self) -> None:
         self.dismiss(None)
 
-    def _judge(self, typed: str) -> Line:
-        """Find what is meant; the moment, or what is wrong with it."""
+    def _tell(self, typed: str) -> None:
+        """Show what is meant, in as many lines as it takes."""
+        said = self._lines("where-verdict")
+        sign, verdict = self._judge(typed) or (Span(""), Span(""))
+        found = textwrap.wrap(verdict.text, max(8, said.size.width - 2))
+        said.show([(sign if not i else Span("  "), Span(line, verdict.ink)) for i, line in enumerate(found)])
+
+    def _judge(self, typed: str) -> tuple[Span, Span] | None:
+        """Find what is meant; a sign, and the moment or what is wrong with it."""
         self.found = None
         if not typed.strip():
-            return ()
+            return None
         try:
             self.found = self._replay.find(typed)
         except ValueError as error:

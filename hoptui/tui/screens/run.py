@@ -182,7 +182,7 @@ class RunScreen(LiveScreen):
         happened.show(events.lines(view, max(1, happened.size.height)))
         self._label(
             "knobs",
-            f"Knobs · {count}" if count else "Knobs",
+            f"Knobs · {choices.part or count}" if count else "Knobs",
             "enter edits" if self.check_action("edit_knob", ()) else "",
         )
         self._label("events", "Events")
@@ -192,7 +192,8 @@ class RunScreen(LiveScreen):
                 phases.lines(view, lines.size.width, max(1, lines.size.height)), faded=view.metrics_stale
             )
             whole = phases.iteration_s(view)
-            self._label("phases", f"Where an iteration goes{f' · {text.seconds(whole)}' if whole else ''}")
+            parts = ("Where an iteration goes", text.seconds(whole) if whole else "", phases.slowest(view))
+            self._label("phases", " · ".join(filter(None, parts)))
 
     def _draw_keys(self, view: View) -> None:
         actions = self.key_actions("run")

@@ -37,6 +37,13 @@ class Choices(Lines, can_focus=True):
         shown = rows[self._first : self._first + height]
         self.show(shown, faded=faded, cursor=self.index - self._first if count and marked else -1)
 
+    @property
+    def part(self) -> str:
+        """`1–8 of 36` where there is no room for all of them; empty where there is."""
+        last = min(self._first + max(1, self.size.height), self._count)
+        whole = self._first == 0 and last == self._count
+        return "" if whole else f"{self._first + 1}–{last} of {self._count}"
+
     def move_to(self, index: int) -> None:
         """Put the cursor on a row, as near as there is one."""
         index = max(0, min(index, self._count - 1))

@@ -5,15 +5,15 @@ Whoever shows readings may ask: the dashboard, the command line, exports. Nothin
 
 from hoptui.viewer.meanings.derived import DERIVED
 from hoptui.viewer.meanings.gpu import GPU
-from hoptui.viewer.meanings.throttle import IDLE, REASONS, Reason, alarms, reasons
+from hoptui.viewer.meanings.throttle import alarms, reasons
 from hoptui.viewer.meanings.words import GROUPS, Group, Meaning, Unit, value_text
+from hoptui.wire.throttle import IDLE, Reason
 
 __all__ = [
     "DERIVED",
     "GPU",
     "GROUPS",
     "IDLE",
-    "REASONS",
     "Group",
     "Meaning",
     "Reason",

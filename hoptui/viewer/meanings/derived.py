@@ -47,7 +47,7 @@ DERIVED: dict[str, Meaning] = {
         "lower is better; compare it only at the same model and data",
     ),
     "idle_power_w": Meaning(
-        "idle power", "W", "Power", "drawn while SMs had no work",
+        "idle power", "W", "Power", "for SM time without work",
         "The part of the power that falls on SM time without work: power × (1 − SM active). It is what waiting costs, not what "
         "could be saved: an idle H100 draws 70 to 130 W.",
         "Σ power_w × (1 − sm_active / 100) of the run's GPUs",

@@ -147,7 +147,7 @@ GPU: dict[str, Meaning] = {
         "NVML_FI_DEV_POWER_AVERAGE",
     ),
     "idle_power_w": Meaning(
-        "idle power", "W", "Power", "drawn while SMs had no work",
+        "idle power", "W", "Power", "for SM time without work",
         "The part of the power that falls on SM time without work. It is what waiting costs, not what could be saved: an idle "
         "H100 draws 70 to 130 W.",
         "power_w × (1 − sm_active / 100)",
@@ -156,7 +156,7 @@ GPU: dict[str, Meaning] = {
     ),
     "energy_j": Meaning(
         "energy", "J", "Power", "since the driver's start",
-        "What the board has used since the driver was loaded. The counter is read every five seconds, and power is added up "
+        "What the board has used since the driver was loaded. The counter is read every ten seconds, and power is added up "
         "in between. 3.6 MJ are a kilowatt-hour.",
         "nvmlDeviceGetTotalEnergyConsumption",
         needs=("energy",),

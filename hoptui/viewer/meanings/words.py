@@ -61,8 +61,12 @@ def value_text(unit: Unit, value: float | None) -> str:
 
 
 def share(value: float) -> str:
-    """A figure in per cent without its sign: a decimal below ten, because 0.8 is not 1 and not 0."""
-    return f"{value:.1f}" if 0.05 <= abs(value) < 9.95 else f"{value:.0f}"
+    """A figure in per cent without its sign: a decimal below ten, a digit below that: 0.8 is not 1, and 0.004 not 0."""
+    if not value or abs(value) >= 9.95:
+        return f"{value:.0f}"
+    if abs(value) >= 0.05:
+        return f"{value:.1f}"
+    return f"{value:.1g}" if abs(value) >= 0.001 else "<0.001"
 
 
 def small(value: float, unit: str) -> str:

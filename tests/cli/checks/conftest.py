@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hoptui.cli.checks import machine
 from hoptui.wire.devices import GpuInfo
+from hoptui.wire.namespace import THE_MACHINES
 
 H100 = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", driver="580.65")
 ANOTHER = GpuInfo(uuid="GPU-b", index=1, name="NVIDIA H100 80GB HBM3", driver="580.65")
 
 
-def host(
-    root: Path, *, namespace: int = machine.FIRST_PID_NAMESPACE, gpus_there: int = 0, here: int = 0
-) -> Path:
+def host(root: Path, *, namespace: int = THE_MACHINES, gpus_there: int = 0, here: int = 0) -> Path:
     """A root directory with so many GPUs known to the module, and so many device files."""
     (root / "proc/self/ns").mkdir(parents=True)
     (root / "proc/self/ns/pid").symlink_to(f"pid:[{namespace}]")

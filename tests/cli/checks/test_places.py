@@ -42,7 +42,10 @@ def test_the_recordings_check(daemon: FakeDaemon) -> None:
         "warning",
         "1 recording, 2.1 KiB of 1 GB; cannot be read: ffff6666",
     )
-    assert places.recordings(daemon.where, {"HOPTUI_KEEP_GB": "ten"}).status == "warning"
+    for name in ("HOPTUI_KEEP_GB", "HOPTUI_KEEP_DAYS", "HOPTUI_RUN_GB"):
+        found = places.recordings(daemon.where, {name: "nan"})
+        assert found.status == "warning"
+        assert f"of 10 GB; {name}='nan' is no positive number" in found.detail
 
 
 def test_sockets_open_to_others(ppo: FakeDaemon) -> None:

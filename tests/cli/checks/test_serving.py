@@ -22,7 +22,7 @@ def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     assert serving.metrics(make_node(), {}, "log").status == "ok"
     asked = serving.metrics(make_node(), {"HOPTUI_METRICS": ":9400"}, "log")
     assert asked.status == "warning"
-    assert "hoptui daemon --metrics :9400" in asked.advice
+    assert "127.0.0.1:9400" in asked.advice
 
 
 def test_a_daemon_of_another_version() -> None:

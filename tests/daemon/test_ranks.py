@@ -1,0 +1,99 @@
+"""A run of two ranks on one node: the daemon, its viewers and the command line see both, and steer them as one."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+
+import psutil
+
+from hoptui.wire import messages
+from tests.conftest import TestNode, until
+from tests.sdk.two_ranks import pair
+
+TRAINS = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: run.stop("SIGTERM"))
+def put(value):
+    time.sleep(0.02)
+knob = run.knob("grad_accum", 4, min=1, max=64, effect="speed", cost="shape", apply=put)
+run.on_profile(lambda steps: run.event(f"trace of {steps} iterations written: /somewhere"))
+run.gpus([f"GPU-{rank}"])
+run.event(f"from rank {rank}")
+with run:
+    for i in run.iterations():
+        with run.phase("update"):
+            time.sleep(0.01 * (1 + rank))
+        run.log(samples=10, loss=0.5)
+"""
+
+
+def test_two_ranks_are_one_run(node: TestNode) -> None:
+    viewer = node.viewer()
+    with pair(TRAINS, node.environment) as (first, second):
+        until(lambda: viewer.run("two").ranks, what="both ranks")
+        run = viewer.run("two")
+        assert (run.rank, run.world, run.pid) == (0, 2, first.pid)
+        assert run.ranks == (messages.RankState(rank=1, pid=second.pid),)
+        source = f"rank/{run.run}/1"
+        until(lambda: viewer.fetch(cursors={source: 0}).columns, what="rows of rank 1")
+        (rows,) = viewer.fetch(cursors={source: 0}).columns
+        assert set(rows.names) == {"iteration_s", "phase/update", "samples", "samples_per_s"}
+        assert min(rows.column("iteration_s")) >= 0.02
+
+        told = node.hoptui("set", "two", "grad_accum=8")
+        assert told.returncode == 0, told.stderr
+        assert "grad_accum 4 → 8  applied at iteration" in told.stdout
+        took = r"took [\d.]+ m?s"
+        assert re.search(f", {took}", told.stdout)
+        assert re.search(f", {took}", node.hoptui("history", "two").stdout)
+        assert re.search(rf"shape \({took}\)", node.hoptui("get", "two").stdout)
+        assert node.hoptui("profile", "two", "--steps", "3").returncode == 0
+        assert node.hoptui("profile", "two", "--steps", "0").returncode == 2
+
+        status = json.loads(node.hoptui("status", "two", "--json").stdout)
+        ranks = status["ranks"]
+        assert [(r["rank"], r["pid"]) for r in ranks] == [(0, first.pid), (1, second.pid)]
+        assert ranks[0]["iteration_s"] >= 0.01
+        assert ranks[1]["iteration_s"] >= 0.02
+        assert all(0 <= r["age_s"] < 30 for r in ranks)
+        assert status["knobs"]["grad_accum"]["took_s"] >= 0.02
+        plain = node.hoptui("status", "two").stdout
+        assert "ranks on this node: 2 of 2" in plain
+        assert f"rank 1  pid {second.pid}" in plain
+
+        texts = [event.text for event in viewer.fetch(run=run.run).events]
+        assert "trace of 3 iterations written: /somewhere" in texts
+        assert "from rank 0" in texts
+        assert "from rank 1" not in texts  # rank 0 speaks for all
+
+        # A new daemon knows both again, and asks the recording for the past of rank 1.
+        pid = node.daemon_pid()
+        viewer.send(messages.Shutdown(id=1))
+        until(lambda: not psutil.pid_exists(pid), what="the daemon's end")
+        again = node.viewer("again")
+        newest = rows.times()[-1] + 1_000_000_000  # later than what the recording has
+        until(lambda: again.fetch(cursors={source: newest}).columns, what="new rows of rank 1")
+        buckets = again.ask(messages.Query(id=9, source=source, run=run.run), messages.Buckets)
+        assert "iteration_s" in buckets.names
+
+        until(lambda: again.vital(run.run).state == "live", what="rank 0 again")
+        second.send_signal(signal.SIGTERM)
+        assert (first.wait(10), second.wait(10)) == (0, 0)
+        until(lambda: again.run("two").exit_reason, what="the end")
+        ended = again.run("two")
+        assert (ended.exit_reason, ended.exit_detail) == ("stopped", "by SIGTERM on rank 1")
+        assert ended.ranks == run.ranks  # what is known of them stays
+
+
+def test_where_rank_0_is_off_no_rank_starts_a_daemon(node: TestNode) -> None:
+    script = """
+for i in run.iterations(3):
+    run.log(i=i)
+print(run.id)
+"""
+    with pair(script, node.environment, of_rank_0={"HOPTUI": "off"}) as children:
+        said = [child.communicate(timeout=20)[0] for child in children]
+    assert said[0] == said[1] != ""
+    assert not node.daemon_pid()
