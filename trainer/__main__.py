@@ -10,6 +10,10 @@ import cyclopts
 
 import hoptui
 from trainer.common.errors import LostRankError, UsageError
+from trainer.lm.command import lm
+from trainer.ppo.command import ppo
+from trainer.slurm import slurm
+from trainer.vision.command import vision
 
 BAD_USAGE = 2
 FAILED = 1
@@ -21,14 +25,8 @@ app = cyclopts.App(
     help="Training workloads that hoptui can steer.",
     suppress_keyboard_interrupt=False,
 )
-app.command("trainer.ppo.command:ppo", name="ppo", help="Reinforcement learning: a policy, by PPO.")
-app.command("trainer.lm.command:lm", name="lm", help="A language model, on text of this machine.")
-app.command(
-    "trainer.vision.command:vision", name="vision", help="A vision transformer that classifies images."
-)
-app.command(
-    "trainer.slurm:slurm", name="slurm", help="Print a batch file that runs one of these under Slurm."
-)
+for command in (ppo, lm, vision, slurm):
+    app.command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, ParamSpec, TypeVar, get_args
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch._dynamo import config as dynamo
 
+from trainer.common.modes import CompileMode
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-CompileMode = Literal["off", "default", "max-autotune"]
-COMPILE_MODES: tuple[CompileMode, ...] = get_args(CompileMode)
 
 RECOMPILE_LIMIT = 64
 """Shapes of one function before torch.compile raises. Its own limit is 8, and without `fullgraph` the ninth is eager."""

@@ -51,6 +51,12 @@ def choose_threads(samples: int) -> int:
     return min(len(os.sched_getaffinity(0)), max(1, samples // SAMPLES_PER_THREAD))
 
 
+def set_threads(device: torch.device, threads: int) -> None:
+    """Let torch compute with so many CPU threads, one at least. Beside a GPU they have nothing to do, and are left alone."""
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, threads))
+
+
 def gpu_uuid(device: torch.device) -> str | None:
     """The GPU's UUID as NVML writes it, None on a CPU."""
     if device.type != "cuda":

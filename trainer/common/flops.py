@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 import hoptui
-from trainer.common.precision import Precision
+from trainer.common.modes import Precision
 
 CONVENTION = (
     "MFU: model FLOPs over the GPU's dense peak in the precision used (989 TFLOP/s for bf16 on H100 and H200 SXM); "

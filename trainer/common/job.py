@@ -19,7 +19,7 @@ C = TypeVar("C")
 
 AtLeastOne = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1))]
 NotNegative = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=0))]
-Flag = Annotated[bool, Parameter(negative="")]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,16 @@ class JobOptions:
         CPU threads of torch [default: what pays off for the size of a micro-batch].
     json
         Print nothing but the result, as one line of JSON.
+    evaluate_every
+        Iterations between two evaluations; 0 is never.
     checkpoint_dir
         Folder for checkpoints; one is written at the end.
     checkpoint_every
         Iterations between two checkpoints; 0 is only at the end and on request.
     resume
         Checkpoint to go on from, or a folder whose newest is taken. Options given win over what it holds.
+    profile_dir
+        Folder for the traces of `hoptui profile` [default: that of the checkpoints, else the working folder].
     """
 
     preset: str | None = None
@@ -57,9 +61,11 @@ class JobOptions:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: AtLeastOne | None = None
     json: Flag = False
+    evaluate_every: NotNegative = 100
     checkpoint_dir: Path | None = None
     checkpoint_every: NotNegative = 0
     resume: Path | None = None
+    profile_dir: Path | None = None
 
     def check(self) -> None:
         """Refuse what cannot be meant, and make the folder for checkpoints.
@@ -76,9 +82,20 @@ class JobOptions:
         except OSError as error:
             raise UsageError(f"--checkpoint-dir {self.checkpoint_dir}: {error.strerror}") from None
 
+    def evaluation_due(self, iteration: int) -> bool:
+        """Whether to evaluate after so many iterations: every few, and after the last."""
+        if not self.evaluate_every:
+            return False
+        return iteration % self.evaluate_every == 0 or iteration == self.iterations
+
     def checkpoint_due(self, iteration: int) -> bool:
         """Whether to write one after so many iterations; the one at the end is not counted here."""
         return bool(self.checkpoint_every) and iteration % self.checkpoint_every == 0
+
+    @property
+    def trace_folder(self) -> Path:
+        """Where traces go."""
+        return self.profile_dir or self.checkpoint_dir or Path()
 
 
 def preset(presets: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:

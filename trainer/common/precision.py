@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from trainer.common.errors import UsageError
-
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+from trainer.common.modes import Precision
 
 AMPERE, ADA = (8, 0), (8, 9)
 """The first compute capabilities with TF32 and bf16, and with FP8."""

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hoptui import Knob
+from trainer.common.modes import COMPILE_MODES, PRECISIONS
 
-PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16", "fp8")
-COMPILE_MODES = ("auto", "off", "default", "max-autotune")
-"""Those of `trainer.common` and `auto`: named here because this module is read without torch."""
 SCHEDULES = ("cosine", "onecycle", "wsd", "constant")
 VOCABULARY_MULTIPLE = 128
 """The table of embeddings has a multiple of so many rows: tensor cores want even tiles (nanoGPT's 50,304)."""
@@ -77,7 +75,7 @@ class LMConfig:
     precision: Annotated[
         str,
         Knob(
-            choices=PRECISIONS,
+            choices=("auto", *PRECISIONS),
             effect="speed",
             cost="rebuild",
             description="of the matrix products",
@@ -85,7 +83,7 @@ class LMConfig:
     ] = "auto"
     compile: Annotated[
         str,
-        Knob(choices=COMPILE_MODES, effect="speed", cost="rebuild", description="torch.compile"),
+        Knob(choices=("auto", *COMPILE_MODES), effect="speed", cost="rebuild", description="torch.compile"),
     ] = "auto"
     checkpointing: Annotated[
         bool,

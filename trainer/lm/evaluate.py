@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.common.precision import Precision, autocast
+from trainer.common.modes import Precision
+from trainer.common.precision import autocast
 from trainer.common.ranks import Ranks
 from trainer.lm.loss import Counted, head_nats, nats
 from trainer.lm.windows import widened

@@ -28,27 +28,21 @@ class LMOptions(JobOptions):
         Bytes as they are, or byte pairs learned from the corpus [default: tiny: bytes, else bpe].
     vocab_size
         Tokens to learn, and rows of the model's table [default: tiny: 384, else 50,304].
-    evaluate_every
-        Iterations between two evaluations on held-out text; 0 is never.
     eval_tokens
         Tokens of the held-out text [default: tiny: 16,384, else 1,048,576].
     until_bpb
         End as soon as the held-out text takes at most so many bits a byte.
     patience
         End after so many evaluations in a row without a better one; 0 is never.
-    profile_dir
-        Folder for the traces of `hoptui profile` [default: that of the checkpoints, else the working folder].
     """
 
     corpus: Path | None = None
     corpus_mb: float | None = None
     tokenizer: Literal["bytes", "bpe"] | None = None
     vocab_size: AtLeastOne | None = None
-    evaluate_every: NotNegative = 100
     eval_tokens: AtLeastOne | None = None
     until_bpb: float | None = None
     patience: NotNegative = 0
-    profile_dir: Path | None = None
 
     def check(self) -> None:
         super().check()
@@ -59,16 +53,6 @@ class LMOptions(JobOptions):
         if (self.until_bpb is not None or self.patience) and not self.evaluate_every:
             option = "--until-bpb" if self.until_bpb is not None else "--patience"
             raise UsageError(f"{option} needs evaluations: --evaluate-every must not be 0")
-
-    def evaluation_due(self, iteration: int) -> bool:
-        """Whether to evaluate after so many iterations: every few, and after the last."""
-        if not self.evaluate_every:
-            return False
-        return iteration % self.evaluate_every == 0 or iteration == self.iterations
-
-    @property
-    def trace_folder(self) -> Path:
-        return self.profile_dir or self.checkpoint_dir or Path()
 
 
 @dataclass(frozen=True)

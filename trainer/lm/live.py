@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 import hoptui
 from trainer.common.device import gpu_uuid
 from trainer.common.restart import Restart
@@ -128,10 +125,3 @@ def declare_cost(run: hoptui.Run, state: TrainingState) -> None:
         known = state.precision != "fp8"
         cost = state.model.flops_per_token(state.config.seq_len) if known else 0.0
         run.flops(cost, metric="tokens_per_s", precision=state.precision)
-
-
-def measured(metrics: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor | float]:
-    """The metrics as the run takes them: numbers on a CPU; on a GPU the tensors, which it reads one iteration late."""
-    if device.type != "cpu":
-        return dict(metrics)
-    return dict(zip(metrics, torch.stack(tuple(metrics.values())).tolist(), strict=True))

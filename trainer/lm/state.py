@@ -10,8 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from trainer.common.compile import CompileMode, compiled
+from trainer.common.compile import compiled
 from trainer.common.device import wait_for
+from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
 from trainer.common.memory import (
     Trial,
@@ -22,7 +23,8 @@ from trainer.common.memory import (
     release,
     reset_peak,
 )
-from trainer.common.precision import Precision, autocast, choose_precision, compute_dtype, grad_scaler, use
+from trainer.common.modes import CompileMode, Precision
+from trainer.common.precision import autocast, choose_precision, compute_dtype, grad_scaler, use
 from trainer.common.ranks import Ranks
 from trainer.lm.attention import choose_attention
 from trainer.lm.config import LMConfig
@@ -30,7 +32,7 @@ from trainer.lm.evaluate import HeldOut, bits_per_byte
 from trainer.lm.float8 import from_float8, to_float8
 from trainer.lm.loss import graded, head_loss, nats
 from trainer.lm.model import GPT
-from trainer.lm.optimizer import FlatGradient, make_optimizer
+from trainer.lm.optimizer import make_optimizer
 from trainer.lm.streams import TokenStreams
 from trainer.lm.windows import Windows
 
@@ -79,7 +81,7 @@ class TrainingState:
         self.windows = Windows(text.train.to(device), seed, config.seq_len)
         self.held_out = self._held_out_windows()
         self.model = GPT(config, seed).to(device)
-        self.gradient = FlatGradient(list(self.model.parameters()))
+        self.gradient = FlatGradient(self.model.parameters())
         self.optimizer = make_optimizer(self.model, config.weight_decay, device)
         self.pieces = Pieces(1, device, ranks, self._smaller)
         self.rebuild()

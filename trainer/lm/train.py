@@ -6,33 +6,32 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import hoptui
-from trainer.common.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
-from trainer.common.device import choose_device, choose_threads, describe_device, wait_for
+from trainer.common.checkpoint import read_checkpoint
+from trainer.common.device import choose_device, choose_threads, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.memory import peak_bytes, reset_peak
+from trainer.common.meter import Meter
+from trainer.common.metrics import measured
 from trainer.common.options import KnobValues
 from trainer.common.phases import phase_clock
 from trainer.common.profile import Tracer
 from trainer.common.ranks import Ranks, join
 from trainer.common.report import Console, Ending, amount, percent, result_json
 from trainer.common.restart import Restart, restarted
+from trainer.common.saving import Saver
 from trainer.common.stop import StopOnSignal
 from trainer.lm.config import LMConfig
 from trainer.lm.job import LMOptions, Plan, settle_job
-from trainer.lm.live import declare, measured
-from trainer.lm.meter import Meter
-from trainer.lm.schedule import learning_rate
+from trainer.lm.live import declare
 from trainer.lm.state import TrainingState
 from trainer.lm.text import Text, prepare_text
-from trainer.lm.update import update
+from trainer.lm.update import learning_rate, update
 
 WORKLOAD = "lm"
 MEASURED_WIDTH = 64
@@ -95,7 +94,9 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         console = Console(_silent if job.json or ranks.rank else write)
         device = choose_device(job.device)
         plan, text, state = prepare(job, knobs, saved, ranks, device)
-        set_threads(job, state)
+        # A wide network pays off threads sooner than the one that `choose_threads` was measured with.
+        cost = plan.config.micro_batch * plan.config.seq_len * plan.config.d_model // MEASURED_WIDTH
+        set_threads(device, job.threads or choose_threads(cost) // ranks.local_world)
         restart = Restart(ranks.world, LMConfig)
         ending: Ending = "finished"
         meter, metrics, checkpoint = Meter(), None, None
@@ -106,10 +107,15 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         clock = phase_clock(run, device)
         with StopOnSignal(run), run, ranks.guard(run):
             handles = declare(run, state, restart)
-            save = partial(save_to, run=run, plan=plan, text=text, state=state)
-            folder = job.checkpoint_dir
-            if folder:
-                run.on_checkpoint(partial(save, folder))
+            about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest}
+            saver = Saver(
+                run,
+                ranks,
+                WORKLOAD,
+                job.checkpoint_dir,
+                lambda: (state.iteration, {**state.state_dict(), **about}),
+                console.say,
+            )
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, text, state, saved), *CONVENTIONS])
             restarted(run)
@@ -118,7 +124,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
                 if restart.wanted:
-                    checkpoint = try_to_save(partial(save, restart.folder(folder)), run, console)
+                    checkpoint = saver.attempt(restart.folder(job.checkpoint_dir))
                     if checkpoint:
                         break
                     for name in tuple(restart.wanted):
@@ -149,11 +155,11 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                     console.say(f"iteration {state.iteration:,}: held out {bpb:.4f} bpb")
                     if job.until_bpb is not None and bpb <= job.until_bpb:
                         ending = "passed"
-                if folder and job.checkpoint_due(state.iteration):
+                if job.checkpoint_due(state.iteration):
                     wait_for(device)
                     meter.pause()
                     with clock.waited("checkpoint"):
-                        try_to_save(partial(save, folder), run, console)
+                        saver.attempt()
                     meter.start()
                 clock.end_iteration()
                 tracer.end_iteration()
@@ -168,8 +174,8 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
             tracer.close()
             if run.stopping and ending == "finished":
                 ending = "stopped"
-            if folder and not checkpoint:
-                try_to_save(partial(save, folder), run, console)
+            if not checkpoint:
+                saver.attempt()
             rate = meter.rate()
             result = Result(
                 ending=ending,
@@ -262,42 +268,6 @@ def utilization(state: TrainingState, tokens_per_s: float) -> float | None:
     """MFU at this rate of all GPUs together; None where it would mean nothing."""
     cost = state.model.flops_per_token(state.config.seq_len)
     return mfu(cost, tokens_per_s, state.device, state.precision, state.ranks.world)
-
-
-def set_threads(job: LMOptions, state: TrainingState) -> None:
-    """Let torch use as many CPU threads as the job says; else as pay off, and the ranks of this machine share its cores."""
-    config = state.config
-    paying = choose_threads(config.micro_batch * config.seq_len * config.d_model // MEASURED_WIDTH)
-    if job.threads or state.device.type == "cpu":
-        torch.set_num_threads(job.threads or max(1, paying // state.ranks.local_world))
-
-
-def save_to(folder: Path, run: hoptui.Run, plan: Plan, text: Text, state: TrainingState) -> Path | None:
-    """Write a checkpoint of the finished iterations. All ranks hold the same: rank 0 writes, the others do nothing.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    if state.ranks.rank:
-        return None
-    path = checkpoint_path(folder, WORKLOAD, state.iteration)
-    about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest, "run": run.state_dict()}
-    write_checkpoint(path, WORKLOAD, {**state.state_dict(), **about})
-    run.event(f"checkpoint written: {path}")
-    return path
-
-
-def try_to_save(save: Callable[[], Path | None], run: hoptui.Run, console: Console) -> Path | None:
-    """A full disk is worth a warning, not the end of a run that may have taken days; then there is no path."""
-    try:
-        path = save()
-    except OSError as error:
-        run.event(f"no checkpoint written: {error}", level="warning")
-        console.say(f"no checkpoint written: {error}")
-        return None
-    if path:
-        console.say(f"checkpoint written: {path}")
-    return path
 
 
 def _silent(_: str) -> None:

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor
 
 from trainer.common.phases import PhaseClock
+from trainer.common.schedule import scale
+from trainer.lm.config import LMConfig
 from trainer.lm.state import TrainingState
+
+
+def learning_rate(config: LMConfig, step: int, total: int) -> float:
+    """The learning rate of step `step` (from 0) of `total`."""
+    return config.lr * scale(
+        config.schedule, step, total, warmup=config.warmup, cooldown=config.cooldown, final=config.final_lr
+    )
 
 
 def update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:

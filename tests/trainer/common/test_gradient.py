@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from trainer.common.ranks import ALONE, Ranks
 
 from trainer.common.gradient import Pieces
+from trainer.common.ranks import ALONE, Ranks
 
 CPU = torch.device("cpu")
 
@@ -31,15 +31,16 @@ class Problem:
         self.sizes.append(size)
         if self.fails(size) and not self.fails_in_backward:
             raise torch.OutOfMemoryError("injected")
-        loss = (self.model(self.x[part])[:, 0] - self.y[part]).square().sum() / len(self.x)
+        loss: Tensor = (self.model(self.x[part])[:, 0] - self.y[part]).square().sum() / len(self.x)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.fails(size):
             raise torch.OutOfMemoryError("injected")
         return loss.detach()
 
     def gradient(self) -> Tensor:
-        assert self.model.weight.grad is not None
-        return self.model.weight.grad.clone()
+        found: Tensor | None = self.model.weight.grad
+        assert found is not None
+        return found.clone()
 
 
 def _pieces(micro_batch: int, ranks: Ranks = ALONE, told: list[tuple[int, int]] | None = None) -> Pieces:

@@ -4,17 +4,10 @@ import pytest
 import torch
 
 from tests.trainer.lm.conftest import small_config
-from trainer.common.compile import COMPILE_MODES as MODES
-from trainer.common.precision import PRECISIONS as FORMATS
-from trainer.lm.config import COMPILE_MODES, PRECISIONS, PRESETS, preset_config
+from trainer.lm.config import PRESETS, preset_config
 from trainer.lm.model import GPT, norm, rotate, rotations
 
 TOKENS = torch.randint(0, 257, (2, 16), generator=torch.Generator().manual_seed(1))
-
-
-def test_the_choices_are_those_of_the_common_rooms() -> None:
-    assert ("auto", *MODES) == COMPILE_MODES
-    assert ("auto", *FORMATS) == PRECISIONS
 
 
 def test_no_position_sees_a_later_one() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.wire.messages import Command
+from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.errors import UsageError
 from trainer.common.phases import PhaseClock
@@ -298,7 +299,7 @@ def test_without_a_checkpoint_there_is_no_restart(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(training, "write_checkpoint", full)
+    monkeypatch.setattr(saving, "write_checkpoint", full)
     trial.after = {2: lambda: trial.ask("set", knob="d_model", value=32)}
     result = trial.train(checkpoint_dir=tmp_path)
     assert (result.ending, result.iterations) == ("finished", 6)
@@ -320,7 +321,7 @@ def test_a_stop_finishes_the_iteration_and_a_full_disk_is_a_warning(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(training, "write_checkpoint", full)
+    monkeypatch.setattr(saving, "write_checkpoint", full)
     trial.after = {1: lambda: trial.ask("stop")}
     result = trial.train(checkpoint_dir=tmp_path)
     assert (result.ending, result.iterations) == ("stopped", 2)

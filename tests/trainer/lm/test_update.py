@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainer.lm.conftest import CLOCK
-from trainer.lm.optimizer import FlatGradient
+from trainer.common.flat_gradient import FlatGradient
 from trainer.lm.state import TrainingState
 from trainer.lm.update import update
 

@@ -6,8 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from trainer.common.schedule import scale
 from trainer.lm.config import SCHEDULES, LMConfig
-from trainer.lm.schedule import learning_rate, scale
+from trainer.lm.update import learning_rate
 
 
 def course(

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import math
 
-from trainer.lm.config import LMConfig
-
 ONECYCLE_START = 1 / 25
 """Where the one-cycle policy begins, as a part of the peak (Smith and Topin 2017; torch's `div_factor`)."""
-
-
-def learning_rate(config: LMConfig, step: int, total: int) -> float:
-    """The learning rate of step `step` (from 0) of `total`."""
-    return config.lr * scale(
-        config.schedule, step, total, warmup=config.warmup, cooldown=config.cooldown, final=config.final_lr
-    )
 
 
 def scale(schedule: str, step: int, total: int, *, warmup: float, cooldown: float, final: float) -> float:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trainer.lm.meter import Meter
+from trainer.common.meter import Meter
 
 
 def test_only_what_is_done_while_it_runs_counts() -> None:

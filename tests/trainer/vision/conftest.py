@@ -1,0 +1,93 @@
+"""Short vision runs in this process, steered as the link thread would do it, and folders of small images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+import hoptui
+from hoptui.wire.messages import Command, Outcome
+from trainer.vision import train as training
+from trainer.vision.job import VisionOptions
+from trainer.vision.train import Result
+
+SMALL = {"batch_size": 32, "micro_batch": 32, "num_workers": 0}
+
+
+class SteeredVision:
+    """Trains a small model; `after` maps iterations to what is asked of the run in the middle of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.after: Mapping[int, Callable[[], None]] = {}
+        self.lines: list[str] = []
+        connect, update = hoptui.connect, vars(training)["update"]
+
+        def seen_connect(*args: Any, **kwargs: Any) -> hoptui.Run:
+            self.run = connect(*args, **kwargs)
+            return self.run
+
+        def seen_update(*args: Any) -> dict[str, Tensor]:
+            self.state = args[0]
+            if self.run.step in self.after:
+                self.after[self.run.step]()
+            found: dict[str, Tensor] = update(*args)
+            return found
+
+        monkeypatch.setattr(hoptui, "connect", seen_connect)
+        monkeypatch.setattr(training, "update", seen_update)
+
+    def train(self, folder: Path | None = None, **fields: Any) -> Result:
+        knobs = {**SMALL, **fields.pop("knobs", {})} if "resume" not in fields else fields.pop("knobs", {})
+        options = {"preset": "tiny", "iterations": 4, "evaluate_every": 0, "device": "cpu", "threads": 1}
+        if "resume" in fields:
+            del options["preset"]
+        self.lines.clear()
+        job = VisionOptions(**{**options, "checkpoint_dir": folder, **fields})
+        return training.train(job, knobs, self.lines.append)
+
+    def ask(self, verb: Any, **fields: Any) -> None:
+        command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
+        self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+
+    def set(self, **values: Any) -> Callable[[], None]:
+        """What asks for these values of knobs."""
+
+        def ask() -> None:
+            for name, value in values.items():
+                self.ask("set", knob=name, value=value)
+
+        return ask
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """The outcomes of `set` by knob."""
+        return {outcome.id.split("'")[3]: outcome for outcome in self.run.desk.settle()}
+
+    def rows(self) -> list[dict[str, float]]:
+        return [row for _, _, row in self.run.entries]
+
+    def notes(self) -> list[str]:
+        return [note.text for note in self.run.notes]
+
+
+@pytest.fixture
+def steered_vision(monkeypatch: pytest.MonkeyPatch) -> SteeredVision:
+    return SteeredVision(monkeypatch)
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Path:
+    """100 grey images of 8 × 8 in two classes; the first pixel is the number of the image."""
+    root = tmp_path / "images"
+    for number in range(100):
+        path = root / ("even", "odd")[number % 2] / f"{number:03}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = np.full((8, 8), 128 * (number % 2), dtype=np.uint8)
+        image[0, 0] = number
+        np.save(path, image)
+    return root

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from trainer.vision.config import PRESETS, preset_config
+from trainer.vision.model import Shape, ViT, patches
+
+TINY_SHAPE = Shape(image_size=8, channels=3, classes=5, patch_size=4, d_model=32, layers=2, heads=2)
+
+
+def random_images(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
+
+
+def excited(model: ViT) -> ViT:
+    """With a head that says something: it begins as zeros."""
+    with torch.no_grad():
+        model.head.weight.normal_(generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def test_a_patch_holds_its_square_of_every_channel() -> None:
+    images = random_images(2)
+    cut = patches(images, 4)
+    assert cut.shape == (2, 4, 48)
+    square = images[1, :, 4:8, 0:4]  # third patch: second row, first column
+    assert torch.allclose(cut[1, 2].view(3, 4, 4), square.float() / 127.5 - 1)
+    assert cut.min() >= -1
+    assert cut.max() <= 1
+
+
+def test_it_begins_by_knowing_nothing() -> None:
+    logits = ViT(TINY_SHAPE, seed=0)(random_images(3))
+    assert logits.shape == (3, 5)
+    assert torch.equal(logits, torch.zeros(3, 5))
+
+
+def test_one_seed_gives_one_model_and_another_seed_another() -> None:
+    first, again, other = (ViT(TINY_SHAPE, seed).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["patches_in.weight"], other["patches_in.weight"])
+
+
+def test_an_image_is_judged_alone_and_the_place_of_a_patch_matters() -> None:
+    model, images = excited(ViT(TINY_SHAPE, seed=0)), random_images(4)
+    together = model(images)
+    assert torch.allclose(model(images[2:3]), together[2:3], atol=1e-5)
+    swapped = images[:, :, :, [4, 5, 6, 7, 0, 1, 2, 3]]
+    assert not torch.allclose(model(swapped), together, atol=1e-2)
+
+
+def test_the_cost_of_vit_b_is_the_published_one() -> None:
+    config = preset_config("vit-b")
+    shape = Shape(
+        image_size=224,
+        channels=3,
+        classes=1000,
+        patch_size=config.patch_size,
+        d_model=config.d_model,
+        layers=1,
+        heads=config.heads,
+    )
+    model = ViT(shape, seed=0)
+    per_layer = 12 * 768**2
+    dense = 6 * 196 * (per_layer + 768 * 768) + 12 * 768 * 196**2 + 6 * 768 * 1000
+    assert model.flops_per_image() == dense
+    whole = 6 * 196 * (12 * per_layer + 768 * 768) + 12 * 12 * 768 * 196**2 + 6 * 768 * 1000
+    assert whole == pytest.approx(105.6e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"), [("patch_size", 3, "patches of 3"), ("heads", 5, "shared by 5 heads")]
+)
+def test_sizes_that_do_not_fit_are_told(field: str, value: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(TINY_SHAPE, **{field: value})
+
+
+def test_every_preset_is_a_model() -> None:
+    for name in PRESETS:
+        config = preset_config(name)
+        Shape(
+            image_size=config.image_size,
+            channels=3,
+            classes=10,
+            patch_size=config.patch_size,
+            d_model=config.d_model,
+            layers=config.layers,
+            heads=config.heads,
+        )
+
+
+def test_it_is_one_graph_forward_and_backward_that_computes_the_same() -> None:
+    torch.compiler.reset()
+    model = excited(ViT(replace(TINY_SHAPE, layers=1), seed=0))
+    images = random_images(2)
+
+    def gradient(forward: object) -> torch.Tensor:
+        model.zero_grad()
+        assert callable(forward)
+        torch.autograd.backward(forward(images).square().sum())
+        assert model.patches_in.weight.grad is not None
+        return model.patches_in.weight.grad.clone()
+
+    plain, fast = gradient(model), gradient(torch.compile(model, backend="aot_eager", fullgraph=True))
+    assert plain.norm() > 0
+    assert torch.allclose(fast, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
+
+
+def test_the_loss_of_the_first_step_is_that_of_guessing() -> None:
+    logits = ViT(TINY_SHAPE, seed=0)(random_images(8))
+    loss = torch.nn.functional.cross_entropy(logits, torch.arange(8) % 5)
+    assert float(loss.detach()) == pytest.approx(math.log(5))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.common.ranks import ALONE
+from trainer.vision.config import preset_config
+from trainer.vision.images import digits
+from trainer.vision.state import TrainingState
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def tiny_state() -> TrainingState:
+    return TrainingState(preset_config("tiny"), 0, CPU, ALONE, digits())
+
+
+def test_a_trial_measures_a_real_pass_and_leaves_nothing_behind(tiny_state: TrainingState) -> None:
+    before = {name: value.clone() for name, value in tiny_state.model.state_dict().items()}
+    generator = torch.get_rng_state()
+    trial = tiny_state._trial(24)
+    assert trial is not None
+    assert trial.size == 24
+    assert trial.seconds > 0
+    assert trial.peak_bytes > 1 << 20
+    assert not tiny_state.gradient.flat.any()
+    assert not tiny_state.optimizer.state
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(before[name], value) for name, value in tiny_state.model.state_dict().items())
+
+
+def test_a_trial_that_does_not_fit_is_none_and_other_faults_are_raised(
+    tiny_state: TrainingState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(error: Exception) -> None:
+        def losses(*_: object) -> torch.Tensor:
+            raise error
+
+        monkeypatch.setattr(tiny_state, "losses", losses)
+
+    failing(torch.OutOfMemoryError("made up"))
+    assert tiny_state._trial(8) is None
+    failing(RuntimeError("made up"))
+    with pytest.raises(RuntimeError, match="made up"):
+        tiny_state._trial(8)
+
+
+def test_a_batch_without_an_image_for_every_rank_is_refused(tiny_state: TrainingState) -> None:
+    config = tiny_state.config
+    held, config.batch_size = config.batch_size, 0
+    try:
+        with pytest.raises(ValueError, match="batch_size = 0: 1 ranks need an image each"):
+            tiny_state.fit()
+    finally:
+        config.batch_size = held
+    tiny_state.fit()
+    assert config.micro_batch == 128
+
+
+def test_only_matrices_decay(tiny_state: TrainingState) -> None:
+    matrices, others = tiny_state.optimizer.param_groups
+    assert all(parameter.ndim == 2 for parameter in matrices["params"])
+    assert (matrices["weight_decay"], others["weight_decay"]) == (0.05, 0.0)
+    assert any(parameter is tiny_state.model.position for parameter in others["params"])
+    counted = len(matrices["params"]) + len(others["params"])
+    assert counted == len(list(tiny_state.model.parameters()))

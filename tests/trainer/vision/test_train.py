@@ -1,0 +1,360 @@
+"""The training loop as a whole: it learns, it is repeatable, and what changes its speed does not change its results."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from tests.trainer.vision.conftest import SteeredVision
+from trainer.common.checkpoint import read_checkpoint
+from trainer.common.errors import UsageError
+from trainer.vision import images as rooms
+from trainer.vision.images import Images, Resident
+
+GATE = 0.97
+BUDGET = 240
+"""Iterations: two to three times what the gate needs."""
+
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+from trainer.vision.job import VisionOptions
+from trainer.vision.train import train
+torch.set_num_threads(1)
+job = VisionOptions(
+    preset="tiny", iterations=4, evaluate_every=4, device="cpu", threads=1, json=True, checkpoint_dir=Path(sys.argv[1])
+)
+result = train(job, {"batch_size": 31, "micro_batch": 8}, lambda line: None)
+print(result.json())
+"""
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    return read_checkpoint(folder, "vision")
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = saved(folder)["model"]
+    return found
+
+
+def assert_equal(first: Path, second: Path, tolerance: float = 0.0) -> None:
+    one, other = weights(first), weights(second)
+    for name, value in one.items():
+        assert torch.allclose(other[name], value, rtol=0, atol=tolerance), name
+
+
+def test_digits_are_learned(steered_vision: SteeredVision) -> None:
+    result = steered_vision.train(
+        iterations=BUDGET, evaluate_every=40, until_accuracy=GATE, knobs={"batch_size": 128, "micro_batch": 0}
+    )
+    assert result.ending == "passed"
+    assert result.accuracy is not None
+    assert result.accuracy >= GATE
+
+
+def test_labels_that_mean_nothing_are_not_learned(
+    steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = rooms.digits()
+    shuffled = source._train.labels[
+        torch.randperm(len(source._train), generator=torch.Generator().manual_seed(0))
+    ]
+    broken = Resident(
+        "digits", 10, Images(source._train.images, shuffled), source._held_out, source.distortion
+    )
+    monkeypatch.setattr("trainer.vision.train.digits", lambda: broken)
+    result = steered_vision.train(
+        iterations=60, evaluate_every=60, knobs={"batch_size": 128, "micro_batch": 0}
+    )
+    assert result.accuracy is not None
+    assert result.accuracy < 0.4
+
+
+def test_one_seed_gives_one_result_and_another_seed_another(
+    tmp_path: Path, steered_vision: SteeredVision
+) -> None:
+    before = torch.get_rng_state()
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        steered_vision.train(tmp_path / name, seed=seed, evaluate_every=2 if name == "b" else 0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_equal(tmp_path / "a", tmp_path / "b")
+    assert not torch.equal(weights(tmp_path / "a")["head.weight"], weights(tmp_path / "c")["head.weight"])
+
+
+def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(
+    tmp_path: Path, steered_vision: SteeredVision
+) -> None:
+    steered_vision.train(tmp_path / "whole", iterations=6)
+    steered_vision.train(tmp_path / "half", iterations=6, checkpoint_every=3)
+    (tmp_path / "half" / "vision-000000006.ckpt").unlink()
+    first = steered_vision.run.id
+    result = steered_vision.train(tmp_path / "rest", iterations=6, resume=tmp_path / "half")
+    assert_equal(tmp_path / "whole", tmp_path / "rest")
+    assert (result.iterations, result.samples) == (6, 6 * 32)
+    assert (steered_vision.run.id, steered_vision.run.epoch) == (first, 2)
+    assert "resumed after iteration 3 and 96 images" in steered_vision.lines
+    assert "batch_size = 32 from the checkpoint (the default is 128)" in steered_vision.lines
+
+
+def test_what_a_resumed_run_keeps_is_not_changed(tmp_path: Path, steered_vision: SteeredVision) -> None:
+    steered_vision.train(tmp_path, iterations=1)
+    for fields, said in (
+        ({"preset": "vit-b"}, "--preset vit-b: the checkpoint's run has tiny"),
+        ({"data": "synthetic"}, "--data synthetic: the checkpoint's run has digits"),
+        ({"seed": 5}, "--seed 5: the checkpoint's run has 0"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            steered_vision.train(resume=tmp_path, **fields)
+
+
+def test_other_images_are_another_run(
+    tmp_path: Path, image_folder: Path, steered_vision: SteeredVision
+) -> None:
+    steered_vision.train(tmp_path / "out", data=str(image_folder), iterations=1)
+    (image_folder / "even" / "000.npy").unlink()
+    with pytest.raises(UsageError, match=r"its run has \d+ images, and now there are \d+"):
+        steered_vision.train(resume=tmp_path / "out")
+
+
+def test_micro_batches_change_no_result(tmp_path: Path, steered_vision: SteeredVision) -> None:
+    steered_vision.train(tmp_path / "whole")
+    losses = [row["loss"] for row in steered_vision.rows()]
+    steered_vision.after = {0: steered_vision.set(grad_accum=4)}
+    steered_vision.train(tmp_path / "cut", knobs={"micro_batch": 10})
+    assert [row["loss"] for row in steered_vision.rows()] == pytest.approx(losses, rel=1e-5)
+    assert_equal(tmp_path / "whole", tmp_path / "cut", tolerance=2e-5)
+    [outcome] = steered_vision.outcomes().values()
+    assert (outcome.stage, outcome.effective) == ("applied", 4)
+    assert steered_vision.run.knob_handles["micro_batch"].value == 8
+
+
+def test_two_ranks_learn_what_one_learns(tmp_path: Path, steered_vision: SteeredVision) -> None:
+    """A batch of 31 in pieces of 8: the ranks' shares are of different sizes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    meeting = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places = [meeting | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / "two")],
+            env={**os.environ, "HOPTUI": "off", "OMP_NUM_THREADS": "1", **place},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for place in places
+    ]
+    try:
+        alone = steered_vision.train(
+            tmp_path / "one", evaluate_every=4, knobs={"batch_size": 31, "micro_batch": 8}
+        )
+        results = [json.loads(child.communicate(timeout=90)[0].splitlines()[-1]) for child in children]
+        assert [child.returncode for child in children] == [0, 0]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait(10)
+    for ranked in results:
+        assert ranked["samples"] == alone.samples == 4 * 31
+        assert ranked["loss"] == pytest.approx(alone.loss, rel=1e-5)
+        assert ranked["accuracy"] == alone.accuracy
+    assert_equal(tmp_path / "one", tmp_path / "two", tolerance=2e-5)
+    assert saved(tmp_path / "one")["position"] == saved(tmp_path / "two")["position"]
+
+
+def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
+    tmp_path: Path, steered_vision: SteeredVision
+) -> None:
+    wanted = {
+        "batch_size": 48,
+        "micro_batch": 12,
+        "lr": 1e-4,
+        "weight_decay": 0.2,
+        "grad_clip": 0.0,
+        "precision": "bf16",
+    }
+    steered_vision.after = {1: steered_vision.set(**wanted)}
+    steered_vision.train(tmp_path)
+    outcomes = steered_vision.outcomes()
+    assert {outcome.stage for outcome in outcomes.values()} == {"applied"}
+    assert {outcome.step for outcome in outcomes.values()} == {2}
+    assert {name: outcome.effective for name, outcome in outcomes.items()} == wanted
+    assert [row["samples"] for row in steered_vision.rows()] == [32, 32, 48, 48]
+    assert [group["weight_decay"] for group in steered_vision.state.optimizer.param_groups] == [0.2, 0.0]
+    assert steered_vision.state.precision == "bf16"
+    assert steered_vision.rows()[2]["lr"] < 1e-4 + 1e-9
+    config = saved(tmp_path)["config"]
+    assert (config["batch_size"], config["micro_batch"], config["precision"]) == (48, 12, "bf16")
+
+
+def test_what_loads_nothing_has_no_workers_to_set(steered_vision: SteeredVision) -> None:
+    steered_vision.after = {1: steered_vision.set(num_workers=3)}
+    steered_vision.train()
+    [outcome] = steered_vision.outcomes().values()
+    assert (outcome.stage, outcome.effective) == ("failed", 0)
+    assert outcome.reason.endswith("the images (digits) are in device memory: nothing loads them")
+    assert steered_vision.run.knob_handles["num_workers"].in_effect
+
+
+def test_what_was_left_open_is_left_open_in_checkpoints(
+    tmp_path: Path, steered_vision: SteeredVision
+) -> None:
+    steered_vision.train(tmp_path / "open", iterations=1, knobs={"micro_batch": 0})
+    steered_vision.train(tmp_path / "chosen", iterations=1, knobs={"compile": "off"})
+    left_open, chosen = saved(tmp_path / "open")["config"], saved(tmp_path / "chosen")["config"]
+    assert (left_open["micro_batch"], left_open["precision"], left_open["compile"]) == (0, "auto", "auto")
+    assert (chosen["micro_batch"], chosen["precision"], chosen["compile"]) == (32, "auto", "off")
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_out_of_memory_computes_the_same_batch_in_smaller_pieces(
+    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    steered_vision.train(tmp_path / "plenty")
+
+    def shrink() -> None:
+        state = steered_vision.state
+        losses, backward = state._losses, torch.autograd.backward
+        size = 0
+
+        def forward(images: Tensor, labels: Tensor) -> Tensor:
+            nonlocal size
+            size = len(images)
+            if where == "forward" and size > 8:
+                raise torch.OutOfMemoryError("made up")
+            found: Tensor = losses(images, labels)
+            return found
+
+        def back(loss: Tensor) -> None:
+            backward(loss)
+            if where == "backward" and size > 8:
+                raise torch.OutOfMemoryError("made up")
+
+        state._losses = forward
+        monkeypatch.setattr(torch.autograd, "backward", back)
+
+    steered_vision.after = {1: shrink}
+    result = steered_vision.train(tmp_path / "short")
+    assert (result.iterations, result.micro_batch) == (4, 8)
+    assert_equal(tmp_path / "plenty", tmp_path / "short", tolerance=2e-5)
+    told = [text for text in steered_vision.notes() if "out of memory" in text]
+    assert len(told) == 2  # 32 → 16 → 8
+    assert steered_vision.run.knob_handles["micro_batch"].value == 8
+    assert steered_vision.run.knob_handles["grad_accum"].value == 4
+
+
+def test_each_size_of_a_piece_is_compiled_once(
+    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = torch.compile
+
+    def without_code(function: Any, *, fullgraph: bool, dynamic: bool, mode: str) -> Any:
+        assert mode == "default"
+        return real(function, backend="eager", fullgraph=fullgraph, dynamic=dynamic)
+
+    monkeypatch.setattr(torch, "compile", without_code)
+    torch.compiler.reset()
+    counters["stats"].clear()
+    steered_vision.after = {1: steered_vision.set(micro_batch=16), 2: steered_vision.set(micro_batch=32)}
+    steered_vision.train(tmp_path / "compiled", knobs={"compile": "default"})
+    assert counters["stats"]["unique_graphs"] == 2
+    steered_vision.train(tmp_path / "plain", knobs={"compile": "off"})
+    assert counters["stats"]["unique_graphs"] == 2
+    assert_equal(tmp_path / "plain", tmp_path / "compiled", tolerance=2e-5)
+
+
+def test_a_folder_is_learned_from_and_its_workers_end(
+    tmp_path: Path, image_folder: Path, steered_vision: SteeredVision
+) -> None:
+    generator = torch.get_rng_state()
+    steered_vision.after = {2: steered_vision.set(num_workers=2)}
+    result = steered_vision.train(
+        tmp_path / "out", data=str(image_folder), iterations=6, evaluate_every=3, knobs={"num_workers": 1}
+    )
+    assert result.accuracy is not None
+    assert "images)" in result.data
+    assert steered_vision.outcomes()["num_workers"].effective == 2
+    assert all("phase/data" in row for row in steered_vision.rows())
+    assert not psutil.Process().children()
+    assert torch.equal(torch.get_rng_state(), generator)
+
+    steered_vision.after = {}
+    steered_vision.train(
+        tmp_path / "plain", data=str(image_folder), iterations=6, evaluate_every=3, knobs={"num_workers": 0}
+    )
+    assert_equal(tmp_path / "out", tmp_path / "plain")
+
+
+def test_every_row_has_the_agreed_metrics_and_phases(steered_vision: SteeredVision) -> None:
+    steered_vision.train(evaluate_every=2)
+    rows = steered_vision.rows()
+    expected = {
+        *("loss", "train_accuracy", "grad_norm", "lr", "samples", "samples_total", "samples_per_s"),
+        *("iteration_s", "phase/data", "phase/gradient", "phase/step"),
+    }
+    assert len(rows) == 4
+    for row in rows:
+        assert expected <= row.keys()
+    assert [i for i, row in enumerate(rows) if "accuracy" in row] == [1, 3]
+    assert steered_vision.run.headline == "samples_per_s"
+
+
+def test_synthetic_images_are_named_wherever_a_rate_is_told(
+    steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "POOL_BYTES", 1 << 14)
+    result = steered_vision.train(data="synthetic", evaluate_every=2)
+    figures = json.loads(result.json())
+    assert figures["data"] == "synthetic"
+    assert figures["accuracy"] is None
+    assert figures["mfu"] is None  # on a CPU
+    assert figures["samples_per_s"] > 0
+    assert figures["workload"] == "vision"
+    assert "(synthetic)" in result.sentence()
+    assert any(line.startswith("images: synthetic") for line in steered_vision.lines)
+
+
+@pytest.mark.parametrize(
+    ("fields", "knobs", "said"),
+    [
+        ({"preset": "huge"}, {}, "--preset huge: there is no such preset"),
+        ({"preset": "vit-b", "data": "digits"}, {}, "images of 8 pixels cannot be cut into patches of 16"),
+        ({"until_accuracy": 2.0}, {}, "--until-accuracy takes a part of 1, not 2.0"),
+        ({"until_accuracy": 0.9}, {}, "--until-accuracy needs evaluations"),
+        (
+            {"until_accuracy": 0.9, "data": "synthetic", "evaluate_every": 1},
+            {},
+            "no held-out images in synthetic",
+        ),
+        ({"data": "/nowhere"}, {}, "--data /nowhere: there is no such folder"),
+        ({}, {"grad_accum": 2}, "--batch-size 32: 32 images × 2 pieces × 1 ranks are 64"),
+        ({}, {"precision": "fp8"}, "--precision: precision must be one of"),
+        ({}, {"precision": "tf32"}, "--precision tf32: it needs a GPU"),
+        ({}, {"lr": 5.0}, "--lr: lr = 5 is out of bounds"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_sentence(
+    steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch, fields: Any, knobs: Any, said: str
+) -> None:
+    monkeypatch.setattr(rooms, "POOL_BYTES", 1 << 14)
+    with pytest.raises(UsageError, match=said):
+        steered_vision.train(**fields, knobs=knobs)
+
+
+def test_a_stop_ends_the_run_with_a_checkpoint(tmp_path: Path, steered_vision: SteeredVision) -> None:
+    steered_vision.after = {1: lambda: steered_vision.ask("stop")}
+    result = steered_vision.train(tmp_path, iterations=1000)
+    assert (result.ending, result.iterations) == ("stopped", 2)
+    assert saved(tmp_path)["iteration"] == 2

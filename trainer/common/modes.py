@@ -1,0 +1,11 @@
+"""The names of the number formats and of the ways to compile, for options and knobs: without torch, which takes seconds to import."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+CompileMode = Literal["off", "default", "max-autotune"]
+COMPILE_MODES: tuple[CompileMode, ...] = get_args(CompileMode)

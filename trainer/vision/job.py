@@ -1,0 +1,100 @@
+"""What one `trainer vision` command asks for, and how that is settled with the checkpoint it goes on from."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.common.errors import UsageError
+from trainer.common.job import AtLeastOne, JobOptions, preset, settle
+from trainer.common.options import KnobValues
+from trainer.vision.config import PRESETS, VisionConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionOptions(JobOptions):
+    """Options of `trainer vision` beside those of every workload.
+
+    Parameters
+    ----------
+    data
+        digits (8 × 8 pixels), synthetic (for speed), or a folder of images [default: tiny: digits, else synthetic].
+    image_size
+        Pixels of an image's side, for synthetic images and those in a folder [default: tiny: 8, else 224].
+    until_accuracy
+        End as soon as so large a part of the held-out images is classified right.
+    """
+
+    data: str | None = None
+    image_size: AtLeastOne | None = None
+    until_accuracy: float | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
+            raise UsageError(f"--until-accuracy takes a part of 1, not {self.until_accuracy}")
+        if self.until_accuracy is not None and not self.evaluate_every:
+            raise UsageError("--until-accuracy needs evaluations: --evaluate-every must not be 0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job settled: what will be run. `notes` says which source won for each knob that two sources disagree on."""
+
+    preset: str
+    data: str
+    name: str
+    seed: int
+    config: VisionConfig
+    notes: tuple[str, ...] = ()
+
+
+def settle_job(
+    job: VisionOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, *, world: int, on_gpu: bool
+) -> Plan:
+    """Command line before checkpoint before preset.
+
+    Raises:
+        UsageError: an unknown preset, a value that a knob does not take, or an option that would make the resumed run
+            another one.
+    """
+    chosen = job.preset or (saved["preset"] if saved else "vit-b" if on_gpu else "tiny")
+    default = VisionConfig(**preset(PRESETS, chosen))
+    if saved is None:
+        data = job.data or ("digits" if chosen == "tiny" else "synthetic")
+        name, seed = job.name or f"vision-{chosen}", job.seed or 0
+        default = dataclasses.replace(default, image_size=job.image_size or default.image_size)
+    else:
+        data, name, seed = saved["data"], job.name or saved["name"], saved["seed"]
+        for option, value, held in (
+            ("--preset", job.preset, saved["preset"]),
+            ("--data", job.data, data),
+            ("--seed", job.seed, seed),
+            ("--image-size", job.image_size, saved["config"]["image_size"]),
+        ):
+            if value not in (None, held):
+                raise UsageError(f"{option} {value}: the checkpoint's run has {held}, and keeps it")
+    config, notes = settle(default, saved["config"] if saved else None, knobs)
+    if config.batch_size < world:
+        raise UsageError(f"--batch-size {config.batch_size}: {world} ranks need an image each")
+    _settle_batch(config, knobs, world)
+    return Plan(chosen, data, name, seed, config, notes)
+
+
+def _settle_batch(config: VisionConfig, given: KnobValues, world: int) -> None:
+    """`micro_batch` and `grad_accum` together say how large a batch is, unless `batch_size` does."""
+    accum = int(given.get("grad_accum", 0))
+    if not accum:
+        return
+    if not given.get("micro_batch"):
+        config.micro_batch = math.ceil(config.largest_share(world) / accum)
+        return
+    product = config.micro_batch * accum * world
+    if "batch_size" in given and product != config.batch_size:
+        raise UsageError(
+            f"--batch-size {config.batch_size}: {config.micro_batch} images × {accum} pieces × {world} ranks are {product}"
+        )
+    config.batch_size = product

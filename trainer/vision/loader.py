@@ -1,0 +1,202 @@
+"""Images from files, read by worker processes that can be exchanged while training goes on.
+
+When the loading changes, the old workers deliver what they have begun, and the new ones, started at once, begin with the
+chunk after that. So nothing is read in vain, nothing is left out and nothing waits for processes to start.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from trainer.common.errors import UsageError
+from trainer.vision.distort import Distortion
+from trainer.vision.folder import FileImages, find
+from trainer.vision.images import Feed, Images, Loading
+from trainer.vision.order import Order
+
+CHUNK = 32
+"""Images that one worker reads and hands over at a time."""
+PHOTOS = Distortion(turn=0.0, zoom=0.15, shift=0.08, flip=True)
+
+Chunk = tuple[Tensor, Tensor]
+
+
+class Folder:
+    """A source of files: see `folder.find` for what is held out.
+
+    Raises:
+        UsageError: the folder holds no images, one folder a class.
+    """
+
+    def __init__(self, root: Path, image_size: int) -> None:
+        names, train, held_out = find(root)
+        self.name, self.count, self.classes = f"{root} ({len(train):,} images)", len(train), len(names)
+        self.channels, self.image_size = 3, image_size
+        self.distortion = PHOTOS
+        self.judged = len(held_out) > 0
+        self._train, self._held_out = FileImages(train, image_size), FileImages(held_out, image_size)
+
+    def feed(self, seed: int, first: int, step: int, loading: Loading, device: torch.device) -> Feed:
+        return Loader(self._train, seed, first, step, loading, device)
+
+    def held_out(
+        self, rank: int, world: int, size: int, loading: Loading, device: torch.device
+    ) -> Iterator[Images]:
+        mine = range(rank, len(self._held_out), world)
+        size = min(size, CHUNK)
+        chunks = [list(mine[i : i + size]) for i in range(0, len(mine), size)]
+        workers = Workers(self._held_out, _Given(chunks), loading, device)
+        try:
+            for chunk in workers:
+                yield Images(*chunk).to(device)
+        finally:
+            workers.close()
+
+
+class Loader:
+    """A feed of the images at position `first` and every `step`-th one after it.
+
+    `open_loaders` is 2 or more while old workers finish.
+    """
+
+    def __init__(
+        self, files: FileImages, seed: int, first: int, step: int, loading: Loading, device: torch.device
+    ) -> None:
+        self._files, self._device = files, device
+        self._order = Order(seed, len(files), "cpu")
+        self._next, self._step = first, step
+        self._rest: Chunk | None = None
+        self._open: deque[tuple[_Ahead, Workers]] = deque()
+        self._begin(first, loading)
+
+    @property
+    def open_loaders(self) -> int:
+        return len(self._open)
+
+    def take(self, positions: range) -> Images:
+        """The images at `positions`, which must be the next ones; waits for the workers if they are not ready."""
+        if not positions:
+            return Images(*(part[:0] for part in self._chunk())).to(self._device)
+        assert (positions.start, positions.step) == (self._next, self._step)
+        self._next = positions.start + len(positions) * positions.step
+        parts, missing = [], len(positions)
+        while missing:
+            images, labels = self._chunk()
+            taken = min(missing, len(labels))
+            parts.append(Images(images[:taken], labels[:taken]).to(self._device))
+            self._rest = (images[taken:], labels[taken:])
+            missing -= taken
+        return Images(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+    def change(self, loading: Loading) -> None:
+        """Let new workers load `loading`'s way what the present ones have not begun."""
+        ahead, _ = self._open[-1]
+        ahead.ended = True
+        self._begin(ahead.next, loading)
+
+    def close(self) -> None:
+        """End all workers, whatever they are doing."""
+        for _, workers in self._open:
+            workers.close()
+        self._open.clear()
+
+    def _begin(self, position: int, loading: Loading) -> None:
+        ahead = _Ahead(self._order, position, self._step)
+        self._open.append((ahead, Workers(self._files, ahead, loading, self._device)))
+
+    def _chunk(self) -> Chunk:
+        """The rest of the chunk that was begun, or the next one."""
+        if self._rest is None or not len(self._rest[1]):
+            while (chunk := next(self._open[0][1], None)) is None:
+                self._open.popleft()[1].close()
+            self._rest = chunk
+        return self._rest
+
+
+class Workers(Iterator[Chunk]):
+    """The chunks that a sampler asks for, in its order, read by `loading.num_workers` processes (0: by this one).
+
+    They start with this object and live until its sampler ends or `close` is called.
+
+    Raises:
+        UsageError: from `next`: a file cannot be read as an image.
+    """
+
+    def __init__(
+        self, files: FileImages, sampler: Sampler[list[int]], loading: Loading, device: torch.device
+    ) -> None:
+        before = set(multiprocessing.active_children())
+        loader = DataLoader(
+            files,
+            batch_sampler=sampler,
+            collate_fn=_as_it_is,
+            num_workers=loading.num_workers,
+            prefetch_factor=loading.prefetch_factor if loading.num_workers else None,
+            pin_memory=loading.pin_memory and device.type == "cuda",
+            worker_init_fn=_let_the_parent_decide,
+            generator=torch.Generator().manual_seed(0),  # else it draws from the global one
+        )
+        self._chunks: Iterator[Chunk | str] | None = iter(loader)
+        self.processes = set(multiprocessing.active_children()) - before
+
+    def __next__(self) -> Chunk:
+        if self._chunks is None:
+            raise StopIteration
+        chunk = next(self._chunks)
+        if isinstance(chunk, str):
+            raise UsageError(chunk)
+        return chunk
+
+    def close(self) -> None:
+        # A DataLoader ends its workers when its iterator is let go; one that hangs in a read would not notice.
+        self._chunks = None
+        for process in self.processes:
+            process.join(1.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.processes = set()
+
+
+class _Ahead(Sampler[list[int]]):
+    """The chunks from a position on, until it is told to end; `next` is the position of the first one not asked for."""
+
+    def __init__(self, order: Order, position: int, step: int) -> None:
+        self._order, self._step = order, step
+        self.next = position
+        self.ended = False
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while not self.ended:
+            positions = range(self.next, self.next + CHUNK * self._step, self._step)
+            self.next += CHUNK * self._step
+            yield self._order.images(positions).tolist()
+
+
+class _Given(Sampler[list[int]]):
+    """Chunks that are known beforehand."""
+
+    def __init__(self, chunks: Sequence[list[int]]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._chunks)
+
+
+def _as_it_is(chunk: Any) -> Any:
+    return chunk
+
+
+def _let_the_parent_decide(_: int) -> None:
+    """In a worker: a signal to the whole group, such as Ctrl-C or Slurm's SIGTERM, asks the trainer to stop, not this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,278 @@
+"""The training loop of the vision transformer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hoptui
+from trainer.common.checkpoint import read_checkpoint
+from trainer.common.device import choose_device, describe_device, set_threads, wait_for
+from trainer.common.errors import UsageError
+from trainer.common.flops import CONVENTION, mfu
+from trainer.common.memory import peak_bytes, reset_peak
+from trainer.common.meter import Meter
+from trainer.common.metrics import measured
+from trainer.common.options import KnobValues
+from trainer.common.phases import phase_clock
+from trainer.common.profile import Tracer
+from trainer.common.ranks import Ranks, join
+from trainer.common.report import Console, Ending, amount, percent, result_json
+from trainer.common.saving import Saver
+from trainer.common.schedule import scale
+from trainer.common.stop import StopOnSignal
+from trainer.vision.images import Source, digits, synthetic
+from trainer.vision.job import Plan, VisionOptions, settle_job
+from trainer.vision.live import declare
+from trainer.vision.loader import Folder
+from trainer.vision.state import TrainingState
+from trainer.vision.update import evaluate, update
+
+WORKLOAD = "vision"
+CONVENTIONS = (
+    "loss: cross-entropy of the step's batch in nats an image; accuracy: of all held-out images",
+    "images/s: since the line before, of all GPUs together, everything included",
+    CONVENTION + "; an image is its patches",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended.
+
+    `iterations` and `samples` count the whole run, with what a resumed checkpoint had; `seconds` is this process's wall
+    time from the set-up to the end. `samples_per_s` is its steady rate on all GPUs together, without the first iteration,
+    evaluations and checkpoints. What is not known is None.
+    """
+
+    ending: Ending
+    rank: int
+    data: str
+    iterations: int
+    samples: int
+    seconds: float
+    samples_per_s: float | None
+    mfu: float | None
+    peak_memory_bytes: int | None
+    loss: float | None
+    accuracy: float | None
+    micro_batch: int
+
+    def json(self) -> str:
+        """The figures as one line of JSON."""
+        figures = dataclasses.asdict(self)
+        del figures["rank"]
+        return result_json({"workload": WORKLOAD, **figures})
+
+    def sentence(self) -> str:
+        """The same for people."""
+        accuracy = f", accuracy {self.accuracy:.1%}" if self.accuracy is not None else ""
+        rate = f", {self.samples_per_s:,.0f} images/s" if self.samples_per_s else ""
+        used = f" ({percent(self.mfu)} MFU)" if self.mfu is not None else ""
+        return (
+            f"{self.ending} after {self.iterations:,} iterations and {amount(self.samples)} images ({self.data})"
+            f"{accuracy}; {self.seconds:.1f} s{rate}{used}"
+        )
+
+
+def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -> Result:
+    """Train until `job.iterations` are done, enough held-out images are classified right, or a stop is asked for.
+
+    `write` takes the lines for people, on rank 0.
+
+    Raises:
+        UsageError: the job cannot be run as asked, or an image cannot be read.
+    """
+    began = time.monotonic()
+    job.check()
+    saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
+    with join(job.device) as ranks:
+        console = Console(write if ranks.rank == 0 else _silent)
+        device = choose_device(job.device)
+        set_threads(device, job.threads or len(os.sched_getaffinity(0)) // ranks.local_world)
+        plan, state = prepare(job, knobs, saved, ranks, device)
+        ending: Ending = "finished"
+        meter, metrics = Meter(), None
+
+        run = hoptui.connect(
+            plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
+        )
+        clock = phase_clock(run, device)
+        with StopOnSignal(run), run, ranks.guard(run), state:
+            declare(run, state)
+            about = {"preset": plan.preset, "data": plan.data, "name": plan.name}
+            saver = Saver(
+                run,
+                ranks,
+                WORKLOAD,
+                job.checkpoint_dir,
+                lambda: (state.iteration, {**state.state_dict(), **about}),
+                console.say,
+            )
+            tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
+            console.begin([*introduction(plan, state, saved), *CONVENTIONS])
+            reset_peak(device)
+            told = state.position
+
+            for iteration in run.iterations(job.iterations, start=state.iteration):
+                config = state.config
+                part = scale(
+                    "cosine",
+                    iteration,
+                    job.iterations,
+                    warmup=config.warmup,
+                    cooldown=0,
+                    final=config.final_lr,
+                )
+                metrics = update(state, config.lr * part, clock)
+                state.iteration = iteration + 1
+                meter.add(config.batch_size)
+                run.log(
+                    measured(metrics, device),
+                    samples=config.batch_size,
+                    samples_total=state.position,
+                    lr=config.lr * part,
+                )
+                if seconds := console.due():
+                    console.line(progress(job, state, metrics, (state.position - told) / seconds))
+                    told = state.position
+                if not meter.running:
+                    wait_for(device)
+                    meter.start()
+                if job.evaluation_due(state.iteration) and state.source.judged:
+                    wait_for(device)
+                    meter.pause()
+                    with clock.waited("evaluation"):
+                        accuracy = evaluate(state)
+                    meter.start()
+                    run.log(accuracy=accuracy)
+                    console.say(f"iteration {state.iteration:,}: accuracy {accuracy:.2%}")
+                    if job.until_accuracy is not None and accuracy >= job.until_accuracy:
+                        ending = "passed"
+                if job.checkpoint_due(state.iteration):
+                    wait_for(device)
+                    meter.pause()
+                    with clock.waited("checkpoint"):
+                        saver.attempt()
+                    meter.start()
+                clock.end_iteration()
+                tracer.end_iteration()
+                if ending == "passed":
+                    break
+
+            wait_for(device)
+            meter.pause()
+            tracer.close()
+            if run.stopping and ending == "finished":
+                ending = "stopped"
+            saver.attempt()
+            rate = meter.rate()
+            result = Result(
+                ending=ending,
+                rank=ranks.rank,
+                data=state.source.name,
+                iterations=state.iteration,
+                samples=state.position,
+                seconds=time.monotonic() - began,
+                samples_per_s=rate,
+                mfu=utilization(state, rate) if rate else None,
+                peak_memory_bytes=peak_bytes(device),
+                loss=float(metrics["loss"]) if metrics else None,
+                accuracy=state.accuracy,
+                micro_batch=state.config.micro_batch,
+            )
+            console.say(result.sentence())
+    return result
+
+
+def prepare(
+    job: VisionOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, ranks: Ranks, device: torch.device
+) -> tuple[Plan, TrainingState]:
+    """The settled job, and the state to start from.
+
+    Raises:
+        UsageError: the job cannot be run as asked.
+    """
+    try:
+        plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
+        source = find_source(plan, device)
+        if job.until_accuracy is not None and not source.judged:
+            raise UsageError(f"--until-accuracy: there are no held-out images in {source.name}")
+        if saved and saved["images"] != source.count:
+            raise UsageError(
+                f"--resume {job.resume}: its run has {saved['images']} images, and now there are {source.count}"
+            )
+        state = TrainingState(plan.config, plan.seed, device, ranks, source)
+        if saved:
+            state.load_state_dict(saved)
+    except MemoryError as error:
+        raise UsageError(f"--micro-batch: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"--preset {plan.preset}: {error}") from None
+    except (KeyError, TypeError, RuntimeError) as error:
+        if not saved:
+            raise
+        raise UsageError(f"--resume {job.resume}: it does not fit this trainer ({error!r})") from None
+    return plan, state
+
+
+def find_source(plan: Plan, device: torch.device) -> Source:
+    """The images that the plan names."""
+    match plan.data:
+        case "digits":
+            return digits()
+        case "synthetic":
+            return synthetic(plan.config.image_size, device)
+        case folder:
+            return Folder(Path(folder), plan.config.image_size)
+
+
+def introduction(plan: Plan, state: TrainingState, saved: Mapping[str, Any] | None) -> list[str]:
+    """What is run, where it goes on, and which source won for each knob that two disagree on."""
+    config, source, world = state.config, state.source, state.ranks.world
+    where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
+    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    lines = [
+        f"{plan.name}: ViT of {amount(parameters)} parameters ({config.layers} × {config.d_model}, {config.heads} heads, "
+        f"{state.model.shape.tokens} patches of {config.patch_size}), seed {plan.seed}, {state.precision}, "
+        f"compile {state.compile_mode}, {where}",
+        f"images: {source.name}, {source.channels} × {source.image_size}², {source.classes:,} classes",
+        f"a step: {config.batch_size:,} images = {world} × {config.grad_accum} × {config.micro_batch} "
+        "(ranks × pieces × images in one)",
+    ]
+    if saved:
+        lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} images")
+    return [*lines, *plan.notes, *state.notes]
+
+
+def progress(
+    job: VisionOptions, state: TrainingState, metrics: Mapping[str, torch.Tensor], samples_per_s: float
+) -> list[str]:
+    """The parts of a line for people; on a GPU reading the metrics waits for it."""
+    used = percent(utilization(state, samples_per_s))
+    memory = peak_bytes(state.device)
+    return [
+        f"iteration {state.iteration:,}/{job.iterations:,}",
+        f"loss {float(metrics['loss']):.4f}",
+        f"accuracy in training {float(metrics['train_accuracy']):.1%}" if state.source.judged else "",
+        f"gradient {float(metrics['grad_norm']):.3g}",
+        f"{samples_per_s:,.0f} images/s ({state.source.name})",
+        f"{used} MFU" if used else "",
+        f"{memory / 1e9:.1f} GB" if memory else "",
+    ]
+
+
+def utilization(state: TrainingState, samples_per_s: float) -> float | None:
+    """MFU at this rate of all GPUs together; None where it would mean nothing."""
+    return mfu(state.model.flops_per_image(), samples_per_s, state.device, state.precision, state.ranks.world)
+
+
+def _silent(_: str) -> None:
+    pass
