@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check bench screenshots clean
+.PHONY: help setup demo test test-gpu bench-gpu check bench screenshots clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
 	@echo "make test         the test suite"
 	@echo "make test-gpu     on a GPU node: the tests and measurements that need the real driver"
+	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
 	@echo "make check        format, lint, types, import contracts"
 	@echo "make bench        the benchmarks; JSON on stdout and in benchmarks/results/"
 	@echo "make screenshots  screenshots/*.svg and *.png from a real recording"
@@ -36,6 +37,9 @@ test: setup
 test-gpu: setup
 	@$(BIN)/python -m pytest tests/telemetry/test_real_driver.py tests/sdk/test_cuda.py
 	@$(BIN)/python -m benchmarks.gpu
+
+bench-gpu: setup
+	@$(BIN)/python -m benchmarks.trainer
 
 check: setup
 	@$(BIN)/ruff format --check .

@@ -12,6 +12,9 @@ from hoptui import __version__
 from hoptui.cli.options import Ascii, Mouse
 from hoptui.cli.terminal import INTERRUPTED, OK, REJECTED, USAGE, Fail, give_up_stdout, warn
 
+PIPE_CLOSED = 128 + 13
+"""As of a program that the signal ends: who reads its output left early, which is no error."""
+
 SEE = "Look"
 STEER = "Steer"
 KEPT = "Recordings"
@@ -85,7 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         give_up_stdout()
-        return 128 + 13
+        return PIPE_CLOSED
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # the same, while a help page was printed
+            return PIPE_CLOSED
+        raise
     except Exception as error:
         warn(f"hoptui: {type(error).__name__}: {_one_line(str(error))}; {_keep_traceback()}")
         return REJECTED

@@ -14,7 +14,7 @@ def switched_off(environ: Mapping[str, str]) -> bool:
 
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(rank, world size) as torchrun and Slurm's launchers say them; (0, 1) without them."""
+    """(rank, world size) as torchrun sets them; (0, 1) without them. Slurm's srun alone sets neither."""
     try:
         return int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     except ValueError:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,9 +134,10 @@ def test_a_terminal_without_utf_8_gets_ascii(capfdbinary: pytest.CaptureFixture[
     assert capfdbinary.readouterr().out == "●\n".encode()
 
 
-def test_a_reader_that_leaves_early_is_no_error(daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("words", [["ls"], ["daemon", "--help"]])
+def test_a_reader_that_leaves_early_is_no_error(daemon: FakeDaemon, words: list[str]) -> None:
     """As in `hoptui ls | true`: the pipe is closed before the first line."""
-    code = "import os, sys; os.close(0); from hoptui.cli.main import main; sys.exit(main(['ls']))"
+    code = f"import os, sys; os.close(0); from hoptui.cli.main import main; sys.exit(main({words}))"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as child:
@@ -144,6 +146,14 @@ def test_a_reader_that_leaves_early_is_no_error(daemon: FakeDaemon) -> None:
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait(20) == 141
+
+
+def test_the_readme_names_every_variable_that_is_read() -> None:
+    root = Path(__file__).parents[2]
+    sources = "".join(path.read_text() for path in (root / "hoptui").rglob("*.py"))
+    settings = (root / "README.md").read_text().partition("## Settings")[2].partition("\n## ")[0]
+    read = set(re.findall(r'"(HOPTUI(?:_[A-Z]+)*)"', sources))
+    assert read == set(re.findall(r"`(HOPTUI(?:_[A-Z]+)*)`", settings))
 
 
 HEAVY = ("textual", "torch", "zmq", "numpy", "psutil", "pynvml", "sqlite3", "hoptui.tui", "hoptui.daemon")

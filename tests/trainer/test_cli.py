@@ -29,7 +29,8 @@ def test_until_return_with_json_prints_nothing_but_the_result(capsys: pytest.Cap
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
     figures = json.loads(out)
-    assert list(figures) == ["evaluation_return", "env_steps", "seconds", "iterations", "env_steps_per_s"]
+    assert {"evaluation_return", "env_steps", "seconds", "iterations", "env_steps_per_s"} < figures.keys()
+    assert (figures["workload"], figures["ending"]) == ("ppo", "passed")
     assert (figures["iterations"], figures["env_steps"]) == (3, 3 * 128)
     assert figures["evaluation_return"] >= 5
     assert figures["env_steps_per_s"] == pytest.approx(384 / figures["seconds"])
@@ -81,7 +82,7 @@ def test_a_bad_option_is_one_sentence_that_names_it(
     options: str, named: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("trainer.ppo.train.update", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr("trainer.ppo.train.learned", lambda *_: pytest.fail("it trains"))
     assert main(["ppo", *options.split()]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -123,7 +124,7 @@ def test_help_names_every_knob_with_its_bounds_and_needs_no_torch() -> None:
     for knob in ("num-envs", "rollout-len", "minibatch-size", "epochs", "grad-accum", "lr", "clip-range"):
         assert f"--{knob}" in found.stdout
     assert "1 to 65,536 [default: 64]" in found.stdout
-    assert "CartPole-v1: 32, Pendulum-v1: 128" in found.stdout
+    assert "Pendulum-v1: 128" in found.stdout
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,9 @@ from tests.conftest import TestNode, until
 from trainer.__main__ import main
 from trainer.common.checkpoint import read_checkpoint
 from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.registry import PHYSICS
-from trainer.ppo.live import declare_cost
+from trainer.ppo.envs.registry import find_task, make_env
+from trainer.ppo.live import declare_cost, flops_per_step
+from trainer.ppo.policies.registry import SIZES
 from trainer.ppo.state import TrainingState
 
 SMALL = ("--num-envs", "8", "--rollout-len", "16", "--minibatch-size", "64", "--epochs", "2")
@@ -86,13 +87,25 @@ def assert_same_numbers(first: Any, second: Any) -> None:
         assert first == second
 
 
+def state_of(config: PPOConfig, env: str = "CartPole-v1") -> TrainingState:
+    cpu = torch.device("cpu")
+    return TrainingState(make_env(find_task(env), config.num_envs, 0, cpu, staggered=True), config, 0, cpu)
+
+
 def test_what_an_environment_step_costs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPTUI", "off")
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    state = TrainingState(PHYSICS["CartPole-v1"], PPOConfig(epochs=3, num_envs=2), 0, torch.device("cpu"))
+    state = state_of(PPOConfig(epochs=3, num_envs=2))
     run = hoptui.connect("cost")
     declare_cost(run, state)
     weights = (4 * 64 + 64 * 64 + 64 * 2) + (4 * 64 + 64 * 64 + 64)  # actor and critic, biases left out
     assert run.flops_declared is not None
     assert run.flops_declared.per_unit == weights * (2 + 3 * 6)
-    assert (run.flops_declared.metric, run.flops_declared.precision) == ("env_steps_per_s", "tf32")
+    assert (run.flops_declared.metric, run.flops_declared.precision) == ("env_steps_per_s", "fp32")
+
+
+def test_a_transformer_pays_for_its_attention_too() -> None:
+    state = state_of(PPOConfig(policy="tiny", context=8, epochs=1, num_envs=2), "CartPole-NoVel")
+    widths = SIZES["tiny"]
+    d = widths.d_model
+    weights = 2 * d + widths.layers * (4 * d * d + 2 * d * widths.ff) + 2 * d + d
+    assert flops_per_step(state) == (2 * weights + 4 * widths.layers * d * 8) * 4

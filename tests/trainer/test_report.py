@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from trainer.ppo.report import CONVENTIONS, Console, Result
+from trainer.ppo.report import Lines, Pace, Result
 
 METRICS = {
     name: torch.tensor(value)
@@ -19,58 +19,64 @@ METRICS = {
 }
 
 
-def test_lines_come_at_most_once_a_second_and_the_conventions_once() -> None:
-    lines: list[str] = []
-    now = [100.0]
-    console = Console(lines.append, clock=lambda: now[0])
-    console.begin(["hello"], env_steps=1000)
-    assert lines == ["hello", *CONVENTIONS]
-    for step in range(1, 31):
-        now[0] += 0.1
-        console.iteration(step, 40, 1000 + step * 100, METRICS)
-    assert len(lines) == len(CONVENTIONS) + 1 + 2
-    assert lines[-1] == (
+class Counts:
+    def __init__(self, iteration: int, env_steps: int) -> None:
+        self.iteration, self.env_steps = iteration, env_steps
+
+
+def test_a_line_counts_the_steps_since_the_line_before() -> None:
+    lines = Lines(1000)
+    first = " · ".join(lines.parts(Counts(22, 3200), 40, METRICS, 2.2))
+    assert first == (
         "iteration 22/40 · env steps 3,200 · return 123.5 (2 episodes) · policy loss -0.0123 · value loss 4.57 · "
         "entropy 0.693 · 1,000 steps/s"
     )
+    assert list(lines.parts(Counts(23, 3300), 40, METRICS, 2.0))[-1] == "50 steps/s"
 
 
 def test_an_evaluation_waits_for_the_next_line_and_is_told_once() -> None:
-    lines: list[str] = []
-    now = [0.0]
-    console = Console(lines.append, clock=lambda: now[0])
-    console.begin([], env_steps=0)
-    console.evaluation(481.26)
-    console.iteration(1, 9, 10, METRICS)
-    assert len(lines) == len(CONVENTIONS)
-    for _ in range(2):
-        now[0] += 2.0
-        console.iteration(2, 9, 20, METRICS)
-    assert "evaluation 481.3" in lines[-2]
-    assert "evaluation" not in lines[-1]
+    lines = Lines(0)
+    lines.evaluation(481.26)
+    assert "evaluation 481.3" in list(lines.parts(Counts(1, 10), 9, METRICS, 1.0))
+    assert not any("evaluation" in part for part in lines.parts(Counts(2, 20), 9, METRICS, 1.0))
 
 
 def test_an_unknown_return_is_drawn_as_a_gap() -> None:
-    lines: list[str] = []
-    now = [0.0]
-    console = Console(lines.append, clock=lambda: now[0])
-    console.begin([], env_steps=0)
-    now[0] = 2.0
     none = {**METRICS, "episode_return": torch.tensor(math.nan), "episodes": torch.tensor(0.0)}
-    console.iteration(1, 9, 10, none)
-    assert "· return – ·" in lines[-1]
+    assert "return –" in Lines(0).parts(Counts(1, 10), 9, none, 1.0)
+
+
+def test_the_pace_is_of_the_iterations_that_were_added() -> None:
+    pace = Pace()
+    assert pace.per_s is None
+    pace.add(100, 0.5)
+    pace.add(300, 1.5)
+    assert pace.per_s == 200.0
 
 
 def test_the_result_is_one_line_of_json_with_the_agreed_names() -> None:
     result = Result(
-        evaluation_return=None, env_steps=10, seconds=2.0, iterations=1, env_steps_per_s=5.0, ending="stopped"
+        evaluation_return=None,
+        env_steps=10,
+        seconds=2.0,
+        iterations=1,
+        env_steps_per_s=5.0,
+        steady_env_steps_per_s=None,
+        mfu=None,
+        peak_memory_bytes=1 << 20,
+        ending="stopped",
     )
     assert json.loads(result.json()) == {
+        "workload": "ppo",
         "evaluation_return": None,
         "env_steps": 10,
         "seconds": 2.0,
         "iterations": 1,
         "env_steps_per_s": 5.0,
+        "steady_env_steps_per_s": None,
+        "mfu": None,
+        "peak_memory_bytes": 1 << 20,
+        "ending": "stopped",
     }
     assert "\n" not in result.json()
     assert result.sentence() == "stopped after 1 iterations and 10 env steps; 2.0 s, 5 steps/s"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -7,19 +9,40 @@ import torch
 from torch import Tensor
 
 import hoptui
+from trainer.common.errors import UsageError
 from trainer.common.phases import HostClock
 from trainer.ppo import memory
 from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.registry import PHYSICS
-from trainer.ppo.state import TrainingState
-from trainer.ppo.update import update
+from trainer.ppo.envs.registry import PHYSICS, find_task, make_env
+from trainer.ppo.envs.vector import VectorEnv
+from trainer.ppo.state import TrainingState, joined, shared
+from trainer.ppo.train import learned
 
 CPU = torch.device("cpu")
+CASES = [("CartPole-v1", "mlp"), ("Pendulum-v1", "mlp"), ("CartPole-NoVel", "tiny")]
 
 
 def small(env: str = "CartPole-v1", **fields: Any) -> TrainingState:
-    config = PPOConfig(**{"num_envs": 6, "rollout_len": 4, "minibatch_size": 12, **fields})
-    return TrainingState(PHYSICS[env], config, 0, CPU)
+    sizes = {
+        "num_envs": 6,
+        "rollout_len": 4,
+        "minibatch_size": 12,
+        "context": 4,
+        "sequence_len": 4,
+        "epochs": 2,
+    }
+    config = PPOConfig(**{**sizes, **fields})
+    return TrainingState(make_env(find_task(env), config.num_envs, 0, CPU, staggered=True), config, 0, CPU)
+
+
+def envs_of(state: TrainingState) -> VectorEnv:
+    assert isinstance(state.env, VectorEnv)
+    return state.env
+
+
+def iterate(state: TrainingState) -> None:
+    assert learned(state, HostClock(hoptui.connect("test"))) is not None
+    state.epoch += state.config.epochs
 
 
 def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
@@ -32,93 +55,153 @@ def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
     return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
 
 
+def assert_same(first: TrainingState, second: TrainingState) -> None:
+    one, other = tensors(first.state_dict()), tensors(second.state_dict())
+    assert one.keys() == other.keys()
+    assert len(one) > 40
+    for name, value in one.items():
+        assert torch.equal(other[name], value), name
+
+
 def test_growing_keeps_environments_and_fits_the_storage() -> None:
     state = small()
-    kept = state.env.state.clone()
+    kept = envs_of(state).state.clone()
     state.config.num_envs = 20
     assert state.fit() == 0
-    torch.testing.assert_close(state.env.state[:6], kept, rtol=0, atol=0)
-    assert (state.rollout.length, state.rollout.num_envs) == (4, 20)
+    torch.testing.assert_close(envs_of(state).state[:6], kept, rtol=0, atol=0)
+    assert (state.player.rollout.length, state.player.rollout.num_envs) == (4, 20)
+    iterate(state)
 
 
 def test_shrinking_keeps_the_first_environments_and_tells_what_was_dropped() -> None:
     state = small()
     state.env.age[:] = torch.tensor([1, 2, 3, 4, 0, 6])
-    kept = state.env.state[:2].clone()
+    state.env.first[:] = torch.tensor([False, False, False, False, True, False])
+    kept = envs_of(state).state[:2].clone()
     state.config.num_envs = 2
     assert state.fit() == 3
-    torch.testing.assert_close(state.env.state, kept, rtol=0, atol=0)
-    assert state.rollout.obs.shape == (4, 2, 4)
-
-
-def test_a_longer_rollout_gets_its_storage_and_an_unchanged_one_keeps_it() -> None:
-    state = small()
-    before = state.rollout
-    state.fit()
-    assert state.rollout is before
-    state.config.rollout_len = 9
-    state.fit()
-    assert state.rollout.size == 54
+    torch.testing.assert_close(envs_of(state).state, kept, rtol=0, atol=0)
+    assert state.player.rollout.obs.shape == (4, 2, 4)
+    iterate(state)
 
 
 def test_a_size_beyond_the_free_memory_is_refused_and_nothing_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state = small()
-    env, rollout = state.env.state, state.rollout
+    env, rollout = envs_of(state).state, state.player.rollout
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1_000_000_000)
     state.config.num_envs, state.config.rollout_len = 65_536, 8_192
     with pytest.raises(
-        MemoryError, match=r"65536 environments × 8192 steps.*about [\d.]+ GB, and 1\.0 GB are free"
+        MemoryError, match=r"65536 environments × 8192 steps: about [\d.]+ GB, and 1\.0 GB are free"
     ):
         state.fit()
-    assert state.env.state is env
-    assert state.rollout is rollout
+    assert envs_of(state).state is env
+    assert state.player.rollout is rollout
     state.config.num_envs, state.config.rollout_len = 6, 4
     monkeypatch.setattr(memory, "free_bytes", lambda _: 0)
     state.fit()  # the setting of before needs no more than it has
 
 
-def test_a_micro_batch_beyond_the_free_memory_is_refused_until_it_is_cut(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda _: 500_000_000)
-    large: dict[str, Any] = {"num_envs": 4096, "rollout_len": 64, "minibatch_size": 4096 * 64}
-    with pytest.raises(MemoryError):
-        small(**large)
-    small(**large, grad_accum=8)
+def test_a_rollout_needs_the_bytes_that_it_has() -> None:
+    state = small(num_envs=10, rollout_len=8)
+    fields = (f for f in vars(state.player.rollout).values() if isinstance(f, Tensor))
+    stored = sum(field.nbytes for field in fields)
+    needed = memory.bytes_needed(state.config, PHYSICS["CartPole-v1"], state.policy)
+    assert needed == stored + 80 * memory.UPDATE_BYTES
 
 
-@pytest.mark.parametrize("env", sorted(PHYSICS))
-def test_a_state_goes_through_a_dict_unchanged(env: str) -> None:
-    state, other = small(env), small(env)
+def test_pieces_follow_the_knob_and_the_size_of_a_minibatch() -> None:
+    state = small(num_envs=16, rollout_len=16, minibatch_size=64)
+    assert (state.grad_accum, state.update.pieces.micro_batch) == (1, 64)
+    state.config.grad_accum = 3
+    state.cut_anew()
+    assert (state.grad_accum, state.update.pieces.micro_batch) == (3, 22)
+    state.config.grad_accum = 1000
+    state.cut_anew()
+    assert (state.grad_accum, state.update.pieces.micro_batch) == (64, 1)
+    state.config.grad_accum, state.config.minibatch_size = 2, 128
+    state.cut_anew()
+    assert (state.grad_accum, state.update.pieces.micro_batch) == (2, 64)
+
+
+@pytest.mark.parametrize(("env", "policy"), CASES)
+def test_a_state_goes_through_a_dict_unchanged_and_goes_on_the_same(env: str, policy: str) -> None:
+    state, other = small(env, policy=policy), small(env, policy=policy)
+    for _ in range(2):
+        iterate(state)
     state.iteration, state.env_steps, state.evaluation_return = 7, 168, 12.5
-    state.rollout.collect(
-        state.env, state.episodes, state.policy, state.streams["policy"], HostClock(hoptui.connect("test"))
-    )
-    state.rollout.estimate(state.policy, state.config)
-    update(state.policy, state.optimizer, state.rollout, state.config, state.streams["minibatch"])
-    assert other.load_state_dict(state.state_dict()) == 0
-    assert (other.iteration, other.env_steps, other.evaluation_return) == (7, 168, 12.5)
-    before, after = tensors(state.state_dict()), tensors(other.state_dict())
-    assert before.keys() == after.keys()
-    assert len(before) == 12 * 4 + 8 + (env == "Pendulum-v1") * 4
-    for name, value in before.items():
-        assert torch.equal(after[name], value), name
+    saved = state.state_dict()
+    held = {name: value.clone() for name, value in tensors(saved).items()}
+    assert other.load_state_dict(copy.deepcopy(saved)) == 0
+    assert (other.iteration, other.env_steps, other.evaluation_return, other.epoch) == (7, 168, 12.5, 4)
+    assert_same(state, other)
+    for each in (state, other):
+        iterate(each)
+    assert_same(state, other)
+    player = {name: value for name, value in held.items() if name.startswith("/player")}
+    assert player
+    for name, value in player.items():
+        assert torch.equal(tensors(saved)[name], value), f"{name} is not a copy"
 
 
 def test_a_state_of_another_size_is_fitted_to_the_config_that_loads_it() -> None:
     state, fewer = small(), small(num_envs=2, lr=5e-4)
-    assert fewer.load_state_dict(state.state_dict()) == int((state.env.age[2:] > 0).sum())
-    torch.testing.assert_close(fewer.env.state, state.env.state[:2], rtol=0, atol=0)
+    iterate(state)
+    assert fewer.load_state_dict(state.state_dict()) == int((~state.env.first[2:]).sum())
+    torch.testing.assert_close(envs_of(fewer).state, envs_of(state).state[:2], rtol=0, atol=0)
     assert float(fewer.optimizer.param_groups[0]["lr"]) == pytest.approx(5e-4)
+    iterate(fewer)
 
 
-def test_a_state_from_another_kind_of_device_begins_streams_of_its_own() -> None:
-    saved = small().state_dict() | {"device": "cuda", "streams": {}, "iteration": 3}
-    first, again, later = small(), small(), small()
-    first.load_state_dict(saved)
-    again.load_state_dict(saved)
-    later.load_state_dict(saved | {"iteration": 4})
-    drawn = [torch.rand(4, generator=state.streams["env"]).tolist() for state in (first, again, later)]
-    assert drawn[0] == drawn[1] != drawn[2]
+def test_another_network_begins_with_weights_of_its_own_and_the_environments_go_on() -> None:
+    state, wider = small(), small(hidden=16)
+    iterate(state)
+    before = wider.policy.get_parameter("actor.0.weight").clone()
+    saved = state.state_dict()
+    assert wider.has_other_network(saved)
+    wider.load_state_dict(saved)
+    assert torch.equal(wider.policy.get_parameter("actor.0.weight"), before)
+    assert torch.equal(envs_of(wider).state, envs_of(state).state)
+    assert wider.epoch == state.epoch
+    iterate(wider)
+
+
+def test_all_numbers_are_read_from_where_they_are_used() -> None:
+    state = small()
+    for name in ("clip_range", "gamma", "gae_lambda", "reward_scale", "max_grad_norm", "value_coef"):
+        setattr(state.config, name, 0.123)
+        state.turn()
+        assert state.coefficients.read(name) == 0.123
+        assert state.player.coefficients.read(name) == 0.123
+
+
+def test_auto_is_settled_and_what_the_device_has_not_is_refused() -> None:
+    state = small()
+    assert (state.config.precision, state.config.compile) == ("fp32", "off")
+    saved = state.state_dict()["config"]
+    assert (saved["precision"], saved["compile"]) == ("auto", "auto")  # a GPU chooses otherwise
+    state.config.precision = "tf32"
+    with pytest.raises(UsageError, match="--precision tf32: it needs a GPU"):
+        state.rebuild()
+    state.config.precision = "bf16"
+    state.rebuild()
+    saved = state.state_dict()["config"]
+    assert (saved["precision"], saved["compile"]) == ("bf16", "auto")
+    iterate(state)
+    assert state.policy.get_parameter("actor.0.weight").dtype == torch.float32
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_environments_of_several_ranks_are_joined_in_their_global_order(world: int) -> None:
+    whole = {"a": torch.arange(12.0).view(2, 6), "count": torch.tensor(5)}
+    parts = [shared(whole, 1, rank, world) for rank in range(world)]
+    assert [int(part["a"][0, 0]) for part in parts] == list(range(world))
+    again = joined(parts, 1)
+    assert torch.equal(again["a"], whole["a"])
+    assert int(again["count"]) == 5
+
+
+def test_a_config_is_plain_data() -> None:
+    saved = small().state_dict()["config"]
+    assert PPOConfig(**saved) == dataclasses.replace(PPOConfig(), **saved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,10 +14,11 @@ from torch import Tensor
 
 import hoptui
 from hoptui.wire.messages import Command, Outcome
+from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.errors import UsageError
+from trainer.common.restart import Restart
 from trainer.ppo import train as training
-from trainer.ppo import update as updating
 from trainer.ppo.job import Job
 from trainer.ppo.report import Result
 
@@ -60,19 +62,19 @@ class Steered:
         self, monkeypatch: pytest.MonkeyPatch, after: Mapping[int, Callable[[Steered], None]]
     ) -> None:
         self.outcomes: list[Outcome] = []
-        connect, update = hoptui.connect, updating.update
+        connect, learned = hoptui.connect, training.learned
 
         def seen_connect(*args: Any, **kwargs: Any) -> hoptui.Run:
             self.run = connect(*args, **kwargs)
             return self.run
 
-        def seen_update(*args: Any) -> dict[str, Tensor]:
+        def seen_learned(*args: Any) -> dict[str, Tensor] | None:
             if self.run.step in after:
                 after[self.run.step](self)
-            return update(*args)
+            return learned(*args)
 
         monkeypatch.setattr(hoptui, "connect", seen_connect)
-        monkeypatch.setattr(training, "update", seen_update)
+        monkeypatch.setattr(training, "learned", seen_learned)
 
     def ask(self, verb: Any, **fields: Any) -> None:
         command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
@@ -96,7 +98,7 @@ class Steered:
 def test_one_seed_gives_one_result_and_another_seed_another(tmp_path: Path, env: str) -> None:
     before = torch.get_rng_state()
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        trained(small_job(tmp_path / name, env=env, seed=seed, evaluate_every=2))
+        trained(small_job(tmp_path / name, env=env, seed=seed, evaluate_every=4))
     assert torch.equal(torch.get_rng_state(), before)
     first, again, other = (read_checkpoint(tmp_path / name, "ppo") for name in "abc")
     assert_same(first, again)
@@ -104,7 +106,7 @@ def test_one_seed_gives_one_result_and_another_seed_another(tmp_path: Path, env:
 
 
 def test_an_evaluation_does_not_change_the_training(tmp_path: Path) -> None:
-    trained(small_job(tmp_path / "often", evaluate_every=1))
+    trained(small_job(tmp_path / "often", evaluate_every=2))
     trained(small_job(tmp_path / "never"))
     assert_same(read_checkpoint(tmp_path / "often", "ppo"), read_checkpoint(tmp_path / "never", "ppo"))
 
@@ -213,7 +215,7 @@ def test_every_row_has_the_agreed_metrics_and_phases(monkeypatch: pytest.MonkeyP
     assert len(rows) == 4
     for row in rows:
         assert expected <= row.keys()
-        assert ("episode_return" in row) == (row["episodes"] > 0)
+        assert math.isnan(row["episode_return"]) == (row["episodes"] == 0)
     assert [i for i, row in enumerate(rows) if "evaluation_return" in row] == [2, 3]
     assert [i for i, row in enumerate(rows) if "phase/evaluation" in row] == [2, 3]
     assert [row["env_steps_total"] for row in rows] == [128, 256, 384, 512]
@@ -246,7 +248,7 @@ def test_a_full_disk_is_a_warning_and_training_goes_on(
         raise OSError(28, "No space left on device")
 
     steered = Steered(monkeypatch, {})
-    monkeypatch.setattr(training, "write_checkpoint", full_disk)
+    monkeypatch.setattr(saving, "write_checkpoint", full_disk)
     result, lines = trained(small_job(tmp_path, checkpoint_every=2))
     assert result.iterations == 4
     assert lines.count("no checkpoint written: [Errno 28] No space left on device") == 3
@@ -300,3 +302,42 @@ def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatc
     trained(small_job(iterations=2, knobs={"num_envs": 256}))
     assert steered.finished()[0].effective == 4096
     assert torch.get_num_threads() == 4
+
+
+def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[Path, dict[str, Any]]] = []
+    monkeypatch.setattr(Restart, "begin", lambda restart, path: begun.append((path, dict(restart.wanted))))
+    Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
+    trained(small_job(tmp_path))
+    [(path, wanted)] = begun
+    assert wanted == {"hidden": 16}
+    saved = read_checkpoint(path, "ppo")
+    assert (saved["iteration"], saved["config"]["hidden"]) == (2, 64)
+    result, lines = trained(small_job(tmp_path, resume=path, knobs={"hidden": 16}))
+    assert result.iterations == 4
+    assert "the network is another one than the checkpoint's: its weights are new" in lines
+    assert read_checkpoint(tmp_path, "ppo")["policy"]["actor.0.weight"].shape == (16, 4)
+
+
+def test_without_a_place_for_the_checkpoint_there_is_no_restart_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "write_checkpoint", full_disk)
+    steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
+    result, _ = trained(small_job(tmp_path))
+    assert result.iterations == 4
+    assert steered.run.knob_handles["hidden"].value == 64
+    outcome = next(o for o in reversed(steered.finished()) if "hidden" in o.id)
+    assert outcome.stage == "reverted"
+    assert "No space left on device" in outcome.reason
+
+
+def test_the_same_network_again_is_no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=64)})
+    result, _ = trained(small_job())
+    assert result.iterations == 4

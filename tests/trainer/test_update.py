@@ -1,157 +1,245 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from trainer.common.streams import stream
+from trainer.common.flat_gradient import FlatGradient
+from trainer.common.gradient import Pieces
+from trainer.common.graphs import Graphs
+from trainer.common.ranks import ALONE
+from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import PHYSICS
-from trainer.ppo.policy import ActorCritic
+from trainer.ppo.optimizer import make_optimizer
+from trainer.ppo.policies.policy import Batch, Policy
+from trainer.ppo.policies.registry import make_policy
 from trainer.ppo.rollout import Rollout
-from trainer.ppo.update import add_gradient, make_optimizer, normalised, read_lr, set_lr, update
+from trainer.ppo.update import LOSS_METRICS, Update, loss
 
 CPU = torch.device("cpu")
+CASES = [("CartPole-v1", "mlp"), ("Pendulum-v1", "mlp"), ("CartPole-NoVel", "tiny")]
+SMALL: dict[str, Any] = {
+    "num_envs": 7,
+    "rollout_len": 12,
+    "minibatch_size": 84,
+    "context": 3,
+    "sequence_len": 4,
+}
 
 
-def made_up_rollout(env: str = "CartPole-v1", length: int = 10, num_envs: int = 7) -> Rollout:
+def fresh_policy(env: str, config: PPOConfig) -> Policy:
+    return make_policy(config, PHYSICS[env], 0)
+
+
+def made_up_rollout(env: str, config: PPOConfig) -> Rollout:
     """A rollout of random numbers: what the update does with it does not depend on where it came from."""
-    physics = PHYSICS[env]
-    rollout = Rollout(physics, length, num_envs, CPU)
+    rollout = Rollout(
+        PHYSICS[env],
+        fresh_policy(env, config),
+        config.rollout_len,
+        config.num_envs,
+        CPU,
+        longest_sequence=config.sequence_len,
+    )
     g = torch.Generator().manual_seed(5)
     for field in (rollout.obs, rollout.value, rollout.advantage):
         field.normal_(generator=g)
+    torch.add(rollout.advantage, rollout.value, out=rollout.target)
+    rollout.first.copy_(torch.rand(rollout.first.shape, generator=g) < 0.2)
     rollout.log_prob.fill_(-0.7)
-    if env == "CartPole-v1":
+    if rollout.action.dtype == torch.int64:
         rollout.action.random_(2, generator=g)
     else:
         rollout.action.normal_(generator=g)
     return rollout
 
 
-def updated(
-    config: PPOConfig, env: str = "CartPole-v1", rollout: Rollout | None = None
-) -> tuple[ActorCritic, dict[str, Any]]:
-    policy = ActorCritic(PHYSICS[env], stream(0, "policy weights"))
-    optimizer = make_optimizer(policy, config.lr, CPU)
-    metrics = update(policy, optimizer, rollout or made_up_rollout(env), config, stream(0, "minibatch"))
-    return policy, metrics
+class Trial:
+    """A policy with all that its update needs."""
 
-
-@pytest.mark.parametrize("env", sorted(PHYSICS))
-@pytest.mark.parametrize("pieces", [2, 4, 5, 64])
-def test_a_minibatch_has_the_same_gradient_however_it_is_cut(env: str, pieces: int) -> None:
-    rollout, config = made_up_rollout(env), PPOConfig(entropy_coef=0.01)
-    policy = ActorCritic(PHYSICS[env], stream(0, "policy weights"))
-    advantage = normalised(rollout.advantage.flatten())
-    whole = (
-        rollout.obs.flatten(0, 1),
-        rollout.action.flatten(0, 1),
-        rollout.log_prob.flatten(),
-        advantage,
-        rollout.value.flatten(),
-    )
-    gradients, sums = [], []
-    for parts in (1, pieces):
-        policy.zero_grad()
-        sums.append(
-            sum(
-                add_gradient(policy, config, 70, samples)
-                for samples in zip(*(field.tensor_split(parts) for field in whole), strict=True)
-            )
+    def __init__(self, config: PPOConfig, env: str = "CartPole-v1", units: int = 1 << 20) -> None:
+        self.config = config
+        self.policy = fresh_policy(env, config)
+        self.optimizer = make_optimizer(self.policy, config.lr, CPU)
+        self.shrunk: list[tuple[int, int]] = []
+        self.update = Update(
+            self.policy,
+            self.optimizer,
+            Coefficients(config, CPU),
+            seed=0,
+            ranks=ALONE,
+            graphs=Graphs(None),
+            pieces=Pieces(units, CPU, ALONE, lambda *sizes: self.shrunk.append(sizes)),
         )
-        gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]))
-    assert float(gradients[0].norm()) > 0.1
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(sums[1], sums[0], rtol=1e-5, atol=1e-5)
+
+    def run(self, rollout: Rollout, epoch: int = 0) -> dict[str, Tensor]:
+        config = self.config
+        return self.update.run(
+            rollout, epochs=config.epochs, minibatch_size=config.minibatch_size, epoch=epoch
+        )
+
+    def weights(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.policy.parameters()])
 
 
-@pytest.mark.parametrize("minibatch", [70, 32, 30])  # whole, ragged last one, ragged pieces
-def test_grad_accum_changes_no_result(minibatch: int) -> None:
-    config = PPOConfig(minibatch_size=minibatch, epochs=3)
-    one, one_metrics = updated(config)
-    four, four_metrics = updated(dataclasses.replace(config, grad_accum=4))
-    for before, after in zip(one.parameters(), four.parameters(), strict=True):
-        torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
-    for name, value in one_metrics.items():
-        assert float(four_metrics[name]) == pytest.approx(float(value), abs=1e-4), name
+def small(policy: str = "mlp", **fields: Any) -> PPOConfig:
+    return PPOConfig(**{**SMALL, "policy": policy, "epochs": 2, **fields})
 
 
-def test_advantages_are_normalised_over_the_minibatch_and_not_over_its_pieces(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[int] = []
-
-    def spy(advantage: torch.Tensor) -> torch.Tensor:
-        seen.append(len(advantage))
-        return normalised(advantage)
-
-    monkeypatch.setattr("trainer.ppo.update.normalised", spy)
-    updated(PPOConfig(minibatch_size=32, epochs=1, grad_accum=4))
-    assert seen == [32, 32, 6]
-
-
-def test_normalised_advantages_have_mean_0_and_variance_1() -> None:
-    scaled = normalised(torch.tensor([3.0, 5.0, 10.0, -2.0]))
-    assert float(scaled.mean()) == pytest.approx(0, abs=1e-6)
-    assert float(scaled.var(correction=0)) == pytest.approx(1, abs=1e-5)
-    assert normalised(torch.tensor([4.0])).tolist() == [0.0]
-    assert normalised(torch.full((5,), 2.0)).tolist() == [0.0] * 5
+@pytest.mark.parametrize(("env", "policy"), CASES)
+@pytest.mark.parametrize("units", [1, 3, 5])
+def test_a_minibatch_gives_the_same_result_however_it_is_cut(env: str, policy: str, units: int) -> None:
+    config = small(policy, minibatch_size=32, entropy_coef=0.01)  # ragged last minibatch, ragged last piece
+    rollout = made_up_rollout(env, config)
+    whole, cut = Trial(config, env), Trial(config, env, units)
+    before = whole.weights()
+    one, many = whole.run(rollout), cut.run(rollout)
+    assert float((whole.weights() - before).abs().max()) > 1e-3
+    torch.testing.assert_close(cut.weights(), whole.weights(), rtol=0, atol=1e-5)
+    for name, value in one.items():
+        assert float(many[name]) == pytest.approx(float(value), abs=1e-5), name
 
 
-def test_a_minibatch_larger_than_the_batch_is_the_batch_and_the_config_says_so() -> None:
-    config = PPOConfig(num_envs=7, rollout_len=10, minibatch_size=1000, grad_accum=100)
-    assert (config.batch_size, config.minibatch_used, config.grad_accum_used) == (70, 70, 70)
-    assert config.micro_batch == 1
-    policy, metrics = updated(config)
-    assert all(math.isfinite(float(value)) for value in metrics.values())
-    assert all(bool(p.isfinite().all()) for p in policy.parameters())
+def test_advantages_are_normalised_over_the_minibatch_and_not_over_its_pieces() -> None:
+    config = small(minibatch_size=28, epochs=1)
+    rollout = made_up_rollout("CartPole-v1", config)
+    trial = Trial(config, units=5)
+    seen: list[Tensor] = []
+
+    def spy(policy: Policy, batch: Batch, scale: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+        mean, inverse_deviation, share = scale.tolist()
+        assert share == pytest.approx(1 / 28)
+        seen.append((batch.advantage - mean) * inverse_deviation)
+        return loss(policy, batch, scale, coefficients)
+
+    trial.update._loss = spy
+    trial.run(rollout)
+    assert [len(part) for part in seen] == [5, 5, 5, 5, 5, 3] * 3
+    for start in (0, 6, 12):
+        minibatch = torch.cat(seen[start : start + 6])
+        assert float(minibatch.mean()) == pytest.approx(0, abs=1e-6)
+        assert float(minibatch.var(correction=0)) == pytest.approx(1, abs=1e-5)
 
 
-def test_kl_and_clip_fraction_are_zero_where_the_policy_has_not_moved() -> None:
-    rollout = made_up_rollout()
-    policy = ActorCritic(PHYSICS["CartPole-v1"], stream(0, "policy weights"))
+def test_equal_advantages_are_scaled_to_nothing() -> None:
+    config = small(value_coef=0.0, epochs=1)
+    rollout = made_up_rollout("CartPole-v1", config)
+    rollout.advantage.fill_(2.0)
+    trial = Trial(config)
+    before = trial.weights()
+    metrics = trial.run(rollout)
+    assert float(metrics["policy_loss"]) == pytest.approx(0, abs=1e-6)
+    assert float((trial.weights() - before).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize(("env", "policy"), CASES)
+def test_metrics_are_means_over_all_samples(env: str, policy: str) -> None:
+    config = small(policy, minibatch_size=84, epochs=1)
+    rollout = made_up_rollout(env, config)
+    judged = fresh_policy(env, config)
+    batch = rollout.gather(torch.arange(rollout.units))
     with torch.no_grad():
-        judged = policy.judge(rollout.obs.flatten(0, 1), rollout.action.flatten())
-        rollout.log_prob.copy_(judged.log_prob.view(10, 7))
-    _, metrics = updated(PPOConfig(epochs=1, minibatch_size=70), rollout=rollout)
-    assert float(metrics["approx_kl"]) == pytest.approx(0, abs=1e-6)
-    assert float(metrics["clip_fraction"]) == 0.0
-    assert float(metrics["entropy"]) == pytest.approx(math.log(2), abs=1e-3)
+        now = judged.judge(batch)
+        log_ratio = now.log_prob - batch.log_prob
+    metrics = Trial(config, env).run(rollout)
+    assert metrics.keys() == {*LOSS_METRICS, "grad_norm", "explained_variance"}
+    assert float(metrics["entropy"]) == pytest.approx(float(now.entropy.mean()), abs=1e-5)
+    assert float(metrics["value_loss"]) == pytest.approx(
+        0.5 * float((now.value - batch.target).square().mean()), rel=1e-4
+    )
+    assert float(metrics["approx_kl"]) == pytest.approx(
+        float((log_ratio.exp() - 1 - log_ratio).mean()), rel=1e-4
+    )
+    explained = 1 - rollout.advantage.var() / rollout.target.var()
+    assert float(metrics["explained_variance"]) == pytest.approx(float(explained), abs=1e-5)
+
+
+def one_sample(old_log_prob: float) -> Batch:
+    return Batch(
+        torch.zeros(1, 1, 4),
+        torch.ones(1, 1, dtype=torch.bool),
+        torch.zeros(1, 1, dtype=torch.int64),
+        torch.tensor([[old_log_prob]]),
+        torch.tensor([[1.0]]),
+        torch.zeros(1, 1),
+    )
 
 
 def test_a_ratio_beyond_the_clip_range_gives_the_policy_no_gradient() -> None:
-    policy = ActorCritic(PHYSICS["CartPole-v1"], stream(0, "policy weights"))
-    obs, action = torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)
-    now = float(policy.judge(obs, action).log_prob.detach())
+    config = PPOConfig()
+    policy = fresh_policy("CartPole-v1", config)
+    gradient = FlatGradient(policy.parameters())
+    bias = policy.get_parameter("actor.4.bias")
+    now = float(policy.judge(one_sample(0.0)).log_prob.detach())
     for old, expected in ((now - 1.0, 0.0), (now, 1.0)):
-        policy.zero_grad()
-        samples = (obs, action, torch.tensor([old]), torch.tensor([1.0]), torch.zeros(1))
-        sums = add_gradient(policy, PPOConfig(), 1, samples)
-        gradient = policy.get_parameter("actor.4.bias").grad
-        assert gradient is not None
-        assert bool(gradient.any()) == (expected > 0)
-        assert int(sums[-1]) == (expected == 0)
+        gradient.clear()
+        total, figures = loss(
+            policy, one_sample(old), torch.tensor([0.0, 1.0, 1.0]), Coefficients(config, CPU)
+        )
+        gradient.add(total)
+        assert bias.grad is not None
+        assert bool(bias.grad.any()) == (expected > 0)
+        assert int(figures[-1]) == (expected == 0)
 
 
-def test_the_learning_rate_is_changed_in_the_optimizer_and_read_back_from_it() -> None:
-    policy = ActorCritic(PHYSICS["CartPole-v1"], stream(0, "policy weights"))
-    optimizer = make_optimizer(policy, 1e-3, CPU)
-    tensor = optimizer.param_groups[0]["lr"]
-    assert read_lr(optimizer) == 1e-3
-    set_lr(optimizer, 2.5e-4)
-    assert read_lr(optimizer) == 2.5e-4
-    assert optimizer.param_groups[0]["lr"] is tensor
+def test_a_coefficient_changed_in_place_changes_the_next_loss() -> None:
+    config = PPOConfig()
+    policy, numbers = fresh_policy("CartPole-v1", config), Coefficients(config, CPU)
+    scale = torch.tensor([0.0, 1.0, 1.0])
+    before, _ = loss(policy, one_sample(-0.7), scale, numbers)
+    config.entropy_coef = 0.5
+    tensor = numbers.entropy_coef
+    numbers.fill(config)
+    after, figures = loss(policy, one_sample(-0.7), scale, numbers)
+    assert numbers.entropy_coef is tensor
+    assert numbers.read("entropy_coef") == 0.5
+    assert float((before - after).detach()) == pytest.approx(0.5 * float(figures[2]))
 
 
 def test_the_update_moves_in_proportion_to_the_learning_rate() -> None:
     moved = []
     for lr in (1e-4, 1e-2):
-        start = ActorCritic(PHYSICS["CartPole-v1"], stream(0, "policy weights"))
-        policy, _ = updated(PPOConfig(lr=lr, epochs=1, minibatch_size=70))
-        before, after = (net.get_parameter("actor.0.weight").detach() for net in (start, policy))
-        moved.append(float((after - before).abs().max()))
+        config = small(lr=lr, epochs=1)
+        trial = Trial(config)
+        before = trial.weights()
+        trial.run(made_up_rollout("CartPole-v1", config))
+        moved.append(float((trial.weights() - before).abs().max()))
     assert moved[1] == pytest.approx(100 * moved[0], rel=0.05)
+
+
+def test_the_statistics_of_a_minibatch_are_of_the_samples_that_are_gathered() -> None:
+    config = small("tiny", minibatch_size=16)
+    rollout = made_up_rollout("CartPole-NoVel", config)
+    trial = Trial(config, "CartPole-NoVel")
+    dealt = trial.update.cut(rollout, config.minibatch_size)
+    units = torch.arange(rollout.units - 1, -1, -1)
+    scales = trial.update._scales(rollout, dealt, units)
+    assert len(scales) == dealt.count == 6  # 21 sequences, four to a minibatch
+    for part, (mean, inverse_deviation, share) in zip(torch.split(units, 4), scales.tolist(), strict=True):
+        advantage = rollout.gather(part).advantage
+        assert mean == pytest.approx(float(advantage.mean()), abs=1e-6)
+        assert inverse_deviation == pytest.approx(1 / float(advantage.std(correction=0)), rel=1e-4)
+        assert share == pytest.approx(1 / advantage.numel())
+
+
+def test_the_gradient_is_one_tensor_and_clipped_as_one() -> None:
+    linear = torch.nn.Linear(3, 2)
+    gradient = FlatGradient(linear.parameters())
+    gradient.add(linear(torch.full((1, 3), 5.0)).sum())
+    gradient.add(linear(torch.full((1, 3), 5.0)).sum())
+    assert linear.weight.grad is not None
+    assert linear.weight.grad.tolist() == [[10.0] * 3] * 2
+    assert linear.weight.grad.data_ptr() == gradient.flat.data_ptr()
+    before = gradient.flat.clone()
+    length = gradient.clip(torch.tensor(1.0))
+    assert float(length) == pytest.approx(float(before.norm()))
+    assert float(gradient.flat.norm()) == pytest.approx(1.0, rel=1e-5)
+    assert float(gradient.clip(torch.tensor(7.0))) == pytest.approx(1.0, rel=1e-5)
+    assert float(gradient.flat.norm()) == pytest.approx(1.0, rel=1e-5)
+    gradient.clear()
+    assert not linear.weight.grad.any()
+    assert math.isfinite(float(gradient.clip(torch.tensor(1.0))))

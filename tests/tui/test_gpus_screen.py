@@ -65,13 +65,17 @@ def test_every_reading_with_its_unit_and_meaning(scene: MakeScene, play: Play, r
 
 
 def test_unknown_readings_say_why_and_are_never_zero(scene: MakeScene, play: Play, read: Read) -> None:
-    there = scene(gpus=1).change_gpu(0, missing={"gpm": NO_GPM, "xid": "events cannot be registered"})
+    there = scene(gpus=1).change_gpu(
+        0,
+        missing={"gpm": NO_GPM, "xid": "events cannot be registered", "pcie_replays": "NVML: Unknown Error"},
+    )
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
         for label in ("SM active", "tensor active", "DRAM bandwidth", "PCIe in", "idle power"):
             assert line_of(app, label) == f"– {NO_GPM}"
         assert line_of(app, "last Xid") == "– events cannot be registered"
+        assert line_of(app, "PCIe replays") == "– NVML: Unknown Error"
         assert line_of(app, "busy").startswith("92 %")
         await pilot.press("down")
         await pilot.pause()
@@ -154,7 +158,9 @@ def test_keys_and_digits_go_from_gpu_to_gpu(scene: MakeScene, play: Play, read: 
         ):
             await pilot.press(key)
             await pilot.pause()
-            assert app.screen.query_one("#readings", Panel).title == f"GPU {title} · NVIDIA H100 80GB HBM3"
+            assert app.screen.query_one("#readings", Panel).title.startswith(
+                f"GPU {title} · NVIDIA H100 80GB"
+            )
         assert read(app, "verdict").strip() == "✕ cannot be read: lost: fell off the bus"
         assert line_of(app, "busy").startswith("–")
         await pilot.press("escape")
@@ -177,6 +183,32 @@ def test_a_gpu_that_goes_away_leaves_another_on_screen(scene: MakeScene, play: P
         assert read(app, "reading-list") == "the driver is gone"
 
     play(there.app(run=None), script)
+
+
+def test_an_unknown_process_list_is_no_empty_gpu(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).change_gpu(0, missing={"processes": "the driver refuses it"}).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert read(app, "process-lines").strip() == "who is on it is unknown: the driver refuses it"
+        await pilot.press("1")
+        await pilot.pause()
+        assert read(app, "process-lines").strip() == "no process holds this GPU"
+
+    play(there.app(run=None), script, ALL)
+
+
+def test_a_silent_sampler_leaves_no_gpu_empty(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1)
+    there.node = msgspec.structs.replace(there.node, sampler="the GPU sampler ended (exit code 1)")
+    there.live(history=False)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        said = " ".join(read(app, "process-lines").split())
+        assert said == "who is on it is unknown: the GPU sampler ended (exit code 1)"
+
+    play(there.app(run=None), script, ALL)
 
 
 def test_processes_of_this_gpu_alone(scene: MakeScene, play: Play, read: Read) -> None:
@@ -263,6 +295,61 @@ def test_a_small_screen_has_meaning_chart_and_processes_behind_a_key(
     play(scene(gpus=1).live().app(run=None), script, (80, 24))
 
 
+def test_a_list_that_goes_on_says_where_one_is_in_it(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        def part() -> tuple[int, ...]:
+            title = app.screen.query_one("#readings", Panel).title
+            return tuple(map(int, re.findall(r"\d+", title.rpartition(" · ")[2])))
+
+        await opened(app, pilot)
+        app.client.on_change("node")
+        await pilot.pause()
+        first, last, count = part()
+        assert first == 1
+        assert last == app.screen.query_one("#reading-list").size.height < count
+        await pilot.press("end")
+        await pilot.pause()
+        assert part() == (count - last + 1, count, count)
+        await pilot.resize_terminal(*ALL)
+        await pilot.pause()
+        assert app.screen.query_one("#readings", Panel).title == "GPU 0 · NVIDIA H100 80GB HBM3"
+
+    play(there.app(run=None), script, (80, 24))
+
+
+def test_a_reason_is_told_whole_at_every_size(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).change_gpu(0, missing={"gpm": NO_GPM}).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert NO_GPM in read(app, "reading-list").splitlines()[1]
+
+    for size in ((120, 40), (80, 24)):
+        play(there.app(run=None), script, size)
+
+
+def test_readings_that_no_longer_come_have_the_samplers_reason(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+    there.node = msgspec.structs.replace(there.node, sampler="the GPU sampler was killed (signal 9)")
+    there.tell(node=there.node)
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "signal 9" not in read(app, "gpu-list"), "what is read is shown"
+        there.client.ns += 60_000_000_000
+        there.tell()
+        app.client.on_change("node")
+        await pilot.pause()
+        assert read(app, "gpu-list").endswith("✕ the GPU sampler was killed (signal 9)")
+        await opened(app, pilot)
+        assert read(app, "verdict").strip() == "✕ cannot be read: the GPU sampler was killed (signal 9)"
+
+    play(there.app(run=None), script)
+
+
 def test_equal_readings_redraw_nothing(scene: MakeScene, play: Play) -> None:
     there = scene(gpus=2).live()
 
@@ -283,23 +370,30 @@ def test_equal_readings_redraw_nothing(scene: MakeScene, play: Play) -> None:
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-def test_odd_numbers_are_drawn_somehow(scene: MakeScene, play: Play, size: tuple[int, int]) -> None:
+def test_odd_numbers_are_drawn_somehow(
+    scene: MakeScene, play: Play, read_all: ReadAll, size: tuple[int, int]
+) -> None:
     there = scene(gpus=2).change_gpu(
         1, power_limit_w=0.0, memory_total_bytes=0, memory_bandwidth_bytes_per_s=1e308, pcie_generation=99, pcie_width=0
     )  # fmt: skip
     there.live()
+    there.update(run={"gpus": ("GPU-0", "GPU-1")})
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
         await pilot.press("1")
+        await pilot.pause()
         for odd in (0.0, -1.0, 1e-320, 1e308, -1e308, math.nan, math.inf, 1e15, 0.1 + 0.2):
             there.client.ns += 1_000_000_000
             there.gpu(1, **dict.fromkeys(GPU, odd)).derived(**dict.fromkeys(DERIVED, odd))
             app.tick()
+            assert app.screen.query_one("#readings", Panel).title.startswith("GPU 1 "), "it is still there"
+            assert not re.search(r"\b(nan|inf)\b", read_all(app)), "what is no number is unknown"
             await pilot.press("down", "minus")
         for key in ("end", "plus", "tab", "tab", "tab", "escape"):
             await pilot.press(key)
             app.tick()
+        assert isinstance(app.screen, RunScreen), "every key has been taken"
 
     play(there.app(), script, size)
 

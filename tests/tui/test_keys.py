@@ -254,6 +254,32 @@ def test_leaving_sends_nothing(scene: MakeScene, play: Play) -> None:
     assert app.return_code == 0
 
 
+@pytest.mark.parametrize(
+    ("box", "key"),
+    [
+        ((), "ctrl+c"),
+        (("question_mark",), "ctrl+c"),
+        (("question_mark",), "ctrl+q"),
+        (("e",), "ctrl+c"),
+        (("s",), "ctrl+c"),
+        (("ctrl+p",), "ctrl+c"),
+    ],
+)
+def test_the_key_that_ends_everything_does_so_with_a_box_open(
+    scene: MakeScene, play: Play, box: tuple[str, ...], key: str
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(*box)
+        assert len(app.screen_stack) == 1 + len(box)
+        await pilot.press(key)
+        assert app.return_code == 0, "it has been left"
+
+    play(there.app(), script)
+    assert there.client.sent == []
+
+
 def test_the_help_page_and_the_palette_know_every_action(scene: MakeScene, play: Play, read: Read) -> None:
     there = scene(gpus=1).live().history()
 
@@ -285,7 +311,7 @@ KEYS = ["up", "down", "j", "k", "e", "escape", "enter", "space", "m", "plus", "m
 @pytest.mark.parametrize("seed", range(2))
 def test_random_keys_send_nothing_but_what_they_are_for(scene: MakeScene, play: Play, seed: int) -> None:
     there = scene(gpus=1).live().history()
-    chosen = random.Random(seed).choices(KEYS, k=40)
+    chosen = random.Random(seed).choices(KEYS, k=25)
 
     async def script(app: Any, pilot: Any) -> None:
         for key in chosen:

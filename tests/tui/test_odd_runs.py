@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from hoptui.wire.messages import Measured
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
+ReadAll = Callable[[Any], str]
 SECOND = 1_000_000_000
 ODD = (0.0, -1.0, 1e-320, 1e308, -1e308, math.nan, math.inf, -math.inf, 1e15, 0.1 + 0.2)
 NAMES = ("episode_return", "loss", "iteration_s", "env_steps_per_s", "phase/rollout", "phase/rollout/env", "phase/\x1b[2J",
@@ -25,7 +27,9 @@ NAMES = ("episode_return", "loss", "iteration_s", "env_steps_per_s", "phase/roll
 @pytest.mark.parametrize(
     ("run", "size"), [("ppo-cartpole", (120, 40)), ("ppo-cartpole", (80, 24)), (None, (120, 40))]
 )
-def test_odd_numbers_and_names(scene: MakeScene, play: Play, size: tuple[int, int], run: str | None) -> None:
+def test_odd_numbers_and_names(
+    scene: MakeScene, play: Play, read_all: ReadAll, size: tuple[int, int], run: str | None
+) -> None:
     chance = random.Random(repr(size))
     there = scene(gpus=2).live(history=False)
     there.update(
@@ -53,10 +57,16 @@ def test_odd_numbers_and_names(scene: MakeScene, play: Play, size: tuple[int, in
                 values = {name: chance.choice(ODD) for name in NAMES}
                 there.tell(columns=(pack(source, [(t, second, values)]),))
             app.tick()
+            await pilot.pause()
+            shown = read_all(app)
+            assert "訓練" in shown or "ppo-cartpole" in shown, "it is still there"
+            assert "\x1b" not in shown, "and nothing of it reaches the terminal"
+            assert not re.search(r"\bnan\b", shown), "what is no number is unknown"
             await pilot.press("m", "down", "minus")
         for key in ("e", "up", "down", "escape", "end", "enter", "up", "escape", "u"):
             await pilot.press(key)
         await pilot.pause()
         app.tick()
+        assert "ppo-cartpole" in read_all(app), "every key has been taken"
 
     play(there.app(run=run), script, size)

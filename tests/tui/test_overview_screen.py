@@ -96,6 +96,60 @@ def test_live_runs_stand_before_ended_ones(scene: MakeScene, play: Play, read: R
     play(there.app(run=None), script)
 
 
+@pytest.mark.parametrize("width", [100, 120])
+def test_nothing_of_a_run_is_cut_where_there_is_room(
+    scene: MakeScene, play: Play, read: Read, width: int
+) -> None:
+    there = scene(gpus=1, total=1_000_000).live()
+    ended = msgspec.structs.replace(
+        there.run, run="beef", name="older", exit_reason="stopped", exit_detail="by root (pid 28673)"
+    )
+    there.node = msgspec.structs.replace(there.node, runs=(ended, there.run))
+    vitals = {there.run.run: Vital(state="live", step=11_326), "beef": Vital(state="exited", step=12)}
+    there.tell(node=there.node, vitals=vitals)
+
+    async def script(app: Any, pilot: Any) -> None:
+        live, over = read(app, "run-list").splitlines()
+        for part in ("11 326 / 1 000 000", "4 m 0 s", "env steps/s"):
+            assert part in live
+        assert "12 / 1 000 000" in over
+        assert over.endswith("stopped by root (pid 28673)")
+        assert "…" not in live + over
+
+    play(there.app(run=None), script, (width, 30))
+
+
+def test_lists_have_the_lines_that_they_need_and_the_keys_stay(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=2).live().history()
+    there.tell(processes=tuple(GpuProcess(gpu="GPU-0", pid=i) for i in range(4)))
+    more = [msgspec.structs.replace(there.run, run=f"beef{i}", name=f"run{i}") for i in range(9)]
+
+    async def script(app: Any, pilot: Any) -> None:
+        async def shown(width: int, height: int) -> tuple[int, int, int]:
+            await pilot.resize_terminal(width, height)
+            for _ in range(2):  # the heights, and then what is in them
+                app.client.on_change("node")
+                await pilot.pause()
+            keys = app.screen.query_one("#keys").region
+            assert (keys.y, keys.height) == (height - 1, 1), "the keys are the last line"
+            lists = ("run-list", "process-lines", "event-lines")
+            return tuple(len(read(app, name).splitlines()) for name in lists)  # type: ignore[return-value]
+
+        assert await shown(100, 30) == (1, 4, 4)
+        assert await shown(80, 24) == (1, 4, 2)
+        there.tell(node=msgspec.structs.replace(there.node, runs=(there.run, *more)))
+        assert await shown(100, 30) == (9, 2, 2)
+        assert app.screen.query_one("#runs", Panel).title == "Runs · 1–9 of 10"
+        assert await shown(120, 50) == (10, 4, 4)
+        assert app.screen.query_one("#runs", Panel).title == "Runs · 10"
+        await shown(80, 16)
+        await shown(120, 32)
+
+    play(there.app(run=None), script)
+
+
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (58, 14), (200, 50), (30, 8)])
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_every_size_mounts(
@@ -167,7 +221,18 @@ def test_processes_say_whose_they_are_and_what_is_unknown(scene: MakeScene, play
             "train.py",
         ]
         assert other.split()[:6] == ["1", "4711", "–", "–", "–", "–"]
-        assert other.endswith("a process of another container or user")
+        assert other.endswith("of another container or user")
+
+    play(there.app(run=None), script)
+
+
+def test_a_gpu_that_does_not_tell_its_processes_has_a_line(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=2).change_gpu(1, missing={"processes": "the driver refuses it"}).live()
+    there.tell(processes=(GpuProcess(gpu="GPU-0", pid=4711),), processes_version=1)
+
+    async def script(app: Any, pilot: Any) -> None:
+        _, told = read(app, "process-lines").splitlines()
+        assert told.split(maxsplit=1) == ["1", "who is on it is unknown: the driver refuses it"]
 
     play(there.app(run=None), script)
 

@@ -8,6 +8,7 @@ import pytest
 
 from hoptui.tui.panels import phases
 from hoptui.wire.columns import pack
+from hoptui.wire.messages import RankState
 from tests.tui.conftest import RUN, SECOND, Scene
 
 
@@ -26,3 +27,19 @@ def test_a_rare_long_phase_leaves_nothing_unaccounted_for(scene: Callable[..., S
     found = {phase.path: phase.seconds for phase in phases.measured(view)}
     assert found.keys() == {"rollout", "update", "evaluation"}  # and no "other"
     assert sum(found.values()) == pytest.approx(whole, rel=0.02)
+
+
+def test_the_slowest_rank_is_named_where_one_is_slower(scene: Callable[..., Scene]) -> None:
+    made = scene().live(history=False)
+    assert phases.slowest(made.app().view(RUN)) == ""
+    made.update(run={"world": 3, "ranks": (RankState(rank=1, pid=5), RankState(rank=2, pid=6))})
+    stamps = [made.client.ns - (20 - i) * SECOND for i in range(20)]
+
+    def tell(source: str, seconds: float) -> None:
+        made.tell(columns=(pack(source, [(t, i, {"iteration_s": seconds}) for i, t in enumerate(stamps)]),))
+
+    tell(f"run/{RUN}", 0.200)
+    tell(f"rank/{RUN}/1", 0.204)
+    assert phases.slowest(made.app().view(RUN)) == ""
+    tell(f"rank/{RUN}/2", 0.250)
+    assert phases.slowest(made.app().view(RUN)) == "slowest: rank 2, 250 ms"

@@ -242,6 +242,11 @@ def test_going_to_a_time(player: Player, read: Read) -> None:
         await pilot.press("g", *"#9999")
         await pilot.pause()
         assert read(app, "where-verdict") == "✕ the run did not come to iteration 9 999"
+        app.screen.query_one("#where").value = "2026-05-27 20:30"  # type: ignore[attr-defined]
+        await pilot.pause()
+        told = " ".join(read(app, "where-verdict").split())
+        assert told.startswith("✕ 20:30:00 is not in this recording")
+        assert told.endswith("of 2026-05-28 20:26:40 to 2026-05-28 20:36:40"), "all of it is seen"
         await pilot.press("enter")
         assert isinstance(app.screen, GoTo), "what cannot be is not a way out"
         await pilot.press("escape")
@@ -260,6 +265,14 @@ def test_an_input_keeps_the_keys_of_the_replay(player: Player) -> None:
         assert app.screen.query_one("#where").value == "+150s "  # type: ignore[attr-defined]
         assert not player.replay.playing
         assert player.seconds == 0
+
+    player.play(script)
+
+
+def test_control_c_leaves_while_it_asks_where_to_go(player: Player) -> None:
+    async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
+        await pilot.press("g", "5", "ctrl+c")
+        assert app.return_code == 0, "it has been left"
 
     player.play(script)
 

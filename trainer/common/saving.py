@@ -18,7 +18,7 @@ class Saver:
 
     Args:
         folder: where to; None where nobody wants any. With one, viewers may ask for a checkpoint.
-        content: the finished iterations, and what goes on from them; the run's own state is added.
+        content: the finished iterations, and what goes on from them; all ranks call it. The run's own state is added.
         say: takes a line for people.
     """
 
@@ -42,9 +42,9 @@ class Saver:
         Raises:
             OSError: it cannot be written.
         """
+        iteration, content = self._content()
         if self._ranks.rank:
             return None
-        iteration, content = self._content()
         path = checkpoint_path(folder, self._workload, iteration)
         write_checkpoint(path, self._workload, {**content, "run": self._run.state_dict()})
         self._run.event(f"checkpoint written: {path}")

@@ -102,7 +102,6 @@ def declare(run: hoptui.Run, state: TrainingState, restart: Restart) -> Mapping[
         left_open = set(state.automatic)
         handles["micro_batch"].revert(now, reason)
         state.automatic |= left_open
-        run.event(reason, level="warning")
 
     state.on_smaller = smaller
     run.metric("tokens_per_s", unit="tokens/s", headline=True)
@@ -111,10 +110,8 @@ def declare(run: hoptui.Run, state: TrainingState, restart: Restart) -> Mapping[
     run.metric("loss", unit="nat/token")
     run.metric("val_loss", unit="nat/token")
     run.metric("val_bpb", unit="bit/byte")
-    uuids = state.ranks.gather(gpu_uuid(state.device))
-    uuids = uuids[: state.ranks.local_world]  # rank 0's machine comes first
-    if all(uuids):
-        run.gpus(uuids)
+    if uuid := gpu_uuid(state.device):
+        run.gpus([uuid])
     declare_cost(run, state)
     return handles
 

@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
 
 import hoptui
 from trainer.common.device import choose_threads, gpu_uuid
+from trainer.common.ranks import Ranks
+from trainer.common.restart import Restart
+from trainer.ppo.coefficients import NAMES
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.job import Job
+from trainer.ppo.optimizer import read_lr
+from trainer.ppo.policies.transformer import Transformer
 from trainer.ppo.state import TrainingState
-from trainer.ppo.update import read_lr, set_lr
+
+RESTARTED = ("policy", "hidden", "context", "sequence_len")
+"""Knobs that need a new network."""
+
+Handles = Mapping[str, "hoptui.KnobHandle[Any]"]
 
 
-def declare(run: hoptui.Run, job: Job, state: TrainingState) -> None:
+def declare(run: hoptui.Run, job: Job, state: TrainingState, restart: Restart) -> Handles:
     """Tell the run its knobs, its metrics and its GPU. Knobs are applied by the run, between two iterations."""
     config = state.config
 
-    def fit(_: int) -> None:
+    def fit(_: object) -> None:
         before = state.env.num_envs
         dropped = state.fit()
-        set_threads(job, config)
+        set_threads(job, config, state.ranks)
         if config.num_envs < before:
             run.event(f"num_envs {before} → {config.num_envs}: {dropped} unfinished episodes dropped")
 
-    run.knobs(
-        config,
-        apply={
-            **dict.fromkeys(("num_envs", "rollout_len", "minibatch_size", "grad_accum"), fit),
-            "epochs": lambda _: declare_cost(run, state),
-            "lr": lambda lr: set_lr(state.optimizer, lr),
-        },
-        read={
-            "num_envs": lambda: state.env.num_envs,
-            "rollout_len": lambda: state.rollout.length,
-            "minibatch_size": lambda: config.minibatch_used,
-            "grad_accum": lambda: config.grad_accum_used,
-            "lr": lambda: read_lr(state.optimizer),
-        },
-    )
+    def cut(_: object) -> None:
+        state.cut_anew()
+        set_threads(job, config, state.ranks)
+
+    def turn(_: object) -> None:
+        state.turn()
+
+    def rebuild(_: object) -> None:
+        state.rebuild()
+        declare_cost(run, state)
+
+    apply: dict[str, Callable[[Any], object]] = {
+        **dict.fromkeys(("num_envs", "rollout_len"), fit),
+        **dict.fromkeys(("minibatch_size", "grad_accum"), cut),
+        **dict.fromkeys(("lr", *NAMES), turn),
+        **dict.fromkeys(("precision", "compile"), rebuild),
+        **{name: restart.ask(name) for name in RESTARTED},
+        "epochs": lambda _: declare_cost(run, state),
+    }
+    read: dict[str, Callable[[], Any]] = {
+        "num_envs": lambda: state.env.num_envs,
+        "rollout_len": lambda: state.player.rollout.length,
+        "minibatch_size": lambda: state.dealt.minibatch,
+        "grad_accum": lambda: state.grad_accum,
+        "lr": lambda: read_lr(state.optimizer),
+        **{name: _reader(state, name) for name in NAMES},
+    }
+    handles = run.knobs(config, apply=apply, read=read)
     run.metric("env_steps_per_s", unit="steps/s", headline=True)
     run.metric("samples_per_s", unit="samples/s")
     run.metric("env_steps", unit="steps")
@@ -51,32 +73,59 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> None:
     if uuid := gpu_uuid(state.device):
         run.gpus([uuid])
         declare_cost(run, state)
+    return handles
+
+
+def flops_per_step(state: TrainingState) -> float:
+    """What an environment step costs: matrix products alone, 2 FLOPs a weight forwards, 4 backwards.
+
+    The policy sees each step once in the rollout and once in each epoch, there with gradients. What a transformer reads
+    again of the steps before a sequence is not counted: it is no step of this rollout.
+    """
+    forward = 2 * sum(p.numel() for p in state.policy.parameters() if p.ndim == 2)
+    if isinstance(state.policy, Transformer):
+        widths = state.policy.widths
+        forward += 4 * widths.layers * widths.d_model * state.policy.context
+    return forward * (1 + 3 * state.config.epochs)
 
 
 def declare_cost(run: hoptui.Run, state: TrainingState) -> None:
-    """Tell the run what an environment step costs: matrix products alone, 2 FLOPs a weight forwards, 4 backwards.
+    """Tell the run what an environment step costs, and in which precision."""
+    precision: Any = state.config.precision
+    run.flops(flops_per_step(state), metric="env_steps_per_s", precision=precision)
 
-    Actor and critic see each step once in the rollout and once in each epoch, there with gradients.
+
+def set_threads(job: Job, config: PPOConfig, ranks: Ranks) -> None:
+    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch.
+
+    Before anything is computed: the number of threads changes the order of sums, and so the last bits.
     """
-    weights = sum(p.numel() for p in state.policy.parameters() if p.ndim == 2)
-    tf32 = torch.get_float32_matmul_precision() != "highest"
-    run.flops(
-        weights * (2 + 6 * state.config.epochs),
-        metric="env_steps_per_s",
-        precision="tf32" if tf32 else "fp32",
-    )
+    minibatch = min(config.minibatch_size // ranks.world, config.num_envs * config.rollout_len)
+    chosen = choose_threads(minibatch // config.grad_accum)
+    torch.set_num_threads(job.threads or max(1, chosen // ranks.local_world))
 
 
-def measured(metrics: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor | float]:
-    """The metrics as the run takes them: numbers on a CPU; on a GPU the tensors, which it reads one iteration late."""
-    if device.type != "cpu":
-        return dict(metrics)
-    values = dict(zip(metrics, torch.stack(tuple(metrics.values())).tolist(), strict=True))
-    if not values["episodes"]:
-        del values["episode_return"]
-    return values
+def _reader(state: TrainingState, name: str) -> Callable[[], float]:
+    return lambda: state.coefficients.read(name)
 
 
-def set_threads(job: Job, config: PPOConfig) -> None:
-    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch."""
-    torch.set_num_threads(job.threads or choose_threads(config.micro_batch))
+def make_room(state: TrainingState, handles: Handles, proven: PPOConfig) -> None:
+    """Shrink what is too large for the memory: back to the sizes that were `proven`, else rollout, else environments.
+
+    Micro-batches have given way before, by themselves. Called on all ranks alike.
+
+    Raises:
+        MemoryError: one step of one environment is too much.
+    """
+    reason = "memory ran out"
+    for name in ("num_envs", "rollout_len"):
+        before = getattr(proven, name)
+        if getattr(state.config, name) > before:
+            handles[name].revert(before, reason)
+            return
+    for name in ("rollout_len", "num_envs"):
+        now = getattr(state.config, name)
+        if now > 1:
+            handles[name].revert(now // 2, reason)
+            return
+    raise MemoryError("memory ran out with one step of one environment")

@@ -1,43 +1,46 @@
-"""How much memory a setting needs, so that a knob is refused before the machine runs out, and not after."""
+"""Whether a rollout fits into memory: asked before it is made, because on a CPU the answer afterwards is the kernel's."""
 
 from __future__ import annotations
 
 import torch
 
 from trainer.common.device import free_bytes
+from trainer.common.memory import USABLE
 from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.physics import Discrete, Physics
-from trainer.ppo.policy import HIDDEN
+from trainer.ppo.envs.gym import GymTask
+from trainer.ppo.envs.physics import Physics
+from trainer.ppo.policies.policy import Policy
+from trainer.ppo.rollout import Rollout
 
 UPDATE_BYTES = 80
-"""Per transition during an update: value targets, the permutation, the critic's passes, GAE (measured on an H100)."""
-USABLE = 0.92
-"""The part of the free memory that may be planned with."""
-ACTIVATIONS_PER_UNIT = 2
-"""Floats per sample and hidden unit at the peak of a backward pass: an activation and a gradient (measured likewise)."""
+"""Per transition during an update: order, statistics in float64, the estimate's passes (measured on an H100)."""
 
 
-def bytes_needed(config: PPOConfig, physics: Physics) -> int:
-    """Bytes of a rollout and of the largest micro-batch, to some 20 %."""
-    actions = physics.actions
-    action_bytes = 8 if isinstance(actions, Discrete) else 4 * actions.size
-    stored = 2 * 4 * physics.observation_size + action_bytes + 4 * 4 + 2
-    activations = 2 * sum(HIDDEN) * 4 * ACTIVATIONS_PER_UNIT
-    return config.batch_size * (stored + UPDATE_BYTES) + config.micro_batch * activations
+def bytes_needed(config: PPOConfig, task: Physics | GymTask, policy: Policy) -> int:
+    """Bytes of a rollout, to the byte, and of what an update holds beside it however small its pieces are."""
+    meta = torch.device("meta")
+    rollout = Rollout(
+        task, policy, config.rollout_len, config.num_envs, meta, longest_sequence=config.sequence_len
+    )
+    fields = (field for field in vars(rollout).values() if isinstance(field, torch.Tensor))
+    return sum(field.nbytes for field in fields) + rollout.size * UPDATE_BYTES
 
 
-def check_memory(config: PPOConfig, physics: Physics, device: torch.device, held: int = 0) -> None:
-    """Refuse a setting that the device's free memory, plus `held` bytes in use by the setting of before, cannot hold.
+def check_memory(
+    config: PPOConfig, task: Physics | GymTask, policy: Policy, device: torch.device, held: int = 0
+) -> int:
+    """Refuse sizes that the device's free memory, plus `held` bytes in use by the sizes of before, cannot hold.
+
+    Returns the bytes needed.
 
     Raises:
         MemoryError: one sentence with both figures.
     """
-    needed = bytes_needed(config, physics)
-    if needed <= held:
-        return
+    needed = bytes_needed(config, task, policy)
     free = free_bytes(device) + held
-    if needed > USABLE * free:
+    if needed > max(held, USABLE * free):
         raise MemoryError(
-            f"{config.num_envs} environments × {config.rollout_len} steps, minibatches of {config.minibatch_used} in "
-            f"{config.grad_accum_used} pieces: about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+            f"{config.num_envs} environments × {config.rollout_len} steps: about {needed / 1e9:.1f} GB, "
+            f"and {free / 1e9:.1f} GB are free"
         )
+    return needed

@@ -1,25 +1,21 @@
-"""What a person or a script is told on standard output."""
+"""What a person or a script is told of PPO on standard output."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from torch import Tensor
 
+from trainer.common.report import Ending, result_json
 from trainer.ppo.evaluate import EPISODES
-
-Ending = Literal["finished", "passed", "stopped"]
 
 CONVENTIONS = (
     "return: mean over the training episodes that ended in the iteration (sampled actions)",
     f"evaluation: mean of {EPISODES} full episodes with the most probable actions",
-    "steps/s: environment steps over wall time since the line before, everything included",
+    "steps/s: environment steps of all processes over wall time since the line before, everything included",
 )
 
 
@@ -29,7 +25,9 @@ class Result:
 
     `iterations` and `env_steps` count the whole run, with what a resumed checkpoint had. `seconds` is this process's
     wall time from the set-up of the training to its end, evaluations and checkpoints included and imports not;
-    `env_steps_per_s` is this process's steps over that time. `evaluation_return` is the newest one, None without any.
+    `env_steps_per_s` is the steps of all processes over that time. `steady_env_steps_per_s` and `mfu` are of the
+    iterations in which nothing was compiled, captured, evaluated or written; None without any.
+    `evaluation_return` is the newest one, None without any.
     """
 
     evaluation_return: float | None
@@ -37,13 +35,14 @@ class Result:
     seconds: float
     iterations: int
     env_steps_per_s: float
+    steady_env_steps_per_s: float | None
+    mfu: float | None
+    peak_memory_bytes: int | None
     ending: Ending
 
     def json(self) -> str:
         """The figures as one line of JSON."""
-        figures = dataclasses.asdict(self)
-        del figures["ending"]
-        return json.dumps(figures)
+        return result_json({"workload": "ppo", **asdict(self)})
 
     def sentence(self) -> str:
         """The same for people."""
@@ -54,46 +53,56 @@ class Result:
         )
 
 
-class Console:
-    """Lines for people: one an iteration, at most one a second."""
+class Counted(Protocol):
+    """How far a run has come: finished iterations, and environment steps in them."""
 
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write = write
-        self._clock = clock
+    iteration: int
+    env_steps: int
+
+
+class Lines:
+    """The parts of the line of an iteration; counts the steps since the line before."""
+
+    def __init__(self, env_steps: int) -> None:
+        self._steps = env_steps
         self._evaluation: float | None = None
-
-    def begin(self, introduction: Iterable[str], env_steps: int) -> None:
-        """Introduce the run and explain the lines to come; steps are counted from `env_steps` on."""
-        for line in (*introduction, *CONVENTIONS):
-            self._write(line)
-        self._steps, self._last = env_steps, self._clock()
 
     def evaluation(self, mean_return: float) -> None:
         """Tell of an evaluation with the next line."""
         self._evaluation = mean_return
 
-    def iteration(self, done: int, total: int, env_steps: int, metrics: Mapping[str, Tensor]) -> None:
-        """Tell of a finished iteration if the line before is a second old; only then are the metrics read.
-
-        On a GPU reading them waits for it.
-        """
-        now = self._clock()
-        seconds = now - self._last
-        if seconds < 1.0:
-            return
+    def parts(
+        self, state: Counted, total: int, metrics: Mapping[str, Tensor], seconds: float
+    ) -> Iterator[str]:
+        """What is told `seconds` after the line before. Reads the metrics, which on a GPU waits for it."""
         value = {name: float(metric) for name, metric in metrics.items()}
         episodes, mean = int(value["episodes"]), value["episode_return"]
-        parts = (
-            f"iteration {done:,}/{total:,}",
-            f"env steps {env_steps:,}",
-            "return –"
-            if math.isnan(mean)
-            else f"return {mean:.1f} ({episodes} episode{'s'[: episodes != 1]})",
-            f"evaluation {self._evaluation:.1f}" if self._evaluation is not None else "",
-            f"policy loss {value['policy_loss']:.4f}",
-            f"value loss {value['value_loss']:.3g}",
-            f"entropy {value['entropy']:.3f}",
-            f"{(env_steps - self._steps) / seconds:,.0f} steps/s",
-        )
-        self._write(" · ".join(part for part in parts if part))
-        self._steps, self._last, self._evaluation = env_steps, now, None
+        yield f"iteration {state.iteration:,}/{total:,}"
+        yield f"env steps {state.env_steps:,}"
+        if math.isnan(mean):
+            yield "return –"
+        else:
+            yield f"return {mean:.1f} ({episodes} episode{'s'[: episodes != 1]})"
+        if self._evaluation is not None:
+            yield f"evaluation {self._evaluation:.1f}"
+        yield f"policy loss {value['policy_loss']:.4f}"
+        yield f"value loss {value['value_loss']:.3g}"
+        yield f"entropy {value['entropy']:.3f}"
+        yield f"{(state.env_steps - self._steps) / seconds:,.0f} steps/s"
+        self._steps, self._evaluation = state.env_steps, None
+
+
+class Pace:
+    """Environment steps per second of the iterations in which nothing was compiled, captured, evaluated or written."""
+
+    def __init__(self) -> None:
+        self._steps, self._seconds = 0, 0.0
+
+    def add(self, steps: int, seconds: float) -> None:
+        """A plain iteration."""
+        self._steps += steps
+        self._seconds += seconds
+
+    @property
+    def per_s(self) -> float | None:
+        return self._steps / self._seconds if self._seconds else None

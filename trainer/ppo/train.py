@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 import hoptui
-from trainer.common.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
+from trainer.common.checkpoint import read_checkpoint
+from trainer.common.compile import steady
 from trainer.common.device import choose_device, describe_device, wait_for
 from trainer.common.errors import UsageError
-from trainer.common.phases import phase_clock
+from trainer.common.flops import CONVENTION, mfu
+from trainer.common.graphs import WARM_UPS
+from trainer.common.memory import is_out_of_memory, peak_bytes, release, reset_peak
+from trainer.common.metrics import measured
+from trainer.common.phases import PhaseClock, phase_clock
+from trainer.common.profile import Tracer
+from trainer.common.ranks import Ranks, join
+from trainer.common.report import Console, Ending
+from trainer.common.restart import Restart, restarted
+from trainer.common.saving import Saver
 from trainer.common.stop import StopOnSignal
-from trainer.ppo.envs.registry import PHYSICS
-from trainer.ppo.evaluate import evaluate
-from trainer.ppo.job import Job, Plan, settle
-from trainer.ppo.live import declare, measured, set_threads
-from trainer.ppo.report import Console, Ending, Result
+from trainer.ppo.config import PPOConfig
+from trainer.ppo.envs.gym import GymTask
+from trainer.ppo.envs.registry import find_task, make_env
+from trainer.ppo.evaluate import EPISODES, SEED, evaluate
+from trainer.ppo.job import Job, Plan, make_plan
+from trainer.ppo.live import Handles, declare, flops_per_step, make_room, set_threads
+from trainer.ppo.report import CONVENTIONS, Lines, Pace, Result
 from trainer.ppo.state import TrainingState
-from trainer.ppo.update import update
+from trainer.ppo.update import NoRoomError
 
 WORKLOAD = "ppo"
 
@@ -27,95 +45,187 @@ WORKLOAD = "ppo"
 def train(job: Job, write: Callable[[str], None]) -> Result:
     """Train until `job.iterations` are done, an evaluation reaches `job.until_return`, or a stop is asked for.
 
-    `write` takes the lines for people.
+    `write` takes the lines for people, or the one line of JSON. Under torchrun every rank calls this, and trains with the others.
 
     Raises:
         UsageError: the job cannot be run as asked.
+        MemoryError: not even one step of one environment fits into memory.
     """
     began = time.monotonic()
-    saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
-    plan, state = prepare(job, saved)
-    config, device, steps_before = plan.config, state.device, state.env_steps
-    console = Console(write)
-    ending: Ending = "finished"
+    with join(job.device) as ranks:
+        saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
+        plan, state = prepare(job, saved, ranks)
+        config, device, steps_before = plan.config, state.device, state.env_steps
+        told = write if ranks.rank == 0 else _nothing
+        console, lines, pace = Console(_nothing if job.json else told), Lines(state.env_steps), Pace()
+        ending: Ending = "finished"
+        restart = Restart(ranks.world, PPOConfig)
+        resumable: Path | None = None
+        proven = dataclasses.replace(config)
+        reset_peak(device)
 
-    run = hoptui.connect(plan.name, total=job.iterations, resume=saved["run"] if saved else None)
-    clock = phase_clock(run, device)
-    with StopOnSignal(run), run:
-        declare(run, job, state)
-        save = checkpointing(run, job, plan, state)
-        console.begin(introduction(job, plan, state), state.env_steps)
-
-        for iteration in run.iterations(job.iterations, start=state.iteration):
-            with clock.queued("rollout"):
-                state.rollout.collect(state.env, state.episodes, state.policy, state.streams["policy"], clock)
-            with clock.queued("update"):
-                state.rollout.estimate(state.policy, config)
-                metrics = update(
-                    state.policy, state.optimizer, state.rollout, config, state.streams["minibatch"]
-                )
-            state.iteration = iteration + 1
-            state.env_steps += state.rollout.size
-            metrics["episode_return"], metrics["episodes"] = state.episodes.take()
-            metrics["lr"] = state.optimizer.param_groups[0]["lr"]
-            run.log(
-                measured(metrics, device),
-                env_steps=state.rollout.size,
-                samples=state.rollout.size * config.epochs,
-                env_steps_total=state.env_steps,
+        epoch = saved["run"] if saved else None
+        run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks)
+        clock = phase_clock(run, device)
+        with contextlib.closing(state.env), StopOnSignal(run), run, ranks.guard(run), collector() as rest:
+            handles = declare(run, job, state, restart)
+            saver = Saver(
+                run,
+                ranks,
+                WORKLOAD,
+                job.checkpoint_dir,
+                lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
+                console.say,
             )
-            if job.evaluation_due(state.iteration):
-                with clock.waited("evaluation"):
-                    state.evaluation_return = evaluate(state.policy, state.physics, device)
-                run.log(evaluation_return=state.evaluation_return)
-                console.evaluation(state.evaluation_return)
-                if job.until_return is not None and state.evaluation_return >= job.until_return:
-                    ending = "passed"
-            console.iteration(state.iteration, job.iterations, state.env_steps, metrics)
-            if save and job.checkpoint_every and state.iteration % job.checkpoint_every == 0:
-                with clock.waited("checkpoint"):
-                    try_to_save(save, run, write)
-            clock.end_iteration()
-            if ending == "passed":
-                break
+            tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
+            console.begin(introduction(job, plan, state, saved))
+            restarted(run)
 
-        wait_for(device)
-        if run.stopping and ending == "finished":
-            ending = "stopped"
-        if save:
-            try_to_save(save, run, write)
-        result = Result(
-            evaluation_return=state.evaluation_return,
-            env_steps=state.env_steps,
-            seconds=(seconds := time.monotonic() - began),
-            iterations=state.iteration,
-            env_steps_per_s=(state.env_steps - steps_before) / seconds,
-            ending=ending,
-        )
-        write(result.sentence())
+            for iteration in run.iterations(job.iterations, start=state.iteration):
+                if restart.wanted:
+                    resumable = ready_to_restart(
+                        restart,
+                        handles,
+                        config,
+                        proven,
+                        lambda: saver.save(restart.folder(job.checkpoint_dir)),
+                    )
+                    if resumable:
+                        break
+                started, pieces, plain = time.monotonic(), state.grad_accum, state.since > WARM_UPS
+                while (metrics := learned(state, clock)) is None:
+                    make_room(state, handles, proven)
+                if state.grad_accum > pieces:
+                    handles["grad_accum"].revert(state.grad_accum, f"memory ran out with {pieces} pieces")
+                proven = dataclasses.replace(config)
+                steps = state.player.rollout.size * ranks.world
+                state.iteration, state.epoch = iteration + 1, state.epoch + config.epochs
+                state.env_steps += steps
+                run.log(
+                    measured(metrics, device),
+                    env_steps=steps,
+                    samples=steps * config.epochs,
+                    env_steps_total=state.env_steps,
+                )
+                if job.evaluation_due(state.iteration):
+                    plain = False
+                    with clock.waited("evaluation"):
+                        state.evaluation_return = ranks.gather(evaluated(state))[0]
+                    run.log(evaluation_return=state.evaluation_return)
+                    lines.evaluation(state.evaluation_return)
+                    if job.until_return is not None and state.evaluation_return >= job.until_return:
+                        ending = "passed"
+                if seconds := console.due():
+                    console.line(lines.parts(state, job.iterations, metrics, seconds))
+                if job.checkpoint_due(state.iteration):
+                    plain = False
+                    with clock.waited("checkpoint"):
+                        saver.attempt()
+                clock.end_iteration()
+                tracer.end_iteration()
+                state.since += 1
+                if plain:
+                    pace.add(steps, time.monotonic() - started)
+                elif state.since >= WARM_UPS:
+                    rest()
+                if ending == "passed":
+                    break
+
+            wait_for(device)
+            tracer.close()
+            if run.stopping and ending == "finished":
+                ending = "stopped"
+            if resumable:
+                run.close("stopped", "restarts")
+            else:
+                saver.attempt()
+            result = Result(
+                evaluation_return=state.evaluation_return,
+                env_steps=state.env_steps,
+                seconds=(seconds := time.monotonic() - began),
+                iterations=state.iteration,
+                env_steps_per_s=(state.env_steps - steps_before) / seconds,
+                steady_env_steps_per_s=pace.per_s,
+                mfu=mfu(flops_per_step(state), pace.per_s or 0.0, device, state.precision, ranks.world),
+                peak_memory_bytes=peak_bytes(device),
+                ending=ending,
+            )
+            told(result.json() if job.json else result.sentence())
+    if resumable:
+        restart.begin(resumable)
     return result
 
 
-def prepare(job: Job, saved: Mapping[str, Any] | None) -> tuple[Plan, TrainingState]:
+def learned(state: TrainingState, clock: PhaseClock) -> dict[str, Tensor] | None:
+    """One rollout and one update: its metrics, as 0-d tensors on the device.
+
+    None where the memory of any rank was too short for it. The optimizer may have taken steps then, on minibatches for
+    which there was room; the rest of the rollout is dropped.
+    """
+    config, fits = state.config, True
+    with steady(state.mode if state.since else "off"):
+        try:
+            with clock.queued("rollout"):
+                state.player.collect(clock)
+            with clock.queued("update"):
+                state.player.estimate()
+                batch = state.player.batch()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            fits = False
+        if state.ranks.all(fits):
+            try:
+                with clock.queued("update"):
+                    metrics = state.update.run(
+                        batch, epochs=config.epochs, minibatch_size=config.minibatch_size, epoch=state.epoch
+                    )
+                returns = state.player.episodes.take().to(state.device)
+                state.ranks.add(returns)
+                metrics["episode_return"] = (returns[0] / returns[1]).float()
+                metrics["episodes"] = returns[1].float()
+                metrics["lr"] = state.optimizer.param_groups[0]["lr"].clone()
+                return metrics
+            except NoRoomError:
+                pass
+    release(state.device)
+    return None
+
+
+def evaluated(state: TrainingState) -> float:
+    """How good the policy is now, in environments made for the purpose."""
+    player = state.player
+    player.renew()
+    with contextlib.closing(make_env(state.env.task, EPISODES, SEED, player.device, staggered=False)) as env:
+        return evaluate(player.policy, env)
+
+
+def prepare(job: Job, saved: Mapping[str, Any] | None, ranks: Ranks) -> tuple[Plan, TrainingState]:
     """The settled job, and the state to start from.
 
     Raises:
         UsageError: the job cannot be run as asked.
     """
-    if job.checkpoint_dir:
-        try:
-            job.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--checkpoint-dir {job.checkpoint_dir}: {error.strerror}") from None
+    job.check()
     device = choose_device(job.device)
     try:
-        plan = settle(job, saved)
-        set_threads(job, plan.config)
-        state = TrainingState(PHYSICS[plan.env], plan.config, plan.seed, device)
+        plan = make_plan(job, saved)
+        set_threads(job, plan.config, ranks)
+        task = find_task(plan.env)
+        env = make_env(
+            task,
+            plan.config.num_envs,
+            plan.seed,
+            torch.device("cpu") if job.rollout_device == "cpu" or isinstance(task, GymTask) else device,
+            ranks=ranks,
+            staggered=True,
+            workers=job.env_workers,
+        )
+        state = TrainingState(env, plan.config, plan.seed, device, ranks=ranks)
         if saved:
             state.load_state_dict(saved)
     except MemoryError as error:
-        raise UsageError(f"--num-envs, --rollout-len, --minibatch-size: {error}") from None
+        raise UsageError(f"--num-envs, --rollout-len: {error}") from None
     except (KeyError, TypeError, RuntimeError) as error:
         if not saved:
             raise
@@ -123,34 +233,64 @@ def prepare(job: Job, saved: Mapping[str, Any] | None) -> tuple[Plan, TrainingSt
     return plan, state
 
 
-def introduction(job: Job, plan: Plan, state: TrainingState) -> list[str]:
-    """What is run, where it goes on, and which source won for each knob that two disagree on."""
-    lines = [f"{plan.name}: PPO on {plan.env}, seed {plan.seed}, {describe_device(state.device)}"]
-    if job.resume:
-        lines.append(f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps")
-    return lines + list(plan.notes)
+def introduction(
+    job: Job, plan: Plan, state: TrainingState, saved: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
+    yield f"{plan.name}: PPO on {plan.env}, seed {plan.seed}, {describe_device(state.device)}"
+    if saved:
+        yield f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps"
+        if state.has_other_network(saved):
+            yield "the network is another one than the checkpoint's: its weights are new"
+    yield from plan.notes
+    yield from CONVENTIONS
+    if state.device.type == "cuda":
+        yield CONVENTION
 
 
-def checkpointing(run: hoptui.Run, job: Job, plan: Plan, state: TrainingState) -> Callable[[], Path] | None:
-    """What writes a checkpoint of the finished iterations, also when somebody asks for one; None without a folder."""
-    folder = job.checkpoint_dir
-    if folder is None:
-        return None
+def ready_to_restart(
+    restart: Restart, handles: Handles, config: PPOConfig, proven: PPOConfig, save: Callable[[], Path | None]
+) -> Path | None:
+    """The checkpoint to restart from, with the network as it still is.
 
-    def save() -> Path:
-        path = checkpoint_path(folder, WORKLOAD, state.iteration)
-        write_checkpoint(path, WORKLOAD, {**state.state_dict(), "name": plan.name, "run": run.state_dict()})
-        run.event(f"checkpoint written: {path}")
-        return path
-
-    run.on_checkpoint(save)
-    return save
-
-
-def try_to_save(save: Callable[[], Path], run: hoptui.Run, write: Callable[[str], None]) -> None:
-    """A full disk is worth a warning, not the end of a run that may have taken days."""
+    None if the knobs ask for nothing new, or if it cannot be written: then the knobs are set back.
+    """
+    changed = [name for name, value in restart.wanted.items() if value != getattr(proven, name)]
+    for name in changed:
+        setattr(config, name, getattr(proven, name))
     try:
-        write(f"checkpoint written: {save()}")
+        if changed:
+            return save()
     except OSError as error:
-        run.event(f"no checkpoint written: {error}", level="warning")
-        write(f"no checkpoint written: {error}")
+        for name in changed:
+            handles[name].revert(getattr(proven, name), f"there is no checkpoint to restart from: {error}")
+    restart.wanted.clear()
+    return None
+
+
+@contextlib.contextmanager
+def collector() -> Iterator[Callable[[], None]]:
+    """Python's search for garbage cycles, which stops all threads for up to half a second whenever it likes.
+
+    From the first call of what is yielded it runs in that call alone, and no longer looks at what was there before.
+    """
+    seen = False
+
+    def rest() -> None:
+        nonlocal seen
+        gc.collect()
+        if not seen:
+            gc.freeze()
+            gc.disable()
+            seen = True
+
+    try:
+        yield rest
+    finally:
+        if seen:
+            gc.unfreeze()
+            gc.enable()
+
+
+def _nothing(_: str) -> None:
+    pass

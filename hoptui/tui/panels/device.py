@@ -62,18 +62,24 @@ def rows(view: View, readings: list[Reading], width: int, cursor: int, *, plain:
     """A line a reading: its group once, a bar or its last minute, the value, and a few words of what it is."""
     short = _SHORT if width >= 72 else 0
     across = max(0, min(24, width - _GROUP - _LABEL - _VALUE - 3 - short))
-    shown = []
+    shown: list[Line] = []
     for i, one in enumerate(readings):
         group = one.meaning.group if not i or readings[i - 1].meaning.group != one.meaning.group else ""
         known = one.value != UNKNOWN
+        who = (
+            Span("› " if i == cursor else "  ", "key"),
+            Span(group, "dim", _GROUP - 2),
+            Span(one.meaning.label, "" if known else "dim", _LABEL),
+        )
+        if not known and one.ink == "warn":  # no bar: the reason needs the room
+            shown.append((*who, Span(one.value, "dim"), Span("  "), Span(one.note, one.ink)))
+            continue
         if one.fraction is None and one.metric and one.meaning.unit in ("B/s", "°C"):
             picture: Line = (Span(spark(view, one.source, one.metric, across, SPARK_S, plain=plain), "1"),)
         else:
             picture = bar(one.fraction, across, gpus.ink_of(one.name))
         shown.append((
-            Span("› " if i == cursor else "  ", "key"),
-            Span(group, "dim", _GROUP - 2),
-            Span(one.meaning.label, "" if known else "dim", _LABEL),
+            *who,
             *picture,
             Span(one.value, "strong" if known else "dim", _VALUE + 1, right=True),
             Span("  "),
@@ -97,8 +103,8 @@ def meaning_lines(reading: Reading, width: int, height: int) -> list[Line]:
 
 def verdict(view: View, gpu: GpuInfo) -> Line:
     """What the readings say together, in one sentence; nothing where they say nothing odd."""
-    if gpu.reason:
-        return Span(" ✕ ", "bad"), Span(f"cannot be read: {text.clean(gpu.reason)}", "warn")
+    if why := gpus.trouble(view, gpu):
+        return Span(" ✕ ", "bad"), Span(f"cannot be read: {why}", "warn")
     now = gpus.readings(view, gpu)
     for reason in meanings.alarms(now.get("throttle")):
         return Span(f" ✕ {reason.word}: ", "bad"), Span(reason.long)
@@ -144,8 +150,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
         case "memory_used_bytes":
             shown = gpus.memory(now, gpu)
         case "dram_active" if value is not None and gpu.memory_bandwidth_bytes_per_s:
-            rate = text.si(value / 100 * gpu.memory_bandwidth_bytes_per_s)
-            shown = f"{shown} {rate}B/s"
+            shown = f"{shown} {value_text('B/s', value / 100 * gpu.memory_bandwidth_bytes_per_s)}"
         case "mfu_estimated" if value is not None:
             shown = f"≈ {shown}"
         case "throttle" if value is not None:

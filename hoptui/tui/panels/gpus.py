@@ -33,6 +33,13 @@ def readings(view: View, gpu: GpuInfo) -> dict[str, float]:
     return {} if gpu.reason else current(view, f"gpu/{gpu.uuid}")
 
 
+def trouble(view: View, gpu: GpuInfo) -> str:
+    """Why nothing at all is read of a GPU: its own reason, else what is wrong with the sampler; empty where there are readings."""
+    if gpu.reason or view.node is None or not view.node.sampler or readings(view, gpu):
+        return text.clean(gpu.reason)
+    return text.clean(view.node.sampler)
+
+
 def title(gpu: GpuInfo) -> str:
     """`GPU 0 · NVIDIA H100 80GB HBM3`."""
     return " · ".join(filter(None, (f"GPU {gpu.index}", text.clean(gpu.name, 40), part(gpu))))
@@ -46,8 +53,8 @@ def kinds(gpus: tuple[GpuInfo, ...]) -> str:
 
 def detail(view: View, gpu: GpuInfo, width: int, most_facts: int = 1) -> list[Line]:
     """One GPU: gauges two abreast and the rest in at most so many lines; its reason where it cannot be read."""
-    if gpu.reason:
-        return [(Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn"))]
+    if why := trouble(view, gpu):
+        return [(Span("✕ ", "bad"), Span(why, "warn"))]
     now = readings(view, gpu)
     left = [(name, label) for name, label, _ in WORK if name in now] or [("memory_busy", "memory busy")]
     work = [
@@ -200,8 +207,8 @@ def _row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
     spans = [Span("› " if chosen else "  ", "key"), Span("└" if gpu.parent else str(gpu.index), "dim", 3)]
     if c.name:
         spans.append(Span(_short_name(gpu), "", c.name))
-    if gpu.reason:
-        return (*spans, Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn"))
+    if why := trouble(view, gpu):
+        return (*spans, Span("✕ ", "bad"), Span(why, "warn"))
     now = readings(view, gpu)
     hidden = bool(contrast(now))
     for i, (name, _, cells) in enumerate(FIGURES):
@@ -228,8 +235,8 @@ def _row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
 def short(view: View, gpu: GpuInfo, width: int) -> Line:
     """A GPU in one line of a small screen, with its labels, as much as fits."""
     name = f"GPU {gpu.index}"
-    if gpu.reason:
-        return Span(f"{name} ", "dim"), Span("✕ ", "bad"), Span(text.clean(gpu.reason), "warn")
+    if why := trouble(view, gpu):
+        return Span(f"{name} ", "dim"), Span("✕ ", "bad"), Span(why, "warn")
     now = readings(view, gpu)
     measured = (
         FIGURES if any(n in now for n, _, _ in WORK) else (*FIGURES[:1], ("memory_busy", "memory busy %", 0))

@@ -24,7 +24,8 @@ SPAN_S = 300.0
 MANY_GPUS = 4  # with more of them there is no room for everything in a small terminal
 _ELSE_TALL, _ELSE_LOW = 29, 12  # lines that the rest of the screen needs
 _BARS = 3  # lines: identity, progress, keys
-_CHARTS = 12  # lines that the charts keep if they can
+_CHARTS, _LEAST_CHARTS = 12, 7  # lines that the charts keep if they can, and in any case
+_RUNS_TALL = 6  # lines for which the charts give some of theirs
 _EVENTS, _EVENTS_LOW = 6, 4  # lines that the events keep
 _RUNS, _PROCESSES = 4, 5  # lines that a list has in any case
 _MOST = 99
@@ -86,14 +87,18 @@ class OverviewScreen(LiveScreen):
             set_height(self._panel("runs"), max(_RUNS, height - self._gpu_lines - 2))
             return
         tall = width >= 100 and height >= 32
-        left -= _CHARTS if tall else 1
-        self.set_class(not tall and left < _RUNS + _PROCESSES + _EVENTS_LOW, "-few-lines")
-        if tall or not self.has_class("-few-lines"):
+        spare = left - _EVENTS - _RUNS_TALL - (_PROCESSES if view.gpus() else 0)
+        left -= max(_LEAST_CHARTS, min(_CHARTS, spare)) if tall else 1
+        events_too = tall or left >= _RUNS + _PROCESSES + _EVENTS_LOW
+        processes_too = bool(view.gpus()) and (tall or left >= _RUNS + _PROCESSES)
+        self.set_class(not events_too, "-no-events")
+        self.set_class(not processes_too, "-no-processes")
+        if events_too:
             left -= _EVENTS if tall else _EVENTS_LOW
         listed = runs.ordered(view)
         all_runs = len(runs.rows(view, width, -1)) + bool(listed) + BORDER
         every = len(processes.lines(view, width, _MOST)) + bool(processes.listed(view)) + BORDER
-        some = min(every, max(_PROCESSES, left - all_runs)) if view.gpus() else 0
+        some = min(every, max(_PROCESSES, left - all_runs)) if processes_too else 0
         if some:
             set_height(self._panel("processes"), some)
         set_height(self._panel("runs"), max(_RUNS, min(all_runs, left - some)))

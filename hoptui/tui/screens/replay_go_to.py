@@ -19,7 +19,7 @@ from hoptui.viewer.replay import SECOND, Replay
 
 FORMS = (
     ("14:05:30", "a time of day, or with its date 2026-05-04 14:05"),
-    ("+1h20m", "so long after the start, as 1:20:00; -10m: before the end"),
+    ("+1h20m", "after the start, as is 1:20:00; -10m: before the end"),
     ("50%", "a share of the whole"),
     ("#1200", "an iteration"),
 )

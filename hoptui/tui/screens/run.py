@@ -216,7 +216,7 @@ class RunScreen(LiveScreen):
     def _age(self, view: View) -> str:
         """How old the values are, where they are."""
         age = view.age_s(view.source) if view.metrics_stale else None
-        return f"values are {text.duration(age)} old" if age is not None else ""
+        return f"values are {text.duration(age)} old" if age is not None and age >= 1 else ""
 
     # state -------------------------------------------------------------------------------------------------------------
 

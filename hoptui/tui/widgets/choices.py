@@ -42,7 +42,8 @@ class Choices(Lines, can_focus=True):
         """`1–8 of 36` where there is no room for all of them; empty where there is."""
         last = min(self._first + max(1, self.size.height), self._count)
         whole = self._first == 0 and last == self._count
-        return "" if whole else f"{self._first + 1}–{last} of {self._count}"
+        shown = f"{self._first + 1}–{last}" if last > self._first + 1 else f"{last}"
+        return "" if whole else f"{shown} of {self._count}"
 
     def move_to(self, index: int) -> None:
         """Put the cursor on a row, as near as there is one."""

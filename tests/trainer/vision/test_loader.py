@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -32,9 +33,9 @@ def files(image_folder: Path) -> FileImages:
 
 @pytest.fixture(autouse=True)
 def _no_child_is_left() -> Iterator[None]:
-    before = set(psutil.Process().children())
+    before = set(multiprocessing.active_children())
     yield
-    assert set(psutil.Process().children()) <= before
+    assert set(multiprocessing.active_children()) <= before
 
 
 def numbers(files: FileImages, seed: int, positions: range) -> list[int]:
@@ -84,7 +85,7 @@ def test_exchanged_workers_leave_nothing_out_and_repeat_nothing(files: FileImage
     loader.change(ONE)
     take(20 * CHUNK)
     assert loader.open_loaders == 1
-    assert len(psutil.Process().children()) == 1
+    assert len(multiprocessing.active_children()) == 1
     take(3)
     loader.close()
 
@@ -104,7 +105,8 @@ def test_workers_leave_signals_to_the_trainer(files: FileImages) -> None:
     loader = Loader(files, 0, 0, 1, TWO, CPU)
     batch = range(CHUNK)
     assert taken(loader, batch) == numbers(files, 0, batch)
-    for worker in psutil.Process().children():
+    for worker in multiprocessing.active_children():
+        assert worker.pid is not None
         os.kill(worker.pid, signal.SIGTERM)
         os.kill(worker.pid, signal.SIGINT)
     batch = range(CHUNK, 20 * CHUNK)
@@ -115,12 +117,12 @@ def test_workers_leave_signals_to_the_trainer(files: FileImages) -> None:
 def test_a_worker_that_hangs_is_ended_nevertheless(files: FileImages) -> None:
     loader = Loader(files, 0, 0, 1, ONE, CPU)
     loader.take(range(CHUNK))
-    [worker] = psutil.Process().children()
-    worker.suspend()
+    [worker] = multiprocessing.active_children()
+    psutil.Process(worker.pid).suspend()
     _, workers = loader._open[0]
     workers._chunks, hung = None, workers._chunks  # as if somebody else still held the iterator
     loader.close()
-    until(lambda: not worker.is_running(), what="the end of the worker")
+    until(lambda: not worker.is_alive(), what="the end of the worker")
     assert hung is not None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -10,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -287,7 +287,7 @@ def test_a_folder_is_learned_from_and_its_workers_end(
     assert "images)" in result.data
     assert steered_vision.outcomes()["num_workers"].effective == 2
     assert all("phase/data" in row for row in steered_vision.rows())
-    assert not psutil.Process().children()
+    assert not multiprocessing.active_children()
     assert torch.equal(torch.get_rng_state(), generator)
 
     steered_vision.after = {}

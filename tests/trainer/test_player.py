@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+import hoptui
+from trainer.common.phases import HostClock
+from trainer.ppo import state as states
+from trainer.ppo.config import PPOConfig
+from trainer.ppo.envs.registry import find_task, make_env
+from trainer.ppo.player import HybridPlayer
+from trainer.ppo.state import TrainingState
+from trainer.ppo.train import learned
+
+CPU = torch.device("cpu")
+
+
+def small(env: str, **fields: Any) -> TrainingState:
+    sizes = {
+        "num_envs": 6,
+        "rollout_len": 8,
+        "minibatch_size": 24,
+        "context": 4,
+        "sequence_len": 4,
+        "epochs": 2,
+    }
+    config = PPOConfig(**{**sizes, **fields})
+    return TrainingState(make_env(find_task(env), config.num_envs, 0, CPU, staggered=True), config, 0, CPU)
+
+
+def iterate(state: TrainingState, times: int) -> None:
+    for _ in range(times):
+        assert learned(state, HostClock(hoptui.connect("test"))) is not None
+        state.epoch += state.config.epochs
+        state.since += 1
+
+
+def weights(state: TrainingState) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in state.policy.parameters()])
+
+
+@pytest.mark.parametrize(("env", "policy"), [("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")])
+def test_with_a_copy_of_the_policy_rollouts_are_the_same(
+    env: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = small(env, policy=policy)
+    iterate(plain, 3)
+    monkeypatch.setattr(states, "make_player", HybridPlayer)
+    hybrid = small(env, policy=policy)
+    assert hybrid.player.policy is not hybrid.policy
+    iterate(hybrid, 3)
+    assert hybrid.player.batch() is not hybrid.player.rollout
+    assert torch.equal(weights(hybrid), weights(plain))
+    hybrid.config.num_envs = plain.config.num_envs = 9
+    for state in (hybrid, plain):
+        state.fit()
+        iterate(state, 1)
+    assert torch.equal(weights(hybrid), weights(plain))
+
+
+def test_an_evaluation_is_of_the_weights_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "make_player", HybridPlayer)
+    hybrid = small("CartPole-v1")
+    iterate(hybrid, 1)
+    name = "actor.0.weight"
+    trained, acting = (p.get_parameter(name) for p in (hybrid.policy, hybrid.player.policy))
+    assert not torch.equal(acting, trained)
+    hybrid.player.renew()
+    assert torch.equal(acting, trained)
+
+
+@pytest.fixture
+def without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trace, fuse the gradient in, guard and recompile as ever, but run the graph by torch's own kernels: C++ takes minutes."""
+    compile_: Callable[..., Any] = torch.compile
+
+    def traced(function: Any, *, mode: str, **options: Any) -> Any:
+        return compile_(function, backend="aot_eager", **options)
+
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", traced)
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("without_inductor")
+@pytest.mark.parametrize(("env", "policy"), [("Pendulum-v1", "mlp"), ("CartPole-NoVel", "tiny")])
+def test_compiled_training_is_eager_training_and_knows_every_number_of_environments(
+    env: str, policy: str
+) -> None:
+    compiled, eager = small(env, policy=policy, compile="default"), small(env, policy=policy)
+    for state in (compiled, eager):
+        iterate(state, 2)
+    before = counters["stats"]["unique_graphs"]
+    assert before > 0
+    for change in (
+        {"num_envs": 9},
+        {"num_envs": 12, "lr": 1e-4, "clip_range": 0.1, "gamma": 0.5, "epochs": 1},
+    ):
+        for state in (compiled, eager):
+            for name, value in change.items():
+                setattr(state.config, name, value)
+            state.turn()
+            state.fit()
+            iterate(state, 2)
+    assert counters["stats"]["unique_graphs"] == before
+    torch.testing.assert_close(weights(compiled), weights(eager), rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("without_inductor")
+def test_memory_that_runs_out_in_the_steady_state_may_compile_smaller_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = small("CartPole-v1", compile="default")
+    iterate(state, 2)
+    add = state.update.gradient.add
+
+    def short(left: list[int], total: Tensor) -> None:
+        if left:
+            left.pop()
+            raise torch.OutOfMemoryError("made up")
+        add(total)
+
+    monkeypatch.setattr(state.update.gradient, "add", partial(short, [1]))
+    iterate(state, 1)
+    assert state.grad_accum == 2

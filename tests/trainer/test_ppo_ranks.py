@@ -1,0 +1,222 @@
+"""PPO on two processes: what one process with all the environments would have done, also with knobs turned in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainer.common.checkpoint import read_checkpoint
+from trainer.ppo.job import Job
+from trainer.ppo.train import train as train_here
+
+LIMIT_S = 110.0
+SCRIPT = """
+import json, os, sys, time
+import torch
+import hoptui
+from hoptui.wire.messages import Command
+from trainer.ppo import train as training
+from trainer.ppo.job import Job
+from trainer.common.flat_gradient import FlatGradient
+from pathlib import Path
+
+torch.set_num_threads(1)
+connect, learned, add = hoptui.connect, training.learned, FlatGradient.add
+
+def seen_connect(*args, **kwargs):
+    global run
+    run = connect(*args, **kwargs)
+    return run
+
+def steered(state, clock):
+    global rank, policy
+    rank, policy = state.ranks.rank, state.policy
+    values.append({name: handle.value for name, handle in run.knob_handles.items()})
+    for knob, value in asked["after"].get(str(run.step), {}).items() if rank == 0 else ():
+        command = Command(id=f"{run.step} {knob}", run=run.id, epoch=run.epoch, verb="set", knob=knob, value=value)
+        run.desk.receive(command, time.monotonic(), run.step + 1)
+    return learned(state, clock)
+
+def short_of_memory(self, total):
+    if asked.get("fails_on") == rank and run.step == 1:
+        asked["fails_on"] = None
+        raise torch.OutOfMemoryError("made up")
+    add(self, total)
+
+hoptui.connect, training.learned, FlatGradient.add = seen_connect, steered, short_of_memory
+for asked, port in zip(json.loads(sys.argv[1]), sys.argv[2:], strict=True):
+    os.environ["MASTER_PORT"] = port  # the ranks meet anew, and not where the store of before is just leaving
+    values, lines = [], []
+    folder = Path(asked["folder"])
+    job = Job(**asked["job"], checkpoint_dir=folder, device="cpu", threads=1, evaluate_every=0)
+    training.train(job, lines.append)
+    stages = sorted({outcome.stage for outcome in run.desk.settle()})
+    weights = [float(parameter.detach().double().sum()) for parameter in policy.parameters()]
+    end = {"rank": rank, "values": values, "lines": len(lines), "stages": stages, "weights": weights}
+    print(json.dumps(end), flush=True)
+"""
+
+Ends = list[list[dict[str, Any]]]
+"""What each rank says at the end of each job: first by rank, then by job."""
+
+
+def free_ports(count: int) -> list[str]:
+    """Ports of this machine that nobody listens on."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
+
+
+def train(world: int, jobs: list[dict[str, Any]]) -> Ends:
+    """Train these jobs one after the other on so many processes, which are gone afterwards."""
+    ports = free_ports(len(jobs))
+    common = {"HOPTUI": "off", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    sizes = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, json.dumps(jobs), *ports],
+            env={**os.environ, **common, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        said = [child.communicate(timeout=LIMIT_S) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate(timeout=10)
+    for child, (_, err) in zip(children, said, strict=True):
+        assert child.returncode == 0, err
+    return [[json.loads(line) for line in out.splitlines()] for out, _ in said]
+
+
+def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
+    """All tensors of a nested state, by path."""
+    if isinstance(state, Tensor):
+        return {path: state}
+    children = (
+        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    )
+    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
+
+
+def assert_near(first: Path, second: Path) -> None:
+    """Two checkpoints hold the same numbers to 1e-5, environments and their episodes included."""
+    one, other = (tensors(read_checkpoint(folder, "ppo")) for folder in (first, second))
+    assert one.keys() == other.keys()
+    assert len(one) > 50
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+SIZES = {"rollout_len": 16, "minibatch_size": 64, "epochs": 2}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {},
+    "CartPole-NoVel": {"policy": "tiny", "context": 4, "sequence_len": 8},
+}
+
+
+def steered_job(folder: Path, world: int, env: str) -> dict[str, Any]:
+    """Six iterations with knobs turned between them, in the second one of which memory is short on the last rank."""
+    knobs = {**SIZES, **NETWORKS[env], "num_envs": 16 // world}
+    after = {
+        "1": {"lr": 3e-3},
+        "2": {"num_envs": 24 // world},
+        "3": {"minibatch_size": 128, "gamma": 0.9, "grad_accum": 3},
+        "4": {"num_envs": 8 // world, "rollout_len": 24},
+    }
+    job = {"env": env, "iterations": 6, "knobs": knobs}
+    return {"job": job, "after": after, "fails_on": world - 1, "folder": str(folder / f"{env} on {world}")}
+
+
+def restless_job(folder: Path) -> dict[str, Any]:
+    """Twenty-five iterations with two random changes after each."""
+    draw = torch.Generator().manual_seed(7)
+
+    def pick(*values: Any) -> Any:
+        return values[int(torch.randint(len(values), (), generator=draw))]
+
+    after = {
+        str(step): {
+            pick("num_envs", "rollout_len"): pick(1, 2, 3, 8),
+            pick("minibatch_size", "grad_accum", "epochs", "entropy_coef"): pick(1, 2, 3, 5),
+        }
+        for step in range(25)
+    }
+    job = {"iterations": 27, "knobs": {**SIZES, "num_envs": 4}}
+    return {"job": job, "after": after, "folder": str(folder / "restless")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Ends:
+    return train(1, [steered_job(folder, 1, env) for env in NETWORKS])
+
+
+@pytest.fixture(scope="module")
+def together(folder: Path) -> Ends:
+    return train(2, [*(steered_job(folder, 2, env) for env in NETWORKS), restless_job(folder)])
+
+
+@pytest.mark.timeout(240)  # the first one waits for all processes
+@pytest.mark.parametrize("number", range(len(NETWORKS)), ids=NETWORKS)
+def test_two_ranks_train_as_one_with_knobs_turned_and_memory_short_on_one(
+    alone: Ends, together: Ends, folder: Path, number: int
+) -> None:
+    for ends in (alone, together):
+        world = len(ends)
+        found = [jobs[number] for jobs in ends]
+        assert [end["rank"] for end in found] == list(range(world))
+        assert [end["lines"] > 0 for end in found] == [True, False][:world]
+        for end in found:
+            assert (end["values"], end["weights"]) == (found[0]["values"], found[0]["weights"])
+        assert [values["grad_accum"] for values in found[0]["values"]] == [1, 1, 2, 2, 3, 3]
+        last = found[0]["values"][-1]
+        assert last | {"lr": 3e-3, "gamma": 0.9, "num_envs": 8 // world, "rollout_len": 24} == last
+        assert found[0]["stages"] == ["applied"]
+    env = list(NETWORKS)[number]
+    assert_near(folder / f"{env} on 1", folder / f"{env} on 2")
+
+
+@pytest.mark.timeout(240)
+def test_one_process_goes_on_with_the_checkpoint_of_two(alone: Ends, together: Ends, folder: Path) -> None:
+    for world in (1, 2):
+        job = Job(
+            iterations=8,
+            evaluate_every=0,
+            threads=1,
+            resume=folder / f"CartPole-v1 on {world}",
+            checkpoint_dir=folder / f"after {world}",
+            knobs={"num_envs": 8},
+        )
+        train_here(job, lambda _: None)
+    assert_near(folder / "after 1", folder / "after 2")
+
+
+@pytest.mark.timeout(240)
+def test_fifty_random_changes_leave_both_ranks_the_same(together: Ends, folder: Path) -> None:
+    first, second = (jobs[-1] for jobs in together)
+    assert first["values"] == second["values"]
+    assert len({str(values) for values in first["values"]}) > 12
+    assert first["weights"] == second["weights"]
+    assert read_checkpoint(folder / "restless", "ppo")["iteration"] == 27

@@ -1,0 +1,37 @@
+"""`trainer ppo`: the command line of the workload. torch is imported when training starts, not before."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from trainer.common.options import KnobValues, knob_options
+from trainer.ppo.config import RECIPES, PPOConfig, recipe
+from trainer.ppo.job import Job
+
+if TYPE_CHECKING:
+    PPOKnobs = KnobValues
+else:
+    PPOKnobs = knob_options(PPOConfig, {env: recipe(env) for env in RECIPES})
+
+NOT_REACHED = 1
+
+
+def ppo(
+    job: Annotated[Job | None, Parameter(name="*")] = None,
+    *,
+    knobs: Annotated[PPOKnobs | None, Parameter(name="*")] = None,
+) -> int:
+    """Train a policy by PPO. The options with bounds are knobs: `hoptui set` changes them while the run goes on.
+
+    Ctrl-C or SIGTERM finishes the iteration, writes a checkpoint if there is a folder for it, and exits with 0; a
+    second one ends at once. A return asked for and not reached exits with 1, a bad option with 2.
+    """
+    from trainer.ppo.train import train
+
+    job = dataclasses.replace(job or Job(), knobs=knobs or {})
+    result = train(job, partial(print, flush=True))
+    return NOT_REACHED if job.until_return is not None and result.ending == "finished" else 0

@@ -1,0 +1,186 @@
+"""Rollouts with the policy that is trained: on the device that trains it, or on the CPU beside it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from trainer.common import random
+from trainer.common.compile import compiled
+from trainer.common.graphs import Graphs
+from trainer.common.modes import CompileMode, Precision
+from trainer.common.phases import PhaseClock
+from trainer.common.precision import autocast
+from trainer.ppo.coefficients import Coefficients
+from trainer.ppo.config import PPOConfig
+from trainer.ppo.envs.gym import GymEnv
+from trainer.ppo.envs.vector import VectorEnv
+from trainer.ppo.episodes import Episodes
+from trainer.ppo.policies.policy import Policy
+from trainer.ppo.rollout import Rollout
+
+
+class Player:
+    """Environments, the episodes in them, and the storage of a rollout, all on the device of the environments.
+
+    `policy` is the one that acts: the trained one, or a copy of it on that device.
+
+    One step of all environments and the estimate of the advantages are the units that become CUDA graphs.
+    """
+
+    def __init__(
+        self, env: VectorEnv | GymEnv, policy: Policy, config: PPOConfig, *, seed: int, graphs: Graphs
+    ) -> None:
+        self.env = env
+        self.device = env.counter.device
+        self.episodes = Episodes(env)
+        self.coefficients = Coefficients(config, self.device)
+        self.policy = policy
+        self._key = random.key(seed, "action")
+        self._graphs = graphs
+        self.rollout = self._storage(config)
+        self.use("off", "fp32")
+
+    def use(self, mode: CompileMode, precision: Precision) -> None:
+        """Act compiled like this and in this precision; graphs of before must be cleared."""
+        self._mode, self._precision = mode, precision
+        # Dynamic: another number of environments then costs a capture, and not a compilation of seconds.
+        self._play = compiled(self._play_silently, mode, dynamic=True)
+
+    def renew(self) -> None:
+        """Let `policy` have the weights of now."""
+
+    def collect(self, clock: PhaseClock) -> None:
+        """Play one rollout. Nothing in here waits for the device."""
+        self.renew()
+        if self._mode == "off" or not self.env.capturable:
+            step = partial(self.rollout.play, self.env, self.policy, self.episodes, self._key, clock)
+        else:
+            step = partial(self._graphs.run, "rollout step", self._play)
+        with autocast(self._precision, self.device):
+            self.rollout.collect(self.env, self.policy, step)
+
+    def estimate(self) -> None:
+        """Fill in the rollout's advantages and value targets: few launches, not worth a compilation for each size."""
+        with autocast(self._precision, self.device):
+            self._graphs.run("estimate", self._estimate)
+
+    def batch(self) -> Rollout:
+        """The rollout on the device that trains."""
+        return self.rollout
+
+    def fit(self, config: PPOConfig) -> int:
+        """Go on with as many environments and steps as `config` says; returns the unfinished episodes dropped.
+
+        Nothing changes if there is no memory for it. Graphs must be cleared before.
+        """
+        rollout = self._storage(config)
+        rollout.load_state_dict(self.rollout.state_dict())
+        dropped = 0
+        if config.num_envs != self.env.num_envs:
+            dropped = self.env.resize(config.num_envs)
+            self.episodes.resize(self.env)
+        self.rollout = rollout
+        return dropped
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """What decides how the rollouts go on; tensors of their own."""
+        history = {name: field.clone() for name, field in self.rollout.state_dict().items()}
+        return {"env": self.env.state_dict(), "episodes": self.episodes.state_dict(), "history": history}
+
+    def load_state_dict(self, saved: Mapping[str, Mapping[str, Tensor]], config: PPOConfig) -> int:
+        """Go on where `saved` was taken, with the sizes of `config`; returns the unfinished episodes dropped."""
+        self.env.load_state_dict(saved["env"])
+        self.episodes.load_state_dict(saved["episodes"])
+        dropped = self.fit(config)
+        self.rollout.load_state_dict(saved["history"])
+        return dropped
+
+    def _storage(self, config: PPOConfig) -> Rollout:
+        return self._stored_on(self.device, config)
+
+    def _stored_on(self, device: torch.device, config: PPOConfig) -> Rollout:
+        return Rollout(
+            self.env.task,
+            self.policy,
+            config.rollout_len,
+            config.num_envs,
+            device,
+            longest_sequence=config.sequence_len,
+        )
+
+    def _play_silently(self) -> None:
+        self.rollout.play(self.env, self.policy, self.episodes, self._key, _Silent())
+
+    def _estimate(self) -> None:
+        numbers = self.coefficients
+        self.rollout.estimate(
+            self.policy,
+            gamma=numbers.gamma,
+            gae_lambda=numbers.gae_lambda,
+            reward_scale=numbers.reward_scale,
+        )
+
+
+class HybridPlayer(Player):
+    """Plays on the CPU with a copy of the policy: the weights come once an iteration, the finished batch goes once.
+
+    Nothing comes back from the GPU but the weights, and nothing waits for the copies of the batch.
+    """
+
+    MOVED = ("obs", "first", "action", "log_prob", "advantage", "target")
+
+    def __init__(
+        self, env: VectorEnv | GymEnv, policy: Policy, config: PPOConfig, *, seed: int, graphs: Graphs
+    ) -> None:
+        self._trained = policy
+        self._home = next(policy.parameters()).device
+        super().__init__(env, copy.deepcopy(policy).to("cpu"), config, seed=seed, graphs=Graphs(None))
+
+    def use(self, mode: CompileMode, precision: Precision) -> None:
+        super().use("off", "fp32")
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        for own, trained in zip(self.policy.parameters(), self._trained.parameters(), strict=True):
+            own.copy_(trained)  # waits for the last update, and so for the batch that it read
+
+    @torch.no_grad()
+    def batch(self) -> Rollout:
+        for name in self.MOVED:
+            getattr(self._batch, name).copy_(getattr(self.rollout, name), non_blocking=True)
+        return self._batch
+
+    def _storage(self, config: PPOConfig) -> Rollout:
+        rollout = super()._storage(config)
+        if self._home.type == "cuda":
+            for name in self.MOVED:
+                setattr(rollout, name, getattr(rollout, name).pin_memory())
+        self._batch = self._stored_on(self._home, config)
+        return rollout
+
+
+class _Silent:
+    """A clock for what is captured or compiled as a whole, whose parts take no time of their own."""
+
+    def queued(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def waited(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def end_iteration(self) -> None:
+        pass
+
+
+def make_player(
+    env: VectorEnv | GymEnv, policy: Policy, config: PPOConfig, *, seed: int, graphs: Graphs
+) -> Player:
+    """The player that fits where environments and policy are."""
+    apart = env.counter.device != next(policy.parameters()).device
+    return (HybridPlayer if apart else Player)(env, policy, config, seed=seed, graphs=graphs)
