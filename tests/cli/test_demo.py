@@ -159,8 +159,9 @@ def test_leaving_the_dashboard_leaves_the_run(
 
 def test_a_run_that_ended_meanwhile(hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch) -> None:
     def dashboard(run: str) -> int:
+        [trainer] = trainers(node.where.directory)
         assert hoptui("stop", run, "--yes").code == 0
-        until(lambda: not trainers(node.where.directory))
+        until(lambda: trainer.status() == psutil.STATUS_ZOMBIE)  # it is gone, and nobody has asked yet
         return 0
 
     monkeypatch.setattr(demo_module, "interactive", lambda: True)

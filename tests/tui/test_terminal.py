@@ -44,9 +44,10 @@ class Screen:
         if self.pid == 0:
             for number in ignore:
                 signal.signal(number, signal.SIG_IGN)
+            size = struct.pack("HHHH", 40, 120, 0, 0)
+            ioctl(0, termios.TIOCSWINSZ, size)  # before it looks: a later change may fall between look and handler
             environment = {**os.environ, "HOPTUI_DIR": str(directory), "TERM": "xterm-256color"}
             os.execve(sys.executable, [sys.executable, "-c", script], environment)
-        ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
 
     def read(self, seconds: float = 0.05) -> bool:
         """Take what is there; False once the child has closed its end."""
