@@ -38,7 +38,7 @@ def test_every_preset_is_within_its_knobs_bounds(name: str) -> None:
 def test_a_preset_wins_over_the_recipe_and_an_option_over_both() -> None:
     job = Job(env="Pendulum-v1", preset="tiny", knobs={"epochs": 5})
     config = make_plan(job, None).config
-    assert (config.rollout_len, config.epochs, config.gamma) == (16, 5, 0.9)
+    assert (config.rollout_len, config.epochs, config.gamma) == (8, 5, 0.9)
 
 
 def test_the_values_that_are_offered_are_those_that_the_trainer_knows() -> None:

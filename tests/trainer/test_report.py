@@ -24,26 +24,32 @@ class Counts:
         self.iteration, self.env_steps = iteration, env_steps
 
 
+def unknown(_: float) -> None:
+    return None
+
+
 def test_a_line_counts_the_steps_since_the_line_before() -> None:
     lines = Lines(1000)
-    first = " · ".join(lines.parts(Counts(22, 3200), 40, METRICS, 2.2))
+    first = " · ".join(lines.parts(Counts(22, 3200), 40, METRICS, 2.2, unknown, None))
     assert first == (
         "iteration 22/40 · env steps 3,200 · return 123.5 (2 episodes) · policy loss -0.0123 · value loss 4.57 · "
         "entropy 0.693 · 1,000 steps/s"
     )
-    assert list(lines.parts(Counts(23, 3300), 40, METRICS, 2.0))[-1] == "50 steps/s"
+    assert list(lines.parts(Counts(23, 3300), 40, METRICS, 2.0, unknown, None))[-1] == "50 steps/s"
 
 
 def test_an_evaluation_waits_for_the_next_line_and_is_told_once() -> None:
     lines = Lines(0)
     lines.evaluation(481.26)
-    assert "evaluation 481.3" in list(lines.parts(Counts(1, 10), 9, METRICS, 1.0))
-    assert not any("evaluation" in part for part in lines.parts(Counts(2, 20), 9, METRICS, 1.0))
+    assert "evaluation 481.3" in list(lines.parts(Counts(1, 10), 9, METRICS, 1.0, unknown, None))
+    assert not any(
+        "evaluation" in part for part in lines.parts(Counts(2, 20), 9, METRICS, 1.0, unknown, None)
+    )
 
 
 def test_an_unknown_return_is_drawn_as_a_gap() -> None:
     none = {**METRICS, "episode_return": torch.tensor(math.nan), "episodes": torch.tensor(0.0)}
-    assert "return –" in Lines(0).parts(Counts(1, 10), 9, none, 1.0)
+    assert "return –" in Lines(0).parts(Counts(1, 10), 9, none, 1.0, unknown, None)
 
 
 def test_the_pace_is_of_the_iterations_that_were_added() -> None:
@@ -80,3 +86,8 @@ def test_the_result_is_one_line_of_json_with_the_agreed_names() -> None:
     }
     assert "\n" not in result.json()
     assert result.sentence() == "stopped after 1 iterations and 10 env steps; 2.0 s, 5 steps/s"
+
+
+def test_a_line_tells_utilization_and_memory_where_they_are_known() -> None:
+    parts = list(Lines(0).parts(Counts(1, 1000), 9, METRICS, 2.0, lambda rate: rate / 1000, 12_300_000_000))
+    assert parts[-3:] == ["500 steps/s", "50.0% MFU", "12.3 GB"]

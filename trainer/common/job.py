@@ -22,6 +22,10 @@ NotNegative = Annotated[int, Parameter(converter=whole_number, validator=Number(
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
+class _Unsaid(int):
+    """A number that nobody typed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """The options that all workloads share; None stands for one that was not given.
@@ -35,7 +39,7 @@ class JobOptions:
     seed
         Seed of all random numbers; the same seed gives the same run [default: 0].
     iterations
-        Iterations after which to end, counted from the start of the run.
+        Iterations after which to end, counted from the start of the run [default: 1000; with --preset tiny 100].
     device
         Where to train; auto takes the GPU of this rank if there is one.
     threads
@@ -57,7 +61,7 @@ class JobOptions:
     preset: str | None = None
     name: str | None = None
     seed: NotNegative | None = None
-    iterations: AtLeastOne = 1000
+    iterations: Annotated[AtLeastOne, Parameter(show_default=False)] = _Unsaid(1000)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: AtLeastOne | None = None
     json: Flag = False
@@ -66,6 +70,10 @@ class JobOptions:
     checkpoint_every: NotNegative = 0
     resume: Path | None = None
     profile_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset == "tiny" and isinstance(self.iterations, _Unsaid):
+            object.__setattr__(self, "iterations", 100)
 
     def check(self) -> None:
         """Refuse what cannot be meant, and make the folder for checkpoints.

@@ -31,10 +31,16 @@ class Restart:
         self._world = world
         self._knobs = {option_name(name): kind for name, kind, _ in declared(config)}
 
-    def ask(self, name: str) -> Callable[[int | float | str | bool], None]:
-        """What applies a new value of the knob `name`. It raises where this process cannot be replaced alone."""
+    def ask(self, name: str, now: Callable[[], object]) -> Callable[[int | float | str | bool], None]:
+        """What applies a new value of the knob `name`. It raises where this process cannot be replaced alone.
+
+        `now()` is the value that this process has: to set that back takes the wish back.
+        """
 
         def apply(value: int | float | str | bool) -> None:
+            if value == now():
+                self.wanted.pop(name, None)
+                return
             if self._world > 1:
                 raise RuntimeError(f"{name} needs a restart, and this run has {self._world} processes")
             self.wanted[name] = value

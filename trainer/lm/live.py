@@ -67,14 +67,11 @@ def declare(run: hoptui.Run, state: TrainingState, restart: Restart) -> Mapping[
         state.optimizer.param_groups[0]["weight_decay"] = weight_decay
 
     def begin_anew(name: str) -> Callable[[int], None]:
-        ask = restart.ask(name)
+        ask = restart.ask(name, lambda: state.shape[name])
 
         def apply(value: int) -> None:
             config.check(world)
-            if value == state.shape[name]:  # set back, by a person or because another value was refused
-                restart.wanted.pop(name, None)
-            else:
-                ask(value)
+            ask(value)
 
         return apply
 

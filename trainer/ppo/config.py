@@ -130,7 +130,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"num_envs": 8, "rollout_len": 16, "minibatch_size": 64, "epochs": 2},
+    "tiny": {"num_envs": 4, "rollout_len": 8, "minibatch_size": 32, "epochs": 1},
     "cartpole": {
         "num_envs": 16_384,
         "minibatch_size": 32_768,

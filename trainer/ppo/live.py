@@ -46,12 +46,24 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState, restart: Restart) -
         state.rebuild()
         declare_cost(run, state)
 
+    def begin_anew(name: str) -> Callable[[Any], None]:
+        had = getattr(config, name)
+        ask = restart.ask(name, lambda: had)
+
+        def apply(value: Any) -> None:
+            unlike = config.policy != "mlp" if name == "hidden" else config.policy == "mlp"
+            if value != had and name != "policy" and unlike:
+                raise ValueError(f"{name} means nothing to the policy {config.policy}")
+            ask(value)
+
+        return apply
+
     apply: dict[str, Callable[[Any], object]] = {
         **dict.fromkeys(("num_envs", "rollout_len"), fit),
         **dict.fromkeys(("minibatch_size", "grad_accum"), cut),
         **dict.fromkeys(("lr", *NAMES), turn),
         **dict.fromkeys(("precision", "compile"), rebuild),
-        **{name: restart.ask(name) for name in RESTARTED},
+        **{name: begin_anew(name) for name in RESTARTED},
         "epochs": lambda _: declare_cost(run, state),
     }
     read: dict[str, Callable[[], Any]] = {

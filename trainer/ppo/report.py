@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from trainer.common.report import Ending, result_json
+from trainer.common.report import Ending, percent, result_json
 from trainer.ppo.evaluate import EPISODES
 
 CONVENTIONS = (
@@ -72,9 +72,18 @@ class Lines:
         self._evaluation = mean_return
 
     def parts(
-        self, state: Counted, total: int, metrics: Mapping[str, Tensor], seconds: float
+        self,
+        state: Counted,
+        total: int,
+        metrics: Mapping[str, Tensor],
+        seconds: float,
+        utilization: Callable[[float], float | None],
+        memory: int | None,
     ) -> Iterator[str]:
-        """What is told `seconds` after the line before. Reads the metrics, which on a GPU waits for it."""
+        """What is told `seconds` after the line before. Reads the metrics, which on a GPU waits for it.
+
+        `utilization` gives the MFU at a rate of environment steps, `memory` is the peak in bytes.
+        """
         value = {name: float(metric) for name, metric in metrics.items()}
         episodes, mean = int(value["episodes"]), value["episode_return"]
         yield f"iteration {state.iteration:,}/{total:,}"
@@ -88,7 +97,12 @@ class Lines:
         yield f"policy loss {value['policy_loss']:.4f}"
         yield f"value loss {value['value_loss']:.3g}"
         yield f"entropy {value['entropy']:.3f}"
-        yield f"{(state.env_steps - self._steps) / seconds:,.0f} steps/s"
+        rate = (state.env_steps - self._steps) / seconds
+        yield f"{rate:,.0f} steps/s"
+        if used := percent(utilization(rate)):
+            yield f"{used} MFU"
+        if memory:
+            yield f"{memory / 1e9:.1f} GB"
         self._steps, self._evaluation = state.env_steps, None
 
 

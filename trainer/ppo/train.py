@@ -64,6 +64,9 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         proven = dataclasses.replace(config)
         reset_peak(device)
 
+        def utilization(steps_per_s: float) -> float | None:
+            return mfu(flops_per_step(state), steps_per_s, device, state.precision, ranks.world)
+
         epoch = saved["run"] if saved else None
         run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks)
         clock = phase_clock(run, device)
@@ -116,7 +119,9 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                     if job.until_return is not None and state.evaluation_return >= job.until_return:
                         ending = "passed"
                 if seconds := console.due():
-                    console.line(lines.parts(state, job.iterations, metrics, seconds))
+                    console.line(
+                        lines.parts(state, job.iterations, metrics, seconds, utilization, peak_bytes(device))
+                    )
                 if job.checkpoint_due(state.iteration):
                     plain = False
                     with clock.waited("checkpoint"):
@@ -146,11 +151,12 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                 iterations=state.iteration,
                 env_steps_per_s=(state.env_steps - steps_before) / seconds,
                 steady_env_steps_per_s=pace.per_s,
-                mfu=mfu(flops_per_step(state), pace.per_s or 0.0, device, state.precision, ranks.world),
+                mfu=utilization(pace.per_s) if pace.per_s else None,
                 peak_memory_bytes=peak_bytes(device),
                 ending=ending,
             )
-            told(result.json() if job.json else result.sentence())
+            if not resumable:  # else the process that goes on tells the result
+                told(result.json() if job.json else result.sentence())
     if resumable:
         restart.begin(resumable)
     return result

@@ -58,3 +58,9 @@ def test_a_checkpoint_is_due_every_few_iterations() -> None:
     options = JobOptions(checkpoint_dir=Path("here"), checkpoint_every=3)
     assert [i for i in range(1, 8) if options.checkpoint_due(i)] == [3, 6]
     assert not any(JobOptions().checkpoint_due(i) for i in range(1, 8))
+
+
+def test_the_tiny_preset_ends_soon_unless_told_otherwise() -> None:
+    assert JobOptions().iterations == 1000
+    assert JobOptions(preset="tiny").iterations == 100
+    assert JobOptions(preset="tiny", iterations=7).iterations == 7

@@ -52,7 +52,7 @@ def test_the_new_process_gets_the_checkpoint_and_what_was_wanted(monkeypatch: py
     monkeypatch.setattr(os, "execv", lambda path, arguments: started.append(arguments))
     monkeypatch.setenv(BEGAN, "")  # restored afterwards
     restart = Restart(1, Config)
-    restart.ask("hidden")(128)
+    restart.ask("hidden", lambda: 64)(128)
     restart.begin(Path("new.ckpt"))
     assert started == [
         [sys.executable, "-m", "trainer", "ppo", "--name", "x", "--resume=new.ckpt", "--hidden=128"]
@@ -61,14 +61,23 @@ def test_the_new_process_gets_the_checkpoint_and_what_was_wanted(monkeypatch: py
 
 def test_a_value_asked_for_waits_for_the_loop() -> None:
     restart = Restart(1, Config)
-    restart.ask("hidden")(128)
+    restart.ask("hidden", lambda: 64)(128)
     assert restart.wanted == {"hidden": 128}
+
+
+def test_a_value_that_is_set_back_restarts_nothing() -> None:
+    restart = Restart(1, Config)
+    apply = restart.ask("hidden", lambda: 64)
+    apply(128)
+    apply(64)
+    assert not restart.wanted
+    Restart(2, Config).ask("hidden", lambda: 64)(64)  # what follows a refusal among ranks is not refused
 
 
 def test_one_of_several_processes_is_not_replaced_alone() -> None:
     restart = Restart(2, Config)
     with pytest.raises(RuntimeError, match="hidden needs a restart, and this run has 2 processes"):
-        restart.ask("hidden")(128)
+        restart.ask("hidden", lambda: 64)(128)
     assert not restart.wanted
 
 
