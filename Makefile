@@ -37,7 +37,7 @@ test: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-gpu: setup
-	@$(BIN)/python -m pytest tests/telemetry/test_real_driver.py tests/sdk/test_cuda.py
+	@$(BIN)/python -m pytest tests/telemetry/test_real_driver.py tests/sdk/test_cuda.py tests/trainer/gpu
 	@$(BIN)/python -m benchmarks.gpu
 
 bench-gpu: setup

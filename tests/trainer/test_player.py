@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 
 import hoptui
 from trainer.common.phases import HostClock
+from trainer.ppo import player as players
 from trainer.ppo import state as states
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import find_task, make_env
@@ -73,6 +74,35 @@ def test_an_evaluation_is_of_the_weights_of_now(monkeypatch: pytest.MonkeyPatch)
     assert not torch.equal(acting, trained)
     hybrid.player.renew()
     assert torch.equal(acting, trained)
+
+
+def test_weights_that_are_cast_once_act_as_those_that_are_cast_at_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once = small("CartPole-NoVel", policy="tiny", precision="bf16")
+    monkeypatch.setattr(players, "_acting_in", lambda policy, dtype: policy)
+    always = small("CartPole-NoVel", policy="tiny", precision="bf16")
+    for state in (once, always):
+        iterate(state, 3)
+    for name in ("action", "log_prob", "value", "advantage"):
+        assert torch.equal(getattr(once.player.rollout, name), getattr(always.player.rollout, name)), name
+    assert torch.equal(weights(once), weights(always))
+
+
+def test_only_what_autocast_would_cast_is_held_in_half_precision() -> None:
+    state = small("CartPole-NoVel", policy="tiny", precision="bf16")
+    iterate(state, 1)
+    acting = state.player._acting
+    state.player.renew()
+    for name, trained in state.policy.named_parameters():
+        own, half = acting.get_parameter(name), name.startswith("blocks.") and "norms" not in name
+        assert trained.dtype == torch.float32, name
+        assert own.dtype == (torch.bfloat16 if half else torch.float32), name
+        assert torch.equal(own, trained.detach().to(own.dtype)), name
+    state.config.precision = "fp32"
+    state.rebuild()
+    assert state.player._acting is state.policy
+    iterate(state, 1)
 
 
 @pytest.fixture

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
+from torch.nn.functional import scaled_dot_product_attention
 
 from trainer.common import random
 from trainer.common.streams import stream
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.cartpole import CartPole
 from trainer.ppo.policies import transformer
+from trainer.ppo.policies.memory import Memory
 from trainer.ppo.policies.policy import Batch
 from trainer.ppo.policies.registry import SIZES, make_policy
 from trainer.ppo.policies.transformer import Transformer, Widths
@@ -137,7 +142,7 @@ def test_under_autocast_the_memory_is_bfloat16_and_what_is_said_float32() -> Non
     obs, first = seen(CONTEXT - 1 + STEPS)
     with torch.autocast("cpu", torch.bfloat16):
         memory = policy.memory(ENVS)
-        assert memory.keys.dtype == torch.bfloat16
+        assert all(held.dtype == torch.bfloat16 for held in (*memory.keys, *memory.values))
         batch = played(policy, obs, first)
         judged = policy.judge(batch)
     for said in (batch.log_prob, batch.target, *judged):
@@ -146,6 +151,30 @@ def test_under_autocast_the_memory_is_bfloat16_and_what_is_said_float32() -> Non
     exact = played(policy, obs, first).target
     assert float((batch.target - exact).abs().max()) > 1e-4  # it did compute in bfloat16
     torch.testing.assert_close(batch.target, exact, rtol=0, atol=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # raised while inductor is imported
+def test_compiled_acting_copies_no_memory() -> None:
+    """What the compiler cannot change in place it copies, as large as it is: at every step, and silently."""
+    memory = Memory(2, ENVS, 2, 61, 8, torch.float32, torch.device("cpu"))
+    first, new = torch.ones(ENVS, dtype=torch.bool), torch.randn(ENVS, 2, 1, 8)
+
+    @torch.no_grad()
+    def looked(query: Tensor) -> Tensor:
+        slot, seen = memory.advance(first)
+        for layer in memory.layers(slot):
+            keys, values = (held.index_copy_(2, slot, query) for held in (layer.keys, layer.values))
+            query = scaled_dot_product_attention(query, keys, values, attn_mask=seen)
+        return query
+
+    torch.compiler.reset()
+    found, (code,) = run_and_get_code(torch.compile(looked, fullgraph=True), new)
+    torch.compiler.reset()
+    assert torch.equal(memory.keys[0][:, :, :1], new)
+    torch.testing.assert_close(found, new)  # all that there was to look at
+    allocated = re.findall(r"empty_strided_cpu\((\([^)]*\))", code)
+    assert allocated
+    assert str((ENVS, 2, 61, 8)) not in allocated
 
 
 def test_one_seed_means_the_same_weights_and_the_global_generator_is_left_alone() -> None:

@@ -11,6 +11,7 @@ from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
 from trainer.common.graphs import Graphs
 from trainer.common.ranks import ALONE
+from trainer.ppo import update
 from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import PHYSICS
@@ -104,7 +105,9 @@ def test_a_minibatch_gives_the_same_result_however_it_is_cut(env: str, policy: s
         assert float(many[name]) == pytest.approx(float(value), abs=1e-5), name
 
 
-def test_advantages_are_normalised_over_the_minibatch_and_not_over_its_pieces() -> None:
+def test_advantages_are_normalised_over_the_minibatch_and_not_over_its_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = small(minibatch_size=28, epochs=1)
     rollout = made_up_rollout("CartPole-v1", config)
     trial = Trial(config, units=5)
@@ -116,7 +119,7 @@ def test_advantages_are_normalised_over_the_minibatch_and_not_over_its_pieces() 
         seen.append((batch.advantage - mean) * inverse_deviation)
         return loss(policy, batch, scale, coefficients)
 
-    trial.update._loss = spy
+    monkeypatch.setattr(update, "loss", spy)
     trial.run(rollout)
     assert [len(part) for part in seen] == [5, 5, 5, 5, 5, 3] * 3
     for start in (0, 6, 12):

@@ -45,7 +45,9 @@ class Screen:
             for number in ignore:
                 signal.signal(number, signal.SIG_IGN)
             size = struct.pack("HHHH", 40, 120, 0, 0)
-            ioctl(0, termios.TIOCSWINSZ, size)  # before it looks: a later change may fall between look and handler
+            ioctl(
+                0, termios.TIOCSWINSZ, size
+            )  # before it looks: a later change may fall between look and handler
             environment = {**os.environ, "HOPTUI_DIR": str(directory), "TERM": "xterm-256color"}
             os.execve(sys.executable, [sys.executable, "-c", script], environment)
 

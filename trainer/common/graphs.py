@@ -62,9 +62,17 @@ class CudaRecorder:
 
     def capture(self, function: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
-        # thread_local: another thread, such as one that pins memory, may call CUDA meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            function()
+        current = torch.cuda.current_stream(self._device)
+        try:
+            # thread_local: another thread, such as one that pins memory, may call CUDA meanwhile.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                function()
+        except RuntimeError as error:
+            # To end a capture that failed may raise again, and leaves the stream as it is then.
+            torch.cuda.set_stream(current)
+            raise error.__context__ or error from None
         return graph.replay
 
     def forget(self) -> None:

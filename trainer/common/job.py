@@ -26,6 +26,9 @@ class _Unsaid(int):
     """A number that nobody typed."""
 
 
+ITERATIONS = _Unsaid(1000)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """The options that all workloads share; None stands for one that was not given.
@@ -61,7 +64,7 @@ class JobOptions:
     preset: str | None = None
     name: str | None = None
     seed: NotNegative | None = None
-    iterations: Annotated[AtLeastOne, Parameter(show_default=False)] = _Unsaid(1000)
+    iterations: Annotated[AtLeastOne, Parameter(show_default=False)] = ITERATIONS
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: AtLeastOne | None = None
     json: Flag = False

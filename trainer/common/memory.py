@@ -13,6 +13,8 @@ import torch
 
 USABLE = 0.92
 """The part of what other processes leave free that may be planned with."""
+EXHAUSTED = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What plain RuntimeErrors say: of the CPU's allocator, of CUDA itself (graphs, libraries), of cuBLAS."""
 WORTH = 1.01
 """A larger micro-batch is taken only if it is faster by so much: beyond the knee memory buys nothing."""
 
@@ -26,10 +28,10 @@ class Trial(NamedTuple):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: on the GPU, or on the CPU (whose allocator raises a plain RuntimeError)."""
+    """Whether memory ran out, on the GPU or on the CPU."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in EXHAUSTED)
 
 
 def release(device: torch.device) -> None:

@@ -33,11 +33,19 @@ def declare(run: hoptui.Run, state: TrainingState, restart: Restart) -> Mapping[
 
         return apply
 
-    def cut() -> None:
-        in_use, told = state.pieces.micro_batch, len(state.notes)
-        state.fit()
+    told = len(state.notes)
+
+    def tell() -> None:
+        """What was measured to choose something, as an event."""
+        nonlocal told
         for note in state.notes[told:]:
             run.event(note)
+        told = len(state.notes)
+
+    def cut() -> None:
+        in_use = state.pieces.micro_batch
+        state.fit()
+        tell()
         if state.pieces.micro_batch != in_use:  # else memory has just run out, and it was halved already
             state.rehearse()
 
@@ -52,6 +60,7 @@ def declare(run: hoptui.Run, state: TrainingState, restart: Restart) -> Mapping[
         held = state.held_out.length
         config.micro_batch = max(1, config.micro_batch * held // length)
         state.fit()
+        tell()
         state.rehearse()
         declare_cost(run, state)
 
@@ -61,6 +70,7 @@ def declare(run: hoptui.Run, state: TrainingState, restart: Restart) -> Mapping[
 
     def rebuild() -> None:
         state.rebuild()
+        tell()
         state.rehearse()
 
     def decay(weight_decay: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from trainer.common.compile import compiled
+from trainer.common.compile import compiled, steady
 from trainer.common.device import wait_for
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
@@ -73,11 +74,9 @@ class TrainingState:
         self.evaluations_since_best = 0
         self._text = text
         self._float8 = False
+        self._attended: tuple[int, torch.dtype] | None = None
+        self._computed: set[tuple[int, ...]] = set()
         config.check(ranks.world)
-        dtype = compute_dtype(choose_precision(cast(Precision, config.precision), device))
-        if note := choose_attention(self._attention_shape(), dtype, device):
-            self.notes.append(note)
-
         self.windows = Windows(text.train.to(device), seed, config.seq_len)
         self.held_out = self._held_out_windows()
         self.model = GPT(config, seed).to(device)
@@ -89,9 +88,14 @@ class TrainingState:
 
     def nats(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Summed cross-entropy of targets (B, T), differentiable."""
-        with autocast(self.precision, self.device):
-            hidden = self.forward(inputs)
-        return head_loss(hidden, self.model.table, targets, self._grade)
+        size = tuple(inputs.shape)
+        again = steady(self.compile_mode) if size in self._computed else contextlib.nullcontext()
+        with again:
+            with autocast(self.precision, self.device):
+                hidden = self.forward(inputs)
+            found = head_loss(hidden, self.model.table, targets, self._grade)
+        self._computed.add(size)
+        return found
 
     def evaluate(self) -> float:
         """Bits a byte on the held-out text, kept with the best so far. Waits for the device."""
@@ -127,6 +131,8 @@ class TrainingState:
         self.scaler = grad_scaler(precision, device)
         self.model.activations = compute_dtype(precision)
         self.model.checkpointing = config.checkpointing
+        self._computed.clear()
+        self._choose_attention()
         self.forward: Callable[[Tensor], Tensor] = compiled(self.model, self.compile_mode)
         self._grade = compiled(graded, self.compile_mode)
         self._count = compiled(nats, self.compile_mode)
@@ -142,6 +148,7 @@ class TrainingState:
         config.check(world)
         if self.held_out.length != config.seq_len:
             self.held_out = self._held_out_windows()
+            self._choose_attention()
         wanted = config.micro_batch
         if not wanted:
             on_cpu = self.device.type == "cpu"
@@ -222,10 +229,18 @@ class TrainingState:
         text, config = self._text, self.config
         return HeldOut(text.held_out, text.lengths, config.seq_len, config.eval_tokens, self.device)
 
-    def _attention_shape(self) -> tuple[int, int, int, int]:
-        config = self.config
+    def _choose_attention(self) -> None:
+        """Measure again which kernel is fastest, if sequences or activations are others than at the last time: a kernel
+        that does not take them leaves attention to the plain formula, whose time and memory grow with T²."""
+        config, dtype = self.config, self.model.activations
+        if self._attended == (config.seq_len, dtype):
+            return
         batch = config.micro_batch or max(1, FIRST_TOKENS // config.seq_len)
-        return batch, config.heads, config.seq_len, config.d_model // config.heads
+        heads = self.model.heads
+        shape = (batch, heads, config.seq_len, self.model.table.shape[1] // heads)
+        if note := choose_attention(shape, dtype, self.device):
+            self.notes.append(note)
+        self._attended = config.seq_len, dtype
 
     def measured_micro_batch(self) -> int:
         """The fastest micro-batch that fits, by steps of real sizes; of several ranks' findings the smallest.

@@ -15,20 +15,22 @@ from trainer.common.compile import compiled
 from trainer.common.graphs import Graphs
 from trainer.common.modes import CompileMode, Precision
 from trainer.common.phases import PhaseClock
-from trainer.common.precision import autocast
+from trainer.common.precision import autocast, compute_dtype
 from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymEnv
 from trainer.ppo.envs.vector import VectorEnv
 from trainer.ppo.episodes import Episodes
 from trainer.ppo.policies.policy import Policy
+from trainer.ppo.policies.transformer import Transformer
 from trainer.ppo.rollout import Rollout
 
 
 class Player:
     """Environments, the episodes in them, and the storage of a rollout, all on the device of the environments.
 
-    `policy` is the one that acts: the trained one, or a copy of it on that device.
+    `policy` is the trained one, or a copy of it on that device. A transformer acts in half precision by another copy of
+    it, whose large weights are cast once a rollout and not at every step; what it says is the same to the bit.
 
     One step of all environments and the estimate of the advantages are the units that become CUDA graphs.
     """
@@ -47,23 +49,29 @@ class Player:
         self.use("off", "fp32")
 
     def use(self, mode: CompileMode, precision: Precision) -> None:
-        """Act compiled like this and in this precision; graphs of before must be cleared."""
+        """Act compiled like this and in this precision; graphs of before must be cleared.
+
+        Nothing changes if there is no memory for it.
+        """
+        self._acting = _acting_in(self.policy, compute_dtype(precision))
         self._mode, self._precision = mode, precision
         # Dynamic: another number of environments then costs a capture, and not a compilation of seconds.
         self._play = compiled(self._play_silently, mode, dynamic=True)
 
     def renew(self) -> None:
-        """Let `policy` have the weights of now."""
+        """Let `policy`, and the copy that acts, have the weights of now."""
+        if self._acting is not self.policy:
+            _copy_weights(self._acting, self.policy)
 
     def collect(self, clock: PhaseClock) -> None:
         """Play one rollout. Nothing in here waits for the device."""
         self.renew()
         if self._mode == "off" or not self.env.capturable:
-            step = partial(self.rollout.play, self.env, self.policy, self.episodes, self._key, clock)
+            step = partial(self.rollout.play, self.env, self._acting, self.episodes, self._key, clock)
         else:
             step = partial(self._graphs.run, "rollout step", self._play)
         with autocast(self._precision, self.device):
-            self.rollout.collect(self.env, self.policy, step)
+            self.rollout.collect(self.env, self._acting, step)
 
     def estimate(self) -> None:
         """Fill in the rollout's advantages and value targets: few launches, not worth a compilation for each size."""
@@ -115,12 +123,12 @@ class Player:
         )
 
     def _play_silently(self) -> None:
-        self.rollout.play(self.env, self.policy, self.episodes, self._key, _Silent())
+        self.rollout.play(self.env, self._acting, self.episodes, self._key, _Silent())
 
     def _estimate(self) -> None:
         numbers = self.coefficients
         self.rollout.estimate(
-            self.policy,
+            self._acting,
             gamma=numbers.gamma,
             gae_lambda=numbers.gae_lambda,
             reward_scale=numbers.reward_scale,
@@ -145,10 +153,9 @@ class HybridPlayer(Player):
     def use(self, mode: CompileMode, precision: Precision) -> None:
         super().use("off", "fp32")
 
-    @torch.no_grad()
     def renew(self) -> None:
-        for own, trained in zip(self.policy.parameters(), self._trained.parameters(), strict=True):
-            own.copy_(trained)  # waits for the last update, and so for the batch that it read
+        # Waits for the last update, and so for the batch that it read.
+        _copy_weights(self.policy, self._trained)
 
     @torch.no_grad()
     def batch(self) -> Rollout:
@@ -163,6 +170,21 @@ class HybridPlayer(Player):
                 setattr(rollout, name, getattr(rollout, name).pin_memory())
         self._batch = self._stored_on(self._home, config)
         return rollout
+
+
+def _acting_in(policy: Policy, dtype: torch.dtype) -> Policy:
+    """What acts where autocast computes in `dtype`: a copy, if there are weights whose casts take time."""
+    if dtype == torch.float32 or not isinstance(policy, Transformer):
+        return policy
+    acting = copy.deepcopy(policy).requires_grad_(False)
+    acting.lower(dtype)
+    return acting
+
+
+@torch.no_grad()
+def _copy_weights(to: Policy, of: Policy) -> None:
+    for own, wanted in zip(to.parameters(), of.parameters(), strict=True):
+        own.copy_(wanted)
 
 
 class _Silent:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch._dynamo import maybe_mark_dynamic
 from torch.nn.functional import pad
 
 from trainer.common.phases import PhaseClock
@@ -84,7 +85,10 @@ class Rollout:
         longest_sequence: int,
     ) -> None:
         def field(*size: int, rows: int = length, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(rows, num_envs, *size, dtype=dtype, device=device)
+            zeros = torch.zeros(rows, num_envs, *size, dtype=dtype, device=device)
+            # The update is compiled for its sizes of minibatches, and for all sizes of what these are gathered from.
+            maybe_mark_dynamic(zeros, [0, 1])
+            return zeros
 
         self.length, self.num_envs = length, num_envs
         self.prefix = policy.context - 1
@@ -187,9 +191,10 @@ class Rollout:
 
     def gather(self, index: Tensor) -> Batch:
         """The units `index` (U,) int64, on the rollout's device."""
-        start, env = index // self.num_envs * self.sequence, index % self.num_envs
+        num_envs = self.obs.shape[1]  # a size, which may change without a compilation; a number may not
+        start, env = index // num_envs * self.sequence, index % num_envs
         steps = torch.arange(self.prefix + self.sequence, device=index.device)
-        read = (start[:, None] + steps) * self.num_envs + env[:, None]
+        read = (start[:, None] + steps) * num_envs + env[:, None]
         done = read[:, : self.sequence]  # without the rows in front, the same numbers are those of the steps
         stored = (self.action, self.log_prob, self.advantage, self.target)
         return Batch(

@@ -60,7 +60,7 @@ class Update:
 
     def use(self, mode: CompileMode, precision: Precision) -> None:
         """Compute losses compiled like this and in this precision; the graphs of before must be cleared."""
-        self._loss = compiled(loss, mode)
+        self._loss = compiled(_gathered_loss, mode)
         self._precision = precision
 
     def cut(self, rollout: Rollout, minibatch_size: int) -> Cut:
@@ -141,9 +141,8 @@ class Update:
         return self._figures.clone()
 
     def _add_gradient(self, rollout: Rollout, index: Tensor) -> None:
-        batch = rollout.gather(index)
         with autocast(self._precision, self._device):
-            total, figures = self._loss(self._policy, batch, self._scale, self._coefficients)
+            total, figures = self._loss(self._policy, rollout, index, self._scale, self._coefficients)
         self.gradient.add(total)
         self._figures.copy_(figures)
 
@@ -174,6 +173,13 @@ def loss(policy: Policy, batch: Batch, scale: Tensor, coefficients: Coefficients
         clipped = ((ratio - 1).abs() > reach).sum()
         figures = torch.stack((policy_loss, value_loss, entropy, kl, clipped))
     return total * share, figures
+
+
+def _gathered_loss(
+    policy: Policy, rollout: Rollout, index: Tensor, scale: Tensor, coefficients: Coefficients
+) -> tuple[Tensor, Tensor]:
+    """The `loss` of the units `index`, which are gathered in here to be compiled together with what reads them."""
+    return loss(policy, rollout.gather(index), scale, coefficients)
 
 
 def _sums(values: Tensor) -> Tensor:

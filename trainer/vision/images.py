@@ -49,8 +49,12 @@ class Loading:
 class Feed(Protocol):
     """Gives the training images of one rank in the order of their positions."""
 
+    def begin(self, positions: range) -> None:
+        """Wait until the images at the next `positions` are in memory, and let go of those before them."""
+        ...
+
     def take(self, positions: range) -> Images:
-        """The images at the positions that follow those taken before, on the device."""
+        """The images at `positions`, on the device: of those that were begun, as often as wanted, or the next ones."""
         ...
 
     def change(self, loading: Loading) -> None:
@@ -120,6 +124,9 @@ class _ResidentFeed:
     def __init__(self, train: Images, seed: int, device: torch.device) -> None:
         self._train = train
         self._order = Order(seed, len(train), device)
+
+    def begin(self, positions: range) -> None:
+        pass
 
     def take(self, positions: range) -> Images:
         index = self._order.images(positions)

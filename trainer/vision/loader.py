@@ -65,7 +65,8 @@ class Folder:
 class Loader:
     """A feed of the images at position `first` and every `step`-th one after it.
 
-    `open_loaders` is 2 or more while old workers finish.
+    What was begun stays in the host's memory until the next `begin`: a batch for which the device's memory is too short
+    is taken again in smaller pieces. `open_loaders` is 2 or more while old workers finish.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class Loader:
     ) -> None:
         self._files, self._device = files, device
         self._order = Order(seed, len(files), "cpu")
-        self._next, self._step = first, step
-        self._rest: Chunk | None = None
+        self._first, self._step = first, step
+        self._chunks: list[Chunk] = []
         self._open: deque[tuple[_Ahead, Workers]] = deque()
         self._begin(first, loading)
 
@@ -82,19 +83,23 @@ class Loader:
     def open_loaders(self) -> int:
         return len(self._open)
 
+    def begin(self, positions: range) -> None:
+        """Forget the images before `positions`, and wait for the workers until those there are read."""
+        passed = self._place(positions.start) // CHUNK
+        del self._chunks[:passed]
+        self._first += passed * CHUNK * self._step
+        self._read(positions)
+
     def take(self, positions: range) -> Images:
-        """The images at `positions`, which must be the next ones; waits for the workers if they are not ready."""
-        if not positions:
-            return Images(*(part[:0] for part in self._chunk())).to(self._device)
-        assert (positions.start, positions.step) == (self._next, self._step)
-        self._next = positions.start + len(positions) * positions.step
-        parts, missing = [], len(positions)
-        while missing:
-            images, labels = self._chunk()
-            taken = min(missing, len(labels))
-            parts.append(Images(images[:taken], labels[:taken]).to(self._device))
-            self._rest = (images[taken:], labels[taken:])
-            missing -= taken
+        """The images at `positions`, of which none may lie before those begun; waits for what is not read yet."""
+        self._read(positions)
+        start = self._place(positions.start)
+        stop = start + len(positions)
+        parts: list[Images] = []
+        for number in range(start // CHUNK, max(start, stop - 1) // CHUNK + 1):
+            images, labels = self._chunks[number]
+            part = slice(max(0, start - number * CHUNK), stop - number * CHUNK)
+            parts.append(Images(images[part], labels[part]).to(self._device))
         return Images(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
 
     def change(self, loading: Loading) -> None:
@@ -113,13 +118,19 @@ class Loader:
         ahead = _Ahead(self._order, position, self._step)
         self._open.append((ahead, Workers(self._files, ahead, loading, self._device)))
 
-    def _chunk(self) -> Chunk:
-        """The rest of the chunk that was begun, or the next one."""
-        if self._rest is None or not len(self._rest[1]):
+    def _place(self, position: int) -> int:
+        """Where the image at `position` is, counted from the first that is in memory."""
+        place, rest = divmod(position - self._first, self._step)
+        assert place >= 0
+        assert rest == 0
+        return place
+
+    def _read(self, positions: range) -> None:
+        assert positions.step == self._step
+        while len(self._chunks) * CHUNK <= self._place(positions.start) + max(0, len(positions) - 1):
             while (chunk := next(self._open[0][1], None)) is None:
                 self._open.popleft()[1].close()
-            self._rest = chunk
-        return self._rest
+            self._chunks.append(chunk)
 
 
 class Workers(Iterator[Chunk]):

@@ -153,13 +153,20 @@ class TrainingState:
         """Bring micro-batches to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
 
         Raises:
-            ValueError: the batch has no image for some rank; nothing has changed.
+            ValueError: the batch has no image for some rank, or is read into memory that is too small; nothing has changed.
             MemoryError: not even one image fits.
         """
         config, world = self.config, self.ranks.world
         if config.batch_size < world:
             raise ValueError(f"batch_size = {config.batch_size}: {world} ranks need an image each")
         largest = config.largest_share(world)
+        if not isinstance(self.source, Resident):
+            needed = largest * self.ranks.local_world * self.source.channels * self.source.image_size**2
+            if needed > (limit := limit_bytes(torch.device("cpu"))):
+                raise ValueError(
+                    f"batch_size = {config.batch_size}: its images take {needed / 1e9:.1f} GB of this machine's memory, "
+                    f"which has {limit / 1e9:.1f} GB for them"
+                )
         config.micro_batch = self.pieces.micro_batch = min(config.micro_batch or self._chosen(), largest)
         config.grad_accum = config.pieces(largest)
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from trainer.common.phases import PhaseClock
-from trainer.vision.images import Images
 from trainer.vision.order import share
 from trainer.vision.state import TrainingState
 
@@ -23,11 +22,11 @@ def update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tens
     config, ranks = state.config, state.ranks
     mine = share(state.position, config.batch_size, ranks.rank, ranks.world)
     with clock.queued("data"):
-        batch = state.feed.take(mine)
+        state.feed.begin(mine)
     positions = torch.arange(mine.start, mine.stop, mine.step, device=state.device)
 
     def piece(part: slice) -> Tensor:
-        found = state.losses(Images(batch.images[part], batch.labels[part]), positions[part])
+        found = state.losses(state.feed.take(mine[part]), positions[part])
         torch.autograd.backward(state.scaler.scale(found[0] / config.batch_size))
         return found.detach()
 

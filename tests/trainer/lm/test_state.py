@@ -96,6 +96,65 @@ def test_sizes_that_do_not_fit_together_change_nothing(make_state: Make) -> None
     assert state.precision == "fp32"
 
 
+def test_attention_is_chosen_again_when_its_shape_or_number_format_changes(
+    make_state: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def choose(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
+        calls.append((shape, dtype))
+        return f"attention: for {shape[2]}"
+
+    def compiled(function: object, mode: str) -> object:
+        calls.append("compiled")
+        return function
+
+    monkeypatch.setattr(states, "choose_attention", choose)
+    monkeypatch.setattr(states, "compiled", compiled)
+    state = make_state(micro_batch=4)
+    assert calls == [((4, 2, 16, 8), torch.float32), *["compiled"] * 3]
+    state.config.precision = "bf16"
+    state.rebuild()
+    assert calls[4:] == [((4, 2, 16, 8), torch.bfloat16), *["compiled"] * 3]
+    state.config.checkpointing = True
+    state.rebuild()
+    state.config.batch_tokens = 64
+    state.fit()
+    assert calls[8:] == ["compiled"] * 3
+    state.config.seq_len, state.config.micro_batch = 32, 2
+    state.fit()
+    assert calls[11:] == [((2, 2, 32, 8), torch.bfloat16)]
+    assert state.notes == ["attention: for 16", "attention: for 16", "attention: for 32"]
+
+
+def test_a_size_that_was_computed_is_not_compiled_again(
+    make_state: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = torch.compile
+
+    def without_code(function: Any, *, fullgraph: bool, dynamic: bool, mode: str) -> Any:
+        assert mode == "default"
+        return real(function, backend="eager", fullgraph=fullgraph, dynamic=dynamic)
+
+    monkeypatch.setattr(torch, "compile", without_code)
+    torch.compiler.reset()
+    state = make_state(micro_batch=4, compile="default")
+    for _ in range(2):
+        update(state, 1e-2, CLOCK)
+        state.evaluate()
+    state.config.micro_batch = 3
+    state.fit()
+    update(state, 1e-2, CLOCK)  # in pieces of 3 and 2, which are new
+    update(state, 1e-2, CLOCK)
+    state.model.activations = torch.bfloat16  # which nobody announced
+    with pytest.raises(RuntimeError, match="recompile"):
+        update(state, 1e-2, CLOCK)
+    state.config.precision = "bf16"
+    state.rebuild()
+    update(state, 1e-2, CLOCK)
+    torch.compiler.reset()
+
+
 def test_evaluations_remember_the_best(make_state: Make) -> None:
     state = make_state()
     first = state.evaluate()

@@ -20,6 +20,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.errors import UsageError
 from trainer.common.phases import PhaseClock
 from trainer.common.restart import Restart
+from trainer.lm import state as states
 from trainer.lm import train as training
 from trainer.lm.job import LMOptions
 from trainer.lm.state import TrainingState
@@ -206,6 +207,19 @@ def test_a_batch_or_a_length_changes_what_is_read_back(trial: Trial) -> None:
         32,
         3,
     )
+
+
+def test_what_is_measured_for_another_length_is_told(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "attention: for {} tokens in {}"
+    monkeypatch.setattr(states, "choose_attention", lambda shape, dtype, _: said.format(shape[2], dtype))
+    trial.after = {
+        1: lambda: trial.ask("set", knob="seq_len", value=32),
+        2: lambda: trial.ask("set", knob="precision", value="bf16"),
+    }
+    trial.train(iterations=4)
+    assert said.format(16, torch.float32) in trial.lines
+    notes = [note.text for note in trial.run.notes if note.text.startswith("attention")]
+    assert notes == [said.format(32, torch.float32), said.format(32, torch.bfloat16)]
 
 
 def test_what_cannot_be_applied_changes_nothing(trial: Trial) -> None:

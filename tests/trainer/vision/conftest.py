@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 import hoptui
 from hoptui.wire.messages import Command, Outcome
+from trainer.common.checkpoint import read_checkpoint
 from trainer.vision import train as training
 from trainer.vision.job import VisionOptions
 from trainer.vision.train import Result
@@ -73,6 +75,21 @@ class SteeredVision:
 
     def notes(self) -> list[str]:
         return [note.text for note in self.run.notes]
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    return read_checkpoint(folder, "vision")
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = saved(folder)["model"]
+    return found
+
+
+def assert_equal(first: Path, second: Path, tolerance: float = 0.0) -> None:
+    one, other = weights(first), weights(second)
+    for name, value in one.items():
+        assert torch.allclose(other[name], value, rtol=0, atol=tolerance), name
 
 
 @pytest.fixture

@@ -66,6 +66,21 @@ def test_images_come_in_order_through_epochs_and_batches_of_any_size(
     loader.close()
 
 
+def test_a_batch_is_taken_again_in_other_pieces_until_the_next_begins(files: FileImages) -> None:
+    loader = Loader(files, 1, 2, 3, ONE, CPU)
+    position = 0
+    for size in (300, 9, 240):
+        mine = share(position, size, 2, 3)
+        loader.begin(mine)
+        for piece in (len(mine), 50, 7):
+            parts = [mine[start : start + piece] for start in range(0, len(mine), piece)]
+            assert [n for part in parts for n in taken(loader, part)] == numbers(files, 1, mine)
+        held = CHUNK * len(loader._chunks)
+        assert len(mine) <= held < len(mine) + 2 * CHUNK
+        position += size
+    loader.close()
+
+
 def test_exchanged_workers_leave_nothing_out_and_repeat_nothing(files: FileImages) -> None:
     loader = Loader(files, 0, 0, 1, ONE, CPU)
     position = 0

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch._dynamo.utils import counters
 
-from tests.trainer.vision.conftest import SteeredVision
-from trainer.common.checkpoint import read_checkpoint
+from tests.trainer.vision.conftest import SteeredVision, assert_equal, saved, weights
 from trainer.common.errors import UsageError
 from trainer.vision import images as rooms
 from trainer.vision.images import Images, Resident
@@ -38,21 +36,6 @@ job = VisionOptions(
 result = train(job, {"batch_size": 31, "micro_batch": 8}, lambda line: None)
 print(result.json())
 """
-
-
-def saved(folder: Path) -> dict[str, Any]:
-    return read_checkpoint(folder, "vision")
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = saved(folder)["model"]
-    return found
-
-
-def assert_equal(first: Path, second: Path, tolerance: float = 0.0) -> None:
-    one, other = weights(first), weights(second)
-    for name, value in one.items():
-        assert torch.allclose(other[name], value, rtol=0, atol=tolerance), name
 
 
 def test_digits_are_learned(steered_vision: SteeredVision) -> None:
@@ -216,43 +199,6 @@ def test_what_was_left_open_is_left_open_in_checkpoints(
     left_open, chosen = saved(tmp_path / "open")["config"], saved(tmp_path / "chosen")["config"]
     assert (left_open["micro_batch"], left_open["precision"], left_open["compile"]) == (0, "auto", "auto")
     assert (chosen["micro_batch"], chosen["precision"], chosen["compile"]) == (32, "auto", "off")
-
-
-@pytest.mark.parametrize("where", ["forward", "backward"])
-def test_out_of_memory_computes_the_same_batch_in_smaller_pieces(
-    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    steered_vision.train(tmp_path / "plenty")
-
-    def shrink() -> None:
-        state = steered_vision.state
-        losses, backward = state._losses, torch.autograd.backward
-        size = 0
-
-        def forward(images: Tensor, labels: Tensor) -> Tensor:
-            nonlocal size
-            size = len(images)
-            if where == "forward" and size > 8:
-                raise torch.OutOfMemoryError("made up")
-            found: Tensor = losses(images, labels)
-            return found
-
-        def back(loss: Tensor) -> None:
-            backward(loss)
-            if where == "backward" and size > 8:
-                raise torch.OutOfMemoryError("made up")
-
-        state._losses = forward
-        monkeypatch.setattr(torch.autograd, "backward", back)
-
-    steered_vision.after = {1: shrink}
-    result = steered_vision.train(tmp_path / "short")
-    assert (result.iterations, result.micro_batch) == (4, 8)
-    assert_equal(tmp_path / "plenty", tmp_path / "short", tolerance=2e-5)
-    told = [text for text in steered_vision.notes() if "out of memory" in text]
-    assert len(told) == 2  # 32 → 16 → 8
-    assert steered_vision.run.knob_handles["micro_batch"].value == 8
-    assert steered_vision.run.knob_handles["grad_accum"].value == 4
 
 
 def test_each_size_of_a_piece_is_compiled_once(

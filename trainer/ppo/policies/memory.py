@@ -11,7 +11,7 @@ from torch import Tensor
 class Layer(NamedTuple):
     """The part of a memory that one layer reads and writes."""
 
-    keys: Tensor  # (N, heads, context, d_head), a view
+    keys: Tensor  # (N, heads, context, d_head)
     values: Tensor  # the same
     slots: Tensor  # (S,) int64: where the keys and values of new observations go
 
@@ -19,9 +19,10 @@ class Layer(NamedTuple):
 class Memory:
     """A ring of `context` slots for each of N environments, changed in place so that a CUDA graph can hold it.
 
-    The observation of position p is in slot p mod context. `keys` and `values` are (layers, N, heads, context, d_head);
-    `position` (0-d int64) is that of the next observation; `age` (N,) int64 counts the observations of the episode in
-    progress before the newest one.
+    The observation of position p is in slot p mod context. `keys` and `values` hold for each layer a tensor (N, heads,
+    context, d_head) of its own: a compiled function would copy all of one that it changes through views. `position` (0-d
+    int64) is that of the next observation; `age` (N,) int64 counts the observations of the episode in progress before
+    the newest one.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class Memory:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (layers, num_envs, heads, context, head_size)
-        self.context = context
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        shape = (num_envs, heads, context, head_size)
+        self.context, self.dtype = context, dtype
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
         self.position = torch.zeros((), dtype=torch.int64, device=device)
         self.age = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._slots = torch.arange(context, device=device)
@@ -69,6 +70,9 @@ class Memory:
         same_episode = self._slots >= since.T[..., None]
         return order, (earlier & same_episode)[:, None]
 
-    def layers(self, slots: Tensor, envs: slice = slice(None)) -> list[Layer]:
-        """What each layer of some environments holds, for new observations that go to `slots`."""
-        return [Layer(k[envs], v[envs], slots) for k, v in zip(self.keys, self.values, strict=True)]
+    def layers(self, slots: Tensor, envs: slice | None = None) -> list[Layer]:
+        """What each layer of all or some environments holds, for new observations that go to `slots`."""
+        held = zip(self.keys, self.values, strict=True)
+        if envs is None:
+            return [Layer(keys, values, slots) for keys, values in held]
+        return [Layer(keys[envs], values[envs], slots) for keys, values in held]

@@ -87,11 +87,17 @@ class Transformer(Policy):
         pairs = d // widths.heads // 2
         self.register_buffer("turns", ROTARY_PERIOD ** -(torch.arange(pairs) / pairs), persistent=False)
 
+    def lower(self, dtype: torch.dtype) -> None:
+        """Hold in `dtype` the weights that autocast would cast to it at every use, and no others."""
+        for module in self.blocks.modules():
+            if isinstance(module, nn.Linear):
+                module.to(dtype)
+
     def memory(self, num_envs: int, before: Memory | None = None) -> Memory:
         w, device = self.widths, self.turns.device
         autocast = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if autocast else self.embed.weight.dtype
-        if before is not None and before.keys.dtype == dtype and len(before.age) == num_envs:
+        if before is not None and before.dtype == dtype and len(before.age) == num_envs:
             return before
         return Memory(w.layers, num_envs, w.heads, self.context, w.d_model // w.heads, dtype, device)
 

@@ -1,0 +1,69 @@
+"""What is said of memory is true: forecasts against measured peaks, and micro-batches that are chosen by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.gpu.small import iterate, lm_state, memory_limit, ppo_state, vision_state
+from trainer.common.memory import Trial, limit_bytes, predicted_peak, release
+from trainer.ppo.memory import bytes_needed
+
+MB = 1 << 20
+FORECAST = 0.2
+"""How far the forecast of a larger micro-batch's peak may be off: torch reserves memory in segments."""
+
+
+def test_a_rollout_and_its_update_take_what_was_said(device: torch.device) -> None:
+    """Pieces are small, so that it is the rollout that counts."""
+    sizes: dict[str, Any] = {"num_envs": 16_384, "rollout_len": 256, "minibatch_size": 16_384, "epochs": 1}
+    before = torch.cuda.memory_allocated(device)
+    state = ppo_state(device, **sizes)
+    iterate(state)
+    torch.cuda.reset_peak_memory_stats(device)
+    iterate(state)
+    taken = torch.cuda.max_memory_allocated(device) - before
+    needed = bytes_needed(state.config, state.env.task, state.policy)
+    assert 0.5 * needed < taken < 1.25 * needed
+
+
+def test_the_peak_of_a_larger_micro_batch_of_tokens_is_foreseen(device: torch.device) -> None:
+    state = lm_state(device, d_model=256, layers=4, batch_tokens=1 << 20)
+    trials = [trial for size in (128, 256, 512, 1024) if (trial := state._trial(size))]
+    check_forecast(trials)
+
+
+def test_the_peak_of_a_larger_micro_batch_of_images_is_foreseen(device: torch.device) -> None:
+    state = vision_state(device, d_model=256, layers=4, image_size=64, batch_size=1 << 14)
+    trials = [trial for size in (128, 256, 512, 1024) if (trial := state._trial(size))]
+    check_forecast(trials)
+
+
+def check_forecast(trials: list[Trial]) -> None:
+    assert len(trials) == 4
+    *known, largest = trials
+    assert largest.peak_bytes > 1.5 * known[-1].peak_bytes
+    assert predicted_peak(known, largest.size) == pytest.approx(largest.peak_bytes, rel=FORECAST)
+
+
+def test_micro_batches_are_chosen_within_the_memory_there_is(device: torch.device) -> None:
+    free = lm_state(device, micro_batch=0, batch_tokens=1 << 17)
+    assert free.notes[-1].startswith("micro-batch chosen by measurement: ")
+    assert 1 <= free.config.micro_batch <= 2048
+    chosen = free.config.micro_batch
+    del free
+    with memory_limit(256 * MB):
+        tight = lm_state(device, micro_batch=0, batch_tokens=1 << 17, d_model=256)
+    assert 1 <= tight.config.micro_batch < chosen
+
+
+def test_a_plan_never_takes_what_others_have(device: torch.device) -> None:
+    release(device)
+    whole = limit_bytes(device)
+    _, total = torch.cuda.mem_get_info(device)
+    assert 0 < whole < total
+    held = torch.empty(512 * MB, dtype=torch.uint8, device=device)
+    assert limit_bytes(device) == pytest.approx(whole, rel=0.01)  # what this process holds is its own
+    del held

@@ -1,0 +1,55 @@
+"""The time of a phase is that of the work queued in it, told one iteration late and without waiting for this one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import hoptui
+from trainer.common.phases import CudaClock, phase_clock
+
+CYCLES = 50_000_000
+"""Of the GPU's clock: 25 to 50 ms, where launching it takes some µs."""
+
+
+def rows(run: hoptui.Run) -> list[dict[str, float]]:
+    return [row for _, _, row in run.entries]
+
+
+def test_phases_are_the_gpus_time_and_not_the_hosts(device: torch.device) -> None:
+    run = hoptui.connect("gpu")
+    clock = phase_clock(run, device)
+    assert isinstance(clock, CudaClock)
+    ahead = []
+    for _ in run.iterations(4):
+        began = time.monotonic()
+        with clock.queued("outer"):
+            with clock.queued("long"):
+                torch.cuda._sleep(2 * CYCLES)  # type: ignore[no-untyped-call]
+            with clock.queued("short"):
+                torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
+        ahead.append(time.monotonic() - began)
+        clock.end_iteration()
+    known = [row for row in rows(run) if "phase/outer" in row]
+    assert len(known) == 3  # that of the last iteration is not known yet
+    for row in known:
+        long, short, outer = (row[f"phase/{name}"] for name in ("outer/long", "outer/short", "outer"))
+        assert long == pytest.approx(2 * short, rel=0.2)
+        assert outer == pytest.approx(long + short, rel=0.05)
+        assert short > 0.005
+    assert min(ahead) < 0.2 * known[-1]["phase/outer"]  # the host did not wait for what it had queued
+
+
+def test_what_is_waited_for_does_not_get_the_time_of_what_was_queued_before(device: torch.device) -> None:
+    run = hoptui.connect("gpu")
+    clock = phase_clock(run, device)
+    for _ in run.iterations(1):
+        with clock.queued("update"):
+            torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
+        with clock.waited("checkpoint"):
+            pass
+        clock.end_iteration()
+    [row] = [row for row in rows(run) if "phase/checkpoint" in row]
+    assert row["phase/checkpoint"] < 0.005

@@ -1,0 +1,208 @@
+"""Two processes with a GPU each: sums over NCCL, the training of one process, and an end with a reason for both."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from tests.trainer.gpu.test_checkpoints import assert_near
+
+pytestmark = pytest.mark.gpus(count=2)
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT_S = 80.0
+END_S = 30.0
+"""So soon the other rank ends after one is gone."""
+SAME = 1e-4
+"""How far weights of one rank and of two may be apart: sums are made in another order."""
+
+BEGIN = """
+import json, os, sys, time, torch
+torch.set_num_threads(1)
+import hoptui
+from trainer.common.ranks import join
+from trainer.common.stop import StopOnSignal
+
+kind = sys.argv[1]
+
+def say(**found):
+    os.write(1, (json.dumps(found) + "\\n").encode())  # in one piece: the ranks share this pipe
+"""
+
+OPERATIONS = """
+from trainer.common.graphs import WARM_UPS, graphs
+with join(kind) as ranks:
+    device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+    x = torch.full((1 << 20,), float(ranks.rank + 1), device=device)
+    ranks.add(x)
+    value, recorded, seen = torch.zeros(1024, device=device), graphs(device), []
+
+    def one():
+        value.add_(1)
+
+    for turn in range(WARM_UPS + 4):
+        recorded.run("add one", one)
+        ranks.add(value)
+        seen.append(float(value[0]))
+    say(
+        rank=ranks.rank,
+        sum=[float(x.min()), float(x.max())],
+        seen=seen,
+        captured=recorded.captured,
+        device=str(device),
+        all=[ranks.all(True), ranks.all(ranks.rank == 0)],
+        share=ranks.share(b"of rank %d" % ranks.rank).decode(),
+        gather=ranks.gather(ranks.rank),
+    )
+"""
+
+TRAINS = """
+from pathlib import Path
+from trainer.lm.job import LMOptions
+from trainer.lm.train import train as train_lm
+from trainer.ppo import player, update
+from trainer.ppo.job import Job
+from trainer.ppo.train import train as train_ppo
+from trainer.vision.job import VisionOptions
+from trainer.vision.train import train as train_vision
+
+player.compiled = update.compiled = lambda function, *_, **__: function  # graphs of eager functions
+folder, world, ports = Path(sys.argv[2]), int(os.environ.get("WORLD_SIZE", "1")), iter(sys.argv[3:])
+
+def meet_anew():
+    # The store of torchrun remembers that the ranks left it: each job has one of its own, with rank 0.
+    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": next(ports)}
+
+common = {"iterations": 4, "evaluate_every": 0, "device": kind, "threads": 1}
+exact = {"precision": "fp32", "compile": "off"}
+ppo = {"num_envs": 32 // world, "rollout_len": 16, "minibatch_size": 128, "epochs": 2, "precision": "fp32"}
+for env, policy in (("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")):
+    knobs = {**ppo, "policy": policy, "context": 4, "compile": "default" if kind == "cuda" else "off"}
+    meet_anew()
+    train_ppo(Job(**common, env=env, checkpoint_dir=folder / env, knobs=knobs), lambda _: None)
+lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_mb=0.0, eval_tokens=512, checkpoint_dir=folder / "lm")
+meet_anew()
+train_lm(lm, {"batch_tokens": 512, "micro_batch": 3, "seq_len": 32, **exact}, lambda _: None)
+vision = VisionOptions(**common, preset="tiny", checkpoint_dir=folder / "vision")
+meet_anew()
+train_vision(vision, {"batch_size": 31, "micro_batch": 8, **exact}, lambda _: None)
+say(world=world)
+"""
+
+JOBS = {"CartPole-v1": "ppo", "CartPole-NoVel": "ppo", "lm": "lm", "vision": "vision"}
+"""Their folders, and the workload of each."""
+
+LOSES_ONE = """
+run = hoptui.connect("lost")
+with join(kind) as ranks, StopOnSignal(run), ranks.guard(run):
+    x = torch.ones(1 << 20, device=kind)
+    ranks.add(x)
+    say(rank=ranks.rank, pid=os.getpid(), sum=float(x[0]))
+    if ranks.rank == 1:
+        time.sleep(1)
+        FAIL
+    ranks.add(x)
+    if kind == "cuda":
+        torch.cuda.synchronize()  # waits inside of NCCL for a rank that never comes
+"""
+FAILS = {
+    "killed": ("os.kill(os.getpid(), 9)", "rank 1 vanished"),
+    "raised": ('raise ValueError("no such batch")', "rank 1: ValueError: no such batch"),
+}
+
+
+@contextmanager
+def started(world: int, script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A script in so many processes, by torchrun if there are several; none is left afterwards."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "--no-python"]
+    several = [sys.executable, *torchrun] if world > 1 else []
+    child = subprocess.Popen(
+        [*several, sys.executable, "-c", BEGIN + script, *arguments],
+        env={**os.environ, "HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield child
+    finally:
+        family = psutil.Process(child.pid).children(recursive=True) if child.poll() is None else []
+        for process in family:
+            process.kill()
+        child.kill()
+        child.communicate(timeout=10)
+
+
+def free_ports(count: int) -> list[str]:
+    """Ports of this machine that nobody listens on."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
+
+
+def ended(child: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """What a script said that ended well."""
+    out, err = child.communicate(timeout=LIMIT_S)
+    assert child.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def test_sums_and_graphs_beside_them(device: torch.device) -> None:
+    with started(2, OPERATIONS, device.type) as child:
+        found = sorted(ended(child), key=lambda each: int(each["rank"]))
+    doubled = [2.0]
+    while len(doubled) < len(found[0]["seen"]):
+        doubled.append(2 * (doubled[-1] + 1))  # one more on each of two ranks, then the sum
+    for rank, each in enumerate(found):
+        assert each["sum"] == [3.0, 3.0]
+        assert each["seen"] == doubled
+        assert (each["all"], each["share"], each["gather"]) == ([True, False], "of rank 0", [0, 1])
+        assert each["captured"] == 1
+        assert each["device"] == f"cuda:{rank}"
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_two_ranks_train_as_one(
+    tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number in range(60):
+        (corpus / f"{number}.txt").write_text(" ".join(str(number * n % 97) for n in range(200)))
+    for world, name in ((1, "one"), (2, "two")):
+        with started(world, TRAINS, device.type, str(tmp_path / name), *free_ports(len(JOBS))) as child:
+            assert ended(child) == [{"world": world}] * world
+    for folder, workload in JOBS.items():
+        assert_near(tmp_path / "one" / folder, tmp_path / "two" / folder, workload, SAME)
+
+
+@pytest.mark.parametrize("how", FAILS)
+def test_a_rank_that_is_lost_ends_the_other_with_the_reason(how: str, device: torch.device) -> None:
+    fail, reason = FAILS[how]
+    with started(2, LOSES_ONE.replace("FAIL", fail), device.type) as child:
+        assert child.stdout is not None
+        pids = [json.loads(child.stdout.readline()) for _ in range(2)]
+        assert [each["sum"] for each in pids] == [2.0, 2.0]
+        began = time.monotonic()
+        said = child.communicate(timeout=LIMIT_S)[1]
+        seconds = time.monotonic() - began
+    assert child.returncode == 1
+    assert f"trainer: {reason}\n" in said
+    assert seconds < END_S
+    assert not any(psutil.pid_exists(each["pid"]) for each in pids)

@@ -1,0 +1,83 @@
+"""Batches that are too large for the memory there is: computed in smaller pieces, or refused before anything is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.vision.conftest import SteeredVision, assert_equal
+from trainer.vision import images as rooms
+from trainer.vision.images import Images
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_out_of_memory_computes_the_same_batch_in_smaller_pieces(
+    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    steered_vision.train(tmp_path / "plenty")
+
+    def shrink() -> None:
+        state = steered_vision.state
+        losses, backward = state._losses, torch.autograd.backward
+        size = 0
+
+        def forward(images: Tensor, labels: Tensor) -> Tensor:
+            nonlocal size
+            size = len(images)
+            if where == "forward" and size > 8:
+                raise torch.OutOfMemoryError("made up")
+            found: Tensor = losses(images, labels)
+            return found
+
+        def back(loss: Tensor) -> None:
+            backward(loss)
+            if where == "backward" and size > 8:
+                raise torch.OutOfMemoryError("made up")
+
+        state._losses = forward
+        monkeypatch.setattr(torch.autograd, "backward", back)
+
+    steered_vision.after = {1: shrink}
+    result = steered_vision.train(tmp_path / "short")
+    assert (result.iterations, result.micro_batch) == (4, 8)
+    assert_equal(tmp_path / "plenty", tmp_path / "short", tolerance=2e-5)
+    told = [text for text in steered_vision.notes() if "out of memory" in text]
+    assert len(told) == 2  # 32 → 16 → 8
+    assert steered_vision.run.knob_handles["micro_batch"].value == 8
+    assert steered_vision.run.knob_handles["grad_accum"].value == 4
+
+
+def test_a_batch_that_memory_is_too_short_for_is_taken_in_pieces(
+    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = steered_vision.set(batch_size=64, micro_batch=64)
+    steered_vision.after = {1: larger}
+    steered_vision.train(tmp_path / "plenty")
+    take = rooms._ResidentFeed.take
+
+    def short(feed: rooms._ResidentFeed, positions: range) -> Images:
+        if len(positions) > 32:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory (a test)")
+        return take(feed, positions)
+
+    monkeypatch.setattr(rooms._ResidentFeed, "take", short)
+    result = steered_vision.train(tmp_path / "short")
+    assert [row["samples"] for row in steered_vision.rows()] == [32, 32, 64, 64]
+    assert result.micro_batch == 32
+    assert_equal(tmp_path / "plenty", tmp_path / "short", tolerance=2e-5)
+
+
+def test_a_batch_of_files_that_memory_has_no_room_for_is_refused(
+    image_folder: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.vision.state.limit_bytes", lambda device: 50 * 3 * 8 * 8)
+    steered_vision.after = {1: steered_vision.set(batch_size=51), 2: steered_vision.set(grad_clip=2.0)}
+    steered_vision.train(data=str(image_folder))
+    outcomes = steered_vision.outcomes()
+    assert (outcomes["batch_size"].stage, outcomes["batch_size"].effective) == ("failed", 32)
+    assert "batch_size = 51: its images take 0.0 GB" in outcomes["batch_size"].reason
+    assert outcomes["grad_clip"].stage == "applied"
+    assert [row["samples"] for row in steered_vision.rows()] == [32] * 4
