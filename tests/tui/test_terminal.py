@@ -44,11 +44,11 @@ class Screen:
         if self.pid == 0:
             for number in ignore:
                 signal.signal(number, signal.SIG_IGN)
-            size = struct.pack("HHHH", 40, 120, 0, 0)
-            ioctl(
-                0, termios.TIOCSWINSZ, size
-            )  # before it looks: a later change may fall between look and handler
-            environment = {**os.environ, "HOPTUI_DIR": str(directory), "TERM": "xterm-256color"}
+            # Before it looks: a later change may fall between its look and its handler.
+            ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+            # Whoever runs the tests may have exported a size, which would win over the terminal's.
+            inherited = {name: text for name, text in os.environ.items() if name not in ("LINES", "COLUMNS")}
+            environment = {**inherited, "HOPTUI_DIR": str(directory), "TERM": "xterm-256color"}
             os.execve(sys.executable, [sys.executable, "-c", script], environment)
 
     def read(self, seconds: float = 0.05) -> bool:
