@@ -98,6 +98,8 @@ def check_spec(spec: KnobSpec) -> None:
         raise KnobError(f"{spec.name} has min {spec.min:g} above max {spec.max:g}")
     for value in (*spec.choices, spec.default):
         check_value(spec, value)
+        if isinstance(value, int) and not _fits(value):  # a float knob's, written without a point
+            raise KnobError(f"{spec.name} has a value of more than 64 bits")
 
 
 def check_value(spec: KnobSpec, value: object) -> KnobValue:

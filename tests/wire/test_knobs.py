@@ -293,6 +293,12 @@ def test_a_text_is_a_value_or_refused(knob: KnobSpec, text: str) -> None:
     assert check_value(knob, found) == found
 
 
+def test_a_float_knob_written_with_a_huge_whole_number_is_refused() -> None:
+    for value in (-(2**63) - 1, 2**64):
+        with pytest.raises(KnobError, match="more than 64 bits"):
+            check_spec(KnobSpec(name="k", kind="float", default=value))
+
+
 @given(specs)
 @settings(max_examples=300, deadline=None)
 def test_a_declaration_that_is_taken_can_travel_and_takes_its_own_values(knob: KnobSpec) -> None:

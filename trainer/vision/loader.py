@@ -25,6 +25,7 @@ from trainer.vision.order import Order
 
 CHUNK = 32
 """Images that one worker reads and hands over at a time."""
+LEFT_TO_THE_TRAINER = (signal.SIGINT, signal.SIGTERM)
 PHOTOS = Distortion(turn=0.0, zoom=0.15, shift=0.08, flip=True)
 
 Chunk = tuple[Tensor, Tensor]
@@ -156,7 +157,12 @@ class Workers(Iterator[Chunk]):
             worker_init_fn=_let_the_parent_decide,
             generator=torch.Generator().manual_seed(0),  # else it draws from the global one
         )
-        self._chunks: Iterator[Chunk | str] | None = iter(loader)
+        # Blocked until the workers have learned to ignore them: one that comes while they start would end them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_TRAINER)
+        try:
+            self._chunks: Iterator[Chunk | str] | None = iter(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.processes = set(multiprocessing.active_children()) - before
 
     def __next__(self) -> Chunk:
@@ -209,5 +215,6 @@ def _as_it_is(chunk: Any) -> Any:
 
 def _let_the_parent_decide(_: int) -> None:
     """In a worker: a signal to the whole group, such as Ctrl-C or Slurm's SIGTERM, asks the trainer to stop, not this."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in LEFT_TO_THE_TRAINER:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_THE_TRAINER)
