@@ -162,7 +162,7 @@ class Workers(Iterator[Chunk]):
         try:
             self._chunks: Iterator[Chunk | str] | None = iter(loader)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self.processes = set(multiprocessing.active_children()) - before
 
     def __next__(self) -> Chunk:
