@@ -158,7 +158,7 @@ class Workers(Iterator[Chunk]):
             generator=torch.Generator().manual_seed(0),  # else it draws from the global one
         )
         # Blocked until the workers have learned to ignore them: one that comes while they start would end them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_TRAINER)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_TRAINER)
         try:
             self._chunks: Iterator[Chunk | str] | None = iter(loader)
         finally:
