@@ -90,6 +90,7 @@ class History:
         """What is known of a run and of the node under it; opens its recording if need be."""
         run = known.state.run
         opened = self._open.get(run)
+        new = opened is None
         if opened is None:
             try:
                 recording = Recording.create(self._where.recording(run))
@@ -100,6 +101,8 @@ class History:
             self.problem = ""
         opened.recording.remember(RUN, msgspec.json.encode(known))
         self.node((run,), node)
+        if new:  # a daemon that is killed before the next flush leaves a recording that says whose it is
+            self._flush(opened)
 
     def node(self, runs: Iterable[str], state: NodeState) -> None:
         """The node as it is now."""
@@ -126,21 +129,24 @@ class History:
     def flush(self) -> None:
         """Bring what waits to the disk, and keep each recording within its limit."""
         for opened in self._open.values():
-            recording = opened.recording
-            try:
-                recording.flush()
-                if recording.used_bytes > self._limits.run_bytes:
-                    recording.thin(self._limits.run_bytes)
-            except RecordingError as error:
-                if opened.problem != error.reason:
-                    log.warning("history is not being kept: %s", error.reason)
-                opened.problem = self.problem = error.reason
-                continue
-            if opened.problem:
-                log.warning("history is being kept again in %s", recording.path)
-                opened.problem = self.problem = ""
-            for source in opened.recorded:
-                self.flushed[source] = max(recording.last_t(source), self.flushed.get(source, 0))
+            self._flush(opened)
+
+    def _flush(self, opened: _Open) -> None:
+        recording = opened.recording
+        try:
+            recording.flush()
+            if recording.used_bytes > self._limits.run_bytes:
+                recording.thin(self._limits.run_bytes)
+        except RecordingError as error:
+            if opened.problem != error.reason:
+                log.warning("history is not being kept: %s", error.reason)
+            opened.problem = self.problem = error.reason
+            return
+        if opened.problem:
+            log.warning("history is being kept again in %s", recording.path)
+            opened.problem = self.problem = ""
+        for source in opened.recorded:
+            self.flushed[source] = max(recording.last_t(source), self.flushed.get(source, 0))
 
     def close(self, run: str) -> None:
         """The run has exited, or the daemon ends."""

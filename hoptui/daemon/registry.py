@@ -16,7 +16,6 @@ from hoptui.daemon.ownership import Claim, Resolved
 from hoptui.wire.columns import Columns
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import (
-    Bye,
     Declare,
     LeaseState,
     Outcome,
@@ -162,9 +161,6 @@ class TrackedRun:
         self.state = structs.replace(
             self.state, exit_reason=reason, exit_detail=detail, exited_wall=wall, lease=None
         )
-
-    def bye(self, bye: Bye, wall: float) -> None:
-        self.exit(bye.reason, bye.detail, wall)
 
     def lease(self, lease: LeaseState | None) -> None:
         self.state = structs.replace(self.state, lease=lease)

@@ -164,7 +164,7 @@ class Server:
         for pipe, sampler in list(self._pipes.items()):
             if pipe in ready:
                 self._read(sampler, pipe)
-        self._lives.ended(ready, lambda: self._drain(self._runs.socket, self._from_run))
+        self._lives.ended(ready, time.monotonic())
 
     def _drain(self, sock: zmq.Socket[bytes], handle: Any) -> None:
         for _ in range(BURST):
@@ -289,7 +289,8 @@ class Server:
     def _wait_ms(self, next_tick: float) -> int:
         if self._serve:
             return 0
-        return max(0, int((min(next_tick, self._serve_by()) - time.monotonic()) * 1000) + 1)
+        until = min(next_tick, self._serve_by(), self._lives.next_deadline() or math.inf)
+        return max(0, int((until - time.monotonic()) * 1000) + 1)
 
     def _serve_by(self) -> float:
         """When viewers are to be answered, if nothing happens before."""

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.recording import Recording
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.known import RUN
 from hoptui.wire import messages
 from hoptui.wire.columns import Columns
 from tests.conftest import RawViewer, TestNode, until
@@ -278,6 +279,14 @@ def test_the_oldest_recordings_go_when_there_are_too_many(
     assert kept == old_recordings[:4]
 
 
+def known(path: Path) -> bool:
+    try:
+        with Recording.open(path) as recording:
+            return recording.recall(RUN) is not None
+    except RecordingError:  # it is just being made
+        return False
+
+
 def test_the_recording_of_a_live_run_outlives_a_daemon_that_was_killed(
     gpu_node: GpuNode, old_recordings: list[Path]
 ) -> None:
@@ -287,7 +296,7 @@ def test_the_recording_of_a_live_run_outlives_a_daemon_that_was_killed(
     viewer = gpu_node.start()
     child = node.start()
     recording = node.where.recording(viewer.run().run)
-    until(recording.exists, what="the recording")
+    until(lambda: recording.exists() and known(recording), what="a recording that says whose it is")
     gpu_node.daemon.kill()
     gpu_node.daemon.wait(10)
     child.send_signal(signal.SIGSTOP)  # it cannot even say hello

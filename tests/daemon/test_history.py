@@ -15,7 +15,7 @@ from hoptui.daemon.history import History
 from hoptui.daemon.retention import Limits
 from hoptui.recording import Recording
 from hoptui.recording.boots import this_boot
-from hoptui.recording.known import KnownRun, decode_node
+from hoptui.recording.known import RUN, KnownRun, decode_node
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
@@ -53,6 +53,12 @@ def query(t0: int = 0, t1: int = 0, source: str = SOURCE, run: str = "", points:
 
 def seconds(found: Buckets) -> list[int]:
     return [t // S for t in array("q", found.t)]
+
+
+def test_a_new_recording_says_at_once_whose_it_is(history: History, tmp_path: Path) -> None:
+    """Its daemon may be killed before the first flush."""
+    with Recording.open(tmp_path / "r.hoptui") as recording:
+        assert recording.recall(RUN) is not None
 
 
 def test_what_is_in_memory_is_answered_from_memory(history: History) -> None:

@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.daemon.registry import DuplicateRunError, Registry
 from hoptui.wire.columns import pack
 from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import Bye, Outcome, Pulse, RunHello
+from hoptui.wire.messages import Outcome, Pulse, RunHello
 
 S = 1_000_000_000
 
@@ -50,7 +50,7 @@ def test_three_signals_never_merged(registry: Registry) -> None:
     assert (vital.state, vital.why) == ("unresponsive", "no pulse for 6 s")
     run.pulse(Pulse(step=9), now=22.0)
     assert run.vital(22.0).state == "live"
-    run.bye(Bye(reason="finished"), 200.0)
+    run.exit("finished", "", 200.0)
     vital = run.vital(99.0)
     assert (vital.state, vital.why, vital.step) == ("exited", "finished", 9)
 
