@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TextIO
+from typing import Annotated, Literal, TextIO
 
 from cyclopts import Parameter
 
@@ -17,6 +17,7 @@ from hoptui.cli import recordings
 from hoptui.cli.terminal import OK, REJECTED, Fail, give_up_stdout, say, usage, warn
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording import export as writers
+from hoptui.recording.export import Wanted
 from hoptui.viewer import format as text
 
 Format = Literal["csv", "jsonl", "parquet"]
@@ -81,15 +82,6 @@ def export(
     return OK
 
 
-class _Wanted(NamedTuple):
-    """Which rows: of these sources and metrics (empty: all), between these stamps (0: the first, the last)."""
-
-    sources: tuple[str, ...]
-    names: tuple[str, ...]
-    t0: int
-    t1: int
-
-
 def _kind(path: Path | None) -> Format:
     match path.suffix if path else "":
         case ".jsonl" | ".ndjson":
@@ -114,7 +106,7 @@ def _wanted(
     metrics: str | None,
     since: str | None,
     until: str | None,
-) -> _Wanted:
+) -> Wanted:
     there = opened.sources()
     for source in sources or ():
         if not any(one == source or one.startswith(f"{source}/") for one in there):
@@ -127,7 +119,7 @@ def _wanted(
     t0, t1 = (_stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until)))
     if t0 and t1 and t0 > t1:
         raise usage("--since is later than --until")
-    return _Wanted(tuple(sources or ()), names, t0, t1)
+    return Wanted(tuple(sources or ()), names, t0, t1)
 
 
 def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]) -> None:
@@ -161,16 +153,16 @@ def _stamp(opened: Recording, option: str, typed: str | None) -> int:
         raise usage(f"{option}: {error}") from None
 
 
-def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: _Wanted) -> None:
+def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: Wanted) -> None:
     if isinstance(place, Path):
         if kind == "parquet":
-            writers.write_parquet(opened, place, **wanted._asdict())
+            writers.write_parquet(opened, place, wanted)
             return
         with place.open("w", encoding="utf-8", newline="") as stream:
             _write(opened, kind, stream, wanted)
         return
     write = writers.write_csv if kind == "csv" else writers.write_jsonl
-    write(opened, place, **wanted._asdict())
+    write(opened, place, wanted)
 
 
 def _to_file(path: Path, write: Callable[[Path], None]) -> None:

@@ -28,6 +28,22 @@ GROUP_ROWS = 8192
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class Wanted(NamedTuple):
+    """What of a recording is meant: rows from `t0` to `t1` (0: the first, the last) of some sources (none: all).
+
+    A source is meant by its name or by the first part of it: `gpu` for all GPUs. With `names`, rows that know none of
+    them are left out.
+    """
+
+    sources: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    t0: int = 0
+    t1: int = 0
+
+
+ALL = Wanted()
+
+
 class Row(NamedTuple):
     """One row: stamp on the recording's clock, where it comes from, iteration (-1: none), its known values."""
 
@@ -37,70 +53,39 @@ class Row(NamedTuple):
     values: dict[str, float]
 
 
-def rows(
-    recording: Recording,
-    sources: Sequence[str] = (),
-    names: Sequence[str] = (),
-    t0: int = 0,
-    t1: int = 0,
-) -> Iterator[Row]:
-    """The rows from `t0` to `t1` (0: the first, the last) of some sources (none: all), oldest first.
-
-    A source is meant by its name or by the first part of it: `gpu` for all GPUs. With `names`, rows that know none of
-    them are left out.
+def rows(recording: Recording, wanted: Wanted = ALL) -> Iterator[Row]:
+    """The rows that are wanted, oldest first.
 
     Raises:
         RecordingError: the file cannot be read, or is damaged.
     """
-    streams = (_of(recording, source, tuple(names), t0, t1) for source in sources_meant(recording, sources))
+    streams = (_of(recording, source, wanted) for source in sources_meant(recording, wanted.sources))
     return heapq.merge(*streams, key=lambda row: row.t)
 
 
-def columns(
-    recording: Recording,
-    sources: Sequence[str] = (),
-    names: Sequence[str] = (),
-    t0: int = 0,
-    t1: int = 0,
-) -> tuple[str, ...]:
-    """The metrics that `rows` of the same arguments has, in the order of the sources and of their recording."""
-    chosen = sources_meant(recording, sources)
-    known = dict.fromkeys(name for source in chosen for name in recording.names(source, t0, t1))
-    return tuple(name for name in names if name in known) if names else tuple(known)
+def columns(recording: Recording, wanted: Wanted = ALL) -> tuple[str, ...]:
+    """The metrics that `rows` has, in the order of the sources and of their recording."""
+    chosen = sources_meant(recording, wanted.sources)
+    known = dict.fromkeys(name for source in chosen for name in recording.names(source, wanted.t0, wanted.t1))
+    return tuple(name for name in wanted.names if name in known) if wanted.names else tuple(known)
 
 
-def write_csv(
-    recording: Recording,
-    file: TextIO,
-    *,
-    sources: Sequence[str] = (),
-    names: Sequence[str] = (),
-    t0: int = 0,
-    t1: int = 0,
-) -> None:
+def write_csv(recording: Recording, file: TextIO, wanted: Wanted = ALL) -> None:
     """One header, one line a row, lines ended by LF; unknown is empty. Open `file` with newline="".
 
     Raises:
         RecordingError: as `rows`.
     """
-    metrics = columns(recording, sources, names, t0, t1)
+    metrics = columns(recording, wanted)
     clock = _Clock(recording)
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*FIXED, *_headings(metrics)))
-    for row in rows(recording, sources, names, t0, t1):
+    for row in rows(recording, wanted):
         get = row.values.get
         writer.writerow((*clock(row.t), row.source, row.step if row.step >= 0 else "", *map(get, metrics)))
 
 
-def write_jsonl(
-    recording: Recording,
-    file: TextIO,
-    *,
-    sources: Sequence[str] = (),
-    names: Sequence[str] = (),
-    t0: int = 0,
-    t1: int = 0,
-) -> None:
+def write_jsonl(recording: Recording, file: TextIO, wanted: Wanted = ALL) -> None:
     """One object a line, merged in time: rows, events and commands, told apart by `type`; infinite values are null.
 
     Raises:
@@ -108,23 +93,14 @@ def write_jsonl(
     """
     clock = _Clock(recording)
     told = (
-        (row.t, {"type": "row", **clock.named(row.t), **_row_fields(row)})
-        for row in rows(recording, sources, names, t0, t1)
+        (row.t, {"type": "row", **clock.named(row.t), **_row_fields(row)}) for row in rows(recording, wanted)
     )
-    for _, record in heapq.merge(told, _records(recording, clock, t0, t1), key=lambda pair: pair[0]):
+    for _, record in heapq.merge(told, _records(recording, clock, wanted), key=lambda pair: pair[0]):
         file.write(msgspec.json.encode(record).decode())
         file.write("\n")
 
 
-def write_parquet(
-    recording: Recording,
-    path: Path,
-    *,
-    sources: Sequence[str] = (),
-    names: Sequence[str] = (),
-    t0: int = 0,
-    t1: int = 0,
-) -> None:
+def write_parquet(recording: Recording, path: Path, wanted: Wanted = ALL) -> None:
     """One table with the columns of the CSV: float64 with nulls, `utc` as a timestamp, in row groups.
 
     Raises:
@@ -136,7 +112,7 @@ def write_parquet(
         from pyarrow import parquet
     except ImportError:
         raise RecordingError("Parquet needs pyarrow: pip install 'hoptui[parquet]'") from None
-    metrics = columns(recording, sources, names, t0, t1)
+    metrics = columns(recording, wanted)
     schema = pyarrow.schema(
         [
             ("t_s", pyarrow.float64()),
@@ -148,7 +124,7 @@ def write_parquet(
     )
     clock = _Clock(recording)
     with parquet.ParquetWriter(path, schema) as writer:
-        for batch in _batches(rows(recording, sources, names, t0, t1)):
+        for batch in _batches(rows(recording, wanted)):
             fixed: list[list[Any]] = [
                 [clock.seconds(row.t) for row in batch],
                 [clock.wall_ms(row.t) for row in batch],
@@ -195,10 +171,10 @@ def sources_meant(recording: Recording, sources: Sequence[str]) -> list[str]:
     return [s for s in there if not sources or any(s == one or s.startswith(f"{one}/") for one in sources)]
 
 
-def _of(recording: Recording, source: str, names: tuple[str, ...], t0: int, t1: int) -> Iterator[Row]:
-    for part in recording.rows(source, t0, t1, names):
+def _of(recording: Recording, source: str, wanted: Wanted) -> Iterator[Row]:
+    for part in recording.rows(source, wanted.t0, wanted.t1, wanted.names):
         for t, step, values in part.rows():
-            if values or not names:
+            if values or not wanted.names:
                 yield Row(t, source, step, values)
 
 
@@ -207,14 +183,12 @@ def _row_fields(row: Row) -> Mapping[str, Any]:
     return {"source": row.source, "step": row.step if row.step >= 0 else None, "values": finite}
 
 
-def _records(
-    recording: Recording, clock: _Clock, t0: int, t1: int
-) -> Iterable[tuple[int, Mapping[str, Any]]]:
+def _records(recording: Recording, clock: _Clock, wanted: Wanted) -> Iterable[tuple[int, Mapping[str, Any]]]:
     """Events and commands, which are few, in the order of their stamps."""
     found: list[tuple[int, Mapping[str, Any]]] = []
     for kind, told in (("event", recording.events()), ("command", recording.commands())):
         for record in told:
-            if (not t0 or record.t >= t0) and (not t1 or record.t <= t1):
+            if wanted.t0 <= record.t <= (wanted.t1 or record.t):
                 plain = msgspec.to_builtins(record)
                 found.append((record.t, {"type": kind, **clock.named(record.t), **plain}))
     return sorted(found, key=lambda pair: pair[0])

@@ -128,7 +128,7 @@ def test_a_file_is_whole_or_as_it_was(
     code: int,
     sentence: str,
 ) -> None:
-    def fail(recording: Recording, stream: io.TextIOBase, **wanted: object) -> None:
+    def fail(recording: Recording, stream: io.TextIOBase, wanted: object) -> None:
         stream.write("half of it")
         raise error
 
@@ -144,7 +144,7 @@ def test_a_file_is_whole_or_as_it_was(
 def test_interrupted_on_standard_output(
     hoptui: Hoptui, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(recording: Recording, stream: io.TextIOBase, **wanted: object) -> None:
+    def fail(recording: Recording, stream: io.TextIOBase, wanted: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hoptui.recording.export.write_csv", fail)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.recording import Recording
-from hoptui.recording.export import rows
+from hoptui.recording.export import Wanted, rows
 from hoptui.viewer.recorded import RecordedStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ppo-h100.hoptui"
@@ -49,6 +49,9 @@ def test_playing_up_to_a_moment_says_what_seeking_there_says(recording: Recordin
 
 def test_its_numbers_can_be_exported(recording: Recording) -> None:
     run = RecordedStore(recording).run_id
-    rates = [row.values["env_steps_per_s"] for row in rows(recording, [f"run/{run}"], ["env_steps_per_s"])]
+    rates = [
+        row.values["env_steps_per_s"]
+        for row in rows(recording, Wanted((f"run/{run}",), ("env_steps_per_s",)))
+    ]
     assert len(rates) > 100
     assert min(rates) > 0
