@@ -37,7 +37,8 @@ test: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-gpu: setup
-	@$(BIN)/python -m pytest tests/telemetry/test_real_driver.py tests/sdk/test_cuda.py tests/trainer/gpu
+	@$(BIN)/python -m pytest tests/telemetry/test_real_driver.py tests/sdk/test_cuda.py tests/trainer/gpu --ignore tests/trainer/gpu/test_graphs.py
+	@$(BIN)/python -m pytest tests/trainer/gpu/test_graphs.py  # its failed captures leave torch's allocator unfit for other tests
 	@$(BIN)/python -m benchmarks.gpu
 
 bench-gpu: setup

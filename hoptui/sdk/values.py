@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+WAITING = 64
+"""Rows whose copies may be on their way: a loop that is further ahead of its GPU loses the newest, counted."""
+
 _FLOATS = {float}
 _NUMBERS = {float, int}
 Entry = tuple[int, int, dict[str, float]]
@@ -22,7 +25,7 @@ class Settler:
 
     def __init__(self) -> None:
         self.bad = 0
-        self.waiting: deque[tuple[Any, Any, tuple[str, ...], int, int]] = deque(maxlen=64)
+        self.waiting: deque[tuple[Any, Any, tuple[str, ...], int, int]] = deque()
 
     def settle(self, t: int, step: int, values: Mapping[str, Any]) -> dict[str, float]:
         """The values known now, in a dict of their own. CUDA tensors among them come later, from `late`."""
@@ -75,7 +78,7 @@ class Settler:
     def _copy(self, t: int, step: int, on_gpu: dict[str, Any]) -> None:
         torch: Any = sys.modules.get("torch")
         try:
-            if torch is None or torch.cuda.is_current_stream_capturing():
+            if torch is None or len(self.waiting) >= WAITING or torch.cuda.is_current_stream_capturing():
                 self.bad += len(on_gpu)
                 return
             with torch.no_grad():
