@@ -92,7 +92,8 @@ class Book:
         undone = known.stage == "applied" and outcome.stage == "reverted"
         if known.stage in FINAL and not undone:
             return None
-        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage]:
+        restarts = outcome.code == "restarting" != known.code
+        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage] and not restarts:
             return None
         self._commands.pop(outcome.id, None)
         if outcome.stage == "accepted" and known.verb == "set" and known.origin.kind == "person":
@@ -117,13 +118,20 @@ class Book:
         """The effect of an applied command, as far as it is known."""
         return self._put(structs.replace(self._runs[record.run][record.id], measured=measured))
 
-    def void(self, run: str, why: str, t: int) -> list[CommandRecord]:
-        """The run restarted or ended: nothing that was pending will happen."""
+    def void(self, run: str, why: str, t: int, *, ended: bool = True) -> list[CommandRecord]:
+        """The run ended or restarted: nothing that was pending will happen.
+
+        But what it restarted for may: that has `failed` only where the run ended.
+        """
         voided = []
         for record in self.of(run):
-            if record.stage not in FINAL:
-                self._commands.pop(record.id, None)
-                voided.append(self._put(structs.replace(record, stage="voided", reason=why, settled=t)))
+            if record.stage in FINAL or (restarting(record) and not ended):
+                continue
+            self._commands.pop(record.id, None)
+            settled = structs.replace(record, stage="voided", reason=why, settled=t)
+            if restarting(record):
+                settled = structs.replace(settled, stage="failed", reason=f"{why}, while {record.reason}")
+            voided.append(self._put(settled))
         self._held = {(r, knob) for r, knob in self._held if r != run}
         self._wheels.pop(run, None)
         return voided
@@ -190,6 +198,8 @@ class Book:
             return "no_such_run", f"no run has the id {command.run!r}"
         if run.exited:
             return "no_such_run", f"{run.state.name} has exited ({run.state.exit_reason})"
+        if run.restarting:
+            return "restarting", f"{run.state.name} is restarting to change a knob: try again once it is back"
         if command.epoch != run.state.epoch:
             text = f"it was meant for epoch {command.epoch} of {run.state.name}, which is in epoch {run.state.epoch}"
             return "stale_epoch", text
@@ -240,6 +250,13 @@ class Book:
             said = f"{_name(who)} took the wheel from {_name(wheel.holder)}"
         return self._lease_state(taken, lease, t), said
 
+    def leave(self, viewer: str, t: int) -> list[tuple[str, str]]:
+        """A viewer has left: its wheels are free. The runs, each with what everybody should know."""
+        held = {run: wheel for run, wheel in self._wheels.items() if wheel.viewer == viewer}
+        for run in held:
+            del self._wheels[run]
+        return [(run, f"{_name(w.holder)} let go of the wheel") for run, w in held.items() if w.until > t]
+
     def wheel(self, run: str, t: int) -> LeaseState | None:
         """Who holds the wheel of a run now."""
         wheel = self._wheels.get(run)
@@ -267,6 +284,11 @@ class _Wheel:
         self.viewer = viewer
         self.holder = holder
         self.until = until
+
+
+def restarting(record: CommandRecord) -> bool:
+    """Whether its run has left its process for it, and the next one has not said yet what became of it."""
+    return record.stage == "scheduled" and record.code == "restarting"
 
 
 def outcome_of(record: CommandRecord) -> Outcome:

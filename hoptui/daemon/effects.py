@@ -13,40 +13,57 @@ from hoptui.wire.messages import CommandRecord, Measured
 
 BEFORE = 60
 """Iterations before a change that its effect is measured against, at most."""
-LATEST = 8
-"""So many of a run's newest commands are looked at."""
+LATEST = 32
+"""So many of a run's newest commands are looked at: as many knobs may be changed together and still be measured."""
+CHANGED = ("applied", "reverted")
 ASIDE = ("phase/evaluation", "phase/checkpoint", "phase/paused")
 """Iterations with one of these phases are not counted as throughput."""
 
 
 def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[CommandRecord], list[int]]:
-    """The newest applied changes of an epoch, oldest first, and the places of those not measured to the end yet."""
-    applied = [
+    """The newest changes of an epoch that took effect, oldest first, and the places of those not measured to the end yet.
+
+    One that was taken back later is among them, since nothing before that may count for the next one; it is not measured.
+    """
+    changes = [
         r
         for r in records[-LATEST:]
-        if r.verb == "set" and r.stage == "applied" and r.step is not None and r.epoch == epoch
+        if r.verb == "set" and r.stage in CHANGED and r.step is not None and r.epoch == epoch
     ]
-    return applied, [i for i, r in enumerate(applied) if r.measured is None or not r.measured.settled]
+    unmeasured = (
+        i
+        for i, r in enumerate(changes)
+        if r.stage == "applied" and (r.measured is None or not r.measured.settled)
+    )
+    return changes, list(unmeasured)
 
 
 def measured(
     applied: Sequence[CommandRecord], places: Sequence[int], rows: Columns, metric: str
 ) -> Iterator[tuple[CommandRecord, Measured]]:
-    """What these changes did to `metric`, as far as `rows`, the run's newest, tell; those with news alone."""
+    """What these changes did to `metric`, as far as `rows`, the run's newest, tell; those with news alone.
+
+    Changes that were applied at one boundary have one effect, and each says which others it shares it with.
+    """
     points = throughput(rows, metric)
+    steps = [record.step or 0 for record in applied]
     for i in places:
-        record = applied[i]
-        at = record.step or 0
-        start = (applied[i - 1].step or 0) + WARM_UP if i else 0
-        end = applied[i + 1].step if i + 1 < len(applied) else None
+        at = steps[i]
+        earlier, later = [s for s in steps if s < at], [s for s in steps if s > at]
+        start = max(earlier) + WARM_UP if earlier else 0
+        end = min(later) if later else None
         before = [v for step, v in points if start <= step < at][-BEFORE:]
         after = [v for step, v in points if at <= step and (end is None or step < end)]
         found = measure(metric, before, after)
         if end is not None and not found.settled:
             note = "another change came before it could be measured" if found.gain is None else found.note
             found = structs.replace(found, settled=True, note=note)
-        if found != record.measured:
-            yield record, found
+        others = [r.knob for j, r in enumerate(applied) if j != i and steps[j] == at and r.stage == "applied"]
+        if others:  # what one of them did alone nobody can tell
+            note = ", ".join(filter(None, (found.note, f"together with {' and '.join(others)}")))
+            found = structs.replace(found, note=note)
+        if found != applied[i].measured:
+            yield applied[i], found
 
 
 def throughput(rows: Columns, metric: str) -> list[tuple[int, float]]:

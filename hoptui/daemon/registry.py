@@ -46,7 +46,8 @@ class TrackedRun:
     """One run: its declared state, and the evidence for its liveness.
 
     `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is what
-    follows from both, and `said` whether its own word decided. `members` are its other ranks on this node.
+    follows from both, and `said` whether its own word decided. `members` are its other ranks on this node. `restarting`
+    is whether it has left its process to a next epoch, which has not come yet.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TrackedRun:
         )
         self.identity: bytes | None = None
         self.members: dict[int, Member] = {}
+        self.restarting = False
         self.last_t = 0
         self.last_step = 0
         self.metrics: dict[str, float] = {}
@@ -192,6 +194,8 @@ class TrackedRun:
     def _judge(self, pulse: Pulse | None, age: float | None) -> tuple[State, str]:
         if self.exited:
             return "exited", self.state.exit_reason
+        if self.restarting:
+            return "busy", "restarting to change a knob"
         if pulse is None or age is None:
             return "unresponsive", "no word from it since the daemon started"
         if age > NO_PULSE_S:
@@ -258,6 +262,8 @@ class Registry:
     ) -> tuple[TrackedRun, Literal["same", "new", "epoch"]]:
         """A run connects. "same": this very process is known; "epoch": a restart of a known run; "new": unheard of.
 
+        A run may restart within its process, which `os.execv` replaces: it has said so before, or nobody here has heard it.
+
         Raises:
             DuplicateRunError: another process of this run still lives.
         """
@@ -267,7 +273,8 @@ class Registry:
         if known is not None and known.nonce == hello.nonce:
             kind, epoch = "same", known.state.epoch
         elif known is not None:
-            if not known.exited:
+            replaced = known.state.pid == hello.pid and (known.restarting or known.identity is None)
+            if not known.exited and not replaced:
                 raise DuplicateRunError(
                     f"run {hello.run} ({known.state.name}) is already live in pid {known.state.pid}"
                 )

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from hoptui.daemon.commands import outcome_of, restarting
 from hoptui.daemon.derived import Account
 from hoptui.daemon.history import Found
 from hoptui.daemon.node import Node
@@ -102,7 +103,7 @@ class RunDesk:
         node.registry.disconnect(run)
         run.exit(reason, detail, node.clock.wall())
         for record in node.book.void(run.id, f"the run ended: {reason}", node.clock.t()):
-            self._tell(record, messages.Outcome(id=record.id, stage="voided", reason=record.reason))
+            self._tell(record, outcome_of(record))
         level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
         node.event(
             "exited",
@@ -129,6 +130,7 @@ class RunDesk:
             node.rings.append(found.newest)
         node.registry.restore(run)
         node.book.restore(found.commands)
+        run.restarting = any(restarting(record) for record in found.commands)
         node.restore_events(found.events)
         if run.exited:
             return None
@@ -148,8 +150,11 @@ class RunDesk:
             self._send(identity, messages.Error(code="malformed", text=f"{hello.run[:80]!r} is no run id"))
             return None
         pid = peer.pid if peer is not None and peer.pid else hello.pid
+        # A run that was not welcomed within a second says hello again.
+        repeated = (known := node.registry.of(identity)) is not None and known.nonce == hello.nonce
         try:
-            run, kind = node.registry.hello(identity, hello, node.clock.wall())
+            known_by = msgspec.structs.replace(hello, pid=pid)
+            run, kind = node.registry.hello(identity, known_by, node.clock.wall())
         except DuplicateRunError as error:
             self._send(identity, messages.Error(code="duplicate_run", text=str(error)))
             return None
@@ -163,10 +168,9 @@ class RunDesk:
         )
         source = f"run/{run.id}"
         if kind == "epoch":
-            for record in node.book.void(
-                run.id, f"the run restarted (epoch {run.state.epoch})", node.clock.t()
-            ):
-                self._tell(record, messages.Outcome(id=record.id, stage="voided", reason=record.reason))
+            why = f"the run restarted (epoch {run.state.epoch})"
+            for record in node.book.void(run.id, why, node.clock.t(), ended=False):
+                self._tell(record, outcome_of(record))
         ring = node.rings.get(source)
         since = max(ring.last_t if ring is not None and kind == "same" else 0, node.archive.flushed(source))
         node.remember(run)
@@ -188,7 +192,7 @@ class RunDesk:
             case "epoch":
                 text = f"restarted as epoch {run.state.epoch} (pid {pid})"
                 node.event("restarted", text, run=run.id, step=hello.step, level="warning")
-            case "same":
+            case "same" if not repeated:
                 node.event("reconnected", "back on the wire", run=run.id, step=hello.step)
         node.touch()
         return run
@@ -237,6 +241,9 @@ class RunDesk:
         record = node.book.outcome(run.id, outcome, node.clock.t())
         if record is None:
             return
+        if restarting(record):
+            run.restarting = True
+            node.changed()
         if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
             run.outcome(record.knob, outcome, f"{record.origin.user} (pid {record.origin.pid})")
             if outcome.stage == "reverted":

@@ -102,6 +102,7 @@ class ViewerDesk:
             case messages.Lease():
                 self._lease(viewer, message)
             case messages.ViewerBye():
+                self._leave(viewer)
                 self._forget(identity)
             case messages.Shutdown():
                 self._shutdown()
@@ -188,6 +189,13 @@ class ViewerDesk:
         self._send(viewer.identity, state)
         if said:
             node.event("lease", said, run=lease.run)
+        if said or state.granted:  # a renewed wheel: everybody is to see how long it still is held
+            node.touch()
+
+    def _leave(self, viewer: Viewer) -> None:
+        node = self._node
+        for run, said in node.book.leave(viewer.hello.viewer, node.clock.t()):
+            node.event("lease", said, run=run)
             node.touch()
 
     def _answer(self, viewer: Viewer, now: float) -> None:

@@ -19,6 +19,7 @@ from hoptui.sdk.desk import Desk, who
 from hoptui.sdk.knobs import KnobHandle, SetterError
 from hoptui.sdk.phases import Phase, Phases
 from hoptui.sdk.ranks import Agreement, Identity, Ranks, SharingError, Single, Turn
+from hoptui.sdk.restart import Handover, Waiting, arrived
 from hoptui.sdk.values import travelling
 from hoptui.wire.knobs import KnobValue, check_value, shown
 from hoptui.wire.messages import Command, Note, Outcome
@@ -49,6 +50,8 @@ class Boundary(Declarations):
         self.paused_until = 0.0
         self._stop_by = ""
         self._wish: str | None = None  # to stop, not agreed yet
+        self._waiting: dict[str, Waiting] = {}  # by knob: what only a new process can carry out
+        self._handover: Handover | None = None  # what this process was started to carry out
         self._resume_now = threading.Event()
         self._link: Any = None
 
@@ -70,6 +73,26 @@ class Boundary(Declarations):
         else:
             self._wish = by
 
+    @property
+    def stop_asked(self) -> bool:
+        """Whether a stop was asked for, agreed on by all ranks or not yet."""
+        return self.stopping or self._wish is not None
+
+    @property
+    def restart_wanted(self) -> dict[str, KnobValue]:
+        """Values of knobs of cost `restart` that were asked for and wait for a new process: on all ranks the same.
+
+        With any, write a checkpoint, call `hand_over` and replace this process (`os.execv`) by one that declares these
+        knobs with these values; where that cannot be, call `refuse_restart`.
+        """
+        return {knob: waiting.value for knob, waiting in self._waiting.items()}
+
+    def refuse_restart(self, reason: str) -> None:
+        """There will be no new process: what waits for one has `failed`. Call it on all ranks alike."""
+        for knob in tuple(self._waiting):
+            handle = self.knob_handles[knob]
+            handle.revert(handle.value, reason)
+
     def event(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
         """A line on the time axis. Rank 0 speaks for all: elsewhere it does nothing."""
         if self.alive and self.rank == 0:
@@ -81,11 +104,12 @@ class Boundary(Declarations):
         """A knob was set back by the training script: the command that had set it is told, or else everybody."""
         super().reverted(handle, before, reason)
         self._follow(handle.name)
-        if handle.command and self.rank == 0:
+        waiting = self._waiting.pop(handle.name, None)
+        if (command := waiting.command if waiting else handle.command) and self.rank == 0:
             self.desk.done.append(
                 Outcome(
-                    id=handle.command,
-                    stage="reverted",
+                    id=command,
+                    stage="failed" if waiting else "reverted",
                     step=self.step,
                     before=before,
                     effective=handle.value,
@@ -94,7 +118,7 @@ class Boundary(Declarations):
                     t=time.monotonic_ns(),
                 )
             )
-        elif not handle.command:
+        elif not command:
             self.event(f"{handle.name} {shown(before)} → {shown(handle.value)}: {reason}", level="warning")
         if self._link is not None:
             self._link.wake()
@@ -178,6 +202,8 @@ class Boundary(Declarations):
     def _carry_out(self, command: Command) -> None:
         began = time.monotonic()
         outcome = self._do(command)
+        if outcome is None:  # it waits for a new process
+            return
         took_s = round(time.monotonic() - began, MICROSECONDS)
         if command.verb not in ("pause", "resume", "stop"):
             outcome = structs.replace(outcome, took_s=took_s)
@@ -191,7 +217,7 @@ class Boundary(Declarations):
         if self.rank == 0:
             self.desk.done.append(outcome)
 
-    def _do(self, command: Command) -> Outcome:
+    def _do(self, command: Command) -> Outcome | None:
         done = Outcome(id=command.id, stage="applied", step=self.step, t=time.monotonic_ns())
         match command.verb:
             case "pause":
@@ -220,7 +246,8 @@ class Boundary(Declarations):
             return str(error)
         return ""
 
-    def _set(self, command: Command, done: Outcome) -> Outcome:
+    def _set(self, command: Command, done: Outcome) -> Outcome | None:
+        """All ranks set it, or none does. None where it waits for a new process: it stays `scheduled`."""
         handle = self.knob_handles[command.knob]
         before, own = handle.value, ""
         try:
@@ -233,6 +260,8 @@ class Boundary(Declarations):
                 handle.undo()
             except SetterError as error:
                 problem += f"; {error}"
+        if not problem and self._waits(command, handle):
+            return None
         fields: dict[str, Any] = {
             "before": before,
             "effective": handle.value,
@@ -244,6 +273,30 @@ class Boundary(Declarations):
         elif not handle.in_effect:
             fields["reason"] = "not in effect as asked: this is the value read back"
         return structs.replace(done, **fields)
+
+    def _waits(self, command: Command, handle: KnobHandle[Any]) -> bool:
+        """Whether a value that was set takes effect in a new process only; it takes the place of one that waited before."""
+        older = self._waiting.pop(handle.name, None)
+        if older is not None and self.rank == 0:
+            reason = f"a later command of {who(command)} took its place"
+            self.desk.done.append(
+                Outcome(id=older.command, stage="superseded", reason=reason, by=who(command))
+            )
+        if not handle.waits:
+            return False
+        self._waiting[handle.name] = Waiting(command.id, handle.name, handle.wanted, who(command))
+        return True
+
+    def _arrive(self) -> None:
+        """Say what became of the commands that this process was started for; its knobs have been declared by now."""
+        handover, self._handover = self._handover, None
+        if handover is None:
+            return
+        outcomes = arrived(handover, self.knob_handles, self.step, time.monotonic_ns())
+        self.applied += sum(outcome.stage == "applied" for outcome in outcomes)
+        self.declared += 1
+        if self.rank == 0:
+            self.desk.done.extend(outcomes)
 
     def _call(self, command: Command, done: Outcome) -> Outcome:
         """Have the training script write a checkpoint or begin a trace."""

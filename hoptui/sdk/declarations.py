@@ -69,7 +69,8 @@ class Declarations:
     ) -> dict[str, KnobHandle[Any]]:
         """Declare every field of a dataclass instance that is `Annotated[..., hoptui.Knob(...)]`.
 
-        Applying a value sets the field and then calls `apply[name](value)`; without `read[name]` the field is read.
+        Applying a value sets the field and then calls `apply[name](value)`; without `read[name]` the field is read. The
+        field of a knob of cost `restart` stays as it is: `apply` may refuse the value, and a new process has it.
         """
         handles = {}
         for name, declaration, kind in annotated(config):
@@ -80,9 +81,8 @@ class Declarations:
                 continue
             after = (apply or {}).get(name)
             reader = (read or {}).get(name)
-            handle = KnobHandle(
-                spec, spec.default, field_setter(config, name, after), reader or field_reader(config, name)
-            )
+            put = after if spec.cost == "restart" else field_setter(config, name, after)
+            handle = KnobHandle(spec, spec.default, put, reader or field_reader(config, name))
             handles[name] = self._declare(handle)
         return handles
 

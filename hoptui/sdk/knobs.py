@@ -113,13 +113,18 @@ class KnobHandle(Generic[T]):
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def waits(self) -> bool:
+        """Whether a value was asked for that only a new process can have."""
+        return self.spec.cost == "restart" and not self.in_effect
+
     def state(self) -> KnobState:
-        """The knob as it travels, with the value in effect."""
+        """The knob as it travels, with the value in effect; one that waits has not been set yet."""
         return KnobState(
             spec=self.spec,
             value=self.value,
             version=self.version,
-            in_effect=self.in_effect,
+            in_effect=self.in_effect or self.waits,
             by=self.by,
             took_s=self.took_s,
         )
@@ -134,13 +139,13 @@ class KnobHandle(Generic[T]):
         The command that had set it becomes `reverted`, with `reason` for everybody to read. Never raises: what the
         setter raises is added to the reason.
         """
-        before = self.value
+        before, waited = self.value, self.waits
         try:
             self._put(wire.check_value(self.spec, value))
         except Exception as error:
             self.in_effect = False
             reason = f"{reason}; setting {wire.shown(value)} raised {type(error).__name__}: {error}"
-        self.version += 1
+        self.version += not waited  # what only waited was no change
         if self._reverted is not None:
             self._reverted(self, before, reason)
         self.command = ""
@@ -163,8 +168,17 @@ class KnobHandle(Generic[T]):
                 self.in_effect = False
                 reason += f"; setting the old value back raised {type(second).__name__}: {second}"
             raise SetterError(f"{self.name} could not be set to {wire.shown(wanted)}: {reason}") from error
-        self.version += 1
-        self.by = by
+        if not self.waits:
+            self.version += 1
+            self.by = by
+
+    def arrive(self, wanted: KnobValue, by: str, command: str, took_s: float) -> bool:
+        """In a new process: whether it has the value that it was started for. Only the boundary calls this."""
+        value, same = self._checked(self.value, wanted)
+        if same:
+            self.wanted, self.version, self.by = value, self.version + 1, by
+            self.command, self.took_s = command, took_s
+        return same
 
     def undo(self) -> None:
         """Take back the last `set`, because it failed on another rank.

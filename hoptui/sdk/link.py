@@ -49,7 +49,8 @@ class LinkThread:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
-        self._closing: messages.Bye | None = None
+        self._closing = False
+        self._bye: messages.Bye | None = None
         self._welcomed = False
         self._retired = False
         self._declared = 0
@@ -73,7 +74,12 @@ class LinkThread:
 
     def close(self, reason: Any, detail: str) -> None:
         """Send the rest and a Bye; give up after a second (the thread is a daemon)."""
-        self._closing = messages.Bye(reason=reason, detail=detail)
+        self._bye = messages.Bye(reason=reason, detail=detail)
+        self.leave()
+
+    def leave(self) -> None:
+        """Send the rest without a Bye: the run goes on under this pid."""
+        self._closing = True
         self.wake()
         self._thread.join(CLOSE_S)
 
@@ -106,7 +112,7 @@ class LinkThread:
             poller.register(sock, zmq.POLLIN)
             poller.register(self._wake_in, zmq.POLLIN)
             self._hello(sock, zmq)
-            while self._run.alive and self._closing is None:
+            while self._run.alive and not self._closing:
                 try:
                     self._turn(sock, poller, where, zmq)
                     errors = 0
@@ -353,8 +359,8 @@ class LinkThread:
             while self._run.notes and self._send(sock, zmq, self._run.notes[0]):
                 self._run.notes.popleft()
             self._send_rows(sock, zmq)
-            if self._closing is not None:
-                self._send(sock, zmq, self._closing)
+            if self._bye is not None:
+                self._send(sock, zmq, self._bye)
 
 
 def _source(run: Run) -> str:

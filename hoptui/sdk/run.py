@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from hoptui.sdk import environment, fork
+from hoptui.sdk import environment, fork, restart
 from hoptui.sdk.boundary import MICROSECONDS, Boundary
 from hoptui.sdk.ranks import Agreement, Identity, Ranks, Single
 from hoptui.sdk.values import Entry, Settler, travelling
+from hoptui.wire.messages import Outcome
 
 log = logging.getLogger("hoptui")
 
@@ -85,6 +86,7 @@ class Run(Boundary):
         self._last_t = 0
         self._iteration_start = 0.0
         self._closed = False
+        self._handover = restart.take(os.environ, os.getpid(), self.id)
         fork.guard(self)
         if own.on and known.on and (self.rank == 0 or ranks is not None):
             self._link = _start_link(self)
@@ -120,6 +122,7 @@ class Run(Boundary):
             self.step += 1
         self.progress = time.monotonic()
         try:
+            self._arrive()
             self._meet()
         except Exception as error:  # a fault of ours must not reach the loop
             self._give_up(error)
@@ -173,9 +176,7 @@ class Run(Boundary):
             return
         self._closed = True
         self._last_row()
-        for _, step, row in self.settler.late():
-            self.entries.append((self._stamp(), step, row))
-            self.appended += 1
+        self._late_rows()
         if reason is None:
             error = getattr(sys, "last_value", None)
             reason = "exception" if error is not None else "stopped" if self.stopping else "finished"
@@ -185,6 +186,29 @@ class Run(Boundary):
             detail = f"by {self._stop_by}" if self._stop_by else ""
         if self._link is not None and self.alive:
             self._link.close(reason, travelling(detail, 500))
+        self.alive = False
+
+    def hand_over(self, where: str) -> None:
+        """This process is about to replace itself (`os.execv`) and to go on as the next epoch of this run, from `where`.
+
+        What waits for that is answered by the first boundary there, with the value read back and the time since the last
+        boundary here. In place of `close`, which does nothing afterwards.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._row = None  # the iteration that began will not be
+        self._late_rows()
+        waiting = tuple(self._waiting.values())
+        began = int(self._iteration_start * 1e9)
+        restart.leave(os.environ, restart.Handover(os.getpid(), self.id, began, waiting))
+        for each in waiting if self.rank == 0 else ():
+            reason = travelling(f"restarting from {where}", 300)
+            self.desk.done.append(
+                Outcome(id=each.command, stage="scheduled", step=self.step, code="restarting", reason=reason)
+            )
+        if self._link is not None and self.alive:
+            self._link.leave()
         self.alive = False
 
     def __enter__(self) -> Run:
@@ -206,6 +230,11 @@ class Run(Boundary):
         self.unlink()
 
     # inside ------------------------------------------------------------------------------------------------------------
+
+    def _late_rows(self) -> None:
+        for _, step, row in self.settler.late():
+            self.entries.append((self._stamp(), step, row))
+            self.appended += 1
 
     def _last_row(self) -> None:
         try:

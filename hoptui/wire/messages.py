@@ -133,7 +133,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """A stage of a command: from the run to the daemon, and from the daemon to the viewer that sent the command.
 
     `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost. `took_s` is how
-    long the run stood still for it, None where it did nothing.
+    long the run stood still for it, None where it did nothing. `scheduled` with the code `restarting`: the run replaces its
+    process for it, and the next epoch settles it.
     """
 
     id: str

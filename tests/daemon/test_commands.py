@@ -133,6 +133,16 @@ def test_stealing_is_allowed_and_told(desk: Desk) -> None:
     assert desk.lease("release", LEE)[0].granted
 
 
+def test_who_leaves_lets_go_of_the_wheel(desk: Desk) -> None:
+    desk.lease("take")
+    assert desk.book.leave("lee", desk.t) == []
+    assert desk.book.leave("kim", desk.t) == [("r", "kim (pid 1) let go of the wheel")]
+    assert desk.book.wheel("r", desk.t) is None
+    desk.lease("take", seconds=15)
+    desk.t += 16 * S
+    assert desk.book.leave("kim", desk.t) == []  # it had run out before
+
+
 def test_a_lease_cannot_be_taken_for_a_day(desk: Desk) -> None:
     desk.lease("take", seconds=86_400)
     desk.t += 61 * S
@@ -177,3 +187,33 @@ def test_history_is_bounded_and_survives_a_restart_of_the_daemon(desk: Desk) -> 
     after.restore(kept)
     assert after.seq == desk.book.seq
     assert after.number(0.0) == desk.book.seq + 1
+
+
+def test_what_a_run_restarts_for_outlives_the_restart_and_nothing_else_does(desk: Desk) -> None:
+    for name in ("a", "b"):
+        desk.submit(name, knob=name)
+        desk.says(name, "scheduled", step=5)
+    leaves: dict[str, Any] = {"code": "restarting", "reason": "restarting from x.ckpt"}
+    told = desk.says("a", "scheduled", step=5, **leaves)
+    assert told is not None
+    assert (told.stage, told.code, told.reason) == ("scheduled", "restarting", "restarting from x.ckpt")
+    assert desk.says("a", "scheduled", step=5, **leaves) is None
+    assert [r.id for r in desk.book.void("r", "the run restarted", desk.t, ended=False)] == ["b"]
+    done = desk.says("a", "applied", step=5, effective=8, version=1, took_s=9.5)
+    assert done is not None
+    assert (done.stage, done.code, done.reason, done.took_s) == ("applied", "", "", 9.5)
+
+
+def test_what_a_run_restarts_for_has_failed_when_it_ends(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "scheduled", step=5, code="restarting", reason="restarting from x.ckpt")
+    (record,) = desk.book.void("r", "the run ended: killed", desk.t)
+    assert (record.stage, record.reason) == ("failed", "the run ended: killed, while restarting from x.ckpt")
+    assert record.effective is None
+
+
+def test_between_two_processes_of_a_run_nothing_is_taken(desk: Desk) -> None:
+    desk.run.restarting = True
+    answer, onward = desk.submit("a")
+    assert (answer.stage, answer.code, onward) == ("rejected", "restarting", None)
+    assert "toy is restarting" in answer.reason

@@ -128,3 +128,17 @@ def test_versions_rise_with_what_viewers_should_see(registry: Registry) -> None:
     assert list(registry) == []
     registry.restore(run)
     assert registry.get("r") is run
+
+
+def test_a_run_that_said_so_may_restart_within_its_process(registry: Registry) -> None:
+    first, _ = registry.hello(b"a", hello(), 1.0)
+    first.restarting = True
+    assert first.vital(99.0).state == "busy"
+    assert first.vital(99.0).why == "restarting to change a knob"
+    with pytest.raises(DuplicateRunError):
+        registry.hello(b"b", hello(nonce="other", pid=10), 2.0)
+    after, kind = registry.hello(b"b", hello(nonce="other"), 2.0)
+    assert (kind, after.state.epoch, after.restarting) == ("epoch", 2, False)
+    registry.disconnect(after)  # as after a restart of the daemon, which has not heard it
+    again, kind = registry.hello(b"c", hello(nonce="third"), 3.0)
+    assert (kind, again.state.epoch) == ("epoch", 3)

@@ -68,6 +68,37 @@ tell(held=held, value=knob.value, version=knob.version, state=run.knob_handles["
     assert missing[3] == "rank 1: there is no knob 'mine'"
 
 
+def test_both_wait_for_a_new_process_or_neither_does() -> None:
+    first, second = both(
+        """
+held, seen = 8, []
+def check(value):
+    if rank == 1 and value == 13:
+        raise ValueError("unlucky")
+def declare(run):
+    run.knob("width", held, min=1, max=64, cost="restart", apply=check, read=lambda: held)
+declare(run)
+for i, asked in enumerate((13, 16)):
+    if rank == 0:
+        command(run, knob="width", value=asked)
+    run.boundary(i)
+    seen.append(run.restart_wanted)
+stages, state = [o.stage for o in outcomes(run)], run.state_dict()
+run.hand_over("x.ckpt")
+held = 16
+after = hoptui.connect("two", resume=state, ranks=ranks)
+declare(after)
+after.boundary(2)
+knob = after.knob_handles["width"]
+tell(seen=seen, stages=stages, done=[[o.stage, o.effective] for o in outcomes(after)], version=knob.version)
+"""
+    )
+    assert first["seen"] == second["seen"] == [{}, {"width": 16}]
+    assert (first["stages"], second["stages"]) == (["failed"], [])
+    assert (first["done"], second["done"]) == ([["applied", 16]], [])  # rank 0 speaks for the run
+    assert first["version"] == second["version"] == 1
+
+
 def test_a_signal_on_one_rank_stops_all_at_the_same_boundary() -> None:
     first, second = both(
         """

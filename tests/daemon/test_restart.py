@@ -1,0 +1,138 @@
+"""A run that replaces its process for a knob, as its viewers see it: scheduled until the value is read back, never before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hoptui.wire import messages
+from hoptui.wire.messages import RunState
+from tests.conftest import TestNode, until
+
+RESTARTS = """
+import json, os, pathlib, sys, time
+import hoptui
+folder = pathlib.Path(sys.argv[1])
+state = json.loads((folder / "state").read_text()) if (folder / "state").exists() else {"width": 8}
+again = "run" in state
+while again and not (folder / "go").exists():  # as if it took long to come back
+    time.sleep(0.005)
+if (folder / "die").exists():
+    sys.exit(3)
+width = state["width"]
+run = hoptui.connect("toy", resume=state.get("run"))
+run.knob("width", width, min=1, max=64, cost="restart", apply=lambda _: None, read=lambda: width)
+for i in run.iterations(start=state.get("step", 0)):
+    if run.restart_wanted:
+        if (folder / "full").exists():
+            run.refuse_restart("the disk is full")
+        else:
+            (folder / "state").write_text(json.dumps({"run": run.state_dict(), "step": i, **run.restart_wanted}))
+            run.hand_over("x.ckpt")
+            os.execv(sys.executable, sys.orig_argv)
+    time.sleep(0.01)
+    run.log(loss=1.0)
+"""
+
+
+class Restarting:
+    """A run with a knob that needs a new process, and a viewer that has asked for it."""
+
+    def __init__(self, node: TestNode, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        self.child = node.start(RESTARTS, str(folder))
+        self.viewer = node.viewer()
+        self.run = self.viewer.run()
+        until(lambda: self.viewer.vital(self.run.run).step > 3, what="some iterations")
+
+    def ask(self) -> str:
+        return self.viewer.command(self.run, knob="width", value=16)
+
+    def gone(self, command: str) -> messages.Outcome:
+        """Wait until its process has left it."""
+        return self.viewer.wait_for(messages.Outcome, lambda o: o.id == command and o.code == "restarting")
+
+    def say(self, word: str) -> None:
+        (self.folder / word).write_text("")
+
+    def now(self) -> RunState:
+        return self.viewer.run()
+
+
+@pytest.fixture
+def restarting(node: TestNode, tmp_path: Path) -> Restarting:
+    return Restarting(node, tmp_path)
+
+
+def value(run: RunState) -> tuple[object, bool]:
+    (knob,) = run.knobs
+    return knob.value, knob.in_effect
+
+
+def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: Restarting) -> None:
+    viewer, run = restarting.viewer, restarting.run
+    command = restarting.ask()
+    assert restarting.gone(command).reason == "restarting from x.ckpt"
+    vital = viewer.vital(run.run)
+    assert (vital.state, vital.why) == ("busy", "restarting to change a knob")
+    assert value(restarting.now()) == (8, True)  # what waits is not shown as the value
+    refused = viewer.outcome(viewer.command(run, knob="width", value=4))
+    assert refused.code == "restarting"
+    waiting = restarting.node.hoptui("set", "toy", "width=32")
+    assert waiting.returncode == 1
+    assert "toy is restarting to change a knob: try again once it is back" in waiting.stderr
+
+    restarting.say("go")
+    done = viewer.outcome(command)
+    assert (done.stage, done.effective, done.before) == ("applied", 16, None)
+    assert done.took_s is not None
+    assert done.took_s > 0
+    until(lambda: restarting.now().knobs and value(restarting.now())[0] == 16, what="the new value")
+    after = restarting.now()
+    assert (after.run, after.epoch, after.pid) == (run.run, 2, run.pid)
+    assert after.knobs[0].took_s == done.took_s
+    record = next(r for r in viewer.fetch(run=run.run).commands if r.id == command)
+    assert (record.stage, record.epoch, record.before, record.effective) == ("applied", 1, 8, 16)
+    kinds = [event.kind for event in viewer.fetch(run=run.run).events]
+    assert not {"exited", "reconnected"} & {*kinds}
+    assert "restarted" in kinds
+
+    # And back, as somebody does who only waits for the answer.
+    told = restarting.node.hoptui("set", "toy", "width=8", "--json")
+    assert told.returncode == 0, told.stderr
+    (change,) = json.loads(told.stdout)["commands"]
+    assert (change["from"], change["effective"], change["stage"]) == (16, 8, "applied")
+    assert change["took_s"] > 0
+    assert restarting.now().epoch == 3
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["", "and the daemon was restarted meanwhile"])
+def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, *, again: bool) -> None:
+    command = restarting.ask()
+    restarting.gone(command)
+    viewer = restarting.viewer
+    if again:
+        pid = restarting.node.daemon_pid()
+        viewer.send(messages.Shutdown(id=1))
+        until(lambda: not psutil.pid_exists(pid), what="the end of the daemon")
+        viewer = restarting.node.viewer("again")
+        assert viewer.vital(restarting.run.run).state == "busy"
+    restarting.say("die")
+    restarting.say("go")
+    assert restarting.child.wait(10) == 3
+    until(lambda: viewer.run().exit_reason, what="the end")
+    record = next(r for r in viewer.fetch(run=restarting.run.run).commands if r.id == command)
+    assert record.stage == "failed"
+    assert record.reason == "the run ended: killed, while restarting from x.ckpt"
+    assert record.effective is None
+
+
+def test_a_restart_that_cannot_be_is_a_failure_and_the_run_goes_on(restarting: Restarting) -> None:
+    restarting.say("full")
+    done = restarting.viewer.outcome(restarting.ask())
+    assert (done.stage, done.effective, done.reason) == ("failed", 8, "the disk is full")
+    until(lambda: value(restarting.now()) == (8, True), what="the knob as it is")
+    assert restarting.child.poll() is None

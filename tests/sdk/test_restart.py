@@ -1,0 +1,151 @@
+"""Knobs that need a new process, without one: what waits, what takes its place, what the next process makes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+import hoptui
+from hoptui.sdk.restart import VARIABLE, Handover, Waiting, leave, take
+from hoptui.sdk.run import Run
+from hoptui.wire.messages import Command, Origin, Outcome
+
+
+@dataclass
+class Config:
+    width: Annotated[int, hoptui.Knob(1, 64, cost="restart")] = 8
+    layers: Annotated[int, hoptui.Knob(1, 64, cost="restart")] = 2
+
+
+@pytest.fixture(autouse=True)
+def off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPTUI", "off")
+    monkeypatch.setenv(VARIABLE, "")  # restored afterwards
+
+
+def connected(config: Config, **fields: Any) -> Run:
+    run = hoptui.connect("unit", **fields)
+
+    def check(width: int) -> None:
+        if width % run.restart_wanted.get("layers", config.layers):  # type: ignore[operator]
+            raise ValueError("width is no multiple of layers")
+
+    run.knobs(config, apply={"width": check})
+    return run
+
+
+def ask(run: Run, name: str, **fields: Any) -> None:
+    command = Command(id=name, run=run.id, epoch=run.epoch, verb="set", origin=Origin(user="kim"), **fields)
+    run.desk.receive(command, time.monotonic(), run.step + 1)
+
+
+def told(run: Run) -> list[tuple[str, str]]:
+    return [(outcome.id, outcome.stage) for outcome in run.desk.settle()]
+
+
+def test_a_value_that_needs_a_new_process_is_not_in_effect_and_not_said_to_be() -> None:
+    config = Config()
+    run = connected(config)
+    ask(run, "a", knob="width", value=16)
+    assert run.boundary(0)
+    assert told(run) == []  # it stays scheduled
+    assert run.restart_wanted == {"width": 16}
+    assert config.width == 8
+    state = run.knob_handles["width"].state()
+    assert (state.value, state.in_effect, state.version, state.by) == (8, True, 0, "")
+
+
+def test_what_waits_gives_way_to_a_later_command_and_to_its_own_value() -> None:
+    run = connected(Config())
+    for name, value in (("a", 16), ("b", 32), ("c", 8)):
+        ask(run, name, knob="width", value=value)
+        run.boundary()
+    assert run.restart_wanted == {}
+    assert told(run) == [("a", "superseded"), ("b", "superseded"), ("c", "applied")]
+
+
+def test_values_are_checked_together_with_those_that_wait() -> None:
+    run = connected(Config())
+    ask(run, "a", knob="layers", value=3)
+    run.boundary()
+    ask(run, "b", knob="width", value=16)
+    run.boundary()
+    ask(run, "c", knob="width", value=9)
+    run.boundary()
+    assert run.restart_wanted == {"layers": 3, "width": 9}
+    assert told(run) == [("b", "failed")]
+
+
+def test_without_a_restart_the_command_has_failed_with_the_reason() -> None:
+    run = connected(Config())
+    ask(run, "a", knob="width", value=16)
+    run.boundary()
+    run.refuse_restart("the disk is full")
+    (outcome,) = run.desk.settle()
+    assert (outcome.stage, outcome.effective, outcome.version) == ("failed", 8, 0)
+    assert outcome.reason == "the disk is full"
+    assert run.restart_wanted == {}
+    assert run.knob_handles["width"].in_effect
+
+
+def left_by(run: Run) -> list[Outcome]:
+    ask(run, "a", knob="width", value=16)
+    ask(run, "b", knob="layers", value=4)
+    run.boundary()
+    run.hand_over("x.ckpt")
+    return run.desk.settle()
+
+
+def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
+    run = connected(Config())
+    state = run.state_dict()
+    last = left_by(run)
+    assert [(o.stage, o.code, o.reason) for o in last] == [
+        ("scheduled", "restarting", "restarting from x.ckpt")
+    ] * 2
+    assert not run.entries  # an iteration that was not is no row
+    run.close()  # as a with-block does
+    after = connected(Config(width=16), resume=state)  # the other value did not arrive
+    assert VARIABLE not in os.environ
+    assert told(after) == []
+    after.boundary(1)
+    first, second = after.desk.settle()
+    assert (first.id, first.stage, first.effective, first.version) == ("a", "applied", 16, 1)
+    assert first.took_s is not None
+    assert 0 < first.took_s < 60
+    width = after.knob_handles["width"].state()
+    assert (width.value, width.version, width.by, width.took_s) == (16, 1, "kim", first.took_s)
+    assert (second.id, second.stage, second.effective) == ("b", "failed", 2)
+    assert second.reason == "after the restart layers is 2"
+    after.boundary(2)
+    assert told(after) == []
+
+
+def test_a_knob_that_is_gone_has_failed() -> None:
+    run = connected(Config())
+    state = run.state_dict()
+    left_by(run)
+    after = hoptui.connect("unit", resume=state)
+    after.boundary()
+    outcomes = after.desk.settle()
+    assert {outcome.stage for outcome in outcomes} == {"failed"}
+    assert outcomes[0].reason == "after the restart there is no knob 'width'"
+
+
+@pytest.mark.parametrize(("pid", "run"), [(7, "other"), (8, "mine")])
+def test_what_was_left_for_another_process_or_run_is_left_alone(pid: int, run: str) -> None:
+    environ: dict[str, str] = {}
+    handover = Handover(7, "mine", 5, (Waiting("a", "lr", 0.5, "kim"),))
+    leave(environ, handover)
+    assert take(environ, pid, run) is None
+    assert take(environ, 7, "mine") == handover
+    assert take(environ, 7, "mine") is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1", '{"pid": "x"}'])
+def test_nonsense_in_the_environment_is_nothing(text: str) -> None:
+    assert take({VARIABLE: text}, 7, "mine") is None
