@@ -65,10 +65,15 @@ def gpu_uuid(device: torch.device) -> str | None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory this process could still get on the device, in bytes: what is free, and what torch's allocator keeps."""
+    """Memory this process could still get on the device, in bytes: what torch's allocator keeps unused, and what it may take.
+
+    It may take what is free, within the part of the GPU that `torch.cuda.set_per_process_memory_fraction` left it.
+    """
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+        return min(free, max(0, allowed - reserved)) + reserved - torch.cuda.memory_allocated(device)
     return psutil.virtual_memory().available
 
 

@@ -9,3 +9,7 @@ class UsageError(Exception):
 
 class LostRankError(Exception):
     """Another rank is gone; the text says which one and why."""
+
+
+class TornStepError(Exception):
+    """Some weights have taken a step that others have not: they are of no use, and must not be written to a checkpoint."""

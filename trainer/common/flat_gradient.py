@@ -14,20 +14,24 @@ from torch import Tensor, nn
 
 
 class FlatGradient:
-    """`flat` (n,) on the parameters' device, in their number format; each parameter's `grad` is a part of it and stays one."""
+    """`flat` (n,) on the parameters' device, in their number format; each parameter's `grad` is a part of it and stays one.
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    `notes` (k,) are numbers beside it that are summed over the ranks by the same exchange: that of `exchanged` (n + k,).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], notes: int = 0) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         sizes = [parameter.numel() for parameter in self._parameters]
         first = self._parameters[0]
-        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.exchanged = torch.zeros(sum(sizes) + notes, dtype=first.dtype, device=first.device)
+        self.flat, self.notes = torch.split(self.exchanged, [sum(sizes), notes])
         parts = torch.split(self.flat, sizes)
         self._parts = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
         for parameter, part in zip(self._parameters, self._parts, strict=True):
             parameter.grad = part
 
     def clear(self) -> None:
-        self.flat.zero_()
+        self.exchanged.zero_()
 
     def add(self, loss: Tensor) -> None:
         """Add the gradient of `loss` (0-d), on addresses that never change: for what is captured in a CUDA graph.

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trainer.common.memory import is_out_of_memory, release
+from trainer.common.memory import is_out_of_memory, limit_bytes, release
 from trainer.common.ranks import Ranks
+
+GROWN = 1.1
+"""A size that was too much may be asked for again once there is so many times the memory that there was then."""
 
 
 class Pieces:
@@ -29,6 +32,7 @@ class Pieces:
     ) -> None:
         self.micro_batch = micro_batch
         self.ceiling: int | None = None
+        self._room = 0
         self._device, self._ranks, self._on_smaller = device, ranks, on_smaller
 
     def compute(self, count: int, piece: Callable[[slice], Tensor], clear: Callable[[], None]) -> Tensor:
@@ -44,21 +48,17 @@ class Pieces:
         """
         while True:
             clear()
-            figures, error = self._attempt(count, piece)
+            figures, error = self.attempt(count, piece)
             if self._ranks.all(error is None):
                 assert figures is not None
                 return figures
             clear()
-            release(self._device)
-            if self.micro_batch == 1:
-                raise error or torch.OutOfMemoryError("another rank is out of memory with single samples")
-            before = min(self.micro_batch, count)
-            self.ceiling, self.micro_batch = before, max(1, before // 2)
-            self._on_smaller(before, self.micro_batch)
+            self.smaller(count, error)
 
-    def _attempt(
+    def attempt(
         self, count: int, piece: Callable[[slice], Tensor]
     ) -> tuple[Tensor | None, BaseException | None]:
+        """What `piece` returns, summed over the slices of 0 … `count`; or the error if memory ran out on this rank."""
         figures: Tensor | None = None
         try:
             for start in range(0, count, self.micro_batch):
@@ -70,3 +70,39 @@ class Pieces:
             # Its traceback would keep every tensor of the failed pass alive.
             return None, error.with_traceback(None)
         return figures, None
+
+    def smaller(self, count: int, error: BaseException | None = None) -> None:
+        """Halve the pieces, on all ranks alike, because memory ran out in a batch of `count` samples on one of them.
+
+        Raises:
+            torch.OutOfMemoryError: they were single samples; `error` is raised if it is this rank's own.
+        """
+        release(self._device)
+        if self.micro_batch == 1:
+            raise error or torch.OutOfMemoryError("another rank is out of memory with single samples")
+        # The ranks' parts of a batch may differ by a sample.
+        before = max(self._ranks.gather(min(self.micro_batch, count)))
+        self.too_much(before)
+        self.micro_batch = max(1, before // 2)
+        self._on_smaller(before, self.micro_batch)
+
+    def too_much(self, size: int) -> None:
+        """So many samples at once do not fit, on one of the ranks at least."""
+        self.ceiling, self._room = size, limit_bytes(self._device)
+
+    def resize(self, micro_batch: int) -> None:
+        """Cut into pieces of at most so many samples from now on, on all ranks alike.
+
+        Raises:
+            MemoryError: that was too much before, and there is no more memory now than there was then.
+        """
+        ceiling = self.ceiling
+        if ceiling is not None and micro_batch >= ceiling and micro_batch > self.micro_batch:
+            if not self._ranks.all(limit_bytes(self._device) > GROWN * self._room):
+                raise MemoryError(f"memory ran out with {ceiling} at once before: at most {ceiling - 1}")
+            self.ceiling = None
+        self.micro_batch = micro_batch
+
+    def forget(self) -> None:
+        """What a sample takes has changed: what was too much may fit now."""
+        self.ceiling = None

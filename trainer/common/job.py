@@ -4,10 +4,10 @@
 # their names there.
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -149,3 +149,33 @@ def _origins(default: object, held: object, settled: object, given: Mapping[str,
         elif value != usual:
             source = "the checkpoint" if name not in given else option_name(name)
             yield f"{name} = {spelled(value)} from {source} (the default is {spelled(usual)})"
+
+
+def check_kept(options: Iterable[tuple[str, object, object]]) -> None:
+    """Refuse what would make a resumed run another one: for each option the value given, or None, and the checkpoint's.
+
+    Raises:
+        UsageError: they differ.
+    """
+    for option, given, held in options:
+        if given not in (None, held):
+            raise UsageError(f"{option} {given}: the checkpoint's run has {held}, and keeps it")
+
+
+class Checked(Protocol):
+    """A config that knows which sizes fit together."""
+
+    def check(self, world: int) -> None:
+        """Raises ValueError: one sentence that begins with the name of a knob."""
+
+
+def check_sizes(config: Checked, world: int) -> None:
+    """Refuse sizes that do not fit together.
+
+    Raises:
+        UsageError: one sentence that begins with the option.
+    """
+    try:
+        config.check(world)
+    except ValueError as error:
+        raise UsageError(f"{option_name(str(error).split()[0])}: {error}") from None

@@ -6,10 +6,15 @@ import contextlib
 import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import psutil
 import torch
+
+from trainer.common.device import free_bytes
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 USABLE = 0.92
 """The part of what other processes leave free that may be planned with."""
@@ -41,6 +46,20 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def insist(device: torch.device, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `work` returns; where memory runs out in it, once more after all was given back that nothing refers to.
+
+    Only for work that has all the memory it needs before it changes anything.
+    """
+    try:
+        return work(*args, **kwargs)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    release(device)
+    return work(*args, **kwargs)
+
+
 def reset_peak(device: torch.device) -> None:
     """Measure the peak from here on."""
     if device.type == "cuda":
@@ -64,11 +83,10 @@ def peak_bytes(device: torch.device) -> int | None:
 
 
 def limit_bytes(device: torch.device) -> int:
-    """What this process may use in all: the usable part of what it holds and of what other processes leave free."""
+    """What this process may use in all: the usable part of what it holds and of what it could still get."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(USABLE * (free + torch.cuda.memory_reserved(device)))
-    return int(USABLE * (psutil.virtual_memory().available + psutil.Process().memory_info().rss))
+        return int(USABLE * (free_bytes(device) + torch.cuda.memory_allocated(device)))
+    return int(USABLE * (free_bytes(device) + psutil.Process().memory_info().rss))
 
 
 def choose_micro_batch(

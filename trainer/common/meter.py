@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from trainer.common.device import wait_for
 
 
 class Meter:
     """Counts units and the seconds in which it was running; it stands at first.
 
-    What is queued on a device must be done when it is started or paused.
+    It waits for what is queued on `device` whenever it begins or pauses.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
+        self._device, self._clock = device, clock
         self._units = 0
         self._seconds = 0.0
         self._since: float | None = None
@@ -22,8 +27,11 @@ class Meter:
     def running(self) -> bool:
         return self._since is not None
 
-    def start(self) -> None:
-        self._since = self._clock()
+    def begin(self) -> None:
+        """Run from here on, if it does not already."""
+        if self._since is None:
+            wait_for(self._device)
+            self._since = self._clock()
 
     def add(self, units: int) -> None:
         """Units done; they count only while it runs."""
@@ -31,9 +39,20 @@ class Meter:
             self._units += units
 
     def pause(self) -> None:
+        """Stand from here on, if it does not already."""
         if self._since is not None:
+            wait_for(self._device)
             self._seconds += self._clock() - self._since
             self._since = None
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is done in here does not count."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.begin()
 
     def rate(self) -> float | None:
         """Units a second, None as long as nothing was measured. To be read while it stands."""

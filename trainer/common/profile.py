@@ -36,7 +36,7 @@ class Tracer:
         if self._profiler is not None:
             raise RuntimeError(f"a trace is being recorded; {self._left} iterations are left")
         self._left, self._first = max(1, steps), self._run.step
-        self._profiler = profile(activities=self._activities, record_shapes=True)
+        self._profiler = profile(activities=self._activities, record_shapes=True, acc_events=True)
         self._profiler.start()
 
     def end_iteration(self) -> None:

@@ -39,7 +39,8 @@ def bits(key: int, index: Tensor, counter: Counter, draws: int = 1) -> Tensor:
     `index` (…) int64 in 0 … 2³² − 1, `counter` a number or 0-d int64 tensor on its device, not negative. The first k of
     n draws are those of k draws. At one key, counter and draw, different indices have different words.
     """
-    lane = torch.arange(2 * draws, device=index.device).view(draws, 2)
+    # The mask changes nothing but what inductor makes of the product: without it, an index in 32 bits, which it overflows.
+    lane = torch.arange(2 * draws, device=index.device).view(draws, 2) & WORD
     word = _mixed(((lane * GOLDEN + (key & WORD)) & WORD) ^ (counter & WORD))
     word = _mixed((word + lane * PLASTIC + (key >> 32) + (counter >> 32)) & WORD)
     first, second = word.unbind(-1)

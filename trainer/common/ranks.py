@@ -6,7 +6,10 @@ on beside that goes over a gloo group in host memory and never waits for a GPU.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +35,8 @@ STORE_LIMIT = timedelta(seconds=10)
 GRACE_S = 3.0
 """So long a rank may take to end by itself after another one was lost."""
 REASON_S = SILENT_S + 4.0
+RESTARTS = "TRAINER_RESTARTS"
+"""In the environment: how often this process has replaced itself by a new one, which meets the others anew."""
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
@@ -75,6 +80,9 @@ class Ranks:
     def close(self) -> None:
         """Wait for the other ranks to come here, and end the group."""
 
+    def outlast(self) -> None:
+        """After `close`: wait until nobody can meet where these ranks have met, if that goes with rank 0's process."""
+
     def __enter__(self) -> Ranks:
         return self
 
@@ -96,6 +104,8 @@ def join(device: DeviceName) -> Ranks:
     place = _place(os.environ)
     if place.world == 1:
         return ALONE
+    if dist.is_initialized():
+        raise UsageError("the ranks' last job in these processes ended by an error: start them anew")
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         _choose_gpu(place)
@@ -155,31 +165,28 @@ class _Joined(Ranks):
 
     def __init__(self, place: Ranks, *, on_gpu: bool) -> None:
         super().__init__(place.rank, place.world, place.local_rank, place.local_world)
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        store = TCPStore(
-            address,
-            port,
-            self.world,
-            is_master=self.rank == 0 and not of_torchrun,
-            timeout=JOIN_LIMIT,
-            multi_tenant=True,
-        )
+        self._hosted = not of_torchrun  # by rank 0
+        meeting = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), self.world)
+        store = _store(*meeting, hosts=self._hosted and self.rank == 0)
+        # Torchrun's store outlives processes and jobs: what earlier ones wrote there must not be read again.
+        job = f"{restarts(os.environ)}.{next(_jobs)}"
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            store=PrefixStore("trainer", store),
+            store=PrefixStore(f"trainer/{job}", store),
             rank=self.rank,
             world_size=self.world,
             timeout=TRAINING_LIMIT,
             device_id=torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
         )
         # A connection of its own: a call that waits holds a store's lock.
-        own = TCPStore(address, port, self.world, is_master=False, timeout=STORE_LIMIT)
+        self._own = TCPStore(*meeting, is_master=False, timeout=STORE_LIMIT)
         host = "torchrun of the first machine" if of_torchrun else "rank 0"
         self._control = dist.new_group(backend="gloo", timeout=CONTROL_LIMIT)
         self._tell: Callable[[str], None] = _nobody
         self._closed = False
-        self._heartbeat = Heartbeat(PrefixStore("heartbeat", own), self.rank, self.world, host, self._lost)
+        beats = PrefixStore(f"heartbeat/{job}", self._own)
+        self._heartbeat = Heartbeat(beats, self.rank, self.world, host, self._lost)
         self._heartbeat.start()
 
     def add(self, tensor: Tensor) -> None:
@@ -236,6 +243,15 @@ class _Joined(Ranks):
         self._heartbeat.stop()
         dist.destroy_process_group()
 
+    def outlast(self) -> None:
+        end = time.monotonic() + STORE_LIMIT.total_seconds()
+        while self._hosted and self.rank and time.monotonic() < end:
+            try:
+                self._own.check([""])
+            except RuntimeError:
+                return
+            time.sleep(0.05)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -274,6 +290,20 @@ class _Joined(Ranks):
             return
         self._tell(reason)
         os._exit(1)
+
+
+_jobs = itertools.count()
+
+
+@functools.cache
+def _store(address: str, port: int, world: int, *, hosts: bool) -> TCPStore:
+    """Where ranks meet; it stays for the next job of this process, which others may begin sooner."""
+    return TCPStore(address, port, world, is_master=hosts, timeout=JOIN_LIMIT, multi_tenant=True)
+
+
+def restarts(environ: Mapping[str, str]) -> int:
+    """How often this process has replaced itself."""
+    return int(environ.get(RESTARTS, "0"))
 
 
 def _nobody(_: str) -> None:

@@ -6,10 +6,43 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Literal
 
 Ending = Literal["finished", "passed", "stopped"]
 """Why a run ended: its iterations are done, it reached what was asked for, somebody stopped it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """How a supervised run ended; the result of a workload adds its own figures.
+
+    `iterations` counts the whole run, with what a resumed checkpoint had; `seconds` is this process's wall time from the
+    set-up to the end, `loss` that of the last step. `restarts` is how often a knob had this process replaced: times, rates
+    and memory are of the time since. What is not known is None.
+    """
+
+    workload: ClassVar[str]
+
+    ending: Ending
+    iterations: int
+    restarts: int
+    seconds: float
+    mfu: float | None
+    peak_memory_bytes: int | None
+    loss: float | None
+    micro_batch: int
+
+    def json(self) -> str:
+        """The figures as one line of JSON."""
+        return result_json({"workload": self.workload, **asdict(self)})
+
+    def told(self, done: str, per_s: float | None, unit: str) -> str:
+        """The same for people: with what was `done`, and how many of a `unit` per second."""
+        rate = f", {per_s:,.0f} {unit}/s" if per_s else ""
+        used = f" ({percent(self.mfu)} MFU)" if self.mfu is not None else ""
+        took = elapsed(self.seconds, self.restarts)
+        return f"{self.ending} after {self.iterations:,} iterations and {done}; {took}{rate}{used}"
 
 
 class Console:
@@ -58,6 +91,38 @@ def amount(count: float) -> str:
     return f"{count:.3g}"
 
 
+def model_size(shape: Mapping[str, int]) -> str:
+    """The shape of a transformer in a few words."""
+    return f"{shape['layers']} × {shape['d_model']}, {shape['heads']} heads"
+
+
+def elapsed(seconds: float, restarts: int) -> str:
+    """The time that a process took, in words that say since when."""
+    return f"{seconds:.1f} s" + (f" since restart {restarts}" if restarts else "")
+
+
 def percent(fraction: float | None) -> str:
     """A fraction for people; empty if it is not known."""
     return "" if fraction is None else f"{fraction:.1%}"
+
+
+def line_parts(
+    iteration: int,
+    total: int,
+    figures: Iterable[str],
+    rate: str,
+    utilization: float | None,
+    peak_bytes: int | None,
+) -> list[str]:
+    """The parts of the line of an iteration: how far it is, the workload's own `figures`, and what it takes."""
+    return [
+        f"iteration {iteration:,}/{total:,}",
+        *figures,
+        rate,
+        f"{percent(utilization)} MFU" if utilization is not None else "",
+        f"{peak_bytes / 1e9:.1f} GB" if peak_bytes else "",
+    ]
+
+
+def silent(_: str) -> None:
+    """Tells nobody."""

@@ -1,4 +1,8 @@
-"""Knobs that need a new process: the run writes a checkpoint, and this process becomes the next epoch of the same run."""
+"""Knobs that need a new process: the run writes a checkpoint, and this process becomes the next epoch of the same run.
+
+With several ranks all of them do so at the same boundary: `exec` keeps the pids that a launcher watches over, and the
+environment by which the new programs meet.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +10,112 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import hoptui
-from trainer.common.options import declared, option_name, spelled
+from trainer.common.options import declared, option_name
+from trainer.common.ranks import RESTARTS, Ranks, restarts
+from trainer.common.saving import Saver
 
-BEGAN = "TRAINER_RESTART_BEGAN"
-"""In the environment of a restarted process: the monotonic nanoseconds at which the old one stopped training."""
 LEFT = "TRAINER_RESTART_FOLDER"
-"""Likewise: a folder made for this restart alone, to be removed once its checkpoint is read."""
+"""In the environment of a restarted process: a folder made for its checkpoint alone."""
 
 
 class Restart:
-    """Collects the knobs that a restart will change; the training loop ends its iterations when `wanted` is not empty.
+    """Ends the training loop where a knob needs a new process, and begins that.
 
-    `config` is the dataclass that declares the workload's knobs.
+    Args:
+        config: the dataclass that declares the workload's knobs.
+        folder: where checkpoints are written to; without one there is a folder for the checkpoint alone, which goes once
+            training has gone on from it.
+        say: takes a line for people.
     """
 
-    def __init__(self, world: int, config: type) -> None:
-        self.wanted: dict[str, int | float | str | bool] = {}
-        self._world = world
+    def __init__(
+        self,
+        run: hoptui.Run,
+        ranks: Ranks,
+        saver: Saver,
+        config: type,
+        folder: Path | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._run, self._ranks, self._saver, self._folder, self._say = run, ranks, saver, folder, say
         self._knobs = {option_name(name): kind for name, kind, _ in declared(config)}
+        self._checkpoint: Path | None = None
+        self._left = os.environ.pop(LEFT, None)
+        self._proven = False
 
-    def ask(self, name: str, now: Callable[[], object]) -> Callable[[int | float | str | bool], None]:
-        """What applies a new value of the knob `name`. It raises where this process cannot be replaced alone.
+    def due(self) -> bool:
+        """Whether the loop is to end for a new process; to be asked after each boundary, on all ranks.
 
-        `now()` is the value that this process has: to set that back takes the wish back.
+        Where there can be none, the knobs are set back with the reason, and training goes on.
         """
+        if self._proven:
+            self._clear()
+        self._proven = True  # the next time an iteration will have been
+        wanted = self._run.restart_wanted
+        if not wanted:
+            return False
+        problem = self._prepare()
+        if problem:
+            self._run.refuse_restart(problem)
+            return False
+        values = ", ".join(f"{name} = {value}" for name, value in wanted.items())
+        self._say(f"restarting from {self._checkpoint} with {values}")
+        return True
 
-        def apply(value: int | float | str | bool) -> None:
-            if value == now():
-                self.wanted.pop(name, None)
-                return
-            if self._world > 1:
-                raise RuntimeError(f"{name} needs a restart, and this run has {self._world} processes")
-            self.wanted[name] = value
+    def leave(self) -> bool:
+        """After the loop, while the run is open: leave it to the next process, if there is to be one."""
+        if self._checkpoint is None:
+            self._clear()
+            return False
+        self._run.hand_over(str(self._checkpoint))
+        return True
 
-        return apply
-
-    def folder(self, chosen: Path | None) -> Path:
-        """Where to write the checkpoint: the run's own folder, or one that is removed after it was read."""
-        if chosen is not None:
-            return chosen
-        folder = Path(tempfile.mkdtemp(prefix="trainer-restart-"))
-        os.environ[LEFT] = str(folder)
-        return folder
-
-    def begin(self, checkpoint: Path) -> NoReturn:
-        """Replace this process by one that goes on from `checkpoint` with the values wanted; the run must be closed."""
-        os.environ[BEGAN] = str(time.monotonic_ns())
+    def begin(self) -> NoReturn:
+        """Replace this process by the one that goes on. The run has been left, and the ranks have left each other."""
+        os.environ[RESTARTS] = str(restarts(os.environ) + 1)
+        if self._folder is None and self._checkpoint is not None:
+            os.environ[LEFT] = str(self._checkpoint.parent)
+        self._ranks.outlast()
         sys.stdout.flush()
         sys.stderr.flush()
-        arguments = [*kept(sys.argv[1:], self._knobs), f"--resume={checkpoint}"]
-        arguments += (f"{option_name(name)}={spelled(value)}" for name, value in self.wanted.items())
+        arguments = [*kept(sys.argv[1:], self._knobs), f"--resume={self._checkpoint}"]
+        arguments += (f"{option_name(name)}={value}" for name, value in self._run.restart_wanted.items())
         os.execv(sys.executable, [sys.executable, "-m", "trainer", *arguments])
+
+    def _prepare(self) -> str:
+        """Write the checkpoint that all ranks go on from; why that cannot be, "" if it can."""
+        if not self._ranks.all(not self._run.stop_asked):
+            return "the run is about to stop"
+        path, problem, folder = None, "", self._folder
+        try:
+            if folder is None and not self._ranks.rank:
+                folder = Path(tempfile.mkdtemp(prefix="trainer-restart-"))
+            path = self._saver.save(folder or Path())
+        except OSError as error:
+            problem = f"there is no checkpoint to restart from: {error}"
+        path, problem = self._ranks.gather((path, problem))[0]
+        if path is not None and not self._ranks.all(path.is_file()):
+            problem = (
+                f"not every rank sees {path}: --checkpoint-dir must be on a disk that all machines share"
+            )
+        if problem:
+            if self._folder is None and folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            return problem
+        self._checkpoint = path
+        self._clear()
+        return ""
+
+    def _clear(self) -> None:
+        """Remove the folder of the checkpoint that this process came from."""
+        if self._left and not self._ranks.rank:
+            shutil.rmtree(self._left, ignore_errors=True)
+        self._left = None
 
 
 def kept(arguments: Sequence[str], knobs: Mapping[str, type]) -> list[str]:
@@ -79,12 +132,3 @@ def kept(arguments: Sequence[str], knobs: Mapping[str, type]) -> list[str]:
         elif knobs.get(positive) is not bool:
             left.append(argument)
     return left
-
-
-def restarted(run: hoptui.Run) -> None:
-    """To be called when training is about to go on: says how long it stood still, and removes what was written for it."""
-    if folder := os.environ.pop(LEFT, None):
-        shutil.rmtree(folder, ignore_errors=True)
-    if began := os.environ.pop(BEGAN, None):
-        seconds = (time.monotonic_ns() - int(began)) / 1e9
-        run.event(f"restarted from a checkpoint; training stood still for {seconds:.1f} s")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hoptui import Knob
-from trainer.common.modes import COMPILE_MODES, PRECISIONS
+from trainer.common import knobs
+from trainer.common.modes import PRECISIONS
 
 SCHEDULES = ("cosine", "onecycle", "wsd", "constant")
 VOCABULARY_MULTIPLE = 128
@@ -28,63 +29,24 @@ class LMConfig:
         int,
         Knob(1, 1 << 24, scale="log", unit="tokens", description="tokens of one step, on all GPUs together"),
     ] = 524_288
-    micro_batch: Annotated[
-        int,
-        Knob(
-            0,
-            4_096,
-            scale="log",
-            effect="speed",
-            cost="shape",
-            keeps="grad_accum × micro_batch",
-            description="sequences that a GPU computes at once; 0 chooses by measurement",
-        ),
-    ] = 0
-    grad_accum: Annotated[
-        int,
-        Knob(
-            0,
-            1 << 16,
-            scale="log",
-            effect="speed",
-            cost="shape",
-            keeps="grad_accum × micro_batch",
-            description="pieces that a GPU computes its part of a step in; 0 follows from micro_batch",
-        ),
-    ] = 0
+    micro_batch: Annotated[int, knobs.micro_batch("sequences", most=4_096)] = 0
+    grad_accum: knobs.GradAccum = 0
     seq_len: Annotated[
         int, Knob(8, LONGEST, scale="log", cost="shape", unit="tokens", description="tokens of a sequence")
     ] = 1024
 
-    lr: Annotated[float, Knob(1e-6, 1e-1, scale="log", description="highest learning rate of AdamW")] = 6e-4
+    lr: knobs.LearningRate = 6e-4
     schedule: Annotated[str, Knob(choices=SCHEDULES, description="course of the learning rate")] = "cosine"
-    warmup: Annotated[
-        float, Knob(0.0, 0.9, description="part of the iterations in which the learning rate rises")
-    ] = 0.02
+    warmup: knobs.WarmUp = 0.02
     cooldown: Annotated[
         float, Knob(0.01, 1.0, description="part of the iterations in which it falls at the end, with wsd")
     ] = 0.2
-    final_lr: Annotated[
-        float, Knob(0.0, 1.0, description="learning rate at the end, as a part of the highest")
-    ] = 0.1
+    final_lr: knobs.FinalRate = 0.1
     weight_decay: Annotated[float, Knob(0.0, 1.0, description="weight decay of AdamW")] = 0.1
-    grad_clip: Annotated[
-        float, Knob(0.0, 100.0, description="greatest norm of a step's gradient; 0 does not clip")
-    ] = 1.0
+    grad_clip: knobs.GradientClip = 1.0
 
-    precision: Annotated[
-        str,
-        Knob(
-            choices=("auto", *PRECISIONS),
-            effect="speed",
-            cost="rebuild",
-            description="of the matrix products",
-        ),
-    ] = "auto"
-    compile: Annotated[
-        str,
-        Knob(choices=("auto", *COMPILE_MODES), effect="speed", cost="rebuild", description="torch.compile"),
-    ] = "auto"
+    precision: Annotated[str, knobs.precision(*PRECISIONS)] = "auto"
+    compile: knobs.Compile = "auto"
     checkpointing: Annotated[
         bool,
         Knob(
@@ -94,15 +56,9 @@ class LMConfig:
         ),
     ] = False
 
-    d_model: Annotated[
-        int, Knob(16, 8_192, scale="log", cost="restart", description="width; weights start anew")
-    ] = 768
-    layers: Annotated[
-        int, Knob(1, 128, scale="log", cost="restart", description="blocks; weights start anew")
-    ] = 12
-    heads: Annotated[
-        int, Knob(1, 128, scale="log", cost="restart", description="attention heads; weights start anew")
-    ] = 6
+    d_model: knobs.Width = 768
+    layers: knobs.Layers = 12
+    heads: knobs.Heads = 6
 
     tokenizer: str = "bpe"
     vocab_size: int = 50_304
@@ -110,30 +66,18 @@ class LMConfig:
     eval_tokens: int = 1 << 20
 
     @property
-    def sequences(self) -> int:
+    def samples(self) -> int:
         """Sequences of one step, of all ranks together."""
         return max(1, self.batch_tokens // self.seq_len)
 
     @property
     def step_tokens(self) -> int:
         """Tokens of one step as it is computed: `batch_tokens` in whole sequences."""
-        return self.sequences * self.seq_len
+        return self.samples * self.seq_len
 
     def share(self, rank: int, world: int) -> range:
         """The sequences of a step that a rank computes; shares differ by one at most."""
-        return range(rank * self.sequences // world, (rank + 1) * self.sequences // world)
-
-    def largest_share(self, world: int) -> int:
-        """The sequences of the rank that has most."""
-        return -(-self.sequences // world)
-
-    def pieces(self, world: int) -> int:
-        """Pieces that the largest share is computed in."""
-        return -(-self.largest_share(world) // max(1, self.micro_batch))
-
-    def piece_for(self, grad_accum: int, world: int) -> int:
-        """The micro-batch with which the largest share takes `grad_accum` pieces."""
-        return -(-self.largest_share(world) // max(1, grad_accum))
+        return range(rank * self.samples // world, (rank + 1) * self.samples // world)
 
     def check(self, world: int) -> None:
         """Refuse sizes that do not fit together.

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.common.batch import settle_batch
 from trainer.common.errors import UsageError
-from trainer.common.job import AtLeastOne, JobOptions, NotNegative, preset, settle
+from trainer.common.job import (
+    AtLeastOne,
+    JobOptions,
+    NotNegative,
+    check_kept,
+    check_sizes,
+    preset,
+    settle,
+)
 from trainer.common.options import KnobValues, option_name
 from trainer.lm.config import PRESETS, LMConfig
 
@@ -87,38 +96,16 @@ def settle_job(
         name, seed = job.name or f"lm-{chosen}", job.seed or 0
     else:
         name, seed = job.name or saved["name"], saved["seed"]
-        _check_same(job, given, saved)
+        fixed = ((option_name(option), value, saved["config"][option]) for option, value in given.items())
+        check_kept((("--preset", job.preset, saved["preset"]), ("--seed", job.seed, seed), *fixed))
     config, notes = settle(default, saved["config"] if saved else None, knobs)
-    _settle_batch(config, knobs, world)
-    try:
-        config.check(world)
-    except ValueError as error:
-        raise UsageError(f"{option_name(str(error).split()[0])}: {error}") from None
+    settle_batch(
+        config,
+        knobs,
+        world,
+        total="batch_tokens",
+        each=config.seq_len,
+        of=f"sequences of {config.seq_len} tokens",
+    )
+    check_sizes(config, world)
     return Plan(chosen, name, seed, config, notes)
-
-
-def _check_same(job: LMOptions, given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    for option, value, held in (
-        ("--preset", job.preset, saved["preset"]),
-        ("--seed", job.seed, saved["seed"]),
-        *((option_name(name), value, saved["config"][name]) for name, value in given.items()),
-    ):
-        if value not in (None, held):
-            raise UsageError(f"{option} {value}: the checkpoint's run has {held}, and keeps it")
-
-
-def _settle_batch(config: LMConfig, given: KnobValues, world: int) -> None:
-    """`micro_batch` and `grad_accum` together say how large a batch is, unless `batch_tokens` does."""
-    accum = int(given.get("grad_accum", 0))
-    if not accum:
-        return
-    if not given.get("micro_batch"):
-        config.micro_batch = config.piece_for(accum, world)
-        return
-    product = config.micro_batch * accum * world * config.seq_len
-    if "batch_tokens" in given and product != config.batch_tokens:
-        raise UsageError(
-            f"--batch-tokens {config.batch_tokens}: {config.micro_batch} sequences × {accum} pieces × {world} ranks × "
-            f"{config.seq_len} tokens are {product}"
-        )
-    config.batch_tokens = product

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,10 +21,11 @@ from trainer.common.metrics import measured
 from trainer.common.options import KnobValues
 from trainer.common.phases import phase_clock
 from trainer.common.profile import Tracer
-from trainer.common.ranks import Ranks, join
-from trainer.common.report import Console, Ending, amount, percent, result_json
-from trainer.common.restart import Restart, restarted
+from trainer.common.ranks import Ranks, join, restarts
+from trainer.common.report import Console, Ending, Figures, amount, line_parts, model_size, silent
+from trainer.common.restart import Restart
 from trainer.common.saving import Saver
+from trainer.common.setup import explained
 from trainer.common.stop import StopOnSignal
 from trainer.lm.config import LMConfig
 from trainer.lm.job import LMOptions, Plan, settle_job
@@ -44,39 +45,24 @@ CONVENTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Figures):
     """How a run ended.
 
-    `iterations` and `tokens` count the whole run, with what a resumed checkpoint had; `seconds` is this process's wall
-    time from the set-up to the end. `tokens_per_s` is its steady rate on all GPUs together, without the first iteration,
-    evaluations and checkpoints. What is not known is None.
+    `tokens` counts the whole run. `tokens_per_s` is its steady rate on all GPUs together, without the first iteration,
+    evaluations and checkpoints.
     """
 
-    ending: Ending
-    iterations: int
+    workload = WORKLOAD
+
     tokens: int
-    seconds: float
     tokens_per_s: float | None
-    mfu: float | None
-    peak_memory_bytes: int | None
-    loss: float | None
     val_bpb: float | None
     lzma_bpb: float
-    micro_batch: int
-
-    def json(self) -> str:
-        """The figures as one line of JSON."""
-        return result_json({"workload": WORKLOAD, **dataclasses.asdict(self)})
 
     def sentence(self) -> str:
         """The same for people."""
         held_out = f", held out {self.val_bpb:.3f} bpb (lzma {self.lzma_bpb:.3f})" if self.val_bpb else ""
-        rate = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
-        used = f" ({percent(self.mfu)} MFU)" if self.mfu is not None else ""
-        return (
-            f"{self.ending} after {self.iterations:,} iterations and {amount(self.tokens)} tokens{held_out}; "
-            f"{self.seconds:.1f} s{rate}{used}"
-        )
+        return self.told(f"{amount(self.tokens)} tokens{held_out}", self.tokens_per_s, "tokens")
 
 
 def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Result:
@@ -91,22 +77,21 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
     job.check()
     saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
     with join(job.device) as ranks:
-        console = Console(_silent if job.json or ranks.rank else write)
+        console = Console(silent if job.json or ranks.rank else write)
         device = choose_device(job.device)
         plan, text, state = prepare(job, knobs, saved, ranks, device)
         # A wide network pays off threads sooner than the one that `choose_threads` was measured with.
         cost = plan.config.micro_batch * plan.config.seq_len * plan.config.d_model // MEASURED_WIDTH
         set_threads(device, job.threads or choose_threads(cost) // ranks.local_world)
-        restart = Restart(ranks.world, LMConfig)
         ending: Ending = "finished"
-        meter, metrics, checkpoint = Meter(), None, None
+        meter, metrics = Meter(device), None
 
         run = hoptui.connect(
             plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
         )
         clock = phase_clock(run, device)
         with StopOnSignal(run), run, ranks.guard(run):
-            handles = declare(run, state, restart)
+            declare(run, state)
             about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest}
             saver = Saver(
                 run,
@@ -116,19 +101,15 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                 lambda: (state.iteration, {**state.state_dict(), **about}),
                 console.say,
             )
+            restart = Restart(run, ranks, saver, LMConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, text, state, saved), *CONVENTIONS])
-            restarted(run)
             reset_peak(device)
             told = state.position
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
-                if restart.wanted:
-                    checkpoint = saver.attempt(restart.folder(job.checkpoint_dir))
-                    if checkpoint:
-                        break
-                    for name in tuple(restart.wanted):
-                        handles[name].revert(state.shape[name], "there is no checkpoint to restart from")
+                if restart.due():
+                    break
                 lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
                 metrics = update(state, lr, clock)
                 state.iteration = iteration + 1
@@ -142,25 +123,17 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                 if seconds := console.due():
                     console.line(progress(job, state, metrics, (state.position - told) / seconds))
                     told = state.position
-                if not meter.running:
-                    wait_for(device)
-                    meter.start()
+                meter.begin()  # the first iteration is over, and with it what had to be compiled
                 if job.evaluation_due(state.iteration):
-                    wait_for(device)
-                    meter.pause()
-                    with clock.waited("evaluation"):
+                    with meter.apart(), clock.waited("evaluation"):
                         bpb = state.evaluate()
-                    meter.start()
                     run.log(val_bpb=bpb, val_loss=state.held_out.nats_per_token(bpb))
                     console.say(f"iteration {state.iteration:,}: held out {bpb:.4f} bpb")
                     if job.until_bpb is not None and bpb <= job.until_bpb:
                         ending = "passed"
                 if job.checkpoint_due(state.iteration):
-                    wait_for(device)
-                    meter.pause()
-                    with clock.waited("checkpoint"):
+                    with meter.apart(), clock.waited("checkpoint"):
                         saver.attempt()
-                    meter.start()
                 clock.end_iteration()
                 tracer.end_iteration()
                 if ending == "passed":
@@ -174,12 +147,14 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
             tracer.close()
             if run.stopping and ending == "finished":
                 ending = "stopped"
-            if not checkpoint:
+            replaced = restart.leave()
+            if not replaced:
                 saver.attempt()
             rate = meter.rate()
             result = Result(
                 ending=ending,
                 iterations=state.iteration,
+                restarts=restarts(os.environ),
                 tokens=state.position,
                 seconds=time.monotonic() - began,
                 tokens_per_s=rate,
@@ -190,12 +165,12 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                 lzma_bpb=text.lzma_bpb,
                 micro_batch=state.config.micro_batch,
             )
-            if not checkpoint:
+            if not replaced:
                 console.say(result.sentence())
                 if job.json and ranks.rank == 0:
                     write(result.json())
-    if checkpoint:
-        restart.begin(checkpoint)
+    if replaced:
+        restart.begin()
     return result
 
 
@@ -207,21 +182,14 @@ def prepare(
     Raises:
         UsageError: the job cannot be run as asked.
     """
-    try:
+    with explained(job.resume, "--micro-batch"):
         plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
         text = prepare_text(job.corpus, plan.config, ranks)
         if saved and saved["corpus"] != text.digest:
             raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
         state = TrainingState(plan.config, plan.seed, device, ranks, text.streams)
         if saved and not state.load_state_dict(saved):
-            note = f"weights start anew: the model before was {size(saved['shape'])}"
-            state.notes.append(note)
-    except MemoryError as error:
-        raise UsageError(f"--micro-batch: {error}") from None
-    except (KeyError, TypeError, RuntimeError) as error:
-        if not saved:
-            raise
-        raise UsageError(f"--resume {job.resume}: it does not fit this trainer ({error!r})") from None
+            state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
     return plan, text, state
 
 
@@ -231,11 +199,11 @@ def introduction(plan: Plan, text: Text, state: TrainingState, saved: Mapping[st
     where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
     parameters = sum(parameter.numel() for parameter in state.model.parameters())
     lines = [
-        f"{plan.name}: {amount(parameters)} parameters ({size(state.shape)}), seed {plan.seed}, {state.precision}, "
+        f"{plan.name}: {amount(parameters)} parameters ({model_size(state.shape)}), seed {plan.seed}, {state.precision}, "
         f"compile {state.compile_mode}, {where}",
         f"{text.origin}: {amount(len(text.streams.train))} tokens to learn from ({config.tokenizer}), "
         f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
-        f"a step: {config.step_tokens:,} tokens = {config.sequences} sequences of {config.seq_len} = {world} ranks × "
+        f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} ranks × "
         f"{config.grad_accum} pieces of {config.micro_batch}",
     ]
     if saved and state.iteration:
@@ -243,32 +211,16 @@ def introduction(plan: Plan, text: Text, state: TrainingState, saved: Mapping[st
     return [*lines, *plan.notes, *state.notes]
 
 
-def size(shape: Mapping[str, int]) -> str:
-    """A model's shape in a few words."""
-    return f"{shape['layers']} × {shape['d_model']}, {shape['heads']} heads"
-
-
 def progress(
     job: LMOptions, state: TrainingState, metrics: Mapping[str, torch.Tensor], tokens_per_s: float
 ) -> list[str]:
     """The parts of a line for people; on a GPU reading the metrics waits for it."""
-    used = percent(utilization(state, tokens_per_s))
-    memory = peak_bytes(state.device)
-    return [
-        f"iteration {state.iteration:,}/{job.iterations:,}",
-        f"loss {float(metrics['loss']):.4f}",
-        f"gradient {float(metrics['grad_norm']):.3g}",
-        f"{tokens_per_s:,.0f} tokens/s",
-        f"{used} MFU" if used else "",
-        f"{memory / 1e9:.1f} GB" if memory else "",
-    ]
+    figures = (f"loss {float(metrics['loss']):.4f}", f"gradient {float(metrics['grad_norm']):.3g}")
+    rate, used = f"{tokens_per_s:,.0f} tokens/s", utilization(state, tokens_per_s)
+    return line_parts(state.iteration, job.iterations, figures, rate, used, peak_bytes(state.device))
 
 
 def utilization(state: TrainingState, tokens_per_s: float) -> float | None:
     """MFU at this rate of all GPUs together; None where it would mean nothing."""
     cost = state.model.flops_per_token(state.config.seq_len)
     return mfu(cost, tokens_per_s, state.device, state.precision, state.ranks.world)
-
-
-def _silent(_: str) -> None:
-    pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trainer.common.optimizer import take_step
 from trainer.common.phases import PhaseClock
 from trainer.common.schedule import scale
 from trainer.lm.config import LMConfig
@@ -25,14 +26,14 @@ def update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tens
 
     Raises:
         torch.OutOfMemoryError: not even single sequences fit.
+        TornStepError: memory ran out in the middle of the optimizer's step.
     """
     config, ranks = state.config, state.ranks
     share = config.share(ranks.rank, ranks.world)
-    start = state.position + share.start * config.seq_len
-    inputs, targets = state.windows.take(start, len(share), config.seq_len)
 
     def piece(part: slice) -> Tensor:
-        loss = state.nats(inputs[part], targets[part])
+        start = state.position + (share.start + part.start) * config.seq_len
+        loss = state.nats(*state.windows.take(start, part.stop - part.start, config.seq_len))
         torch.autograd.backward(state.scaler.scale(loss / config.step_tokens))
         return loss.detach()
 
@@ -42,10 +43,6 @@ def update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tens
         ranks.add(state.gradient.flat)
         ranks.add(loss)
     with clock.queued("step"):
-        state.scaler.unscale_(state.optimizer)
-        norm = state.gradient.clip(config.grad_clip)
-        state.optimizer.param_groups[0]["lr"].fill_(lr)
-        state.scaler.step(state.optimizer)
-        state.scaler.update()
+        norm = take_step(state.optimizer, state.scaler, state.gradient, lr=lr, longest=config.grad_clip)
     state.position += config.step_tokens
     return {"loss": loss / config.step_tokens, "grad_norm": norm}

@@ -21,8 +21,9 @@ def widened(tokens: Tensor) -> Tensor:
 class Windows:
     """An endless stream of the tokens (n,) int16, n ≥ 2, on their device.
 
-    `block` tokens stay together: the length of a sequence when the run begins, and for all of it. Every token is the input of one window an epoch, but for those of a last block that would be shorter than the others;
-    its target is always the token that follows it in the corpus, also at the end of a block.
+    `block` tokens stay together: the length of a sequence when the run begins, and for all of it. Every token is the
+    input of one window an epoch, but for those of a last block that would be shorter than the others; its target is
+    always the token that follows it in the corpus, also at the end of a block.
     """
 
     def __init__(self, tokens: Tensor, seed: int, block: int) -> None:
@@ -56,6 +57,6 @@ class Windows:
         """Where each block of an epoch begins in the corpus, in the order in which they come."""
         if epoch not in self._starts:
             start = int(bits(self._start_key, torch.zeros((), dtype=torch.int64), epoch)) % len(self._tokens)
-            order = shuffled(self._order_key, self._blocks, epoch, "cpu")
-            self._starts[epoch] = (start + order * self.block).to(self._tokens.device)
+            order = shuffled(self._order_key, self._blocks, epoch, self._tokens.device)
+            self._starts[epoch] = start + order * self.block
         return self._starts[epoch]

@@ -35,15 +35,9 @@ def vision(
     # Here and not above, because it imports torch, which takes seconds.
     from trainer.vision.train import train
 
-    result = train(job, knobs or {}, _silent if job.json else _line)
-    if job.json and result.rank == 0:
-        _line(result.json())
+    result = train(job, knobs or {}, _line)
     return NOT_REACHED if job.until_accuracy is not None and result.ending == "finished" else 0
 
 
 def _line(text: str) -> None:
     print(text, flush=True)
-
-
-def _silent(_: str) -> None:
-    pass

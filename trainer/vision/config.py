@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hoptui import Knob
-from trainer.common.modes import COMPILE_MODES, PRECISIONS
+from trainer.common import knobs
 
 
 @dataclass(kw_only=True)
@@ -22,42 +22,14 @@ class VisionConfig:
         int,
         Knob(1, 1 << 20, scale="log", unit="images", description="images of one step, on all GPUs together"),
     ] = 1024
-    micro_batch: Annotated[
-        int,
-        Knob(
-            0,
-            1 << 16,
-            scale="log",
-            effect="speed",
-            cost="shape",
-            keeps="grad_accum × micro_batch",
-            description="images that a GPU computes at once; 0 chooses by measurement",
-        ),
-    ] = 0
-    grad_accum: Annotated[
-        int,
-        Knob(
-            0,
-            1 << 16,
-            scale="log",
-            effect="speed",
-            cost="shape",
-            keeps="grad_accum × micro_batch",
-            description="pieces that a GPU computes its part of a step in; 0 follows from micro_batch",
-        ),
-    ] = 0
+    micro_batch: Annotated[int, knobs.micro_batch("images", most=1 << 16)] = 0
+    grad_accum: knobs.GradAccum = 0
 
-    lr: Annotated[float, Knob(1e-6, 1e-1, scale="log", description="highest learning rate of AdamW")] = 1e-3
-    warmup: Annotated[
-        float, Knob(0.0, 0.9, description="part of the iterations in which the learning rate rises")
-    ] = 0.05
-    final_lr: Annotated[
-        float, Knob(0.0, 1.0, description="learning rate at the end, as a part of the highest")
-    ] = 0.0
+    lr: knobs.LearningRate = 1e-3
+    warmup: knobs.WarmUp = 0.05
+    final_lr: knobs.FinalRate = 0.0
     weight_decay: Annotated[float, Knob(0.0, 1.0, description="weight decay of the matrices")] = 0.05
-    grad_clip: Annotated[
-        float, Knob(0.0, 100.0, description="greatest norm of a step's gradient; 0 does not clip")
-    ] = 1.0
+    grad_clip: knobs.GradientClip = 1.0
 
     num_workers: Annotated[
         int,
@@ -82,33 +54,31 @@ class VisionConfig:
         ),
     ] = True
 
-    precision: Annotated[
-        str,
-        Knob(
-            choices=("auto", *(p for p in PRECISIONS if p != "fp8")),
-            effect="speed",
-            cost="rebuild",
-            description="of the matrix products",
-        ),
-    ] = "auto"
-    compile: Annotated[
-        str,
-        Knob(choices=("auto", *COMPILE_MODES), effect="speed", cost="rebuild", description="torch.compile"),
-    ] = "auto"
+    precision: Annotated[str, knobs.precision("fp32", "tf32", "bf16", "fp16")] = "auto"
+    compile: knobs.Compile = "auto"
+
+    d_model: knobs.Width = 768
+    layers: knobs.Layers = 12
+    heads: knobs.Heads = 12
 
     image_size: int = 224
     patch_size: int = 16
-    d_model: int = 768
-    layers: int = 12
-    heads: int = 12
 
-    def pieces(self, largest_share: int) -> int:
-        """Pieces that so many images are computed in."""
-        return -(-largest_share // max(1, self.micro_batch))
+    @property
+    def samples(self) -> int:
+        """Images of one step, of all ranks together."""
+        return self.batch_size
 
-    def largest_share(self, world: int) -> int:
-        """The images of a step that fall to the rank that has most."""
-        return -(-self.batch_size // world)
+    def check(self, world: int) -> None:
+        """Refuse sizes that do not fit together.
+
+        Raises:
+            ValueError: one sentence that begins with the name of a knob.
+        """
+        if self.batch_size < world:
+            raise ValueError(f"batch_size = {self.batch_size}: {world} ranks need an image each")
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model = {self.d_model} must be a multiple of heads = {self.heads}")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.common.batch import settle_batch
 from trainer.common.errors import UsageError
-from trainer.common.job import AtLeastOne, JobOptions, preset, settle
+from trainer.common.job import AtLeastOne, JobOptions, check_kept, check_sizes, preset, settle
 from trainer.common.options import KnobValues
 from trainer.vision.config import PRESETS, VisionConfig
 
@@ -69,32 +69,15 @@ def settle_job(
         default = dataclasses.replace(default, image_size=job.image_size or default.image_size)
     else:
         data, name, seed = saved["data"], job.name or saved["name"], saved["seed"]
-        for option, value, held in (
-            ("--preset", job.preset, saved["preset"]),
-            ("--data", job.data, data),
-            ("--seed", job.seed, seed),
-            ("--image-size", job.image_size, saved["config"]["image_size"]),
-        ):
-            if value not in (None, held):
-                raise UsageError(f"{option} {value}: the checkpoint's run has {held}, and keeps it")
-    config, notes = settle(default, saved["config"] if saved else None, knobs)
-    if config.batch_size < world:
-        raise UsageError(f"--batch-size {config.batch_size}: {world} ranks need an image each")
-    _settle_batch(config, knobs, world)
-    return Plan(chosen, data, name, seed, config, notes)
-
-
-def _settle_batch(config: VisionConfig, given: KnobValues, world: int) -> None:
-    """`micro_batch` and `grad_accum` together say how large a batch is, unless `batch_size` does."""
-    accum = int(given.get("grad_accum", 0))
-    if not accum:
-        return
-    if not given.get("micro_batch"):
-        config.micro_batch = math.ceil(config.largest_share(world) / accum)
-        return
-    product = config.micro_batch * accum * world
-    if "batch_size" in given and product != config.batch_size:
-        raise UsageError(
-            f"--batch-size {config.batch_size}: {config.micro_batch} images × {accum} pieces × {world} ranks are {product}"
+        check_kept(
+            (
+                ("--preset", job.preset, saved["preset"]),
+                ("--data", job.data, data),
+                ("--seed", job.seed, seed),
+                ("--image-size", job.image_size, saved["config"]["image_size"]),
+            )
         )
-    config.batch_size = product
+    config, notes = settle(default, saved["config"] if saved else None, knobs)
+    settle_batch(config, knobs, world, total="batch_size", each=1, of="images")
+    check_sizes(config, world)
+    return Plan(chosen, data, name, seed, config, notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,11 +22,14 @@ from trainer.common.metrics import measured
 from trainer.common.options import KnobValues
 from trainer.common.phases import phase_clock
 from trainer.common.profile import Tracer
-from trainer.common.ranks import Ranks, join
-from trainer.common.report import Console, Ending, amount, percent, result_json
+from trainer.common.ranks import Ranks, join, restarts
+from trainer.common.report import Console, Ending, Figures, amount, line_parts, model_size, silent
+from trainer.common.restart import Restart
 from trainer.common.saving import Saver
 from trainer.common.schedule import scale
+from trainer.common.setup import explained
 from trainer.common.stop import StopOnSignal
+from trainer.vision.config import VisionConfig
 from trainer.vision.images import Source, digits, synthetic
 from trainer.vision.job import Plan, VisionOptions, settle_job
 from trainer.vision.live import declare
@@ -44,48 +46,32 @@ CONVENTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Figures):
     """How a run ended.
 
-    `iterations` and `samples` count the whole run, with what a resumed checkpoint had; `seconds` is this process's wall
-    time from the set-up to the end. `samples_per_s` is its steady rate on all GPUs together, without the first iteration,
-    evaluations and checkpoints. What is not known is None.
+    `samples` counts the whole run. `samples_per_s` is its steady rate on all GPUs together, without the first iteration,
+    evaluations and checkpoints.
     """
 
-    ending: Ending
-    rank: int
-    data: str
-    iterations: int
-    samples: int
-    seconds: float
-    samples_per_s: float | None
-    mfu: float | None
-    peak_memory_bytes: int | None
-    loss: float | None
-    accuracy: float | None
-    micro_batch: int
+    workload = WORKLOAD
 
-    def json(self) -> str:
-        """The figures as one line of JSON."""
-        figures = dataclasses.asdict(self)
-        del figures["rank"]
-        return result_json({"workload": WORKLOAD, **figures})
+    data: str
+    samples: int
+    samples_per_s: float | None
+    accuracy: float | None
 
     def sentence(self) -> str:
         """The same for people."""
         accuracy = f", accuracy {self.accuracy:.1%}" if self.accuracy is not None else ""
-        rate = f", {self.samples_per_s:,.0f} images/s" if self.samples_per_s else ""
-        used = f" ({percent(self.mfu)} MFU)" if self.mfu is not None else ""
-        return (
-            f"{self.ending} after {self.iterations:,} iterations and {amount(self.samples)} images ({self.data})"
-            f"{accuracy}; {self.seconds:.1f} s{rate}{used}"
+        return self.told(
+            f"{amount(self.samples)} images ({self.data}){accuracy}", self.samples_per_s, "images"
         )
 
 
 def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -> Result:
     """Train until `job.iterations` are done, enough held-out images are classified right, or a stop is asked for.
 
-    `write` takes the lines for people, on rank 0.
+    `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
 
     Raises:
         UsageError: the job cannot be run as asked, or an image cannot be read.
@@ -94,12 +80,12 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     job.check()
     saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
     with join(job.device) as ranks:
-        console = Console(write if ranks.rank == 0 else _silent)
+        console = Console(silent if job.json or ranks.rank else write)
         device = choose_device(job.device)
         set_threads(device, job.threads or len(os.sched_getaffinity(0)) // ranks.local_world)
         plan, state = prepare(job, knobs, saved, ranks, device)
         ending: Ending = "finished"
-        meter, metrics = Meter(), None
+        meter, metrics = Meter(device), None
 
         run = hoptui.connect(
             plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
@@ -116,17 +102,20 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 lambda: (state.iteration, {**state.state_dict(), **about}),
                 console.say,
             )
+            restart = Restart(run, ranks, saver, VisionConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, state, saved), *CONVENTIONS])
             reset_peak(device)
             told = state.position
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
+                if restart.due():
+                    break
                 config = state.config
                 part = scale(
                     "cosine",
-                    iteration,
-                    job.iterations,
+                    iteration - state.born,
+                    job.iterations - state.born,
                     warmup=config.warmup,
                     cooldown=0,
                     final=config.final_lr,
@@ -143,25 +132,17 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 if seconds := console.due():
                     console.line(progress(job, state, metrics, (state.position - told) / seconds))
                     told = state.position
-                if not meter.running:
-                    wait_for(device)
-                    meter.start()
+                meter.begin()  # the first iteration is over, and with it what had to be compiled
                 if job.evaluation_due(state.iteration) and state.source.judged:
-                    wait_for(device)
-                    meter.pause()
-                    with clock.waited("evaluation"):
+                    with meter.apart(), clock.waited("evaluation"):
                         accuracy = evaluate(state)
-                    meter.start()
                     run.log(accuracy=accuracy)
                     console.say(f"iteration {state.iteration:,}: accuracy {accuracy:.2%}")
                     if job.until_accuracy is not None and accuracy >= job.until_accuracy:
                         ending = "passed"
                 if job.checkpoint_due(state.iteration):
-                    wait_for(device)
-                    meter.pause()
-                    with clock.waited("checkpoint"):
+                    with meter.apart(), clock.waited("checkpoint"):
                         saver.attempt()
-                    meter.start()
                 clock.end_iteration()
                 tracer.end_iteration()
                 if ending == "passed":
@@ -172,13 +153,15 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             tracer.close()
             if run.stopping and ending == "finished":
                 ending = "stopped"
-            saver.attempt()
+            replaced = restart.leave()
+            if not replaced:
+                saver.attempt()
             rate = meter.rate()
             result = Result(
                 ending=ending,
-                rank=ranks.rank,
                 data=state.source.name,
                 iterations=state.iteration,
+                restarts=restarts(os.environ),
                 samples=state.position,
                 seconds=time.monotonic() - began,
                 samples_per_s=rate,
@@ -188,7 +171,12 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 accuracy=state.accuracy,
                 micro_batch=state.config.micro_batch,
             )
-            console.say(result.sentence())
+            if not replaced:
+                console.say(result.sentence())
+                if job.json and ranks.rank == 0:
+                    write(result.json())
+    if replaced:
+        restart.begin()
     return result
 
 
@@ -200,7 +188,7 @@ def prepare(
     Raises:
         UsageError: the job cannot be run as asked.
     """
-    try:
+    with explained(job.resume, "--micro-batch"):
         plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
         source = find_source(plan, device)
         if job.until_accuracy is not None and not source.judged:
@@ -209,17 +197,12 @@ def prepare(
             raise UsageError(
                 f"--resume {job.resume}: its run has {saved['images']} images, and now there are {source.count}"
             )
-        state = TrainingState(plan.config, plan.seed, device, ranks, source)
-        if saved:
-            state.load_state_dict(saved)
-    except MemoryError as error:
-        raise UsageError(f"--micro-batch: {error}") from None
-    except ValueError as error:
-        raise UsageError(f"--preset {plan.preset}: {error}") from None
-    except (KeyError, TypeError, RuntimeError) as error:
-        if not saved:
-            raise
-        raise UsageError(f"--resume {job.resume}: it does not fit this trainer ({error!r})") from None
+        try:
+            state = TrainingState(plan.config, plan.seed, device, ranks, source)
+        except ValueError as error:
+            raise UsageError(f"--preset {plan.preset}: {error}") from None
+        if saved and not state.load_state_dict(saved):
+            state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
     return plan, state
 
 
@@ -240,7 +223,7 @@ def introduction(plan: Plan, state: TrainingState, saved: Mapping[str, Any] | No
     where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
     parameters = sum(parameter.numel() for parameter in state.model.parameters())
     lines = [
-        f"{plan.name}: ViT of {amount(parameters)} parameters ({config.layers} × {config.d_model}, {config.heads} heads, "
+        f"{plan.name}: ViT of {amount(parameters)} parameters ({model_size(state.shape)}, "
         f"{state.model.shape.tokens} patches of {config.patch_size}), seed {plan.seed}, {state.precision}, "
         f"compile {state.compile_mode}, {where}",
         f"images: {source.name}, {source.channels} × {source.image_size}², {source.classes:,} classes",
@@ -256,23 +239,16 @@ def progress(
     job: VisionOptions, state: TrainingState, metrics: Mapping[str, torch.Tensor], samples_per_s: float
 ) -> list[str]:
     """The parts of a line for people; on a GPU reading the metrics waits for it."""
-    used = percent(utilization(state, samples_per_s))
-    memory = peak_bytes(state.device)
-    return [
-        f"iteration {state.iteration:,}/{job.iterations:,}",
+    figures = (
         f"loss {float(metrics['loss']):.4f}",
         f"accuracy in training {float(metrics['train_accuracy']):.1%}" if state.source.judged else "",
         f"gradient {float(metrics['grad_norm']):.3g}",
-        f"{samples_per_s:,.0f} images/s ({state.source.name})",
-        f"{used} MFU" if used else "",
-        f"{memory / 1e9:.1f} GB" if memory else "",
-    ]
+    )
+    rate = f"{samples_per_s:,.0f} images/s ({state.source.name})"
+    used = utilization(state, samples_per_s)
+    return line_parts(state.iteration, job.iterations, figures, rate, used, peak_bytes(state.device))
 
 
 def utilization(state: TrainingState, samples_per_s: float) -> float | None:
     """MFU at this rate of all GPUs together; None where it would mean nothing."""
     return mfu(state.model.flops_per_image(), samples_per_s, state.device, state.precision, state.ranks.world)
-
-
-def _silent(_: str) -> None:
-    pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trainer.common.optimizer import take_step
 from trainer.common.phases import PhaseClock
 from trainer.vision.order import share
 from trainer.vision.state import TrainingState
@@ -18,15 +19,17 @@ def update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tens
     Raises:
         UsageError: an image cannot be read.
         torch.OutOfMemoryError: not even single images fit.
+        TornStepError: memory ran out in the middle of the optimizer's step.
     """
     config, ranks = state.config, state.ranks
     mine = share(state.position, config.batch_size, ranks.rank, ranks.world)
     with clock.queued("data"):
         state.feed.begin(mine)
-    positions = torch.arange(mine.start, mine.stop, mine.step, device=state.device)
 
     def piece(part: slice) -> Tensor:
-        found = state.losses(state.feed.take(mine[part]), positions[part])
+        places = mine[part]
+        positions = torch.arange(places.start, places.stop, places.step, device=state.device)
+        found = state.losses(state.feed.take(places), positions)
         torch.autograd.backward(state.scaler.scale(found[0] / config.batch_size))
         return found.detach()
 
@@ -35,12 +38,7 @@ def update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tens
     with clock.queued("step"):
         ranks.add(state.gradient.flat)
         ranks.add(found)
-        state.scaler.unscale_(state.optimizer)
-        norm = state.gradient.clip(config.grad_clip)
-        for group in state.optimizer.param_groups:
-            group["lr"].fill_(lr)
-        state.scaler.step(state.optimizer)
-        state.scaler.update()
+        norm = take_step(state.optimizer, state.scaler, state.gradient, lr=lr, longest=config.grad_clip)
     state.position += config.batch_size
     loss, right = found / config.batch_size
     return {"loss": loss, "train_accuracy": right, "grad_norm": norm}

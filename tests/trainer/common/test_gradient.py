@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from trainer.common import gradient
 from trainer.common.gradient import Pieces
 from trainer.common.ranks import ALONE, Ranks
 
@@ -91,6 +92,56 @@ def test_all_ranks_go_smaller_when_another_one_ran_out_of_memory() -> None:
     pieces.compute(24, problem.piece, problem.clear)
     assert pieces.micro_batch == 12
     assert problem.sizes == [24, 12, 12]
+
+
+def test_ranks_with_parts_of_different_sizes_go_to_the_same_size() -> None:
+    class Larger(Ranks):
+        def all(self, ok: bool) -> bool:
+            return ok
+
+        def gather(self, value: object) -> list[object]:
+            return [value, 6]  # the other rank has a sample more
+
+    problem = Problem()
+    problem.fails = lambda size: size > 3
+    told: list[tuple[int, int]] = []
+    pieces = _pieces(100, Larger(0, 2, 0, 2), told)
+    pieces.compute(5, problem.piece, problem.clear)
+    assert (pieces.micro_batch, pieces.ceiling, told) == (3, 6, [(6, 3)])
+
+
+def test_a_size_that_was_too_much_is_refused_until_there_is_more_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = 10_000
+    monkeypatch.setattr(gradient, "limit_bytes", lambda _: room)
+    problem = Problem()
+    problem.fails = lambda size: size > 6
+    pieces = _pieces(24)
+    pieces.compute(24, problem.piece, problem.clear)
+    assert (pieces.micro_batch, pieces.ceiling) == (6, 12)
+    for size in (12, 13, 24):
+        with pytest.raises(MemoryError, match="memory ran out with 12 at once before: at most 11"):
+            pieces.resize(size)
+    pieces.resize(11)
+    assert pieces.micro_batch == 11
+    room = 12_000  # another process has left
+    pieces.resize(24)
+    assert (pieces.micro_batch, pieces.ceiling) == (24, None)
+    pieces.too_much(12)
+    pieces.forget()
+    pieces.micro_batch = 1
+    pieces.resize(24)
+    assert pieces.micro_batch == 24
+
+
+def test_to_go_back_to_what_is_in_use_is_never_refused() -> None:
+    pieces = _pieces(8)
+    pieces.too_much(8)
+    pieces.resize(8)
+    pieces.resize(4)
+    with pytest.raises(MemoryError):
+        pieces.resize(8)
 
 
 def test_single_samples_that_do_not_fit_end_the_run() -> None:

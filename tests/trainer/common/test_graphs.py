@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -89,6 +91,54 @@ def test_clear_forgets_all_graphs_and_their_memory() -> None:
     for _ in range(4):
         recorded.run("work", work)
     assert (tape.captures, calls) == (2, [8])
+
+
+def test_a_graph_can_be_made_before_it_is_needed() -> None:
+    tape, (work, calls) = Tape(), counting()
+    recorded, begun = Graphs(tape), [0]
+
+    def begin() -> None:
+        begun[0] += 1
+
+    recorded.prepare("work", work, "small", before=begin)
+    recorded.prepare("work", work, "small", before=begin)
+    assert (tape.warm_ups, tape.captures, calls, begun) == (WARM_UPS, 1, [WARM_UPS], [WARM_UPS])
+    recorded.run("work", work, "small")
+    assert (tape.replays, calls) == (1, [WARM_UPS + 1])
+    recorded.run("half", work)
+    recorded.prepare("half", work, before=begin)  # what was run already counts
+    assert (tape.warm_ups, tape.captures) == (2 * WARM_UPS, 2)
+
+
+def test_without_a_recorder_a_function_is_prepared_by_running_it_once() -> None:
+    plain, (work, calls) = graphs(CPU), counting()
+    for _ in range(3):
+        plain.prepare("work", work, before=lambda: None)
+    assert calls == [1]
+
+
+def test_the_graphs_of_an_owner_go_together() -> None:
+    tape, (work, _) = Tape(), counting()
+    recorded = Graphs(tape)
+    for owner in ("small", "large"):
+        recorded.prepare("work", work, owner, before=lambda: None)
+    recorded.drop("small")
+    recorded.run("work", work, "large")
+    assert (tape.warm_ups, tape.replays, tape.forgotten) == (2 * WARM_UPS, 1, 0)
+    recorded.run("work", work, "small")
+    assert tape.warm_ups == 2 * WARM_UPS + 1
+    recorded.drop("large")
+    assert tape.forgotten == 1  # with the last graph
+
+
+def test_a_graph_keeps_what_its_function_refers_to() -> None:
+    recorded, held = Graphs(Tape()), torch.zeros(1)
+    known = weakref.ref(held)
+    recorded.prepare("add", partial(held.add_, 1), before=lambda: None)  # type: ignore[arg-type]
+    del held
+    assert known() is not None
+    recorded.clear()
+    assert known() is None
 
 
 def test_graphs_that_are_not_wanted_are_not_made() -> None:

@@ -5,9 +5,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from trainer.common.device import free_bytes
 from trainer.common.memory import (
+    USABLE,
     Trial,
     choose_micro_batch,
+    insist,
     is_out_of_memory,
     limit_bytes,
     peak_bytes,
@@ -97,3 +100,43 @@ def test_the_peak_of_the_process_is_measured() -> None:
     del block
     release(CPU)
     assert limit_bytes(CPU) > 0
+
+
+@pytest.mark.parametrize(
+    ("fraction", "free", "within"),
+    [
+        (1.0, 50, 50),  # as much as other processes leave
+        (0.5, 50, 30),  # of 80 GB it may have 40 and has 10
+        (0.1, 50, 0),  # it has more than it may have
+        (0.5, 20, 20),
+    ],
+)
+def test_a_process_plans_with_its_part_of_the_gpu(
+    fraction: float, free: int, within: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free * GB, 80 * GB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 10 * GB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 4 * GB)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: fraction)
+    assert free_bytes(gpu) == (within + 10 - 4) * GB
+    assert limit_bytes(gpu) == int(USABLE * (within + 10) * GB)
+
+
+def test_what_found_no_memory_is_done_once_more_and_other_faults_are_not() -> None:
+    errors: list[Exception] = []
+
+    def work(value: int, *, more: int) -> int:
+        if errors:
+            raise errors.pop()
+        return value + more
+
+    assert insist(CPU, work, 1, more=2) == 3
+    errors = [torch.OutOfMemoryError("made up")]
+    assert insist(CPU, work, 1, more=2) == 3
+    errors = [MemoryError(), torch.OutOfMemoryError("made up")]
+    with pytest.raises(MemoryError):
+        insist(CPU, work, 1, more=2)
+    errors = [RuntimeError("made up")]
+    with pytest.raises(RuntimeError, match="made up"):
+        insist(CPU, work, 1, more=2)

@@ -158,8 +158,10 @@ def commands():
 
 with join("cpu") as ranks:
     found = operations() | commands()
-    os.write(1, (json.dumps(found) + "\\n").encode())  # in one piece: the ranks share this pipe
 ranks.close()
+with join("cpu") as ranks:  # another job of the same processes, in a store that remembers the first
+    found["again"] = ranks.gather(ranks.rank)
+    os.write(1, (json.dumps(found) + "\\n").encode())  # in one piece: the ranks share this pipe
 """
 
 
@@ -181,6 +183,7 @@ def test_operations_on_two_ranks(agreed: list[dict[str, Any]]) -> None:
         assert found["all"] == [True, False, False]
         assert (found["share"], found["nothing"]) == ("of rank 0", "")
         assert found["gather"] == [{"from": 0}, {"from": 1}]
+        assert found["again"] == [0, 1]
 
 
 def test_after_any_commands_both_ranks_have_the_same_knobs_at_every_boundary(
@@ -277,6 +280,15 @@ def test_without_ranks_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert join("cpu") is ALONE
     place(monkeypatch, RANK="0", WORLD_SIZE="1")
     assert join("cpu") is ALONE
+
+
+def test_after_an_error_the_processes_of_several_ranks_are_of_no_more_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place(monkeypatch, **TWO)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    with pytest.raises(UsageError, match="last job in these processes ended by an error: start them anew"):
+        join("cpu")
 
 
 @pytest.mark.parametrize(

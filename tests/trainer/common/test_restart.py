@@ -5,27 +5,65 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
+import hoptui
 from hoptui import Knob
-from trainer.common.restart import BEGAN, LEFT, Restart, kept, restarted
-
-
-class Notes:
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def event(self, text: str) -> None:
-        self.texts.append(text)
+from hoptui.wire.messages import Command, Outcome
+from trainer.common import saving
+from trainer.common.ranks import ALONE, RESTARTS, Ranks
+from trainer.common.restart import LEFT, Restart, kept
+from trainer.common.saving import Saver
 
 
 @dataclass
 class Config:
-    hidden: Annotated[int, Knob(1, 512, cost="restart")] = 64
+    hidden: Annotated[int, Knob(1, 1 << 22, cost="restart")] = 64
     lr: Annotated[float, Knob(1e-6, 1.0)] = 0.1
     pin_memory: Annotated[bool, Knob()] = True
+
+
+class Trained:
+    """A run in its loop, as one process or as one of several ranks."""
+
+    def __init__(self, folder: Path | None, ranks: Ranks = ALONE) -> None:
+        self.lines: list[str] = []
+        self.run = hoptui.connect("unit", ranks=ranks)
+        self.run.knobs(Config())
+        saver = Saver(self.run, ranks, "lm", None, lambda: (self.run.step, {}), self.lines.append)
+        self.restart = Restart(self.run, ranks, saver, Config, folder, self.lines.append)
+
+    def turn(self, **wanted: Any) -> bool:
+        """A boundary at which knobs are asked for, and what follows it."""
+        for name, value in wanted.items():
+            command = Command(
+                id=name, run=self.run.id, epoch=self.run.epoch, verb="set", knob=name, value=value
+            )
+            self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+        self.run.boundary()
+        return self.restart.due()
+
+    def outcome(self) -> Outcome:
+        (outcome,) = self.run.desk.settle()
+        return outcome
+
+    def execute(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The arguments of the new process."""
+        started: list[list[str]] = []
+        monkeypatch.setattr(os, "execv", lambda path, arguments: started.append(arguments))
+        assert self.restart.leave()
+        self.restart.begin()
+        return started[0]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPTUI", "off")
+    for name in (LEFT, RESTARTS, "_HOPTUI_RESTART"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(
@@ -46,54 +84,81 @@ def test_an_option_that_only_begins_like_a_knob_stays() -> None:
     assert kept(["lm", "--hidden-layers", "3"], {"--hidden": int}) == ["lm", "--hidden-layers", "3"]
 
 
-def test_the_new_process_gets_the_checkpoint_and_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+def test_the_new_process_gets_the_checkpoint_and_what_was_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["trainer", "ppo", "--lr=0.2", "--name", "x"])
-    monkeypatch.setattr(os, "execv", lambda path, arguments: started.append(arguments))
-    monkeypatch.setenv(BEGAN, "")  # restored afterwards
-    restart = Restart(1, Config)
-    restart.ask("hidden", lambda: 64)(128)
-    restart.begin(Path("new.ckpt"))
-    assert started == [
-        [sys.executable, "-m", "trainer", "ppo", "--name", "x", "--resume=new.ckpt", "--hidden=128"]
+    trained = Trained(tmp_path)
+    assert not trained.turn()
+    assert trained.turn(hidden=1_234_567)
+    path = tmp_path / "lm-000000001.ckpt"
+    assert path.exists()
+    assert trained.lines == [f"restarting from {path} with hidden = 1234567"]
+    assert trained.execute(monkeypatch)[2:] == [
+        *("trainer", "ppo", "--name", "x", f"--resume={path}", "--hidden=1234567")
     ]
+    assert os.environ[RESTARTS] == "1"
+    assert LEFT not in os.environ
 
 
-def test_a_value_asked_for_waits_for_the_loop() -> None:
-    restart = Restart(1, Config)
-    restart.ask("hidden", lambda: 64)(128)
-    assert restart.wanted == {"hidden": 128}
+def test_a_run_without_a_folder_gets_one_that_goes_once_training_has_gone_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained = Trained(None)
+    assert trained.turn(hidden=128)
+    trained.execute(monkeypatch)
+    folder = Path(os.environ[LEFT])
+    assert [file.suffix for file in folder.iterdir()] == [".ckpt"]
+    after = Trained(None)
+    assert LEFT not in os.environ
+    after.turn()
+    assert folder.exists()  # the first iteration may be too much for the memory
+    after.turn()
+    assert not folder.exists()
+    assert not after.restart.leave()
 
 
-def test_a_value_that_is_set_back_restarts_nothing() -> None:
-    restart = Restart(1, Config)
-    apply = restart.ask("hidden", lambda: 64)
-    apply(128)
-    apply(64)
-    assert not restart.wanted
-    Restart(2, Config).ask("hidden", lambda: 64)(64)  # what follows a refusal among ranks is not refused
+def test_the_folder_goes_with_the_end_of_the_run_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "left"
+    folder.mkdir()
+    monkeypatch.setenv(LEFT, str(folder))
+    after = Trained(tmp_path)
+    after.turn()
+    assert folder.exists()
+    assert not after.restart.leave()
+    assert not folder.exists()
 
 
-def test_one_of_several_processes_is_not_replaced_alone() -> None:
-    restart = Restart(2, Config)
-    with pytest.raises(RuntimeError, match="hidden needs a restart, and this run has 2 processes"):
-        restart.ask("hidden", lambda: 64)(128)
-    assert not restart.wanted
-
-
-def test_a_run_without_a_folder_gets_one_that_is_removed_after_it_was_read(
+def test_where_nothing_can_be_written_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(LEFT, "")  # restored afterwards
-    monkeypatch.setenv(BEGAN, str(time.monotonic_ns() - 2_000_000_000))
-    restart = Restart(1, Config)
-    assert restart.folder(tmp_path) == tmp_path
-    folder = restart.folder(None)
-    assert folder.is_dir()
-    notes = Notes()
-    restarted(notes)  # type: ignore[arg-type]
-    assert not folder.exists()
-    assert notes.texts[0].startswith("restarted from a checkpoint; training stood still for 2.")
-    assert BEGAN not in os.environ
-    restarted(notes)  # type: ignore[arg-type]
-    assert len(notes.texts) == 1
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "write_checkpoint", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    trained = Trained(None)
+    assert not trained.turn(hidden=128)
+    outcome = trained.outcome()
+    assert (outcome.stage, outcome.effective) == ("failed", 64)
+    assert outcome.reason.endswith("No space left on device")
+    assert list(tmp_path.iterdir()) == []
+    assert not trained.restart.leave()
+
+
+def test_a_stop_comes_before_a_restart(tmp_path: Path) -> None:
+    trained = Trained(tmp_path)
+    trained.run.boundary()
+    trained.run.stop("SIGTERM")
+    assert not trained.turn(hidden=128)
+    assert trained.outcome().reason == "the run is about to stop"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_not_every_rank_sees_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ranks, "all", lambda _, ok: ok and not any(tmp_path.iterdir()))
+    trained = Trained(tmp_path)
+    assert not trained.turn(hidden=128)
+    assert "--checkpoint-dir must be on a disk that all machines share" in trained.outcome().reason

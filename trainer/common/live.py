@@ -1,0 +1,132 @@
+"""Knobs of the model and of how a batch is computed, as every workload with a `Rehearsal` applies them at a boundary.
+
+What needs another compilation or other memory is rehearsed before it is said to be applied: the run stands still there,
+for as long as the change is said to have taken, and what cannot be is refused there, not in the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import hoptui
+from trainer.common.automatic import LeftOpen
+from trainer.common.batch import Batched, piece_for, pieces
+from trainer.common.gradient import Pieces
+from trainer.common.options import declared
+from trainer.common.ranks import Ranks
+
+Apply = Callable[[Any], None]
+
+
+class Tunable(Protocol):
+    """A training state that micro-batches, number format and compilation can be changed in."""
+
+    automatic: LeftOpen
+    notes: list[str]
+    on_smaller: Callable[[int, int], None]
+    pieces: Pieces
+    ranks: Ranks
+
+    @property
+    def config(self) -> Batched: ...
+
+    def fit(self) -> None:
+        """Bring batches to the sizes that `config` now has."""
+
+    def rebuild(self) -> None:
+        """Bring number format and compilation to what `config` now has."""
+
+    def rehearse(self) -> None:
+        """Compute the pieces of the next step once."""
+
+
+class Tuning:
+    """Applies such knobs of a run. `costs` tells the run what a unit of work costs now."""
+
+    def __init__(self, run: hoptui.Run, state: Tunable, costs: Callable[[], None]) -> None:
+        self._run, self._state, self._costs = run, state, costs
+        self._told = len(state.notes)
+
+    def apply(self) -> dict[str, Apply]:
+        """What applies each of them, by name."""
+        config = self._state.config
+        return {
+            "micro_batch": self.chosen("micro_batch", self.cut),
+            "grad_accum": self._accumulate,
+            "precision": self.chosen("precision", self.rebuild),
+            "compile": self.chosen("compile", self.rebuild),
+            **{name: self._anew(name) for name, _, knob in declared(type(config)) if knob.cost == "restart"},
+        }
+
+    def chosen(self, name: str, then: Callable[[], None]) -> Apply:
+        """What follows a choice by somebody: checkpoints keep it as theirs, unless they left it open again."""
+
+        def apply(value: object) -> None:
+            then()
+            self._state.automatic.choose(name, value)
+            self._costs()
+
+        return apply
+
+    def cut(self) -> None:
+        """Micro-batches are to be of another size."""
+        state = self._state
+        in_use = state.pieces.micro_batch
+        state.fit()
+        self._tell()
+        if state.pieces.micro_batch != in_use:  # else memory has just run out, and they were halved already
+            state.rehearse()
+
+    def resize(self) -> None:
+        """A batch is to have another number of samples, or samples of another size."""
+        self._state.fit()
+        self._tell()
+        self._state.rehearse()
+        self._costs()
+
+    def rebuild(self) -> None:
+        """The model is to be computed in another way."""
+        self._state.rebuild()
+        self.resize()
+
+    def follow(self, handles: Mapping[str, hoptui.KnobHandle[Any]]) -> None:
+        """Have micro-batches that were halved because memory ran out told as the knob's new value."""
+
+        def smaller(before: int, now: int) -> None:
+            with self._state.automatic.kept():
+                handles["micro_batch"].revert(
+                    now,
+                    f"out of memory with micro-batches of {before}: the same batch is computed again in pieces of {now}",
+                )
+
+        self._state.on_smaller = smaller
+
+    def _anew(self, name: str) -> Apply:
+        """What refuses a model that cannot be, together with what else waits for a new process."""
+
+        def check(value: object) -> None:
+            config: Any = self._state.config
+            replace(config, **self._run.restart_wanted | {name: value}).check(self._state.ranks.world)
+
+        return check
+
+    def _accumulate(self, grad_accum: int) -> None:
+        config, world = self._state.config, self._state.ranks.world
+        before = config.micro_batch
+        if grad_accum and grad_accum != pieces(config, world):
+            config.micro_batch = piece_for(config, grad_accum, world)
+        try:
+            self.cut()
+        except Exception:
+            config.micro_batch = before
+            raise
+        if grad_accum:
+            self._state.automatic.choose("micro_batch", config.micro_batch)
+
+    def _tell(self) -> None:
+        """What was measured to choose something, as events."""
+        for note in self._state.notes[self._told :]:
+            self._run.event(note)
+        self._told = len(self._state.notes)
