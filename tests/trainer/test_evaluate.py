@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from trainer.common.graphs import WARM_UPS, Graphs, Work
 from trainer.common.streams import stream
+from trainer.ppo import evaluate
 from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.registry import PHYSICS, find_task, make_env
-from trainer.ppo.evaluate import SEED, evaluate
+from trainer.ppo.envs.registry import PHYSICS, find_task
+from trainer.ppo.evaluate import LOOK_EVERY, Evaluation
 from trainer.ppo.policies.memory import Memory
 from trainer.ppo.policies.mlp import MLP
 from trainer.ppo.policies.policy import Choice, Policy
@@ -18,9 +20,9 @@ from trainer.ppo.policies.registry import make_policy
 CPU = torch.device("cpu")
 
 
-def evaluated(policy: Policy, env: str, episodes: int = 50) -> float:
-    with closing(make_env(find_task(env), episodes, SEED, CPU, staggered=False)) as environments:
-        return evaluate(policy, environments)
+def evaluated(policy: Policy, env: str) -> float:
+    with closing(Evaluation(find_task(env), policy, CPU, Graphs(None))) as evaluation:
+        return evaluation.run()
 
 
 @pytest.mark.parametrize("policy", ["mlp", "tiny"])
@@ -75,3 +77,62 @@ class Alternating(Policy):
 def test_a_policy_remembers_within_an_episode() -> None:
     """Pushes that cancel out keep the pole up for longer than a push in one direction, and not for ever."""
     assert 20.0 < evaluated(Alternating(), "CartPole-v1") < 150.0
+
+
+class Replays:
+    """A recorder without a GPU, which counts; nothing is computed while a function is captured."""
+
+    def __init__(self) -> None:
+        self.warm_ups, self.captures, self.replays = 0, 0, 0
+
+    def warm_up(self, function: Work) -> None:
+        self.warm_ups += 1
+        function()
+
+    def capture(self, function: Work) -> Work:
+        self.captures += 1
+
+        def replay() -> None:
+            self.replays += 1
+            function()
+
+        return replay
+
+    def forget(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "CartPole-NoVel"])
+def test_a_step_is_captured_once_for_all_evaluations_and_gives_the_same_numbers(
+    env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "compiled", lambda function, mode: function)
+    policy = make_policy(
+        PPOConfig(policy="mlp" if env == "CartPole-v1" else "tiny", context=4), PHYSICS[env], 3
+    )
+    expected, recorder = evaluated(policy, env), Replays()
+    evaluation = Evaluation(PHYSICS[env], policy, CPU, Graphs(recorder))
+    evaluation.use("default")
+    assert [evaluation.run() for _ in range(3)] == [expected] * 3
+    assert (recorder.warm_ups, recorder.captures) == (WARM_UPS, 1)
+    steps = WARM_UPS + recorder.replays
+    assert steps % LOOK_EVERY == 0
+    assert steps < 3 * 500  # it does not go on when all episodes have ended
+
+
+@pytest.mark.parametrize("env", ["Acrobot-v1", "gymnasium:CartPole-v1"])
+def test_all_evaluations_begin_in_the_same_states(env: str) -> None:
+    task = find_task(env)
+    policy = make_policy(PPOConfig(), task, 1)
+    with closing(Evaluation(task, policy, CPU, Graphs(None))) as evaluation:
+        first, again = evaluation.run(), evaluation.run()
+    assert first == again == evaluated(policy, env)
+
+
+def test_an_evaluation_sees_the_weights_of_now() -> None:
+    policy = make_policy(PPOConfig(), PHYSICS["CartPole-v1"], 0)
+    evaluation = Evaluation(PHYSICS["CartPole-v1"], policy, CPU, Graphs(None))
+    before = evaluation.run()
+    with torch.no_grad():
+        policy.get_parameter("actor.4.bias").copy_(torch.tensor([5.0, -5.0]))
+    assert 8.0 <= evaluation.run() <= 11.0 < before

@@ -12,6 +12,7 @@ from trainer.ppo.minibatches import STRATA, Cut, cut, order
 
 CPU = torch.device("cpu")
 KEY = random.key(0, "minibatch")
+GOLDEN = [4, 8, 5, 9, 2, 10, 7, 11, 0, 1, 6, 3]
 
 
 def rank_of(rank: int, world: int) -> Ranks:
@@ -70,6 +71,18 @@ def test_the_order_depends_on_the_epoch_and_on_the_key() -> None:
     assert torch.equal(first, order(dealt, 8, ALONE, KEY, 0, CPU))
     assert not torch.equal(first, order(dealt, 8, ALONE, KEY, 1, CPU))
     assert not torch.equal(first, order(dealt, 8, ALONE, random.key(1, "minibatch"), 0, CPU))
+
+
+def test_an_order_is_the_one_that_it_was_in_every_earlier_version() -> None:
+    """A run that goes on from a checkpoint learns from the minibatches that it would have learned from."""
+    drawn = order(cut(4, 3, 1, 8, 1), 4, ALONE, 12345, 7, CPU)
+    assert drawn.tolist() == GOLDEN
+    assert order(cut(4, 3, 1, 8, 1), 4, ALONE, 12345, torch.tensor(7), CPU).tolist() == GOLDEN
+
+
+def test_whose_keys_are_in_order_is_dealt_out_in_order() -> None:
+    unshuffled = order(cut(4, 3, 1, 8, 1), 4, ALONE, KEY, 0, CPU, lambda key, index, epoch: index)
+    assert unshuffled.tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 9, 10, 11]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,25 @@ def test_what_it_did_is_judged_as_it_was_when_it_did_it(spaces: CartPole | Pendu
 
 
 @pytest.mark.parametrize("spaces", SPACES, ids=lambda s: s.id)
+def test_together_actor_and_critic_say_and_learn_what_each_does_alone(spaces: CartPole | Pendulum) -> None:
+    policy, g = new_mlp(spaces), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=g))  # biases, too
+    obs = torch.randn(50, 1, spaces.observation_size, generator=g)
+    alone = policy.actor(obs), policy.critic(obs)[..., 0]
+    both = policy.together(obs)
+    slopes = [torch.randn(said.shape, generator=g) for said in alone]
+    learned = [*policy.actor.parameters(), *policy.critic.parameters()]
+    gradients = [torch.autograd.grad(said, learned, slopes) for said in (alone, both)]
+    torch.testing.assert_close(both, alone, rtol=0, atol=1e-6)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-5)
+    # A checkpoint knows nothing of it, and parts of one tensor are added to a flat gradient in one kernel.
+    assert {name.split(".")[0] for name in policy.state_dict()} <= {"actor", "critic", "head"}
+    assert all(gradient.is_contiguous() for gradient in gradients[1])
+
+
+@pytest.mark.parametrize("spaces", SPACES, ids=lambda s: s.id)
 def test_one_seed_means_the_same_weights_and_the_global_generator_is_left_alone(
     spaces: CartPole | Pendulum,
 ) -> None:

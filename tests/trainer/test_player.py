@@ -132,6 +132,7 @@ def test_compiled_training_is_eager_training_and_knows_every_number_of_environme
     for change in (
         {"num_envs": 9},
         {"num_envs": 12, "lr": 1e-4, "clip_range": 0.1, "gamma": 0.5, "epochs": 1},
+        {"rollout_len": 12},
     ):
         for state in (compiled, eager):
             for name, value in change.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -28,10 +27,12 @@ from hoptui.wire.messages import Command
 from trainer.ppo import train as training
 from trainer.ppo.job import Job
 from trainer.common.flat_gradient import FlatGradient
+from trainer.common.ranks import Ranks
+from trainer.ppo.player import Player
 from pathlib import Path
 
 torch.set_num_threads(1)
-connect, learned, add = hoptui.connect, training.learned, FlatGradient.add
+connect, learned, add, estimate = hoptui.connect, training.learned, FlatGradient.add, Player.estimate
 
 def seen_connect(*args, **kwargs):
     global run
@@ -45,24 +46,41 @@ def steered(state, clock):
     for knob, value in asked["after"].get(str(run.step), {}).items() if rank == 0 else ():
         command = Command(id=f"{run.step} {knob}", run=run.id, epoch=run.epoch, verb="set", knob=knob, value=value)
         run.desk.receive(command, time.monotonic(), run.step + 1)
-    return learned(state, clock)
+    kind = type(state.ranks)
+    everybody = kind.all
+    def counted(self, ok):
+        asked_now.append(ok)
+        return everybody(self, ok)
+    asked_now, kind.all = [], counted
+    try:
+        return learned(state, clock)
+    finally:
+        kind.all = everybody
+        votes.append(len(asked_now))
 
 def short_of_memory(self, total):
     if asked.get("fails_on") == rank and run.step == 1:
-        asked["fails_on"] = None
-        raise torch.OutOfMemoryError("made up")
+        asked["left"] -= 1
+        if asked["left"] == 0:
+            raise torch.OutOfMemoryError("made up")
     add(self, total)
 
-hoptui.connect, training.learned, FlatGradient.add = seen_connect, steered, short_of_memory
-for asked, port in zip(json.loads(sys.argv[1]), sys.argv[2:], strict=True):
-    os.environ["MASTER_PORT"] = port  # the ranks meet anew, and not where the store of before is just leaving
-    values, lines = [], []
+def short_of_memory_before(self):
+    if asked.get("has_no_rollout") == [rank, run.step]:
+        asked["has_no_rollout"] = None
+        raise torch.OutOfMemoryError("made up")
+    estimate(self)
+
+hoptui.connect, training.learned = seen_connect, steered
+FlatGradient.add, Player.estimate = short_of_memory, short_of_memory_before
+for asked in json.loads(sys.argv[1]):
+    values, lines, votes = [], [], []
     folder = Path(asked["folder"])
     job = Job(**asked["job"], checkpoint_dir=folder, device="cpu", threads=1, evaluate_every=0)
     training.train(job, lines.append)
     stages = sorted({outcome.stage for outcome in run.desk.settle()})
     weights = [float(parameter.detach().double().sum()) for parameter in policy.parameters()]
-    end = {"rank": rank, "values": values, "lines": len(lines), "stages": stages, "weights": weights}
+    end = {"rank": rank, "values": values, "lines": len(lines), "stages": stages, "weights": weights, "votes": votes}
     print(json.dumps(end), flush=True)
 """
 
@@ -70,23 +88,21 @@ Ends = list[list[dict[str, Any]]]
 """What each rank says at the end of each job: first by rank, then by job."""
 
 
-def free_ports(count: int) -> list[str]:
-    """Ports of this machine that nobody listens on."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [str(each.getsockname()[1]) for each in sockets]
+def free_port() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def train(world: int, jobs: list[dict[str, Any]]) -> Ends:
     """Train these jobs one after the other on so many processes, which are gone afterwards."""
-    ports = free_ports(len(jobs))
-    common = {"HOPTUI": "off", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    common = {"HOPTUI": "off", "OMP_NUM_THREADS": "1", **meeting}
     sizes = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, json.dumps(jobs), *ports],
+            [sys.executable, "-c", SCRIPT, json.dumps(jobs)],
             env={**os.environ, **common, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -133,7 +149,10 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 def steered_job(folder: Path, world: int, env: str) -> dict[str, Any]:
-    """Six iterations with knobs turned between them, in the second one of which memory is short on the last rank."""
+    """Six iterations with knobs turned between them, in the second one of which memory is short on the last rank.
+
+    That is in the sixth of eight minibatches, in the second epoch.
+    """
     knobs = {**SIZES, **NETWORKS[env], "num_envs": 16 // world}
     after = {
         "1": {"lr": 3e-3},
@@ -142,11 +161,12 @@ def steered_job(folder: Path, world: int, env: str) -> dict[str, Any]:
         "4": {"num_envs": 8 // world, "rollout_len": 24},
     }
     job = {"env": env, "iterations": 6, "knobs": knobs}
-    return {"job": job, "after": after, "fails_on": world - 1, "folder": str(folder / f"{env} on {world}")}
+    short = {"fails_on": world - 1, "left": 6}
+    return {"job": job, "after": after, **short, "folder": str(folder / f"{env} on {world}")}
 
 
 def restless_job(folder: Path) -> dict[str, Any]:
-    """Twenty-five iterations with two random changes after each."""
+    """Twenty-five iterations with two random changes after each; in one of them the second rank has no memory for its rollout."""
     draw = torch.Generator().manual_seed(7)
 
     def pick(*values: Any) -> Any:
@@ -160,7 +180,7 @@ def restless_job(folder: Path) -> dict[str, Any]:
         for step in range(25)
     }
     job = {"iterations": 27, "knobs": {**SIZES, "num_envs": 4}}
-    return {"job": job, "after": after, "folder": str(folder / "restless")}
+    return {"job": job, "after": after, "has_no_rollout": [1, 9], "folder": str(folder / "restless")}
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +214,10 @@ def test_two_ranks_train_as_one_with_knobs_turned_and_memory_short_on_one(
         last = found[0]["values"][-1]
         assert last | {"lr": 3e-3, "gamma": 0.9, "num_envs": 8 // world, "rollout_len": 24} == last
         assert found[0]["stages"] == ["applied"]
+        for (
+            end
+        ) in found:  # nobody asks after the others but once an iteration, and again where one was in trouble
+            assert end["votes"] == [1, 2, 1, 1, 1, 1]
     env = list(NETWORKS)[number]
     assert_near(folder / f"{env} on 1", folder / f"{env} on 2")
 
@@ -218,5 +242,8 @@ def test_fifty_random_changes_leave_both_ranks_the_same(together: Ends, folder: 
     first, second = (jobs[-1] for jobs in together)
     assert first["values"] == second["values"]
     assert len({str(values) for values in first["values"]}) > 12
+    assert (
+        len(first["votes"]) == len(second["votes"]) == 27 + 1
+    )  # one iteration began anew, in a smaller size
     assert first["weights"] == second["weights"]
     assert read_checkpoint(folder / "restless", "ppo")["iteration"] == 27

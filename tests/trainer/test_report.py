@@ -71,6 +71,7 @@ def test_the_result_is_one_line_of_json_with_the_agreed_names() -> None:
         mfu=None,
         peak_memory_bytes=1 << 20,
         ending="stopped",
+        restarts=0,
     )
     assert json.loads(result.json()) == {
         "workload": "ppo",
@@ -83,6 +84,7 @@ def test_the_result_is_one_line_of_json_with_the_agreed_names() -> None:
         "mfu": None,
         "peak_memory_bytes": 1 << 20,
         "ending": "stopped",
+        "restarts": 0,
     }
     assert "\n" not in result.json()
     assert result.sentence() == "stopped after 1 iterations and 10 env steps; 2.0 s, 5 steps/s"

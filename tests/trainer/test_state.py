@@ -11,11 +11,13 @@ from torch import Tensor
 import hoptui
 from trainer.common.errors import UsageError
 from trainer.common.phases import HostClock
+from trainer.common.ranks import Ranks
 from trainer.ppo import memory
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import PHYSICS, find_task, make_env
 from trainer.ppo.envs.vector import VectorEnv
-from trainer.ppo.state import TrainingState, joined, shared
+from trainer.ppo.joined import joined, shared
+from trainer.ppo.state import TrainingState
 from trainer.ppo.train import learned
 
 CPU = torch.device("cpu")
@@ -107,8 +109,8 @@ def test_a_rollout_needs_the_bytes_that_it_has() -> None:
     state = small(num_envs=10, rollout_len=8)
     fields = (f for f in vars(state.player.rollout).values() if isinstance(f, Tensor))
     stored = sum(field.nbytes for field in fields)
-    needed = memory.bytes_needed(state.config, PHYSICS["CartPole-v1"], state.policy)
-    assert needed == stored + 80 * memory.UPDATE_BYTES
+    needed = memory.bytes_needed(state.config, PHYSICS["CartPole-v1"], state.policy, "fp32")
+    assert stored + 80 * 30 < needed < stored + 80 * 120
 
 
 def test_pieces_follow_the_knob_and_the_size_of_a_minibatch() -> None:
@@ -200,6 +202,93 @@ def test_environments_of_several_ranks_are_joined_in_their_global_order(world: i
     again = joined(parts, 1)
     assert torch.equal(again["a"], whole["a"])
     assert int(again["count"]) == 5
+
+
+@pytest.mark.parametrize(("env", "policy"), CASES)
+def test_what_a_piece_takes_is_measured_without_a_trace_in_the_training(env: str, policy: str) -> None:
+    state, other = small(env, policy=policy), small(env, policy=policy)
+    for each in (state, other):
+        iterate(each)
+    trial = state.update.measure(state.player.stored, 2)
+    assert trial is not None
+    assert trial.size == 2
+    assert trial.peak_bytes >= 0
+    for each in (state, other):
+        iterate(each)
+    assert_same(state, other)
+
+
+def test_a_piece_that_does_not_fit_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: Any) -> None:
+        raise torch.OutOfMemoryError("made up")
+
+    state = small()
+    monkeypatch.setattr(state.update.gradient, "add", short)
+    assert state.update.measure(state.player.stored, 2) is None
+    assert not state.update.gradient.exchanged.any()
+
+
+@pytest.mark.parametrize(("env", "policy"), [CASES[0], CASES[2]])
+def test_in_fp16_losses_are_scaled_and_a_step_that_overflows_is_left_out(env: str, policy: str) -> None:
+    half, exact = (small(env, policy=policy, precision=precision) for precision in ("fp16", "fp32"))
+    for state in (half, exact):
+        for _ in range(3):
+            iterate(state)
+    for own, wanted in zip(half.policy.parameters(), exact.policy.parameters(), strict=True):
+        torch.testing.assert_close(own, wanted, rtol=0, atol=0.02)
+    assert half.update.scaler.get_scale() > 1
+    half.update.scaler.update(new_scale=2.0**40)
+    held = [parameter.detach().clone() for parameter in half.policy.parameters()]
+    iterate(half)
+    assert half.update.scaler.get_scale() < 2.0**40
+    for own, before in zip(half.policy.parameters(), held, strict=True):
+        assert torch.equal(own, before)
+    again = small(env, policy=policy, precision="fp16")
+    again.load_state_dict(half.state_dict())
+    assert again.update.scaler.get_scale() == half.update.scaler.get_scale()
+    half.config.precision = "fp32"
+    half.rebuild()
+    iterate(half)
+    assert not torch.equal(next(half.policy.parameters()), held[0])
+
+
+class WithAnother(Ranks):
+    """This rank beside one that says `other` wherever everybody is asked."""
+
+    def __init__(self, other: object) -> None:
+        super().__init__(0, 2, 0, 2)
+        object.__setattr__(self, "other", other)
+
+    def gather(self, value: object) -> list[Any]:
+        return [value, self.other]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "raised"),
+    [
+        (None, (False, ""), None),
+        (torch.OutOfMemoryError("made up"), (False, ""), MemoryError),
+        (None, (True, "MemoryError('made up')"), MemoryError),
+        (None, (False, "ValueError('made up')"), RuntimeError),
+        (ValueError("made up"), (True, "MemoryError('other')"), ValueError),
+    ],
+)
+def test_what_fails_on_one_rank_fails_on_all_after_all_were_asked(
+    own: Exception | None, other: object, raised: type[Exception] | None
+) -> None:
+    state = small()
+    state.ranks = WithAnother(other)
+
+    def work() -> int:
+        if own is not None:
+            raise own
+        return 5
+
+    if raised is None:
+        assert state._together(work) == 5
+    else:
+        with pytest.raises(raised, match="made up"):
+            state._together(work)
 
 
 def test_a_config_is_plain_data() -> None:

@@ -307,16 +307,22 @@ def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatc
 def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[Path, dict[str, Any]]] = []
-    monkeypatch.setattr(Restart, "begin", lambda restart, path: begun.append((path, dict(restart.wanted))))
-    Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
-    trained(small_job(tmp_path))
-    [(path, wanted)] = begun
-    assert wanted == {"hidden": 16}
+    monkeypatch.setenv("_HOPTUI_RESTART", "")  # restored afterwards
+    begun: list[Restart] = []
+    monkeypatch.setattr(Restart, "begin", lambda restart: begun.append(restart))
+    steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
+    _, lines = trained(small_job(tmp_path, json=True))
+    assert len(begun) == 1
+    assert lines == []  # the result is told at the end of the run, by the process that ends it
+    assert steered.run.restart_wanted == {"hidden": 16}
+    path = tmp_path / "ppo-000000002.ckpt"
     saved = read_checkpoint(path, "ppo")
     assert (saved["iteration"], saved["config"]["hidden"]) == (2, 64)
+    steered = Steered(monkeypatch, {})
     result, lines = trained(small_job(tmp_path, resume=path, knobs={"hidden": 16}))
     assert result.iterations == 4
+    outcome = next(o for o in steered.finished() if "hidden" in o.id)
+    assert (outcome.stage, outcome.effective, outcome.step) == ("applied", 16, 2)
     assert "the network is another one than the checkpoint's: its weights are new" in lines
     assert read_checkpoint(tmp_path, "ppo")["policy"]["actor.0.weight"].shape == (16, 4)
 
@@ -333,7 +339,7 @@ def test_without_a_place_for_the_checkpoint_there_is_no_restart_and_training_goe
     assert result.iterations == 4
     assert steered.run.knob_handles["hidden"].value == 64
     outcome = next(o for o in reversed(steered.finished()) if "hidden" in o.id)
-    assert outcome.stage == "reverted"
+    assert outcome.stage == "failed"
     assert "No space left on device" in outcome.reason
 
 

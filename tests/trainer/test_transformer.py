@@ -62,6 +62,17 @@ def test_it_is_judged_as_it_was_when_it_acted(context: int, begins: float) -> No
     assert float(batch.log_prob.std()) > 0.1
 
 
+def test_a_long_sequence_that_is_rounded_up_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = small()
+    obs, first = (field.transpose(0, 1) for field in seen(79))
+    with torch.no_grad():
+        found = policy._read(obs, first)
+        monkeypatch.setattr(transformer, "ROUND", 1)
+        exactly = policy._read(obs, first)
+    assert found.shape == exactly.shape == (ENVS, 79, SMALL.d_model)
+    torch.testing.assert_close(found, exactly, rtol=0, atol=1e-5)
+
+
 def changed_by(policy: Transformer, obs: Tensor, first: Tensor, row: int) -> list[int]:
     """The rows whose values change with the observation in `row`."""
     zeros = torch.zeros(ENVS, len(obs) - policy.context + 1)
@@ -151,6 +162,21 @@ def test_under_autocast_the_memory_is_bfloat16_and_what_is_said_float32() -> Non
     exact = played(policy, obs, first).target
     assert float((batch.target - exact).abs().max()) > 1e-4  # it did compute in bfloat16
     torch.testing.assert_close(batch.target, exact, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+def test_one_query_finds_compiled_what_attention_finds(dtype: torch.dtype, tolerance: float) -> None:
+    g = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(ENVS, 2, n, 8, generator=g).to(dtype) for n in (1, CONTEXT, CONTEXT))
+    looks_at = torch.rand(ENVS, 1, 1, CONTEXT, generator=g) < 0.5
+    looks_at[..., 2] = True
+    k[~looks_at.expand(ENVS, 2, 1, CONTEXT)[:, :, 0]] = 1e4  # would outweigh all others
+    written_out = torch.compile(transformer._looked, backend="eager", fullgraph=True)
+    found = written_out(q, k, v, looks_at)
+    torch.compiler.reset()
+    known = scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=looks_at)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), known, rtol=0, atol=tolerance)
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # raised while inductor is imported

@@ -11,15 +11,17 @@ from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
 from trainer.common.graphs import Graphs
 from trainer.common.ranks import ALONE
-from trainer.ppo import update
+from trainer.ppo import loss as losses
 from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import PHYSICS
+from trainer.ppo.loss import LOSS_METRICS, loss
+from trainer.ppo.minibatches import statistics_of
 from trainer.ppo.optimizer import make_optimizer
 from trainer.ppo.policies.policy import Batch, Policy
 from trainer.ppo.policies.registry import make_policy
 from trainer.ppo.rollout import Rollout
-from trainer.ppo.update import LOSS_METRICS, Update, loss
+from trainer.ppo.update import Update
 
 CPU = torch.device("cpu")
 CASES = [("CartPole-v1", "mlp"), ("Pendulum-v1", "mlp"), ("CartPole-NoVel", "tiny")]
@@ -75,6 +77,7 @@ class Trial:
             ranks=ALONE,
             graphs=Graphs(None),
             pieces=Pieces(units, CPU, ALONE, lambda *sizes: self.shrunk.append(sizes)),
+            make_way=lambda: 0,
         )
 
     def run(self, rollout: Rollout, epoch: int = 0) -> dict[str, Tensor]:
@@ -119,7 +122,7 @@ def test_advantages_are_normalised_over_the_minibatch_and_not_over_its_pieces(
         seen.append((batch.advantage - mean) * inverse_deviation)
         return loss(policy, batch, scale, coefficients)
 
-    monkeypatch.setattr(update, "loss", spy)
+    monkeypatch.setattr(losses, "loss", spy)
     trial.run(rollout)
     assert [len(part) for part in seen] == [5, 5, 5, 5, 5, 3] * 3
     for start in (0, 6, 12):
@@ -220,7 +223,7 @@ def test_the_statistics_of_a_minibatch_are_of_the_samples_that_are_gathered() ->
     trial = Trial(config, "CartPole-NoVel")
     dealt = trial.update.cut(rollout, config.minibatch_size)
     units = torch.arange(rollout.units - 1, -1, -1)
-    scales = trial.update._scales(rollout, dealt, units)
+    scales = trial.update._scales(dealt, statistics_of(rollout, dealt, units, 1))
     assert len(scales) == dealt.count == 6  # 21 sequences, four to a minibatch
     for part, (mean, inverse_deviation, share) in zip(torch.split(units, 4), scales.tolist(), strict=True):
         advantage = rollout.gather(part).advantage

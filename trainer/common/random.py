@@ -64,10 +64,14 @@ def normal(key: int, index: Tensor, counter: Counter, draws: int = 1) -> Tensor:
     return torch.stack((radius * angle.cos(), radius * angle.sin()), -1).flatten(-2)[..., :draws]
 
 
+def sort_keys(key: int, index: Tensor, counter: Counter) -> Tensor:
+    """Numbers (…) int32 of which no two are equal, for different indices: who sorts them draws an order."""
+    return (bits(key, index, counter)[..., 0] - (1 << 31)).to(torch.int32)  # half the work of sorting int64
+
+
 def shuffled(key: int, count: int, counter: Counter, device: torch.device | str) -> Tensor:
-    """A random permutation (count,) int64 of 0 … count − 1; no two words are equal, so every device sorts alike."""
-    words = bits(key, torch.arange(count, device=device), counter)[:, 0]
-    return torch.argsort((words - (1 << 31)).to(torch.int32))  # half the work of sorting int64
+    """A random permutation (count,) int64 of 0 … count − 1; no two keys are equal, so every device sorts alike."""
+    return torch.argsort(sort_keys(key, torch.arange(count, device=device), counter))
 
 
 def _mixed(word: Tensor) -> Tensor:

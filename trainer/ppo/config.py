@@ -13,7 +13,8 @@ from hoptui import Knob
 class PPOConfig:
     """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes on.
 
-    `grad_accum` changes memory and speed alone: however a minibatch is cut, the gradient is that of the whole.
+    `grad_accum` changes memory and speed alone: however a minibatch is cut, the gradient is that of the whole. 0 and `auto`
+    are settled when training starts.
     """
 
     num_envs: Annotated[
@@ -40,14 +41,14 @@ class PPOConfig:
     grad_accum: Annotated[
         int,
         Knob(
-            1,
+            0,
             4_096,
             scale="log",
             effect="speed",
             cost="shape",
-            description="pieces that a minibatch is computed in; more where memory runs out",
+            description="pieces that a minibatch is computed in, more where memory runs out; 0 chooses by measurement",
         ),
-    ] = 1
+    ] = 0
     lr: Annotated[float, Knob(1e-6, 1e-1, scale="log", description="learning rate of AdamW")] = 1e-3
     clip_range: Annotated[
         float, Knob(0.01, 1.0, description="how far one update may move a probability ratio from 1")
@@ -73,7 +74,7 @@ class PPOConfig:
     precision: Annotated[
         str,
         Knob(
-            choices=("auto", "fp32", "tf32", "bf16"),
+            choices=("auto", "fp32", "tf32", "bf16", "fp16"),
             cost="rebuild",
             description="number format of the matrix products",
         ),
@@ -152,7 +153,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "num_envs": 256,
         "rollout_len": 8_192,
         "minibatch_size": 32_768,
-        "grad_accum": 4,
         "epochs": 4,
         "lr": 3e-4,
     },

@@ -47,11 +47,26 @@ class Episodes:
         self._finished.zero_()
         return finished
 
+    def give(self, finished: Tensor) -> None:
+        """Take back what was taken."""
+        self._finished.add_(finished)
+
     def resize(self, env: Environments) -> None:
         """Follow `env` after its own resize, in new buffers."""
         running, whole = self._running, self._whole
         self._begin(env)
         self._go_on(running, whole)
+
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """What `follow` reads and changes for each environment."""
+        return self._running, self._whole
+
+    def move(self, buffers: tuple[Tensor, Tensor]) -> None:
+        """Go on in buffers that were those of as many environments before: graphs may know them."""
+        for now, own in zip(buffers, self.buffers, strict=True):
+            now.copy_(own)
+        self._running, self._whole = buffers
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"running": self._running.clone(), "whole": self._whole.clone()}

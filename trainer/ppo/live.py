@@ -10,7 +10,6 @@ import torch
 import hoptui
 from trainer.common.device import choose_threads, gpu_uuid
 from trainer.common.ranks import Ranks
-from trainer.common.restart import Restart
 from trainer.ppo.coefficients import NAMES
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.job import Job
@@ -24,43 +23,60 @@ RESTARTED = ("policy", "hidden", "context", "sequence_len")
 Handles = Mapping[str, "hoptui.KnobHandle[Any]"]
 
 
-def declare(run: hoptui.Run, job: Job, state: TrainingState, restart: Restart) -> Handles:
+def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
     """Tell the run its knobs, its metrics and its GPU. Knobs are applied by the run, between two iterations."""
     config = state.config
+
+    told = len(state.notes)
+
+    def prepare() -> None:
+        """Let the change take as long as it takes, and tell what was measured for it."""
+        nonlocal told
+        set_threads(job, config, state.ranks)
+        state.prepare()
+        for note in state.notes[told:]:
+            run.event(note)
+        told = len(state.notes)
 
     def fit(_: object) -> None:
         before = state.env.num_envs
         dropped = state.fit()
-        set_threads(job, config, state.ranks)
+        prepare()
         if config.num_envs < before:
             run.event(f"num_envs {before} → {config.num_envs}: {dropped} unfinished episodes dropped")
 
     def cut(_: object) -> None:
         state.cut_anew()
-        set_threads(job, config, state.ranks)
+        prepare()
+
+    def accumulate(_: object) -> None:
+        state.cut_anew(sizes=False)
+        prepare()
 
     def turn(_: object) -> None:
         state.turn()
 
     def rebuild(_: object) -> None:
         state.rebuild()
+        state.cut_anew()
+        prepare()
         declare_cost(run, state)
 
     def begin_anew(name: str) -> Callable[[Any], None]:
-        had = getattr(config, name)
-        ask = restart.ask(name, lambda: had)
+        """What refuses a value that would change nothing, with the policy that is there or asked for."""
 
-        def apply(value: Any) -> None:
-            unlike = config.policy != "mlp" if name == "hidden" else config.policy == "mlp"
-            if value != had and name != "policy" and unlike:
-                raise ValueError(f"{name} means nothing to the policy {config.policy}")
-            ask(value)
+        def check(value: Any) -> None:
+            policy = run.restart_wanted.get("policy", config.policy)
+            unlike = policy != "mlp" if name == "hidden" else policy == "mlp"
+            if value != getattr(config, name) and name != "policy" and unlike:
+                raise ValueError(f"{name} means nothing to the policy {policy}")
 
-        return apply
+        return check
 
     apply: dict[str, Callable[[Any], object]] = {
         **dict.fromkeys(("num_envs", "rollout_len"), fit),
-        **dict.fromkeys(("minibatch_size", "grad_accum"), cut),
+        "minibatch_size": cut,
+        "grad_accum": accumulate,
         **dict.fromkeys(("lr", *NAMES), turn),
         **dict.fromkeys(("precision", "compile"), rebuild),
         **{name: begin_anew(name) for name in RESTARTED},
@@ -113,7 +129,7 @@ def set_threads(job: Job, config: PPOConfig, ranks: Ranks) -> None:
     Before anything is computed: the number of threads changes the order of sums, and so the last bits.
     """
     minibatch = min(config.minibatch_size // ranks.world, config.num_envs * config.rollout_len)
-    chosen = choose_threads(minibatch // config.grad_accum)
+    chosen = choose_threads(minibatch // max(1, config.grad_accum))
     torch.set_num_threads(job.threads or max(1, chosen // ranks.local_world))
 
 
@@ -129,15 +145,20 @@ def make_room(state: TrainingState, handles: Handles, proven: PPOConfig) -> None
     Raises:
         MemoryError: one step of one environment is too much.
     """
-    reason = "memory ran out"
+    state.rehearses = False  # there is no room for it now
+    try:
+        name, size = _smaller(state.config, proven)
+        handles[name].revert(size, "memory ran out")
+    finally:
+        state.rehearses = True
+
+
+def _smaller(config: PPOConfig, proven: PPOConfig) -> tuple[str, int]:
+    """The size that gives way, and to what."""
     for name in ("num_envs", "rollout_len"):
-        before = getattr(proven, name)
-        if getattr(state.config, name) > before:
-            handles[name].revert(before, reason)
-            return
+        if getattr(config, name) > (before := getattr(proven, name)):
+            return name, before
     for name in ("rollout_len", "num_envs"):
-        now = getattr(state.config, name)
-        if now > 1:
-            handles[name].revert(now // 2, reason)
-            return
+        if (now := getattr(config, name)) > 1:
+            return name, now // 2
     raise MemoryError("memory ran out with one step of one environment")

@@ -1,46 +1,160 @@
-"""Whether a rollout fits into memory: asked before it is made, because on a CPU the answer afterwards is the kernel's."""
+"""What fits into memory: counted before a rollout is made, because on a CPU the answer afterwards is the kernel's, and measured
+for the pieces of a minibatch."""
 
 from __future__ import annotations
 
+import copy
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from trainer.common.device import free_bytes
-from trainer.common.memory import USABLE
+from trainer.common.memory import USABLE, Trial, predicted_peak
+from trainer.common.modes import Precision
+from trainer.common.precision import autocast
+from trainer.common.ranks import ALONE
+from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymTask
 from trainer.ppo.envs.physics import Physics
+from trainer.ppo.minibatches import cut, order, statistics_of
 from trainer.ppo.policies.policy import Policy
 from trainer.ppo.rollout import Rollout
 
-UPDATE_BYTES = 80
-"""Per transition during an update: order, statistics in float64, the estimate's passes (measured on an H100)."""
+TRIED = (16, 4)
+"""The pieces whose memory is measured are these parts of a minibatch."""
 
 
-def bytes_needed(config: PPOConfig, task: Physics | GymTask, policy: Policy) -> int:
-    """Bytes of a rollout, to the byte, and of what an update holds beside it however small its pieces are."""
+ROOMY = 1000
+"""What is made beside a rollout's storage is less than so many times as much, whichever policy there is."""
+
+
+class PeakMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of the tensors that are made in here and live at once: `peak` is the most of them.
+
+    What a kernel takes for itself while it runs is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak: int = 0
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        expired = [key for key, (held, _) in self._live.items() if held.expired()]  # type: ignore[no-untyped-call]
+        for key in expired:
+            del self._live[key]
+        for storage in _storages(out):
+            key = storage._cdata
+            if (
+                key not in self._live and key not in given
+            ):  # else it is a view, of something made before perhaps
+                self._live[key] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
+        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._live.values()))
+        return out
+
+
+def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
+    return (leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def bytes_needed(config: PPOConfig, task: Physics | GymTask, policy: Policy, precision: Precision) -> int:
+    """Bytes of a rollout, and of what is made beside it before the first piece of a minibatch, however small pieces are.
+
+    Found by going through the very code with tensors that have sizes and no content, which takes some milliseconds.
+    `precision` is the one acted in.
+    """
     meta = torch.device("meta")
-    rollout = Rollout(
-        task, policy, config.rollout_len, config.num_envs, meta, longest_sequence=config.sequence_len
+    weights = {id(held): held.detach().to(meta) for held in (*policy.parameters(), *policy.buffers())}
+    hollow = copy.deepcopy(policy, weights)
+    with PeakMode() as mode, torch.no_grad(), autocast(precision, torch.device("cpu")):
+        rollout = _storage(config, task, hollow)
+        rollout.begin(hollow)
+        numbers = Coefficients(config, meta)
+        rollout.estimate(
+            hollow, gamma=numbers.gamma, gae_lambda=numbers.gae_lambda, reward_scale=numbers.reward_scale
+        )
+        rows, steps = rollout.units // config.num_envs, rollout.sequence
+        dealt = cut(config.num_envs, rows, steps, config.minibatch_size, ALONE.world)
+        units = order(dealt, config.num_envs, ALONE, 0, 0, meta)
+        statistics_of(rollout, dealt, units, ALONE.world)
+    return int(mode.peak)
+
+
+def _storage(config: PPOConfig, task: Physics | GymTask, policy: Policy) -> Rollout:
+    """A rollout's storage without content."""
+    return Rollout(
+        task,
+        policy,
+        config.rollout_len,
+        config.num_envs,
+        torch.device("meta"),
+        longest_sequence=config.sequence_len,
     )
-    fields = (field for field in vars(rollout).values() if isinstance(field, torch.Tensor))
-    return sum(field.nbytes for field in fields) + rollout.size * UPDATE_BYTES
 
 
 def check_memory(
-    config: PPOConfig, task: Physics | GymTask, policy: Policy, device: torch.device, held: int = 0
+    config: PPOConfig,
+    task: Physics | GymTask,
+    policy: Policy,
+    device: torch.device,
+    precision: Precision,
+    held: int = 0,
 ) -> int:
     """Refuse sizes that the device's free memory, plus `held` bytes in use by the sizes of before, cannot hold.
 
-    Returns the bytes needed.
+    `precision` is the one acted in. Returns the bytes needed; where there is plenty of room, those of the storage alone.
 
     Raises:
         MemoryError: one sentence with both figures.
     """
-    needed = bytes_needed(config, task, policy)
     free = free_bytes(device) + held
+    stored = _storage(config, task, policy).nbytes
+    if ROOMY * stored < USABLE * free:
+        return stored
+    needed = bytes_needed(config, task, policy, precision)
     if needed > max(held, USABLE * free):
         raise MemoryError(
             f"{config.num_envs} environments × {config.rollout_len} steps: about {needed / 1e9:.1f} GB, "
             f"and {free / 1e9:.1f} GB are free"
         )
     return needed
+
+
+def measured(share: int, measure: Callable[[int], Trial | None]) -> list[Trial]:
+    """What two sizes of pieces of a minibatch of `share` units take; or only the smaller, if the larger does not fit.
+
+    Raises:
+        MemoryError: neither does.
+    """
+    trials: list[Trial] = []
+    for least, part in enumerate(TRIED, 1):
+        size = max(least, share // part)
+        trial = measure(size) if size <= share else None
+        if trial is None:
+            break
+        trials.append(trial)
+    if not trials:
+        raise MemoryError(
+            f"{max(1, share // TRIED[0])} units of a minibatch do not fit into the memory at once"
+        )
+    return trials
+
+
+def fewest_pieces(share: int, trials: list[Trial], room: int) -> int:
+    """In how many pieces to compute a minibatch of `share` units so that they stay within `room` bytes.
+
+    A straight line through the trials tells what other sizes take.
+    """
+    most = trials[0].size
+    if len(trials) > 1:
+        most = bisect_right(range(1, share + 1), float(room), key=lambda size: predicted_peak(trials, size))
+    return -(-share // max(1, min(most, share)))

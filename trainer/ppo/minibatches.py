@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from trainer.common import random
 from trainer.common.ranks import Ranks
+from trainer.ppo.rollout import Rollout
 
+SortKeys = Callable[[int, Tensor, random.Counter], Tensor]
 STRATA = 8
 """Strata where the environments divide so: up to so many ranks then draw the minibatches that one process would draw."""
 
@@ -42,6 +45,18 @@ class Cut:
         """Samples of the minibatch of that number over all ranks."""
         return self.strata * self.steps * min(self.chunk, self.units - minibatch * self.chunk)
 
+    def share(self, minibatch: int, world: int) -> int:
+        """Units of the minibatch of that number on each of `world` ranks."""
+        return self.samples(minibatch) // (self.steps * world)
+
+
+class Deal:
+    """How one pass over a rollout is dealt out to the minibatches of this rank: its units, and the sums of their advantages."""
+
+    def __init__(self, units: int, minibatches: int, device: torch.device) -> None:
+        self.units = torch.empty(units, dtype=torch.int64, device=device)
+        self.statistics = torch.empty(minibatches, 2, dtype=torch.float64, device=device)
+
 
 def cut(num_envs: int, rows: int, steps: int, minibatch_size: int, world: int) -> Cut:
     """Deal out `rows` units of each of `num_envs` environments a rank, to minibatches of about `minibatch_size` samples.
@@ -55,20 +70,39 @@ def cut(num_envs: int, rows: int, steps: int, minibatch_size: int, world: int) -
     return Cut(strata, num_envs * world * rows // strata, max(1, wanted // strata), steps)
 
 
-def order(cut: Cut, num_envs: int, ranks: Ranks, key: int, epoch: int, device: torch.device) -> Tensor:
+def order(
+    cut: Cut,
+    num_envs: int,
+    ranks: Ranks,
+    key: int,
+    epoch: random.Counter,
+    device: torch.device,
+    sort_keys: SortKeys = random.sort_keys,
+) -> Tensor:
     """This rank's units in the order of a pass, minibatch after minibatch, as row · `num_envs` + environment, int64.
 
     The order depends on the key, on the epoch (passes since the start of the run) and on all environments together.
+    `sort_keys` may be given compiled: as it is written it is some sixty kernels.
     """
     own = cut.strata // ranks.world  # strata on this rank
-    rows = cut.units * own // num_envs
-    stratum = torch.arange(own, device=device)[:, None] * ranks.world + ranks.rank
-    position = torch.arange(cut.units, device=device)
-    words = random.bits(key, position * cut.strata + stratum, epoch)[..., 0]
-    drawn = torch.argsort((words - (1 << 31)).to(torch.int32), -1)  # no two are equal
-    # Unit i of a stratum is, with J environments in it, environment i mod J in row i // J; that holds for any world.
-    units = torch.arange(rows * num_envs, device=device).view(rows, num_envs // own, own)
-    shuffled = units.permute(2, 0, 1).reshape(own, cut.units).gather(1, drawn)
+    stratum = torch.arange(own, device=device)[:, None]
+    number = torch.arange(
+        own * cut.units, device=device
+    )  # in one dimension: a size of 1 would be compiled for itself
+    index = number % cut.units * cut.strata + (number // cut.units * ranks.world + ranks.rank)
+    drawn = torch.argsort(sort_keys(key, index, epoch).view(own, -1), -1)
+    # A stratum has every own-th of this rank's environments in each row, so its unit i is that of this number in all rows.
+    shuffled = torch.add(stratum, drawn, alpha=own)
     whole = cut.units // cut.chunk * cut.chunk
-    chunks = shuffled[:, :whole].view(own, -1, cut.chunk).transpose(0, 1)
-    return torch.cat((chunks.reshape(-1), shuffled[:, whole:].reshape(-1)))
+    chunks = shuffled[:, :whole].view(own, -1, cut.chunk).transpose(0, 1).reshape(-1)
+    return chunks if whole == cut.units else torch.cat((chunks, shuffled[:, whole:].reshape(-1)))
+
+
+def statistics_of(rollout: Rollout, dealt: Cut, units: Tensor, world: int) -> Tensor:
+    """Sum and sum of squares of the advantages that this rank has in each minibatch of a pass: (minibatches, 2) float64."""
+    rows = rollout.units // rollout.num_envs
+    by_unit = rollout.advantage.view(rows, dealt.steps, rollout.num_envs).transpose(1, 2).flatten(0, 1)
+    drawn = by_unit[units].double()
+    whole, size = dealt.units // dealt.chunk, dealt.share(0, world)
+    parts = [drawn[: whole * size].view(whole, -1), drawn[whole * size :].reshape(1, -1)]
+    return torch.cat([torch.stack((part.sum(1), part.square().sum(1)), 1) for part in parts if part.numel()])

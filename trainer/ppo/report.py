@@ -9,12 +9,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from trainer.common.report import Ending, percent, result_json
-from trainer.ppo.evaluate import EPISODES
+from trainer.common.report import Ending, elapsed, percent, result_json
 
 CONVENTIONS = (
     "return: mean over the training episodes that ended in the iteration (sampled actions)",
-    f"evaluation: mean of {EPISODES} full episodes with the most probable actions",
     "steps/s: environment steps of all processes over wall time since the line before, everything included",
 )
 
@@ -27,7 +25,8 @@ class Result:
     wall time from the set-up of the training to its end, evaluations and checkpoints included and imports not;
     `env_steps_per_s` is the steps of all processes over that time. `steady_env_steps_per_s` and `mfu` are of the
     iterations in which nothing was compiled, captured, evaluated or written; None without any.
-    `evaluation_return` is the newest one, None without any.
+    `evaluation_return` is the newest one, None without any. `restarts` is how often a knob had this process replaced:
+    times, rates and memory are of the time since.
     """
 
     evaluation_return: float | None
@@ -39,6 +38,7 @@ class Result:
     mfu: float | None
     peak_memory_bytes: int | None
     ending: Ending
+    restarts: int
 
     def json(self) -> str:
         """The figures as one line of JSON."""
@@ -49,7 +49,7 @@ class Result:
         evaluation = "" if self.evaluation_return is None else f", evaluation {self.evaluation_return:.1f}"
         return (
             f"{self.ending} after {self.iterations:,} iterations and {self.env_steps:,} env steps{evaluation}; "
-            f"{self.seconds:.1f} s, {self.env_steps_per_s:,.0f} steps/s"
+            f"{elapsed(self.seconds, self.restarts)}, {self.env_steps_per_s:,.0f} steps/s"
         )
 
 

@@ -106,11 +106,25 @@ class Rollout:
         self.last_value = torch.zeros(num_envs, device=device)
         self._memory: Memory | None = None
         self._row = torch.zeros(1, dtype=torch.int64, device=device)
+        self._row_steps = torch.full(
+            (1,), self._stride, device=device
+        )  # compiled code would be that of one number
 
     @property
     def size(self) -> int:
         """Transitions stored: T × N."""
         return self.length * self.num_envs
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Steps and environments: (T, N)."""
+        return self.length, self.num_envs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage, and of the policy's memory since there is one."""
+        stored = sum(field.nbytes for field in vars(self).values() if isinstance(field, Tensor))
+        return stored + (self._memory.nbytes if self._memory else 0)
 
     @property
     def units(self) -> int:
@@ -123,15 +137,19 @@ class Rollout:
 
         Nothing in here waits for the device.
         """
-        self._memory = policy.memory(self.num_envs, self._memory)
+        self.begin(policy)
         self._keep_history()
-        self._row.zero_()
         for t in range(self.length):
             if t % self.sequence == 0:
                 before = slice(t, t + self.prefix)
                 policy.refill(self._memory, self.obs[before], self.first[before])
             step()
         self.last_value.copy_(policy.act(env.observation(), env.first, self._memory, None).value)
+
+    def begin(self, policy: Policy) -> None:
+        """Let the next step be the first row's."""
+        self._memory = policy.memory(self.num_envs, self._memory)
+        self._row.zero_()
 
     @torch.no_grad()
     def play(
@@ -155,7 +173,7 @@ class Rollout:
             self._put(self.reward, self._row, step.reward)
             self._put(self.terminated, self._row, step.terminated)
             self._put(self.truncated, self._row, step.truncated)
-            row = self._row // self._stride
+            row = self._row // self._row_steps
             cut = torch.where(step.truncated[:, None], step.final_obs, self.final_obs.index_select(0, row)[0])
             self._put(self.final_obs, row, cut)
             self._row.add_(1)
@@ -208,10 +226,14 @@ class Rollout:
         return {"obs": self.obs[self.length :], "first": self.first[self.length :]}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on after another rollout, also one of another length, with more or fewer environments or context."""
+        """Go on after another rollout, also one of another length, with more or fewer environments or context.
+
+        What was stored here before is forgotten.
+        """
         rows = min(self.prefix, len(saved["obs"]))
         if not rows:
             return
+        self.first.fill_(True)
         envs = min(self.num_envs, saved["obs"].shape[1])
         begin = len(self.obs) - rows
         self.obs[begin:, :envs] = saved["obs"][-rows:, :envs].to(self.obs.device)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
 
+from trainer.common.compile import choose_mode
+from trainer.common.device import free_bytes
 from trainer.common.gradient import Pieces
 from trainer.common.graphs import graphs
+from trainer.common.memory import Trial, is_out_of_memory, limit_bytes, release
 from trainer.common.modes import CompileMode, Precision
 from trainer.common.precision import choose_precision, use
 from trainer.common.ranks import ALONE, Ranks
@@ -18,22 +21,30 @@ from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymEnv
 from trainer.ppo.envs.vector import VectorEnv
-from trainer.ppo.memory import check_memory
+from trainer.ppo.evaluate import Evaluation
+from trainer.ppo.joined import ENV_DIM, joined, on_cpu, shared
+from trainer.ppo.memory import check_memory, fewest_pieces, measured
 from trainer.ppo.minibatches import Cut
 from trainer.ppo.optimizer import make_optimizer, set_lr
 from trainer.ppo.player import make_player
 from trainer.ppo.policies.registry import make_policy
 from trainer.ppo.update import Update
 
-ENV_DIM = {"env": 0, "episodes": 0, "history": 1}
-"""Where the environments are in the tensors of a player's state."""
+T = TypeVar("T")
+
+OPEN: Mapping[str, int | str] = {"precision": "auto", "compile": "auto", "grad_accum": 0}
+"""Knobs that may be left open, and how: they are settled when training starts, and again in the next process."""
+KEPT_SIZES, KEPT_SHARE = 4, 0.1
+"""Sizes of before whose buffers and graphs are kept, and the part of the free memory that they may take together."""
 
 
 class TrainingState:
     """Policy, optimizer, environments and counters of this rank; `config` is changed by knobs between iterations.
 
     `iteration` counts finished iterations, `epoch` the passes over rollouts in them, `env_steps` the steps of all ranks;
-    `evaluation_return` is the newest one. `since` counts the iterations since something had to be compiled anew.
+    `evaluation_return` is the newest one. `since` counts the iterations since something had to be compiled anew;
+    `rehearses` is false where memory has run out, and nothing is kept or captured in advance. `notes` says what was
+    measured.
 
     Raises:
         MemoryError: the device has not the memory for `config`.
@@ -51,7 +62,7 @@ class TrainingState:
     ) -> None:
         self.env, self.config, self.seed, self.device, self.ranks = env, config, seed, device, ranks
         self.policy = make_policy(config, env.task, seed)
-        self._held = check_memory(config, env.task, self.policy, env.counter.device)
+        self._needed = {(config.rollout_len, config.num_envs): self._check_memory(0)}  # bytes, by size
         self.policy.to(device)
         self.optimizer = make_optimizer(self.policy, config.lr, device)
         self.coefficients = Coefficients(config, device)
@@ -65,13 +76,20 @@ class TrainingState:
             ranks=ranks,
             graphs=self.graphs,
             pieces=Pieces(1, device, ranks, self._smaller),
+            make_way=self.forget_sizes,
         )
+        self.evaluation = Evaluation(env.task, self.player.policy, self.player.device, self.graphs)
         self.iteration = 0
         self.epoch = 0
         self.env_steps = 0
         self.evaluation_return: float | None = None
         self.since = 0
-        self._automatic: dict[str, str] = {}  # what `auto` became: another device may choose otherwise
+        self.rehearses = True
+        self.notes: list[str] = []
+        self._trials: list[Trial] = []
+        self._automatic: dict[
+            str, int | str
+        ] = {}  # what was left open is this here; elsewhere it may be another
         self.rebuild()
         self.cut_anew()
 
@@ -96,8 +114,7 @@ class TrainingState:
     @property
     def _share(self) -> int:
         """Units of a whole minibatch on this rank."""
-        dealt = self.dealt
-        return dealt.strata * dealt.chunk // self.ranks.world
+        return self.dealt.share(0, self.ranks.world)
 
     # what knobs change ---------------------------------------------------------------------------------------------
 
@@ -107,11 +124,27 @@ class TrainingState:
         self.coefficients.fill(self.config)
         self.player.coefficients.fill(self.config)
 
-    def cut_anew(self) -> None:
-        """Cut rollouts as `config` now says, in as many pieces as it says: also if that was too few before."""
+    def cut_anew(self, *, sizes: bool = True) -> None:
+        """Cut rollouts as `config` now says, in as many pieces as it says; 0 pieces are chosen by measurement.
+
+        With `sizes` minibatches may have others than before: then what was measured of them is measured again, and they
+        are cut in more pieces than asked for if pieces so large were too much before.
+
+        Raises:
+            MemoryError: pieces so large were too much before, or not even small ones fit; on all ranks.
+        """
+        config, share = self.config, self._share
+        is_open = config.grad_accum in (0, self._automatic.get("grad_accum"))
+        if not config.grad_accum or (is_open and sizes):
+            config.grad_accum = self._measured_pieces(share)
         pieces = self.update.pieces
-        pieces.ceiling = None
-        pieces.micro_batch = -(-self._share // min(self.config.grad_accum, self._share))
+        size = -(-share // min(config.grad_accum, share))
+        pieces.resize(
+            max(1, min(size, pieces.ceiling - 1)) if pieces.ceiling and (sizes or is_open) else size
+        )
+        self._automatic.pop("grad_accum", None)
+        if is_open:
+            self._automatic["grad_accum"] = config.grad_accum = self.grad_accum
         self.since = 0
 
     def fit(self) -> int:
@@ -120,12 +153,12 @@ class TrainingState:
         Environments that stay keep their episodes. Returns how many unfinished episodes were dropped.
 
         Raises:
-            MemoryError: the device has not the memory.
+            MemoryError: a device has not the memory; on all ranks.
         """
-        config, player = self.config, self.player
-        self._held = check_memory(config, self.env.task, self.policy, player.device, self._held)
-        self.graphs.clear()
-        dropped = player.fit(config)
+        before = self.player.rollout.sequence
+        dropped = self._together(self._fit)
+        if self.player.rollout.sequence != before:  # what is sampled as one
+            self._forget_measured()
         self.cut_anew()
         return dropped
 
@@ -136,7 +169,10 @@ class TrainingState:
             UsageError: the device cannot compute in that precision.
         """
         config = self.config
-        chosen = {"precision": _precision(config, self.device), "compile": _mode(config, self.device)}
+        chosen = {
+            "precision": _precision(config, self.device),
+            "compile": choose_mode(config.compile, self.device),
+        }
         for name, value in chosen.items():
             asked = getattr(config, name)
             if asked == "auto":
@@ -144,18 +180,118 @@ class TrainingState:
             elif asked != self._automatic.get(name):
                 self._automatic.pop(name, None)
             setattr(config, name, value)
+        self.player.forget()
         self.graphs.clear()
         self.graphs.wanted = self.mode != "off"
         use(self.precision)
         self.player.use(self.mode, self.precision)
         self.update.use(self.mode, self.precision)
+        self.evaluation.use(self.player.mode)
+        self._forget_measured()
         self.since = 0
+
+    def prepare(self) -> None:
+        """Compile and capture now what the next iteration will run: a change has then cost what it costs.
+
+        Raises:
+            MemoryError: a device has not the memory; on all ranks.
+        """
+        if self.mode == "off" or not self.rehearses:
+            return
+
+        def both() -> None:
+            self.player.prepare()
+            self.update.prepare(self.player.stored, self.config.minibatch_size)
+
+        self._together(both)
+
+    def forget_sizes(self) -> int:
+        """Give back what is kept of the sizes of before; returns how many there were."""
+        dropped = self.player.forget()
+        self.graphs.clear()  # they share their memory
+        return dropped
+
+    def _fit(self) -> int:
+        config, player = self.config, self.player
+        if not player.keeps(config):
+            held = self._needed[player.rollout.shape]
+            try:
+                needed = self._check_memory(held)
+            except MemoryError:
+                if not self.forget_sizes():
+                    raise
+                needed = self._check_memory(held)
+            self._needed[config.rollout_len, config.num_envs] = needed
+        dropped = player.fit(config)
+        if self.rehearses:
+            player.forget(sizes=KEPT_SIZES, nbytes=int(KEPT_SHARE * free_bytes(self.device)))
+        else:
+            self.forget_sizes()
+        return dropped
+
+    def _check_memory(self, held: int) -> int:
+        """The bytes that the sizes of `config` take where the environments are."""
+        where = self.env.counter.device
+        precision = _precision(self.config, where) if where == self.device else "fp32"
+        return check_memory(self.config, self.env.task, self.policy, where, precision, held)
+
+    def _measured_pieces(self, share: int) -> int:
+        """The fewest pieces that fit, as all ranks found them; 1 on a CPU, where memory says little.
+
+        What a sample takes is measured once, and again after it may have changed.
+        """
+        if self.device.type == "cpu":
+            return 1
+        if not self._trials:
+            measure = partial(self.update.measure, self.player.stored)
+            self._trials = self._together(lambda: measured(share, measure))
+        room = limit_bytes(self.device) - torch.cuda.memory_allocated(self.device)
+        pieces = int(max(self.ranks.gather(fewest_pieces(share, self._trials, room))))
+        if pieces != self._automatic.get("grad_accum"):
+            self.notes.append(f"grad_accum chosen by measurement: {pieces}")
+        return pieces
+
+    def _forget_measured(self) -> None:
+        """What a sample takes may have changed."""
+        self._trials = []
+        self.update.pieces.forget()
+
+    def _together(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which waits for no other rank.
+
+        Raises:
+            MemoryError: memory ran out in it, on this rank or on another one.
+            RuntimeError: it raised something else on another rank.
+        """
+        found, error = None, None
+        try:
+            found = work()
+        except Exception as raised:
+            # Without its traceback, which would keep the memory of what failed.
+            short = is_out_of_memory(raised)
+            error = MemoryError(str(raised).partition("\n")[0] or "memory ran out") if short else raised
+        if isinstance(error, MemoryError):
+            release(self.device)
+        everybodys = self.ranks.gather((isinstance(error, MemoryError), "" if error is None else repr(error)))
+        if error is not None:
+            raise error
+        for short, text in everybodys:
+            if text:
+                raise (MemoryError if short else RuntimeError)(f"on another rank: {text}")
+        return cast(T, found)
 
     def _smaller(self, before: int, after: int) -> None:
         """Memory ran out in the middle of an update: pieces of another size may have to be compiled right now."""
+        if "grad_accum" in self._automatic:
+            self._automatic["grad_accum"] = self.grad_accum
         self.since = 0
         if self.mode != "off":
             torch.compiler.set_stance("default")
+
+    def close(self) -> None:
+        """End the environments."""
+        self.env.close()
+        self.evaluation.close()
 
     # checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -164,19 +300,19 @@ class TrainingState:
 
         The environments are in their global order, so that any number of ranks can go on with them.
         """
-        own = {part: _on_cpu(fields) for part, fields in self.player.state_dict().items()}
-        everybody = self.ranks.gather(own)
+        everybody = self.ranks.gather(on_cpu(self.player.state_dict()))
         return {
             "env": self.env.task.id,
             "seed": self.seed,
             "world": self.ranks.world,
-            "config": dataclasses.asdict(self.config) | dict.fromkeys(self._automatic, "auto"),
+            "config": dataclasses.asdict(self.config) | {name: OPEN[name] for name in self._automatic},
             "iteration": self.iteration,
             "epoch": self.epoch,
             "env_steps": self.env_steps,
             "evaluation_return": self.evaluation_return,
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "scaler": self.update.scaler.state_dict(),
             "player": {
                 part: joined([rank[part] for rank in everybody], dim) for part, dim in ENV_DIM.items()
             },
@@ -196,6 +332,8 @@ class TrainingState:
             for group, own in zip(self.optimizer.param_groups, held, strict=True):
                 # What a group is told by this process: its learning rate (of `config`), and what fits its device.
                 group.update({name: value for name, value in own.items() if name != "params"})
+            if saved["scaler"] and self.update.scaler.is_enabled():
+                self.update.scaler.load_state_dict(saved["scaler"])
         rank, world = self.ranks.rank, self.ranks.world
         player = {part: shared(saved["player"][part], dim, rank, world) for part, dim in ENV_DIM.items()}
         dropped = self.player.load_state_dict(player, self.config)
@@ -207,44 +345,10 @@ class TrainingState:
         return any(saved["config"][name] != getattr(self.config, name) for name in ("policy", "hidden"))
 
 
-def joined(parts: list[dict[str, Tensor]], dim: int) -> dict[str, Tensor]:
-    """The tensors of all ranks as those of one: environment i of rank r is number i · world + r along `dim`.
-
-    0-d tensors are the same on every rank.
-    """
-    first = parts[0]
-    return {
-        name: torch.stack([part[name] for part in parts], dim + 1).flatten(dim, dim + 1)
-        if first[name].ndim
-        else first[name]
-        for name in first
-    }
-
-
-def shared(whole: Mapping[str, Tensor], dim: int, rank: int, world: int) -> dict[str, Tensor]:
-    """The part of one rank in tensors that were joined."""
-    return {
-        name: field.index_select(dim, torch.arange(rank, field.shape[dim], world)) if field.ndim else field
-        for name, field in whole.items()
-    }
-
-
-def _on_cpu(fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: field.cpu() for name, field in fields.items()}
-
-
-def _mode(config: PPOConfig, device: torch.device) -> CompileMode:
-    if config.compile == "auto":
-        return "off" if device.type == "cpu" else "default"
-    return cast(CompileMode, config.compile)
-
-
 def _precision(config: PPOConfig, device: torch.device) -> Precision:
-    """`auto`: TF32 for an MLP and bf16 for a transformer where the GPU has them, else float32."""
+    """`auto`: half precision for a transformer and TF32 for an MLP where the GPU has them, else float32."""
     wanted = cast(Precision, config.precision)
-    if config.precision != "auto":
-        return choose_precision(wanted, device)
-    best = choose_precision("auto", device)
-    if best != "bf16":
-        return "fp32"
-    return "tf32" if config.policy == "mlp" else "bf16"
+    best = choose_precision(wanted if config.precision != "auto" else "auto", device)
+    if config.precision == "auto" and config.policy == "mlp":
+        return "tf32" if best == "bf16" else "fp32"
+    return best

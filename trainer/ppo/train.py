@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,17 +24,17 @@ from trainer.common.memory import is_out_of_memory, peak_bytes, release, reset_p
 from trainer.common.metrics import measured
 from trainer.common.phases import PhaseClock, phase_clock
 from trainer.common.profile import Tracer
-from trainer.common.ranks import Ranks, join
+from trainer.common.ranks import Ranks, join, restarts
 from trainer.common.report import Console, Ending
-from trainer.common.restart import Restart, restarted
+from trainer.common.restart import Restart
 from trainer.common.saving import Saver
 from trainer.common.stop import StopOnSignal
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymTask
 from trainer.ppo.envs.registry import find_task, make_env
-from trainer.ppo.evaluate import EPISODES, SEED, evaluate
+from trainer.ppo.evaluate import episodes
 from trainer.ppo.job import Job, Plan, make_plan
-from trainer.ppo.live import Handles, declare, flops_per_step, make_room, set_threads
+from trainer.ppo.live import declare, flops_per_step, make_room, set_threads
 from trainer.ppo.report import CONVENTIONS, Lines, Pace, Result
 from trainer.ppo.state import TrainingState
 from trainer.ppo.update import NoRoomError
@@ -59,8 +59,6 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         told = write if ranks.rank == 0 else _nothing
         console, lines, pace = Console(_nothing if job.json else told), Lines(state.env_steps), Pace()
         ending: Ending = "finished"
-        restart = Restart(ranks.world, PPOConfig)
-        resumable: Path | None = None
         proven = dataclasses.replace(config)
         reset_peak(device)
 
@@ -70,8 +68,8 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         epoch = saved["run"] if saved else None
         run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks)
         clock = phase_clock(run, device)
-        with contextlib.closing(state.env), StopOnSignal(run), run, ranks.guard(run), collector() as rest:
-            handles = declare(run, job, state, restart)
+        with contextlib.closing(state), StopOnSignal(run), run, ranks.guard(run), collector() as rest:
+            handles = declare(run, job, state)
             saver = Saver(
                 run,
                 ranks,
@@ -80,26 +78,19 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                 lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
                 console.say,
             )
+            restart = Restart(run, ranks, saver, PPOConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin(introduction(job, plan, state, saved))
-            restarted(run)
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
-                if restart.wanted:
-                    resumable = ready_to_restart(
-                        restart,
-                        handles,
-                        config,
-                        proven,
-                        lambda: saver.save(restart.folder(job.checkpoint_dir)),
-                    )
-                    if resumable:
-                        break
-                started, pieces, plain = time.monotonic(), state.grad_accum, state.since > WARM_UPS
+                if restart.due():
+                    break
+                started, pieces = time.monotonic(), state.grad_accum
                 while (metrics := learned(state, clock)) is None:
                     make_room(state, handles, proven)
                 if state.grad_accum > pieces:
                     handles["grad_accum"].revert(state.grad_accum, f"memory ran out with {pieces} pieces")
+                plain = state.since > WARM_UPS
                 proven = dataclasses.replace(config)
                 steps = state.player.rollout.size * ranks.world
                 state.iteration, state.epoch = iteration + 1, state.epoch + config.epochs
@@ -140,9 +131,8 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
             tracer.close()
             if run.stopping and ending == "finished":
                 ending = "stopped"
-            if resumable:
-                run.close("stopped", "restarts")
-            else:
+            replaced = restart.leave()
+            if not replaced:
                 saver.attempt()
             result = Result(
                 evaluation_return=state.evaluation_return,
@@ -154,11 +144,12 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                 mfu=utilization(pace.per_s) if pace.per_s else None,
                 peak_memory_bytes=peak_bytes(device),
                 ending=ending,
+                restarts=restarts(os.environ),
             )
-            if not resumable:  # else the process that goes on tells the result
+            if not replaced:  # else the process that goes on tells the result
                 told(result.json() if job.json else result.sentence())
-    if resumable:
-        restart.begin(resumable)
+    if replaced:
+        restart.begin()
     return result
 
 
@@ -168,42 +159,46 @@ def learned(state: TrainingState, clock: PhaseClock) -> dict[str, Tensor] | None
     None where the memory of any rank was too short for it. The optimizer may have taken steps then, on minibatches for
     which there was room; the rest of the rollout is dropped.
     """
-    config, fits = state.config, True
-    with steady(state.mode if state.since else "off"):
-        try:
-            with clock.queued("rollout"):
-                state.player.collect(clock)
-            with clock.queued("update"):
-                state.player.estimate()
-                batch = state.player.batch()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            fits = False
-        if state.ranks.all(fits):
+    config, player = state.config, state.player
+    again = True
+    while again:
+        with steady(state.mode if state.since else "off"):
+            ready = True
+            try:
+                with clock.queued("rollout"):
+                    player.collect(clock)
+                with clock.queued("update"):
+                    player.estimate()
+                    player.batch()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                ready = False
             try:
                 with clock.queued("update"):
                     metrics = state.update.run(
-                        batch, epochs=config.epochs, minibatch_size=config.minibatch_size, epoch=state.epoch
+                        player.stored,
+                        epochs=config.epochs,
+                        minibatch_size=config.minibatch_size,
+                        epoch=state.epoch,
+                        ready=ready,
                     )
-                returns = state.player.episodes.take().to(state.device)
+                returns = player.episodes.take().to(state.device)
                 state.ranks.add(returns)
                 metrics["episode_return"] = (returns[0] / returns[1]).float()
                 metrics["episodes"] = returns[1].float()
                 metrics["lr"] = state.optimizer.param_groups[0]["lr"].clone()
                 return metrics
-            except NoRoomError:
-                pass
-    release(state.device)
+            except NoRoomError as error:
+                again = error.freed
+        release(state.device)
     return None
 
 
 def evaluated(state: TrainingState) -> float:
     """How good the policy is now, in environments made for the purpose."""
-    player = state.player
-    player.renew()
-    with contextlib.closing(make_env(state.env.task, EPISODES, SEED, player.device, staggered=False)) as env:
-        return evaluate(player.policy, env)
+    state.player.renew()
+    return state.evaluation.run()
 
 
 def prepare(job: Job, saved: Mapping[str, Any] | None, ranks: Ranks) -> tuple[Plan, TrainingState]:
@@ -249,29 +244,13 @@ def introduction(
         if state.has_other_network(saved):
             yield "the network is another one than the checkpoint's: its weights are new"
     yield from plan.notes
+    yield from state.notes
+    if state.player.device != state.device:
+        yield f"rollouts on the CPU act in fp32, the update computes in {state.precision}"
     yield from CONVENTIONS
+    yield f"evaluation: mean of {episodes(state.env.task)} full episodes with the most probable actions"
     if state.device.type == "cuda":
         yield CONVENTION
-
-
-def ready_to_restart(
-    restart: Restart, handles: Handles, config: PPOConfig, proven: PPOConfig, save: Callable[[], Path | None]
-) -> Path | None:
-    """The checkpoint to restart from, with the network as it still is.
-
-    None if the knobs ask for nothing new, or if it cannot be written: then the knobs are set back.
-    """
-    changed = [name for name, value in restart.wanted.items() if value != getattr(proven, name)]
-    for name in changed:
-        setattr(config, name, getattr(proven, name))
-    try:
-        if changed:
-            return save()
-    except OSError as error:
-        for name in changed:
-            handles[name].revert(getattr(proven, name), f"there is no checkpoint to restart from: {error}")
-    restart.wanted.clear()
-    return None
 
 
 @contextlib.contextmanager

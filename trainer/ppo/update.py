@@ -1,39 +1,57 @@
-"""The PPO update: clipped surrogate, squared value error and entropy, in epochs of minibatches (Schulman et al. 2017)."""
+"""The PPO update: epochs of minibatches, each computed in pieces and together with the other ranks (Schulman et al. 2017)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import partial
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from trainer.common import random
 from trainer.common.compile import compiled
+from trainer.common.device import wait_for
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
-from trainer.common.graphs import Graphs
-from trainer.common.memory import is_out_of_memory
+from trainer.common.graphs import Graphs, Work
+from trainer.common.memory import Trial, insist, is_out_of_memory, peak_bytes, release, reset_peak
 from trainer.common.modes import CompileMode, Precision
-from trainer.common.precision import autocast
+from trainer.common.precision import autocast, grad_scaler
 from trainer.common.ranks import Ranks
 from trainer.ppo.coefficients import Coefficients
-from trainer.ppo.minibatches import Cut, cut, order
-from trainer.ppo.policies.policy import Batch, Policy
+from trainer.ppo.loss import LOSS_METRICS, gathered_loss
+from trainer.ppo.minibatches import Cut, Deal, cut, order, statistics_of
+from trainer.ppo.policies.policy import Policy
 from trainer.ppo.rollout import Rollout
 
-LOSS_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+NO_ROLLOUT = -1
+"""In place of a minibatch: memory ran out before the first."""
+
+
+PieceLoss = Callable[[Policy, Rollout, Tensor, Tensor, Coefficients], tuple[Tensor, Tensor]]
 
 
 class NoRoomError(Exception):
-    """Memory ran out however small the pieces of a minibatch were."""
+    """Memory ran out on one of the ranks: in the rollout, or however small the pieces of a minibatch were.
+
+    `freed` is set where a rank has given back what was only kept for later: then it may fit now.
+    """
+
+    def __init__(self, text: str, *, freed: bool = False) -> None:
+        super().__init__(text)
+        self.freed = freed
 
 
 class Update:
     """Improves a policy on rollouts, together with the other ranks.
 
-    A piece of a minibatch and the optimizer's step are the units that become CUDA graphs; between the two the gradient
-    is added up over the ranks. Every sum is divided by the count of the minibatch on all ranks, so neither the number of
-    pieces nor that of ranks changes the result.
+    The dealing out of a pass, a piece of a minibatch and the optimizer's step are the units that become CUDA graphs;
+    before a step the gradient is added up over the ranks. Every sum is divided by the count of the minibatch on all
+    ranks, so neither the number of pieces nor that of ranks changes the result.
+
+    `scaler` scales losses under fp16. `make_way` is called where memory has run out: it gives back what is only kept for
+    later, and returns how much there was of it.
     """
 
     def __init__(
@@ -46,83 +64,210 @@ class Update:
         ranks: Ranks,
         graphs: Graphs,
         pieces: Pieces,
+        make_way: Callable[[], int],
     ) -> None:
         self._policy, self._optimizer, self._coefficients = policy, optimizer, coefficients
-        self._ranks, self._graphs, self.pieces = ranks, graphs, pieces
+        self._ranks, self._graphs, self.pieces, self._make_way = ranks, graphs, pieces, make_way
         self._key = random.key(seed, "minibatch")
-        self.gradient = FlatGradient(policy.parameters())
+        self.gradient = FlatGradient(policy.parameters(), notes=1)
         self._device = self.gradient.flat.device
         self._scale = torch.zeros(3, device=self._device)
-        self._figures = torch.zeros(len(LOSS_METRICS), device=self._device)
+        self._totals = torch.zeros(len(LOSS_METRICS), dtype=torch.float64, device=self._device)
+        self._found = torch.zeros(len(LOSS_METRICS), device=self._device)
         self._length = torch.zeros((), device=self._device)
-        self._index: dict[int, Tensor] = {}
+        self._skipped = torch.ones((), device=self._device)
+        # A graph holds the function that it repeats, and with it what this one reads and fills; nobody else has to.
+        self._index: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._deals: WeakValueDictionary[tuple[tuple[int, int], Cut], Deal] = WeakValueDictionary()
+        self._number = torch.zeros((), dtype=torch.int64, device=self._device)
         self.use("off", "fp32")
+        optimizer.step()  # skipped; but the moments are made now, so that no later step has to find the memory for them
 
     def use(self, mode: CompileMode, precision: Precision) -> None:
         """Compute losses compiled like this and in this precision; the graphs of before must be cleared."""
-        self._loss = compiled(_gathered_loss, mode)
+        self._loss = compiled(gathered_loss, mode)
+        self._sort_keys = compiled(random.sort_keys, mode, dynamic=True)
         self._precision = precision
+        self.scaler = grad_scaler(precision, self._device)
+        self.scaler.scale(self._length)  # makes its own tensors now, outside of any graph
+        # A fused AdamW takes no step where this is 1. Under fp16 the scaler brings a tensor of its own for each step.
+        self._optimizer.found_inf = self._skipped  # type: ignore[attr-defined]
 
     def cut(self, rollout: Rollout, minibatch_size: int) -> Cut:
         """How a rollout would be dealt out to minibatches."""
         rows, steps = rollout.units // rollout.num_envs, rollout.size // rollout.units
         return cut(rollout.num_envs, rows, steps, minibatch_size, self._ranks.world)
 
-    def run(self, rollout: Rollout, *, epochs: int, minibatch_size: int, epoch: int) -> dict[str, Tensor]:
+    def run(
+        self, rollout: Rollout, *, epochs: int, minibatch_size: int, epoch: int, ready: bool = True
+    ) -> dict[str, Tensor]:
         """Improve the policy on one rollout. Returns 0-d tensors on the device: means over all samples and epochs.
 
-        `epoch` counts the passes since the start of the run. `grad_norm` is the mean norm before clipping;
-        `explained_variance` is of the values that the rollout was made with. Nothing in here waits for the device.
+        `epoch` counts the passes since the start of the run; `ready` is false where this rank's memory was too short for
+        its rollout. `grad_norm` is the mean norm before clipping; `explained_variance` is of the values that the rollout
+        was made with. Nothing in here waits for the device, and the ranks wait for each other once, at the end.
 
         Raises:
-            NoRoomError: single units do not fit; on all ranks alike, and before the optimizer took the step.
+            NoRoomError: a rank was not ready, or single units do not fit; on all ranks alike, and before the optimizer
+                took the step.
         """
         dealt = self.cut(rollout, minibatch_size)
-        totals = torch.zeros(len(LOSS_METRICS), dtype=torch.float64, device=self._device)
+        begin, end = 0, epochs * dealt.count
+        self._totals.zero_()
         self._length.zero_()
-        for number in range(epoch, epoch + epochs):
-            units = order(dealt, rollout.num_envs, self._ranks, self._key, number, self._device)
-            parts = torch.split(units, dealt.chunk * dealt.strata // self._ranks.world)
-            for part, scale in zip(parts, self._scales(rollout, dealt, units), strict=True):
-                self._scale.copy_(scale)
-                totals += self._gradient_of(rollout, part)
-                self._ranks.add(self.gradient.flat)
-                self._graphs.run("optimizer step", self._step)
-        sums = torch.cat((totals / epochs, _sums(rollout.advantage), _sums(rollout.target)))
+        trouble = None if ready else NO_ROLLOUT
+        while True:
+            trouble = self._learn(rollout, dealt, epoch, range(begin, end), trouble)
+            if self._ranks.all(trouble is None):
+                break
+            begin, trouble = self._give_way(dealt, trouble), None
+        sums = torch.cat((self._totals / epochs, _sums(rollout.advantage), _sums(rollout.target)))
         self._ranks.add(sums)
         means = sums / (rollout.size * self._ranks.world)
         residual, its_square, target, target_square = means[len(LOSS_METRICS) :]
         unexplained = (its_square - residual.square()) / (target_square - target.square())
         return {
             **dict(zip(LOSS_METRICS, means.float(), strict=False)),
-            "grad_norm": self._length / (epochs * dealt.count),
+            "grad_norm": self._length / end,
             "explained_variance": (1 - unexplained).float(),
         }
 
-    def _gradient_of(self, rollout: Rollout, units: Tensor) -> Tensor:
-        """Compute the gradient of a minibatch in pieces; returns the sums of `LOSS_METRICS`."""
-        try:
-            return self.pieces.compute(len(units), partial(self._piece, rollout, units), self.gradient.clear)
-        except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error):
-                raise NoRoomError("not even single units of a minibatch fit into memory") from None
-            raise
+    def prepare(self, rollout: Rollout, minibatch_size: int) -> None:
+        """Compile and capture what `run` will do; nothing else is different afterwards.
 
-    def _scales(self, rollout: Rollout, dealt: Cut, units: Tensor) -> Tensor:
+        Raises:
+            torch.OutOfMemoryError: there is no memory for it.
+        """
+        dealt = self.cut(rollout, minibatch_size)
+        micro_batch, owner = self.pieces.micro_batch, rollout.shape
+        shares = [dealt.share(minibatch, self._ranks.world) for minibatch in (0, dealt.count - 1)]
+        pieces = {
+            (min(micro_batch, share - start), start == 0)
+            for share in shares
+            for start in range(0, share, micro_batch)
+        }
+        self._scale.zero_()
+        try:
+            for size, first in sorted(pieces, reverse=True):
+                key, work = self._work(rollout, self._index_of(size).zero_(), first)
+                if self._graphs.active or size == micro_batch:
+                    self._graphs.prepare(key, work, owner, before=self.gradient.clear)
+            if not self._graphs.active:
+                return
+            work = partial(self._deal, rollout, dealt, self._deal_of(rollout, dealt))
+            self._graphs.prepare(("deal", dealt), work, owner, before=self._number.zero_)
+            if not self.scaler.is_enabled():  # to skip a step would change its scale
+                self._graphs.prepare(
+                    "optimizer step", self._step, before=partial(self.gradient.notes.fill_, 1)
+                )
+        finally:
+            self.gradient.clear()
+
+    def measure(self, rollout: Rollout, size: int) -> Trial | None:
+        """The memory that a piece of `size` units takes for a while, as it is written: compiled it takes less.
+
+        None if it does not fit, or if the device does not say.
+        """
+        index = torch.zeros(size, dtype=torch.int64, device=self._device)
+        self._scale.zero_()
+        release(self._device)
+        reset_peak(self._device)
+        before, peak = peak_bytes(self._device), None
+        try:
+            self._add_gradient(gathered_loss, rollout, index, first=True)
+            wait_for(self._device)
+            peak = peak_bytes(self._device)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        self.gradient.clear()
+        release(self._device)
+        return None if before is None or peak is None else Trial(size, peak - before, 0.0)
+
+    def _learn(
+        self, rollout: Rollout, dealt: Cut, epoch: int, minibatches: range, trouble: int | None
+    ) -> int | None:
+        """Take the steps of these minibatches, counted over all epochs.
+
+        Returns for which of them memory ran out on this rank; it may be in `trouble` from the beginning.
+
+        The ranks do not ask each other how they are. One in trouble owes the others every sum that they will wait for:
+        it goes on with zeros, and with a note beside the gradient which keeps all ranks from that step and from those
+        after it. So all have the same weights, those of before the first step that somebody had no memory for. Alone,
+        it stops there at once.
+        """
+        world = self._ranks.world
+        statistics = torch.zeros(dealt.count, 2, dtype=torch.float64, device=self._device)
+        for number in range(minibatches.start // dealt.count, -(-minibatches.stop // dealt.count)):
+            first = max(minibatches.start, number * dealt.count)
+            parts: tuple[Tensor, ...] = ()
+            if trouble is None:
+                try:
+                    deal = self._dealt_out(rollout, dealt, epoch + number)
+                    parts = torch.split(deal.units, dealt.share(0, world))
+                    statistics.copy_(deal.statistics)
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    trouble = first
+            if trouble is not None:
+                statistics.zero_()
+            self._ranks.add(statistics)
+            scales = self._scales(dealt, statistics)
+            for minibatch in range(first, (number + 1) * dealt.count):
+                if trouble is None:
+                    part = parts[minibatch % dealt.count]
+                    self._scale.copy_(scales[minibatch % dealt.count])
+                    found, _ = self.pieces.attempt(len(part), partial(self._piece, rollout, part))
+                    if found is None:
+                        trouble = minibatch
+                if trouble is not None:
+                    if world == 1:
+                        return trouble
+                    self.gradient.clear()
+                    self.gradient.notes.fill_(1)
+                self._ranks.add(self.gradient.exchanged)
+                # What it allocates, it allocates before it changes anything.
+                insist(self._device, self._graphs.run, "optimizer step", self._step)
+        return trouble
+
+    def _dealt_out(self, rollout: Rollout, dealt: Cut, number: int) -> Deal:
+        """What this rank learns from in the pass of that number, counted since the start of the run."""
+        self._number.fill_(number)
+        deal = self._deal_of(rollout, dealt)
+        self._graphs.run(("deal", dealt), partial(self._deal, rollout, dealt, deal), rollout.shape)
+        return deal
+
+    def _deal(self, rollout: Rollout, dealt: Cut, deal: Deal) -> None:
+        units = order(
+            dealt, rollout.num_envs, self._ranks, self._key, self._number, self._device, self._sort_keys
+        )
+        deal.units.copy_(units)
+        deal.statistics.copy_(statistics_of(rollout, dealt, units, self._ranks.world))
+
+    def _give_way(self, dealt: Cut, trouble: int | None) -> int:
+        """Make room on all ranks, because memory ran out on one of them. Returns the minibatch to go on with."""
+        known: list[tuple[int | None, int]] = self._ranks.gather((trouble, self._make_way()))
+        first = min(minibatch for minibatch, _ in known if minibatch is not None)
+        freed = any(spare for _, spare in known)
+        if first == NO_ROLLOUT:
+            raise NoRoomError("there was no memory for a rollout", freed=freed)
+        if freed:
+            release(self._device)
+            return first
+        try:
+            self.pieces.smaller(dealt.share(first % dealt.count, self._ranks.world))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise NoRoomError("not even single units of a minibatch fit into memory") from None
+        return first
+
+    def _scales(self, dealt: Cut, sums: Tensor) -> Tensor:
         """For each minibatch of a pass: mean and inverse deviation of its advantages on all ranks, and 1 / its count.
 
-        (minibatches, 3); a minibatch whose advantages are all equal has them scaled to 0.
+        (minibatches, 3) from the sums over all ranks; a minibatch whose advantages are all equal has them scaled to 0.
         """
-        rows = rollout.units // rollout.num_envs
-        by_unit = rollout.advantage.view(rows, dealt.steps, rollout.num_envs).transpose(1, 2).flatten(0, 1)
-        drawn = by_unit[units].double()
-        whole = dealt.units // dealt.chunk
-        size = dealt.chunk * dealt.strata // self._ranks.world
-        parts = [drawn[: whole * size].view(whole, -1), drawn[whole * size :].reshape(1, -1)]
-        sums = torch.cat(
-            [torch.stack((part.sum(1), part.square().sum(1)), 1) for part in parts if part.numel()]
-        )
-        self._ranks.add(sums)
         # Not from a list: copying one to a GPU waits for it.
         count = torch.full((dealt.count,), dealt.minibatch, device=self._device)
         count[-1].fill_(dealt.samples(dealt.count - 1))
@@ -131,55 +276,58 @@ class Update:
         return torch.stack((mean, 1 / (deviation + 1e-8), 1 / count), 1).float()
 
     def _piece(self, rollout: Rollout, units: Tensor, part: slice) -> Tensor:
-        """Add the gradient of a part of a minibatch; returns the sums of `LOSS_METRICS` over its samples."""
-        wanted = units[part]
-        size = len(wanted)
-        if size not in self._index:
-            self._index[size] = torch.empty_like(wanted)
-        index = self._index[size].copy_(wanted)
-        self._graphs.run(("piece", size), partial(self._add_gradient, rollout, index))
-        return self._figures.clone()
+        """Add the gradient of a part of a minibatch; returns the sums of `LOSS_METRICS` over its samples and those before."""
+        index = self._index_of(part.stop - part.start).copy_(units[part])
+        self._graphs.run(*self._work(rollout, index, part.start == 0), rollout.shape)
+        return self._found
 
-    def _add_gradient(self, rollout: Rollout, index: Tensor) -> None:
+    def _work(self, rollout: Rollout, index: Tensor, first: bool) -> tuple[Hashable, Work]:
+        """What computes the units `index`, the first of a minibatch or further ones, and its key among graphs.
+
+        Only pieces of the regular size are compiled: the rest of a minibatch, or the last minibatch, would be worth no
+        compilation of its own, while the run stands still.
+        """
+        regular = len(index) == self.pieces.micro_batch
+        loss = self._loss if regular else gathered_loss
+        return ("piece", len(index), first, regular), partial(self._add_gradient, loss, rollout, index, first)
+
+    def _index_of(self, size: int) -> Tensor:
+        """The index that pieces of so many units are read by: the same one, as long as a graph knows it."""
+        index = self._index.get(size)
+        if index is None:
+            index = self._index[size] = torch.empty(size, dtype=torch.int64, device=self._device)
+        return index
+
+    def _deal_of(self, rollout: Rollout, dealt: Cut) -> Deal:
+        """Likewise, where a pass over the rollout is dealt out to."""
+        deal = self._deals.get((rollout.shape, dealt))
+        if deal is None:
+            deal = Deal(rollout.units, dealt.count, self._device)
+            self._deals[rollout.shape, dealt] = deal
+        return deal
+
+    def _add_gradient(self, loss: PieceLoss, rollout: Rollout, index: Tensor, first: bool) -> None:
         with autocast(self._precision, self._device):
-            total, figures = self._loss(self._policy, rollout, index, self._scale, self._coefficients)
-        self.gradient.add(total)
-        self._figures.copy_(figures)
+            total, figures = loss(self._policy, rollout, index, self._scale, self._coefficients)
+        if first:
+            self.gradient.clear()
+            self._found.zero_()
+        self.gradient.add(self.scaler.scale(total))
+        self._found.add_(figures)
 
     def _step(self) -> None:
-        self._length.add_(self.gradient.clip(self._coefficients.max_grad_norm))
-        self._optimizer.step()
-
-
-def loss(policy: Policy, batch: Batch, scale: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
-    """The part that `batch` has in the loss of its minibatch, and the sums of `LOSS_METRICS` over its samples.
-
-    `scale` holds mean and inverse deviation of the minibatch's advantages, and 1 / its count: the parts of a minibatch
-    add up to the loss of the whole however it is cut.
-    """
-    mean, inverse_deviation, share = scale.unbind()
-    advantage = (batch.advantage - mean) * inverse_deviation
-    now = policy.judge(batch)
-    log_ratio = now.log_prob - batch.log_prob
-    ratio = log_ratio.exp()
-    reach = coefficients.clip_range
-    policy_loss = -torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - reach, 1 + reach)).sum()
-    value_loss = 0.5 * (now.value - batch.target).square().sum()
-    entropy = now.entropy.sum()
-    total = policy_loss + coefficients.value_coef * value_loss - coefficients.entropy_coef * entropy
-    with torch.no_grad():
-        # Schulman's low-variance estimate of KL(old, new): http://joschu.net/blog/kl-approx.html
-        kl = (ratio - 1 - log_ratio).sum()
-        clipped = ((ratio - 1).abs() > reach).sum()
-        figures = torch.stack((policy_loss, value_loss, entropy, kl, clipped))
-    return total * share, figures
-
-
-def _gathered_loss(
-    policy: Policy, rollout: Rollout, index: Tensor, scale: Tensor, coefficients: Coefficients
-) -> tuple[Tensor, Tensor]:
-    """The `loss` of the units `index`, which are gathered in here to be compiled together with what reads them."""
-    return loss(policy, rollout.gather(index), scale, coefficients)
+        note, found = self.gradient.notes[0], self._found.double()
+        skipped = note.clamp(max=1)
+        taken = 1 - skipped
+        if self.scaler.is_enabled():
+            self.gradient.flat.masked_fill_(note > 0, torch.inf)  # which it looks for, too
+        self.scaler.unscale_(self._optimizer)
+        norm = self.gradient.clip(self._coefficients.max_grad_norm)
+        self._skipped.copy_(skipped)
+        self._length.addcmul_(norm, taken)
+        self._totals.addcmul_(found, taken)
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
 
 
 def _sums(values: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ ORDER = (
     "test_policies",
     "test_phases",
     "test_ppo",
+    "test_supervised",
     "test_lm",
     "test_vision",
     "test_live",

@@ -41,7 +41,14 @@ def ppo_state(
     **fields: Any,
 ) -> ppo.TrainingState:
     """Eager and in fp32, unless `fields` of its config say otherwise."""
-    sizes = {"num_envs": 32, "rollout_len": 8, "minibatch_size": 128, "epochs": 2, "lr": 3e-4}
+    sizes = {
+        "num_envs": 32,
+        "rollout_len": 8,
+        "minibatch_size": 128,
+        "epochs": 2,
+        "lr": 3e-4,
+        "grad_accum": 1,
+    }
     exact = {"context": 4, "sequence_len": 8, "precision": "fp32", "compile": "off"}
     config = PPOConfig(**{**sizes, **exact, **fields})
     envs = make_env(find_task(env), config.num_envs, 0, rollout_device or device, staggered=True)
@@ -70,6 +77,7 @@ def change(state: ppo.TrainingState, **values: Any) -> None:
         state.fit()
     elif values.keys() & {"minibatch_size", "grad_accum"}:
         state.cut_anew()
+    state.prepare()
 
 
 def lm_state(device: torch.device, **fields: Any) -> lm.TrainingState:

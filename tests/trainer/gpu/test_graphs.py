@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.gpu.small import counting_graphs
-from trainer.common.graphs import WARM_UPS
+from trainer.common.graphs import WARM_UPS, Work
 from trainer.common.memory import release
 
 MB = 1 << 20
@@ -66,6 +66,28 @@ def test_all_graphs_share_one_pool_and_give_it_back(device: torch.device) -> Non
     assert run("second", 32 * MB) < first + 32 * MB
     graphs.clear()
     assert torch.cuda.memory_reserved(device) < before + 32 * MB
+
+
+def test_graphs_are_made_before_they_are_needed_and_dropped_by_owner(device: torch.device) -> None:
+    graphs, counting = counting_graphs(device)
+    counts = {owner: torch.zeros((), device=device) for owner in ("small", "large")}
+
+    def work(owner: str) -> Work:
+        def add() -> None:
+            counts[owner].add_(1)
+
+        return add
+
+    for owner in counts:
+        graphs.prepare("work", work(owner), owner, before=counts[owner].zero_)
+    assert (graphs.captured, counting.replays) == (2, 0)
+    graphs.drop("small")
+    release(device)
+    for turn in range(1, 4):
+        for owner in counts:
+            graphs.run("work", work(owner), owner)
+        assert float(counts["small"]) == float(counts["large"]) == 1 + turn
+    assert graphs.captured == 3
 
 
 def test_a_graph_for_which_memory_is_short_is_done_without(device: torch.device) -> None:

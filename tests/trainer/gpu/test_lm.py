@@ -13,40 +13,21 @@ from torch.backends import cuda
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import hoptui
-from tests.trainer.gpu.small import assert_near, lm_state, scarce, weights
-from trainer.common.metrics import measured
-from trainer.common.phases import phase_clock
+from tests.trainer.gpu.small import assert_near, lm_state, scarce
+from tests.trainer.gpu.supervised import CURVE, WORKLOADS
 from trainer.lm.attention import SWITCHES, choose_attention
 from trainer.lm.state import TrainingState
-from trainer.lm.update import update
 
 ENABLED: Mapping[str, Callable[[], bool]] = {
     "cudnn": cuda.cudnn_sdp_enabled,
     "flash": cuda.flash_sdp_enabled,
     "efficient": cuda.mem_efficient_sdp_enabled,
 }
-CURVE = 1e-4
-"""Nats a token that two losses of a curve may be apart in fp32 where sums are made in another order."""
-HALF = 0.02
-"""The same in bf16, whose numbers have 8 bits."""
 
 
 def losses(state: TrainingState, times: int = 4) -> Tensor:
     """The losses (times,) of as many steps."""
-    clock = phase_clock(hoptui.connect("gpu"), state.device)
-    return torch.stack([update(state, 1e-3, clock)["loss"] for _ in range(times)]).cpu()
-
-
-def test_micro_batches_leave_the_curve_alone(device: torch.device) -> None:
-    whole, cut = lm_state(device), lm_state(device, micro_batch=16)
-    found = []
-    for micro_batch in (16, 5, 2):
-        cut.config.micro_batch = micro_batch
-        cut.fit()
-        found.append(losses(cut, 2))
-    assert_near(torch.cat(found), losses(whole, 6), CURVE)
-    assert_near(weights(cut.model), weights(whole.model), CURVE)
+    return WORKLOADS["lm"].losses(state, times)
 
 
 def test_a_gpu_learns_as_a_cpu_does(device: torch.device) -> None:
@@ -56,19 +37,9 @@ def test_a_gpu_learns_as_a_cpu_does(device: torch.device) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", CURVE), ("bf16", HALF)])
-def test_compiled_it_learns_the_same(precision: str, tolerance: float, device: torch.device) -> None:
-    exact = losses(lm_state(device))
-    compiled = lm_state(device, precision=precision, compile="default")
-    assert_near(losses(compiled), exact, tolerance)
-    assert compiled.evaluate() < 9.0
-
-
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-def test_shorter_numbers_learn_nearly_the_same(precision: str, device: torch.device) -> None:
-    short = lm_state(device, precision=precision)
-    assert_near(losses(short), losses(lm_state(device)), HALF)
-    assert short.model.table.dtype == torch.float32
+def test_compiled_it_evaluates_as_it_does_plainly(device: torch.device) -> None:
+    plain, compiled = lm_state(device), lm_state(device, compile="default")
+    assert compiled.evaluate() == pytest.approx(plain.evaluate(), abs=1e-3)
 
 
 def test_checkpointing_of_activations_changes_nothing_and_takes_less_memory(device: torch.device) -> None:
@@ -108,62 +79,6 @@ def test_the_fastest_attention_is_chosen_by_measurement(device: torch.device) ->
     chosen = said.split()[1]
     assert [name for name, is_enabled in ENABLED.items() if is_enabled()] == [chosen]
     assert cuda.math_sdp_enabled()  # type: ignore[no-untyped-call]
-
-
-def test_a_steady_step_waits_for_nothing(device: torch.device) -> None:
-    state = lm_state(device, precision="bf16", micro_batch=8)
-    run = hoptui.connect("gpu")
-    clock = phase_clock(run, device)
-    for _ in range(2):
-        update(state, 1e-3, clock)
-    torch.cuda.set_sync_debug_mode("error")
-    for _ in range(2):
-        metrics = update(state, 1e-3, clock)
-        run.log(measured(metrics, device))
-        clock.end_iteration()
-    torch.cuda.set_sync_debug_mode("default")
-    assert float(metrics["loss"]) > 0
-
-
-@pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_batch_that_does_not_fit_is_computed_in_smaller_pieces(
-    where: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enough, short = lm_state(device), lm_state(device)
-    wanted = losses(enough, 6)
-    found = [losses(short, 2)]
-    held, moments = (
-        weights(short.model),
-        [state["exp_avg"].clone() for state in short.optimizer.state.values()],
-    )
-    seen: list[tuple[int, int]] = []
-
-    def told(before: int, now: int) -> None:
-        seen.append((before, now))
-        assert torch.equal(weights(short.model), held)
-        now_held = [state["exp_avg"] for state in short.optimizer.state.values()]
-        assert all(torch.equal(one, other) for one, other in zip(now_held, moments, strict=True))
-
-    short.on_smaller = told
-    if where == "forward":
-        short.forward = scarce(short.forward)
-    else:
-        monkeypatch.setattr(torch.autograd, "backward", scarce(torch.autograd.backward))
-    found.append(losses(short, 4))
-    assert seen == [(16, 8)]
-    assert (short.config.micro_batch, short.config.grad_accum) == (8, 2)
-    assert_near(torch.cat(found), wanted, CURVE)
-
-
-def test_a_step_of_the_optimizer_that_does_not_fit_is_an_error_and_changes_no_weight(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = lm_state(device)
-    held = weights(state.model)
-    monkeypatch.setattr(state.optimizer, "step", scarce(state.optimizer.step))
-    with pytest.raises(torch.OutOfMemoryError):
-        losses(state, 1)
-    assert torch.equal(weights(state.model), held)
 
 
 def test_a_micro_batch_that_does_not_fit_is_found_before_it_is_needed(

@@ -25,19 +25,37 @@ def test_a_rollout_and_its_update_take_what_was_said(device: torch.device) -> No
     torch.cuda.reset_peak_memory_stats(device)
     iterate(state)
     taken = torch.cuda.max_memory_allocated(device) - before
-    needed = bytes_needed(state.config, state.env.task, state.policy)
+    needed = bytes_needed(state.config, state.env.task, state.policy, "fp32")
     assert 0.5 * needed < taken < 1.25 * needed
+
+
+def test_minibatches_are_cut_so_that_they_fit_by_two_measured_pieces(device: torch.device) -> None:
+    """Four hidden layers of 4,096 units keep 64 KB or more of a sample: 4 GB of 65,536."""
+    sizes: dict[str, Any] = {"num_envs": 1024, "rollout_len": 64, "minibatch_size": 65_536, "hidden": 4096}
+    free = ppo_state(device, **sizes, grad_accum=0)
+    assert free.grad_accum == 1
+    assert free.notes == ["grad_accum chosen by measurement: 1"]
+    del free
+    with memory_limit(3000 * MB):
+        tight = ppo_state(device, **sizes, grad_accum=0)
+        chosen = tight.grad_accum
+        iterate(tight)
+        assert tight.grad_accum == chosen  # what was measured was enough
+        assert 2 <= chosen <= 8
+        tight.config.num_envs = 512
+        tight.fit()
+        assert tight.grad_accum <= chosen
 
 
 def test_the_peak_of_a_larger_micro_batch_of_tokens_is_foreseen(device: torch.device) -> None:
     state = lm_state(device, d_model=256, layers=4, batch_tokens=1 << 20)
-    trials = [trial for size in (128, 256, 512, 1024) if (trial := state._trial(size))]
+    trials = [trial for size in (128, 256, 512, 1024) if (trial := state.rehearsal.measure(size))]
     check_forecast(trials)
 
 
 def test_the_peak_of_a_larger_micro_batch_of_images_is_foreseen(device: torch.device) -> None:
     state = vision_state(device, d_model=256, layers=4, image_size=64, batch_size=1 << 14)
-    trials = [trial for size in (128, 256, 512, 1024) if (trial := state._trial(size))]
+    trials = [trial for size in (128, 256, 512, 1024) if (trial := state.rehearsal.measure(size))]
     check_forecast(trials)
 
 

@@ -26,7 +26,7 @@ from tests.trainer.gpu.small import (
 from trainer.common.graphs import WARM_UPS, Graphs
 from trainer.common.metrics import measured
 from trainer.common.phases import phase_clock
-from trainer.ppo import player, state, update
+from trainer.ppo import evaluate, player, state, update
 from trainer.ppo.state import TrainingState
 
 NETWORKS = [("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")]
@@ -61,7 +61,7 @@ def in_graphs(monkeypatch: pytest.MonkeyPatch) -> Make:
         with monkeypatch.context() as patch:
             patch.setattr(state, "graphs", graphs)
             if compile == "graphs":
-                for module in (player, update):
+                for module in (player, update, evaluate):
                     patch.setattr(module, "compiled", lambda function, *_, **__: function)
             mode = "default" if compile == "graphs" else compile
             return ppo_state(device, env, compile=mode, **fields), found[0]
@@ -82,8 +82,9 @@ def test_training_in_graphs_is_eager_training_whatever_is_turned(
             iterate(each, ITERATIONS)
         assert_near(weights(graphed.policy), weights(eager.policy), 1e-5)
         assert counting.replays > replays + ITERATIONS * graphed.config.rollout_len // 2
-    resized = sum(not turned.keys().isdisjoint({"num_envs", "rollout_len"}) for turned in CHANGES)
-    assert graphed.graphs.captured == 4 * (1 + resized)  # a step, an estimate, a piece, the optimizer's step
+    # A step, an estimate, a deal and the first pieces of minibatches for each of four sizes, and the optimizer's step; with
+    # two pieces one for the second as well, at two sizes, and another deal for other minibatches of the same size.
+    assert graphed.graphs.captured == 4 * 4 + 1 + 2 + 1
     assert (graphed.graphs.refused, eager.graphs.captured) == (0, 0)
     saved, other = graphed.state_dict()["player"], eager.state_dict()["player"]
     assert_near(saved["env"]["state"], other["env"]["state"], 1e-4)
@@ -107,6 +108,54 @@ def test_compiled_training_in_graphs_is_eager_training_and_compiles_nothing_for_
             assert made in (0, counters["stats"]["unique_graphs"])
         made = counters["stats"]["unique_graphs"]
     assert counting.replays > 0
+
+
+@pytest.mark.parametrize(("env", "policy"), NETWORKS)
+def test_what_a_change_prepares_and_keeps_leaves_the_training_as_it_would_have_been(
+    env: str, policy: str, in_graphs: Make, device: torch.device
+) -> None:
+    eager = ppo_state(device, env, policy=policy)
+    graphed, counting = in_graphs(device, env, "graphs", policy=policy)
+    captured = []
+    for turned in ({}, {"num_envs": 48}, {"num_envs": 32}, {"num_envs": 48}, {"num_envs": 32}):
+        for each in (eager, graphed):
+            change(each, **turned)
+        captured.append(graphed.graphs.captured)
+        replays = counting.replays
+        for each in (eager, graphed):
+            iterate(each, 2)
+        # A step for each row, an estimate; in each of two epochs a deal, and for each minibatch a piece and a step.
+        assert counting.replays - replays == 2 * (8 + 1 + 2 * (1 + 2 * graphed.dealt.count))
+        assert_near(weights(graphed.policy), weights(eager.policy), 1e-5)
+    assert captured == [5, 9, 9, 9, 9]
+    saved, other = graphed.state_dict()["player"], eager.state_dict()["player"]
+    assert_near(saved["env"]["state"], other["env"]["state"], 1e-4)
+    assert torch.equal(saved["env"]["age"], other["env"]["age"])
+
+
+@pytest.mark.parametrize(("env", "policy"), NETWORKS)
+def test_an_evaluation_in_graphs_is_an_eager_evaluation_and_captured_once(
+    env: str, policy: str, in_graphs: Make, device: torch.device
+) -> None:
+    eager = ppo_state(device, env, policy=policy)
+    graphed, counting = in_graphs(device, env, "graphs", policy=policy)
+    expected = eager.evaluation.run()
+    for _ in range(3):
+        assert graphed.evaluation.run() == expected
+    assert graphed.graphs.captured == 1
+    assert counting.replays > 0
+    iterate(graphed, 3)
+    with torch.no_grad():
+        for own, wanted in zip(eager.policy.parameters(), graphed.policy.parameters(), strict=True):
+            own.copy_(wanted)
+    assert graphed.evaluation.run() == eager.evaluation.run()
+
+
+@pytest.mark.timeout(COMPILING_S)
+def test_a_compiled_evaluation_is_an_eager_one(in_graphs: Make, device: torch.device) -> None:
+    eager = ppo_state(device)
+    compiled, _ = in_graphs(device, "CartPole-v1", "default")
+    assert compiled.evaluation.run() == pytest.approx(eager.evaluation.run(), rel=0.05)
 
 
 def test_a_coefficient_that_is_turned_is_not_frozen_in_a_graph(in_graphs: Make, device: torch.device) -> None:
@@ -225,12 +274,31 @@ def test_where_memory_stays_short_pieces_stay_small(device: torch.device) -> Non
     assert_near(weights(short.policy), wanted, 1e-5)
 
 
-def test_a_step_of_the_optimizer_that_does_not_fit_is_an_error_and_changes_no_weight(
+@pytest.mark.parametrize("compile", ["off", "graphs"])
+def test_a_step_of_the_optimizer_that_does_not_fit_is_taken_once_there_is_room(
+    compile: str,  # noqa: A002
+    in_graphs: Make,
     device: torch.device,
 ) -> None:
-    trained = ppo_state(device)
-    before = weights(trained.policy)
-    trained.update._step = scarce(trained.update._step)  # type: ignore[method-assign]
-    with pytest.raises(torch.OutOfMemoryError):
-        iterate(trained)
-    assert torch.equal(weights(trained.policy), before)
+    enough, (short, _) = ppo_state(device), in_graphs(device, "CartPole-v1", compile)
+    short.update._step = scarce(short.update._step)  # type: ignore[method-assign]
+    for each in (enough, short):
+        iterate(each, 2)
+    assert short.grad_accum == 1
+    assert_near(weights(short.policy), weights(enough.policy), 1e-5)
+
+
+@pytest.mark.parametrize("compile", ["off", "graphs"])
+def test_in_fp16_losses_are_scaled_and_steps_that_overflow_are_left_out(
+    compile: str,  # noqa: A002
+    in_graphs: Make,
+    device: torch.device,
+) -> None:
+    exact = ppo_state(device)
+    half, _ = in_graphs(device, "CartPole-v1", compile, precision="fp16")
+    before = weights(half.policy)
+    for each in (exact, half):
+        iterate(each, 4)
+    assert 0 < float(half.update.scaler.get_scale()) <= 65536
+    assert not torch.equal(weights(half.policy), before)
+    assert_near(weights(half.policy), weights(exact.policy), 0.02)

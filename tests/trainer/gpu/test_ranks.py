@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 from tests.trainer.gpu.test_checkpoints import assert_near
+from trainer.common.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.gpus(count=2)
 
@@ -79,30 +79,28 @@ from trainer.vision.job import VisionOptions
 from trainer.vision.train import train as train_vision
 
 player.compiled = update.compiled = lambda function, *_, **__: function  # graphs of eager functions
-folder, world, ports = Path(sys.argv[2]), int(os.environ.get("WORLD_SIZE", "1")), iter(sys.argv[3:])
-
-def meet_anew():
-    # The store of torchrun remembers that the ranks left it: each job has one of its own, with rank 0.
-    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": next(ports)}
-
+folder, world = Path(sys.argv[2]), int(os.environ.get("WORLD_SIZE", "1"))
 common = {"iterations": 4, "evaluate_every": 0, "device": kind, "threads": 1}
 exact = {"precision": "fp32", "compile": "off"}
 ppo = {"num_envs": 32 // world, "rollout_len": 16, "minibatch_size": 128, "epochs": 2, "precision": "fp32"}
 for env, policy in (("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")):
     knobs = {**ppo, "policy": policy, "context": 4, "compile": "default" if kind == "cuda" else "off"}
-    meet_anew()
     train_ppo(Job(**common, env=env, checkpoint_dir=folder / env, knobs=knobs), lambda _: None)
 lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_mb=0.0, eval_tokens=512, checkpoint_dir=folder / "lm")
-meet_anew()
 train_lm(lm, {"batch_tokens": 512, "micro_batch": 3, "seq_len": 32, **exact}, lambda _: None)
 vision = VisionOptions(**common, preset="tiny", checkpoint_dir=folder / "vision")
-meet_anew()
 train_vision(vision, {"batch_size": 31, "micro_batch": 8, **exact}, lambda _: None)
 say(world=world)
 """
 
 JOBS = {"CartPole-v1": "ppo", "CartPole-NoVel": "ppo", "lm": "lm", "vision": "vision"}
 """Their folders, and the workload of each."""
+
+RESTARTS = """
+from tests.trainer.steered import trained
+
+trained({"command": sys.argv[2:], "after": {"2": {"d_model": 256}}})
+"""
 
 LOSES_ONE = """
 run = hoptui.connect("lost")
@@ -121,6 +119,16 @@ FAILS = {
     "killed": ("os.kill(os.getpid(), 9)", "rank 1 vanished"),
     "raised": ('raise ValueError("no such batch")', "rank 1: ValueError: no such batch"),
 }
+
+
+def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A corpus of small files, and a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for number in range(60):
+        (corpus / f"{number}.txt").write_text(" ".join(str(number * n % 97) for n in range(200)))
+    return corpus
 
 
 @contextmanager
@@ -144,15 +152,6 @@ def started(world: int, script: str, *arguments: str) -> Iterator[subprocess.Pop
             process.kill()
         child.kill()
         child.communicate(timeout=10)
-
-
-def free_ports(count: int) -> list[str]:
-    """Ports of this machine that nobody listens on."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [str(each.getsockname()[1]) for each in sockets]
 
 
 def ended(child: subprocess.Popen[str]) -> list[dict[str, Any]]:
@@ -180,16 +179,35 @@ def test_sums_and_graphs_beside_them(device: torch.device) -> None:
 def test_two_ranks_train_as_one(
     tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for number in range(60):
-        (corpus / f"{number}.txt").write_text(" ".join(str(number * n % 97) for n in range(200)))
+    prepared(tmp_path, monkeypatch)
     for world, name in ((1, "one"), (2, "two")):
-        with started(world, TRAINS, device.type, str(tmp_path / name), *free_ports(len(JOBS))) as child:
+        with started(world, TRAINS, device.type, str(tmp_path / name)) as child:
             assert ended(child) == [{"world": world}] * world
     for folder, workload in JOBS.items():
         assert_near(tmp_path / "one" / folder, tmp_path / "two" / folder, workload, SAME)
+
+
+def test_two_ranks_restart_for_another_model(
+    tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new processes meet over NCCL as the old ones did, on GPUs that those have left."""
+    typed = {
+        "preset": "tiny",
+        "corpus": prepared(tmp_path, monkeypatch),
+        "corpus-mb": 0,
+        "eval-tokens": 512,
+        "iterations": 6,
+        "evaluate-every": 0,
+        "device": device.type,
+        "checkpoint-dir": tmp_path / "lm",
+        "compile": "off",
+    }
+    command = ["lm", "--json", *(f"--{name}={value}" for name, value in typed.items())]
+    with started(2, RESTARTS, device.type, *command) as child:
+        (result,) = ended(child)
+    assert (result["ending"], result["iterations"], result["restarts"]) == ("finished", 6, 1)
+    saved = read_checkpoint(tmp_path / "lm", "lm")
+    assert (saved["born"], saved["shape"]["d_model"]) == (3, 256)
 
 
 @pytest.mark.parametrize("how", FAILS)

@@ -157,6 +157,13 @@ class GymEnv:
         self._begin(num_envs, staggered=True)
         return dropped
 
+    def restart(self) -> None:
+        """Begin all episodes anew, as on the first day: not staggered, and at step 0 of the run."""
+        self.counter.zero_()
+        self.age.zero_()
+        self.first = torch.ones_like(self.first)
+        self._reset()
+
     def state_dict(self) -> dict[str, Tensor]:
         return {"age": self.age.clone(), "counter": self.counter.clone()}
 
@@ -179,6 +186,9 @@ class GymEnv:
             unit = random.uniform(self._age_key, self.index, self.counter)[:, 0]
             self.age += (unit * self.task.max_episode_steps).to(torch.int64)
         self._envs = _vectorised(self.task.id, num_envs, self._workers)
+        self._reset()
+
+    def _reset(self) -> None:
         seeds = random.bits(self._seed_key, self.index, self.counter)[:, 0].tolist()
         obs, _ = self._envs.reset(seed=seeds)
         self._obs = self.task.seen(obs)

@@ -63,6 +63,17 @@ class VectorEnv:
     def num_envs(self) -> int:
         return self.state.shape[0]
 
+    @property
+    def buffers(self) -> tuple[Tensor, ...]:
+        """What a step reads and changes, `counter` aside, which is the same tensor for ever."""
+        return self.index, self.state, self.age, self.first
+
+    def move(self, buffers: tuple[Tensor, ...]) -> None:
+        """Go on in buffers that were those of as many copies before: graphs may know them."""
+        for now, own in zip(buffers, self.buffers, strict=True):
+            now.copy_(own)
+        self.index, self.state, self.age, self.first = buffers
+
     def observation(self) -> Tensor:
         """What the policy sees now (N, O); steps do not change it."""
         return self.task.observe(self.state.clone())
@@ -94,14 +105,21 @@ class VectorEnv:
             now[:kept] = before[:kept]
         return int((~first[kept:]).sum())
 
+    def restart(self) -> None:
+        """Begin all episodes anew, in place and as on the first day: not staggered, and at step 0 of the run."""
+        self.counter.zero_()
+        self.state.copy_(self._first_states(self._start_key))
+        self.age.zero_()
+        self.first.fill_(True)
+
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: buffer.clone() for name, buffer in self._buffers().items()}
+        return {name: buffer.clone() for name, buffer in self._saved().items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Take over the saved copies: in place, or in new buffers if there are more or fewer of them."""
         if len(saved["age"]) != self.num_envs:
             self._begin(len(saved["age"]), staggered=False)
-        for name, buffer in self._buffers().items():
+        for name, buffer in self._saved().items():
             buffer.copy_(saved[name])
 
     def close(self) -> None:
@@ -121,5 +139,5 @@ class VectorEnv:
         unit = random.uniform(key, self.index, self.counter, self.task.state_size)
         return self.task.initial(unit)
 
-    def _buffers(self) -> dict[str, Tensor]:
+    def _saved(self) -> dict[str, Tensor]:
         return {"state": self.state, "age": self.age, "first": self.first, "counter": self.counter}

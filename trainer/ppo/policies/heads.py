@@ -41,7 +41,9 @@ class Categorical(nn.Module):
 
 
 def _of(log_probs: Tensor, action: Tensor) -> Tensor:
-    return log_probs.gather(-1, action[..., None])[..., 0]
+    # Not by gather, whose gradient is a scattered sum: this one is fused with what is around it.
+    chosen = torch.arange(log_probs.shape[-1], device=action.device) == action[..., None]
+    return torch.where(chosen, log_probs, 0.0).sum(-1)
 
 
 class Gaussian(nn.Module):

@@ -43,6 +43,11 @@ class Memory:
         self.age = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._slots = torch.arange(context, device=device)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values."""
+        return sum(held.nbytes for held in (*self.keys, *self.values))
+
     def advance(self, first: Tensor) -> tuple[Tensor, Tensor]:
         """Make room for one more observation, which begins an episode where `first` (N,).
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu, pad, scaled_dot_product_attention
 
 from trainer.ppo.envs.physics import Task
 from trainer.ppo.policies.memory import Layer, Memory
@@ -23,6 +23,8 @@ from trainer.ppo.policies.policy import Batch, Choice, Judgement, Policy
 ROTARY_PERIOD = 10_000.0
 EMBED_GAIN = 4.0
 """Lets successive observations differ enough: at 1.0 CartPole without velocities took twice as long, or was not learned."""
+ROUND = 8
+"""Masked attention is fastest with a multiple of so many keys: otherwise its mask is copied, or a slower kernel taken."""
 CHUNK = 1 << 18
 """Observations that are read at once where no gradient is wanted: bounds the activations."""
 
@@ -56,12 +58,11 @@ class Block(nn.Module):
         The keys are those of `x`, or with a memory's layer all of its slots, into which the new ones are written first.
         """
         attention, hidden = self.norms
-        qkv = self.qkv(attention(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        qk, v = torch.split(qkv, [2, 1])
-        (q, k), v = _turned(qk, turn), v.squeeze(0)
+        q, k, v = self.qkv(attention(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        q, k = _turned(q, turn), _turned(k, turn)  # not as one: compiled, each would be copied out of it
         if layer is not None:
             k, v = layer.keys.index_copy_(2, layer.slots, k), layer.values.index_copy_(2, layer.slots, v)
-        looked = scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        looked = _looked(q, k, v, seen)
         x = x + self.out(looked.transpose(1, 2).flatten(2))
         grown: Tensor = x + self.down(gelu(self.up(hidden(x)), approximate="tanh"))
         return grown
@@ -95,8 +96,9 @@ class Transformer(Policy):
 
     def memory(self, num_envs: int, before: Memory | None = None) -> Memory:
         w, device = self.widths, self.turns.device
-        autocast = torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if autocast else self.embed.weight.dtype
+        kind = _kind(device)
+        autocast = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if autocast else self.embed.weight.dtype
         if before is not None and before.dtype == dtype and len(before.age) == num_envs:
             return before
         return Memory(w.layers, num_envs, w.heads, self.context, w.d_model // w.heads, dtype, device)
@@ -135,12 +137,17 @@ class Transformer(Policy):
 
     def _read(self, obs: Tensor, first: Tensor) -> Tensor:
         """The trunk (B, S, d_model) over sequences, without a memory."""
+        length = obs.shape[1]
+        spare = -length % ROUND
+        if 0 < spare * 16 <= length:  # more would cost more than it saves
+            # Behind the sequence, where no observation of it sees what stands there.
+            obs, first = pad(obs, (0, 0, 0, spare)), pad(first, (0, spare))
         position = torch.arange(obs.shape[1], device=obs.device)
         episode = first.cumsum(1)
         back = position[:, None] - position
         window = (back >= 0) & (back < self.context)
         seen = window & (episode[:, :, None] == episode[:, None])
-        return self._trunk(obs, position, seen[:, None])
+        return self._trunk(obs, position, seen[:, None])[:, :length]
 
     def _trunk(
         self, obs: Tensor, position: Tensor, seen: Tensor, layers: Sequence[Layer] | None = None
@@ -162,11 +169,27 @@ class Transformer(Policy):
 
 def _exactly(x: Tensor) -> torch.autocast:
     """In here `x` is computed with in float32, whatever is said outside."""
-    return torch.autocast(x.device.type, enabled=False)
+    return torch.autocast(_kind(x.device), enabled=False)
+
+
+def _kind(device: torch.device) -> str:
+    """The device as autocast knows it; it has not heard of tensors without content."""
+    return "cpu" if device.type == "meta" else device.type
+
+
+def _looked(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """What queries (B, heads, S, d_head) find in keys and values (B, heads, keys, d_head) that are `seen` (B, 1, S, keys)."""
+    if q.shape[2] > 1 or not torch.compiler.is_compiling():
+        return scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    # Attention kernels compute 64 queries at once, of which 63 are not there. Written out, one query takes one pass over
+    # keys and values, with sums in float32; eager code would store all of its products, and is left to the kernels.
+    alike = (q.float() * k.float()).sum(-1, keepdim=True) / math.sqrt(q.shape[-1])
+    weight = alike.masked_fill(~seen.transpose(2, 3), -math.inf).softmax(2)
+    return (weight * v.float()).sum(2, keepdim=True).to(v.dtype)
 
 
 def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    """Queries and keys (2, B, heads, S, d_head) turned by their positions' cosines and sines (2, S, d_head / 2)."""
+    """Queries or keys (B, heads, S, d_head) turned by their positions' cosines and sines (2, S, d_head / 2)."""
     cos, sin = turn
     one, other = x.float().chunk(2, -1)
     return torch.cat((one * cos - other * sin, one * sin + other * cos), -1).to(x.dtype)

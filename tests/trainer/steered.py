@@ -1,0 +1,93 @@
+"""Training jobs whose knobs are turned between iterations as the link thread would do it: here, or in one of several ranks.
+
+Run as a module it is a rank: it trains the jobs of its first argument one after the other and prints what became of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import hoptui
+from hoptui.wire.messages import Command
+from trainer.__main__ import main
+from trainer.lm import train as lm
+from trainer.lm.job import LMOptions
+from trainer.vision import train as vision
+from trainer.vision.job import VisionOptions
+
+Job = Mapping[str, Any]
+"""`workload`, `options` and `knobs`, or `command` alone: its arguments; `after` an iteration, the knobs to turn."""
+Told = dict[str, Any]
+"""`values` of all knobs and `position` in the data at each iteration; `stages` of all commands; sums of the weights."""
+
+LOOPS: Mapping[str, Any] = {"lm": lm, "vision": vision}
+OPTIONS: Mapping[str, Any] = {"lm": LMOptions, "vision": VisionOptions}
+
+
+@contextlib.contextmanager
+def steered(after: Mapping[str, Mapping[str, Any]]) -> Iterator[Told]:
+    """Whatever is trained in here is steered and watched."""
+    connect, runs, told = hoptui.connect, [], Told(values=[], positions=[], rank=None)
+
+    def seen_connect(*arguments: Any, **fields: Any) -> hoptui.Run:
+        runs.append(connect(*arguments, **fields))
+        return runs[-1]
+
+    def seen_update(update: Any, state: Any, *arguments: Any) -> dict[str, Tensor]:
+        run = runs[-1]
+        told["rank"] = run.rank
+        told["values"].append({name: handle.value for name, handle in run.knob_handles.items()})
+        told["positions"].append(state.position)
+        for knob, value in after.get(str(run.step), {}).items() if run.rank == 0 else ():
+            name = f"{run.step} {knob}"
+            command = Command(id=name, run=run.id, epoch=run.epoch, verb="set", knob=knob, value=value)
+            run.desk.receive(command, time.monotonic(), run.step + 1)
+        metrics: dict[str, Tensor] = update(state, *arguments)
+        told["weights"] = [float(p.detach().double().sum()) for p in state.model.parameters()]
+        return metrics
+
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(hoptui, "connect", seen_connect))
+        for loop in LOOPS.values():
+            update = loop.update
+            patches.enter_context(
+                mock.patch.object(loop, "update", lambda *given, update=update: seen_update(update, *given))
+            )
+        yield told
+    told["stages"] = [outcome.stage for outcome in runs[-1].desk.settle()]
+
+
+def trained(job: Job) -> Told:
+    """What became of a job."""
+    with steered(job.get("after", {})) as told:
+        if "command" in job:
+            sys.argv[1:] = job["command"]  # what a new process is started with
+            assert main(job["command"]) == 0
+        else:
+            workload, options = job["workload"], {**job["options"]}
+            folders = {
+                name: Path(value) for name, value in options.items() if name in ("checkpoint_dir", "corpus")
+            }
+            LOOPS[workload].train(OPTIONS[workload](**options | folders), job["knobs"], lambda _: None)
+    return told
+
+
+def ranks(jobs: Sequence[Job]) -> None:
+    """Be one of them."""
+    torch.set_num_threads(1)
+    for job in jobs:
+        print(json.dumps(trained(job)), flush=True)
+
+
+if __name__ == "__main__":
+    ranks(json.loads(sys.argv[1]))

@@ -1,0 +1,212 @@
+"""Language model and vision on two processes: what one process does, also with knobs turned in the middle, and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.steered import Job, Told, trained
+from trainer.common.checkpoint import read_checkpoint
+
+LIMIT_S = 200.0
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {
+    "lm": {"d_model": 16, "layers": 1, "heads": 2, "seq_len": 16, "batch_tokens": 144, "micro_batch": 4},
+    "vision": {"batch_size": 31, "micro_batch": 8, "d_model": 16, "layers": 1, "heads": 2},
+}
+"""Nine sequences, thirty-one images: the ranks' shares are of different sizes."""
+TURNED: dict[str, dict[str, dict[str, Any]]] = {
+    "lm": {
+        "1": {"lr": 1e-2, "micro_batch": 2},
+        "2": {"seq_len": 8},
+        "3": {"grad_accum": 3, "weight_decay": 0.3},
+        "4": {"batch_tokens": 64},
+    },
+    "vision": {
+        "1": {"batch_size": 17},
+        "2": {"lr": 1e-4, "micro_batch": 3},
+        "3": {"grad_accum": 2, "grad_clip": 0.5},
+        "4": {"batch_size": 30},
+    },
+}
+CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "lm": {
+        "micro_batch": (1, 2, 3, 8, 5_000),
+        "grad_accum": (0, 1, 2, 3),
+        "batch_tokens": (16, 32, 64, 144),
+        "seq_len": (8, 16, 24),
+        "lr": (1e-3, 1e-2, 7.0),
+        "checkpointing": (False, True),
+        "heads": (3,),
+    },
+    "vision": {
+        "micro_batch": (1, 2, 3, 8),
+        "grad_accum": (0, 1, 2, 3),
+        "batch_size": (1, 2, 7, 31),
+        "weight_decay": (0.1, 0.2, -1.0),
+        "precision": ("fp32", "bf16"),
+        "num_workers": (2,),
+        "heads": (3,),
+    },
+}
+"""Some are out of bounds, some cannot be: refused on both ranks alike."""
+STEPS = 26
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("ranks")
+    (found / "corpus").mkdir()
+    draw = random.Random(7)
+    for number in range(60):
+        (found / "corpus" / f"{number:02d}.txt").write_text(" ".join(draw.choices("abcdefg", k=150)))
+    return found
+
+
+def options(folder: Path, workload: str, **fields: Any) -> dict[str, Any]:
+    found = {"preset": "tiny", "evaluate_every": 0, "device": "cpu", "threads": 1, **fields}
+    text = {"corpus": str(folder / "corpus"), "corpus_mb": 0.0, "eval_tokens": 400}
+    return found | (text if workload == "lm" else {})
+
+
+def turned_job(folder: Path, workload: str, world: int) -> Job:
+    """Six iterations with knobs turned between them."""
+    checkpoints = str(folder / f"{workload} on {world}")
+    given = options(folder, workload, iterations=6, evaluate_every=6, checkpoint_dir=checkpoints)
+    return {"workload": workload, "options": given, "knobs": SMALL[workload], "after": TURNED[workload]}
+
+
+def restless_job(folder: Path, workload: str) -> Job:
+    """Two random changes after each iteration."""
+    draw, choices = random.Random(11), CHOICES[workload]
+    after = {
+        str(step): {name: draw.choice(choices[name]) for name in draw.sample(list(choices), 2)}
+        for step in range(STEPS - 1)
+    }
+    given = options(folder, workload, iterations=STEPS)
+    return {"workload": workload, "options": given, "knobs": SMALL[workload], "after": after}
+
+
+def restarting_job(folder: Path) -> Job:
+    """A command in the middle of which the model is to be another one."""
+    given = options(folder, "lm", iterations=6, checkpoint_dir=str(folder / "restarted")) | SMALL["lm"]
+    typed = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    return {"command": ["lm", "--json", *typed], "after": {"2": {"d_model": 32, "layers": 2}}}
+
+
+def on_two(jobs: list[Job]) -> list[list[dict[str, Any]]]:
+    """What each rank says: first by rank, then by line."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    common = {"HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **meeting}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.trainer.steered", json.dumps(jobs)],
+            env={**os.environ, **common, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+            | {"RANK": rank, "LOCAL_RANK": rank},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        said = [child.communicate(timeout=LIMIT_S) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate(timeout=10)
+    for child, (_, error) in zip(children, said, strict=True):
+        assert child.returncode == 0, error
+    return [[json.loads(line) for line in out.splitlines()] for out, _ in said]
+
+
+@pytest.fixture(scope="module")
+def together(folder: Path) -> list[list[dict[str, Any]]]:
+    """All jobs on two ranks, each of them one pair of processes: what is slow is to import torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        jobs = [turned_job(folder, "lm", 2), turned_job(folder, "vision", 2)]
+        jobs += [restless_job(folder, "lm"), restless_job(folder, "vision"), restarting_job(folder)]
+        return on_two(jobs)
+
+
+def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
+    """All tensors of a nested state, by path."""
+    if isinstance(state, Tensor):
+        return {path: state}
+    children = (
+        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    )
+    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
+
+
+def assert_same_story(first: Told, second: Told) -> None:
+    assert [first["rank"], second["rank"]] == [0, 1]
+    for what in ("values", "positions", "weights"):
+        assert first[what] == second[what], what
+
+
+@pytest.mark.timeout(240)  # the first one waits for the processes
+@pytest.mark.parametrize(("number", "workload"), [(0, "lm"), (1, "vision")])
+def test_two_ranks_train_as_one_with_knobs_turned(
+    together: list[list[Told]], folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, workload: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("HOPTUI", "off")
+    first, second = (jobs[number] for jobs in together)
+    alone = trained(turned_job(folder, workload, 1))
+    assert_same_story(first, second)
+    assert first["positions"] == alone["positions"]
+    assert first["stages"] == alone["stages"] == ["applied"] * sum(map(len, TURNED[workload].values()))
+    one, two = (read_checkpoint(folder / f"{workload} on {world}", workload) for world in (1, 2))
+    assert one["position"] == two["position"]
+    figure = "val_bpb" if workload == "lm" else "accuracy"
+    assert two[figure] == pytest.approx(one[figure], rel=1e-4)
+    weights, others = tensors(one), tensors(two)
+    assert weights.keys() == others.keys()
+    assert len(weights) > 10
+    for name, value in weights.items():
+        torch.testing.assert_close(others[name], value, rtol=1e-4, atol=2e-5, msg=name)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("number", "workload"), [(2, "lm"), (3, "vision")])
+def test_fifty_random_changes_leave_both_ranks_the_same(
+    together: list[list[Told]], number: int, workload: str
+) -> None:
+    first, second = (jobs[number] for jobs in together)
+    assert_same_story(first, second)
+    assert len(first["values"]) == STEPS
+    assert len({str(values) for values in first["values"]}) > STEPS // 2
+    assert len(first["stages"]) > 30  # what is out of bounds is refused at once
+    assert {"applied", "failed"} <= set(first["stages"])
+
+
+@pytest.mark.timeout(240)
+def test_both_ranks_restart_for_another_model_and_one_result_is_told(
+    together: list[list[dict[str, Any]]], folder: Path
+) -> None:
+    first, second = (lines[4:] for lines in together)
+    assert second == []
+    (result,) = first
+    assert (result["workload"], result["ending"]) == ("lm", "finished")
+    assert (result["restarts"], result["iterations"]) == (1, 6)
+    saved = read_checkpoint(folder / "restarted", "lm")
+    assert (saved["iteration"], saved["born"], saved["run"]["epoch"]) == (6, 3, 2)
+    assert {name: saved["shape"][name] for name in ("d_model", "layers")} == {"d_model": 32, "layers": 2}
+    assert result["tokens"] == saved["position"] == 6 * 144
+    before = read_checkpoint(folder / "restarted" / "lm-000000003.ckpt", "lm")
+    assert (before["config"]["d_model"], before["config"]["layers"]) == (16, 1)
