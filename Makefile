@@ -16,7 +16,7 @@ help:
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
 	@echo "make check        format, lint, types, import contracts"
 	@echo "make bench        the benchmarks; JSON on stdout and in benchmarks/results/"
-	@echo "make screenshots  screenshots/*.svg and *.png from a real recording"
+	@echo "make screenshots  screenshots/: every screen in PNG and a cast, from a real recording"
 	@echo "make clean        remove .venv and caches"
 
 setup: $(STAMP)

@@ -16,6 +16,7 @@ from textual import events
 from benchmarks.measure import bench, quantile, report
 from hoptui.tui.app import HoptuiApp
 from hoptui.viewer.client import Client
+from hoptui.viewer.config import Config
 from hoptui.wire.messages import CommandRecord
 
 COMMANDS = 100
@@ -42,7 +43,7 @@ for i in run.iterations():
 
 async def press(run: str) -> list[float]:
     """Open the editor, step up, press Enter, COMMANDS times; the milliseconds of each."""
-    app = HoptuiApp(lambda on_change: Client(client="bench", on_change=on_change), run, theme="hoptui-dark")
+    app = HoptuiApp(lambda on_change: Client(client="bench", on_change=on_change), run, config=Config.of(theme="dark"))
     store = app.client.store
     costs = []
     async with app.run_test(size=(120, 40)) as pilot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -210,7 +211,8 @@ class TestNode:
             child.communicate(timeout=10)
         left = [p for p in psutil.process_iter(["environ"]) if self._ours(p)]
         for process in left:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+                process.kill()
         until(lambda: all(_over(p) for p in left), what="the end of every process")
 
     def _ours(self, process: psutil.Process) -> bool:

@@ -98,5 +98,7 @@ def _tell(one: Given, outcome: Outcome, timeout_s: float, *, quiet: bool) -> Non
 def _so_far(outcome: Outcome) -> str:
     if outcome.stage == "sent":
         return "on its way to the run"
+    if outcome.code == "restarting":
+        return f"waiting for the run, which is {outcome.reason}"
     step = f" for iteration {text.grouped(outcome.step)}" if outcome.step is not None else ""
     return f"scheduled{step}"

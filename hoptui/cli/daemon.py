@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from hoptui.cli.node import Look, look
+from hoptui.cli.node import Look, look, refuse_read_only
 from hoptui.cli.options import Json
 from hoptui.cli.recordings import size, taken
 from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
@@ -96,6 +96,7 @@ def start(*, metrics: Metrics = None, json: Json = False) -> int:
 @daemon.command
 def stop(*, json: Json = False) -> int:
     """End the daemon. Training goes on; live runs do not start it again."""
+    refuse_read_only("the daemon is not ended")
     where = _where()
     pid: int | None = None
     try:

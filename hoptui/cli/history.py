@@ -1,25 +1,57 @@
-"""`hoptui history`: every command ever given to a run, from the daemon, or from the recording of a run it no longer knows."""
+"""`hoptui history`: every command ever given to a run, from the daemon and from the run's recording."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from hoptui.cli.node import look
 from hoptui.cli.options import Json, Run
-from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say, table
+from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
 from hoptui.viewer import format as text
 from hoptui.viewer import words
+from hoptui.viewer.history import Filter, again, named, reason
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
-from hoptui.wire.messages import CommandRecord, RunState
+from hoptui.wire.messages import CommandRecord, NodeState, RunState
 
 
-def history(run: Run, /, *, json: Json = False) -> int:
-    """Every command ever given to a run: who, when, from, to, and what it did."""
-    found, records = _asked(run)
+def history(
+    run: Run,
+    /,
+    *,
+    filter: Annotated[  # noqa: A002 - the option's name
+        str,
+        Parameter(
+            show_default=False,
+            help="Only commands of which all these words are said; also stage:applied and by:ana.",
+        ),
+    ] = "",
+    as_commands: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="What to type to give each of them again.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Every command ever given to a run, the newest last: who, when, from, to, and what it did."""
+    if as_commands and json:
+        raise usage("--as-commands is text: it cannot be had with --json")
+    wanted = Filter.parse(filter)
+    if wanted.stage and not any(stage.startswith(wanted.stage) for stage in words.STAGES):
+        raise usage(f"no command is in a stage {wanted.stage!r}: there are {', '.join(words.STAGES)}")
+    found, node, records = _asked(run)
+    kept = [record for record in records if wanted.wants(record)]
     if json:
-        dump([shown(record) for record in records])
+        dump([shown(record) for record in kept])
+    elif as_commands:
+        for record in kept:
+            say(again(record, named(found, node)))
+    elif kept:
+        known = {record.id: record for record in records}
+        table([_line(record, known, found.units) for record in kept])
     elif records:
-        table([_line(record) for record in records])
+        say(f"none of the {len(records)} commands given to {found.name} ({found.run}) is {str(wanted)!r}")
     else:
         say(f"nobody has given {found.name} ({found.run}) a command")
     return OK
@@ -49,29 +81,59 @@ def shown(record: CommandRecord) -> dict[str, Any]:
     }
 
 
-def _line(record: CommandRecord) -> tuple[str, ...]:
-    effect = words.effect_text(record.measured)
-    why = f"“{text.clean(record.why, 80)}”" if record.why else ""
-    last = "  ".join(filter(None, (words.stage_text(record), effect, why)))
+def _line(
+    record: CommandRecord, known: Mapping[str, CommandRecord], units: Mapping[str, str]
+) -> tuple[str, ...]:
+    speeds, effect = words.speeds(record.measured, units), words.effect_text(record.measured)
+    why = f"“{text.clean(reason(record, known), 80)}”" if record.why else ""
+    last = "  ".join(filter(None, (words.stage_text(record), speeds, effect, why)))
     return (text.day_clock(record.wall), words.who(record.origin), words.change(record), last)
 
 
-def _asked(name: str) -> tuple[RunState, list[CommandRecord]]:
-    """The run and its commands: the daemon knows the newest of them, and recordings the older ones."""
+def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
+    """The run, its node if there is one, and its commands: the daemon has the newest of them, the recording the older ones too."""
     try:
         with look() as seen:
             try:
                 found = find_run(seen.node, seen.store.vitals, name)
             except Ambiguous as error:
                 raise Fail(str(error), MISSING) from None
-            return found, [record for record in seen.store.commands.values() if record.run == found.run]
+            newest = [record for record in seen.store.commands.values() if record.run == found.run]
+            return found, seen.node, _with_older(newest, seen.session.where.recording(found.run))
     except NoSuchRun:
         return _recorded(name)
 
 
-def _recorded(name: str) -> tuple[RunState, list[CommandRecord]]:
+def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
+    """These, and before them those that only the recording knows still."""
+    from hoptui.recording import RecordingError
+
+    if not path.exists():
+        return newest
+    try:
+        recorded = _commands(path)
+    except RecordingError as error:
+        warn(f"hoptui: {error}: older commands than those that the daemon knows are not listed")
+        return newest
+    known = {record.id: record for record in (*recorded, *newest)}
+    return sorted(known.values(), key=lambda record: (record.wall, record.seq))
+
+
+def _commands(path: Path) -> list[CommandRecord]:
+    """What a recording has, oldest first.
+
+    Raises:
+        RecordingError: it cannot be read.
+    """
+    from hoptui.recording import Recording, shelf
+
+    with Recording.open(path, still=shelf.at_rest(path)) as recording:
+        return sorted(recording.commands(), key=lambda record: record.wall)
+
+
+def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     from hoptui.cli import recordings
-    from hoptui.recording import Recording, RecordingError, shelf
+    from hoptui.recording import RecordingError
 
     where = recordings.places()
     found = recordings.entries(where)
@@ -81,7 +143,6 @@ def _recorded(name: str) -> tuple[RunState, list[CommandRecord]]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     try:
-        with Recording.open(entry.path, still=shelf.at_rest(entry.path)) as recording:
-            return entry.state, sorted(recording.commands(), key=lambda record: record.wall)
+        return entry.state, None, _commands(entry.path)
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

@@ -60,7 +60,7 @@ def set(  # noqa: A001 - the command's name
     """
     pairs = [_pair(pair) for pair in values]
     _check(pairs, expect, timeout)
-    with look() as seen:
+    with look(steers=True) as seen:
         found = seen.find_living(run)
         wishes = [_wish(found, name, typed) for name, typed in pairs]
         if any(wish.refusal for wish in wishes):

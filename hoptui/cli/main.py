@@ -9,7 +9,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.exceptions import UnusedCliTokensError
 
 from hoptui import __version__
-from hoptui.cli.options import Ascii, Mouse
+from hoptui.cli.options import AS_SET, Dashboard
 from hoptui.cli.terminal import INTERRUPTED, OK, REJECTED, USAGE, Fail, give_up_stdout, warn
 
 PIPE_CLOSED = 128 + 13
@@ -21,8 +21,13 @@ KEPT = "Recordings"
 NODE = "This node"
 
 COMMANDS = (
-    ("dashboard:attach", SEE, "The dashboard of a run; without RUN the overview of this node."),
+    (
+        "dashboard:attach",
+        SEE,
+        "The dashboard of a run, here or on ssh://HOST; without RUN the overview of this node.",
+    ),
     ("listing:ls", SEE, "One line per run on this node; --all also lists recordings."),
+    ("serving:serve", SEE, "The dashboard in a browser on this machine, read-only unless told otherwise."),
     ("reading:status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
     ("watching:watch", SEE, "A stream of a run's rows, one line each."),
     ("gpus:gpus", SEE, "One line per GPU: readings, and the processes on it with their runs."),
@@ -60,11 +65,11 @@ def build() -> App:
         app.command(f"hoptui.cli.{path}", name=path.partition(":")[2], group=group, help=text)
 
     @app.default
-    def overview(*, ascii: Ascii = False, mouse: Mouse = True) -> int:  # noqa: A002 - the option's name
+    def overview(*, options: Dashboard = AS_SET) -> int:
         """Open the dashboard on the overview of this node."""
         from hoptui.cli.dashboard import attach
 
-        return attach(None, ascii=ascii, mouse=mouse)
+        return attach(options=options)
 
     return app
 

@@ -9,8 +9,12 @@ from typing import Any
 
 from msgspec import structs
 
-from hoptui.cli.terminal import MISSING, REJECTED, Fail
+from hoptui.cli.terminal import MISSING, REJECTED, Fail, warn
+from hoptui.viewer import config
+from hoptui.viewer.config import Config
+from hoptui.viewer.history import command_line
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run, lives
+from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import Columns
@@ -97,12 +101,13 @@ class Look:
         state = self.session.where.state
         if next(state.glob("*.hoptui"), None) is None:
             return ""
-        from hoptui.cli.recordings import entries, matching
+        from hoptui.cli.recordings import entries, is_path, matching
 
         which = matching(entries(self.session.where), name)
         if not which:
             return ""
-        return f"; it was recorded: hoptui replay {name if len(which) == 1 else which[0].run}"
+        enough = len(which) == 1 and not is_path(name) and not name.startswith("-")
+        return f"; it was recorded: {command_line('replay', name if enough else which[0].run)}"
 
     def lives(self, run: RunState) -> bool:
         """Whether it has not exited."""
@@ -157,17 +162,44 @@ class Look:
         return run
 
 
+def refuse_read_only(what: str) -> None:
+    """For a command that changes something, before it does: tell what is wrong with the configuration, refuse if read-only.
+
+    Args:
+        what: what does not happen then: `nothing is sent`.
+
+    Raises:
+        Fail: this is read-only (exit code 1).
+    """
+    found = config.read()
+    for problem in found.problems:
+        warn(f"hoptui: {problem}")
+    if found.read_only:
+        raise _read_only(found, f"read-only: {what}")
+
+
+def _read_only(found: Config, why: str) -> Fail:
+    return Fail(f"{why} (read_only is set by {found.values['read_only'].origin})", REJECTED)
+
+
 @contextlib.contextmanager
-def look(*, start_daemon: bool = True) -> Iterator[Look]:
+def look(*, start_daemon: bool = True, steers: bool = False) -> Iterator[Look]:
     """Connect, look once, and turn everything that can go wrong on the way into a Fail.
+
+    `steers` is said by a command that is going to send something: it ends here if this is read-only, before anybody is asked.
 
     Raises:
         NoDaemon: there is none, and it was not to be started.
-        Fail: the daemon cannot be reached (exit code 3) or refuses (1).
+        Fail: the daemon cannot be reached (exit code 3) or refuses (1), or this is read-only and was to send something (1).
     """
+    if steers:
+        refuse_read_only("nothing is sent")
+    found = config.read()
     try:
-        with Session(start_daemon=start_daemon, timeout_s=ANSWER_S) as session:
+        with Session(start_daemon=start_daemon, timeout_s=ANSWER_S, read_only=found.read_only) as session:
             yield Look(session)
+    except ReadOnlyError as error:
+        raise _read_only(found, str(error)) from None
     except NoDaemon:
         raise
     except Unreachable as error:

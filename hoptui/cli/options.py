@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -11,6 +12,29 @@ Json = Annotated[
     bool, Parameter(name="--json", negative=(), show_default=False, help="JSON instead of text.")
 ]
 Timeout = Annotated[float, Parameter(help="Seconds to wait for the outcome.")]
-Ascii = Annotated[bool, Parameter(negative=(), show_default=False, help="Draw with ASCII only.")]
-Mouse = Annotated[bool, Parameter(show_default=False, help="Whether the dashboard uses the mouse (it does).")]
 Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Dashboard:
+    """Options of the commands that open the dashboard; None: as the environment or `config.toml` has it."""
+
+    theme: Annotated[
+        Literal["auto", "dark", "light", "ansi", "none"] | None,
+        Parameter(show_default=False, help="Colours; auto is dark, or what the terminal can show."),
+    ] = None
+    ascii: Annotated[bool | None, Parameter(show_default=False, help="Draw with ASCII only.")] = None
+    blocks: Annotated[
+        bool | None, Parameter(show_default=False, help="Draw curves in blocks, for fonts without braille.")
+    ] = None
+    mouse: Annotated[
+        bool | None, Parameter(show_default=False, help="Whether the dashboard uses the mouse (it does).")
+    ] = None
+    read_only: Annotated[
+        bool | None,
+        Parameter(show_default=False, help="Look and send nothing: no knob, no command, no signal."),
+    ] = None
+
+
+AS_SET = Dashboard()

@@ -46,8 +46,7 @@ def summary(seen: Look, run: RunState) -> dict[str, Any]:
 def throughput(run: RunState, metrics: dict[str, float]) -> str:
     """`512 k steps/s`, from the run's own headline metric."""
     name, value = headline(run, metrics)
-    unit = run.units.get(name) or name.removesuffix("_per_s").replace("_", " ") + "/s"
-    return f"{text.si(value)} {text.clean(unit, 20)}" if text.known(value) else text.UNKNOWN
+    return f"{text.si(value)} {words.unit_of(name, run.units)}" if text.known(value) else text.UNKNOWN
 
 
 def age(run: RunState) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hoptui.cli import recordings
-from hoptui.cli.node import look
+from hoptui.cli.node import look, refuse_read_only
 from hoptui.cli.options import Yes
 from hoptui.cli.recordings import age, age_s, size, title
 from hoptui.cli.terminal import OK, REJECTED, Fail, agreed, interactive, say, table, usage
@@ -42,6 +42,8 @@ def rm(
     """Delete recordings of runs that have exited; all of them that are old enough, or those that are named."""
     if not runs and older_than is None:
         raise usage("nothing to delete: name runs (hoptui ls --all lists them), or give --older-than 7d")
+    if not dry_run:
+        refuse_read_only("nothing is deleted")
     least_age = _stretch(older_than)
     where = recordings.places()
     found = recordings.entries(where)

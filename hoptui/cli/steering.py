@@ -12,6 +12,7 @@ from hoptui.cli.node import Look, look
 from hoptui.cli.options import Run, Timeout, Yes
 from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, agreed, interactive, say, usage
 from hoptui.viewer import format as text
+from hoptui.viewer.history import command_line, named
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import RunState, Verb
 
@@ -35,26 +36,27 @@ def pause(
     """Pause a run after its present iteration; it goes on by itself, so that nobody can forget it."""
     if not 1 <= seconds <= LONGEST_PAUSE_S:
         raise usage(f"--for takes 1 to {LONGEST_PAUSE_S:g} seconds, not {seconds:g}")
-    with look() as seen:
+    with look(steers=True) as seen:
         found = seen.find_living(run)
         code = _give(seen, found, "pause", timeout, hold_s=seconds)
         if code == OK and hold:
             return _hold(seen, found, timeout)
         if code == OK:
             name = text.clean(found.name)
-            say(f"{name} goes on by itself in {text.duration(seconds)}; hoptui resume {name} ends the pause")
+            ends = command_line("resume", named(found, seen.node))
+            say(f"{name} goes on by itself in {text.duration(seconds)}; {ends} ends the pause")
         return code
 
 
 def resume(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
     """Let a paused run go on."""
-    with look() as seen:
+    with look(steers=True) as seen:
         return _give(seen, seen.find_living(run), "resume", timeout)
 
 
 def checkpoint(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
     """Have a run write a checkpoint, and say where it wrote it."""
-    with look() as seen:
+    with look(steers=True) as seen:
         return _give(seen, seen.find_living(run), "checkpoint", timeout)
 
 
@@ -68,7 +70,7 @@ def profile(
     """Have a run trace its next iterations with its profiler; an event says where the trace was written."""
     if steps < 1:
         raise usage(f"--steps takes a number of iterations, at least 1, not {steps}")
-    with look() as seen:
+    with look(steers=True) as seen:
         return _give(seen, seen.find_living(run), "profile", timeout, value=steps)
 
 
@@ -80,7 +82,7 @@ def stop(
     timeout: Timeout = TIMEOUT_S,
 ) -> int:
     """Have a run end after its present iteration, in its own orderly way."""
-    with look() as seen:
+    with look(steers=True) as seen:
         found = seen.find_living(run)
         if not yes:
             _confirm(found)

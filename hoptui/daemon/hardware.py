@@ -35,6 +35,17 @@ class Hardware:
         self._known.update((gpu.uuid, gpu) for gpu in devices.gpus)
         self._merge()
 
+    def troubled(self, problem: str) -> bool:
+        """The sampler died or hangs ("": it does not): the reason as long as no GPU is known, until it speaks again.
+
+        Returns whether that is news.
+        """
+        if not problem or self._known or problem == self._told.reason:
+            return False
+        self._told = Devices(reason=problem)
+        self._merge()
+        return True
+
     def leave(self, left: Mapping[int, float]) -> bool:
         """These GPUs (by index, or `DRIVER` for all) are left alone, each tried again after so many seconds.
 

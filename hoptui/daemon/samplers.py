@@ -52,6 +52,12 @@ class SamplerDesk:
         if self._hardware.leave(left):
             self._publish(before)
 
+    def troubled(self, problem: str) -> None:
+        """Why there are no readings, as the parent of the sampler sees it; "" if there are."""
+        before = self._hardware.gpus
+        if self._hardware.troubled(problem):
+            self._publish(before)
+
     def silent(self) -> None:
         """Nobody reads the GPUs: who is on them is unknown."""
         if self._tenants:

@@ -248,6 +248,7 @@ class Server:
         self._poll_samplers()
         if not self._gpus.pids:
             self._sampler_desk.silent()
+        self._sampler_desk.troubled(self._gpus.problem)
         self._sampler_desk.leave({index: self._gpus.suspects.pause_s(index) for index in self._gpus.left})
         self._sampler_desk.tend()
         problem = "; ".join(filter(None, (self._gpus.problem, self._host.problem)))

@@ -1,7 +1,7 @@
 """The client of the daemon: one thread with the viewer's only socket, which fills the store and carries commands.
 
-It starts the daemon where there is none, comes back when the daemon does, and keeps what it knows in the meantime. Which
-message is next is decided in `protocol`; here are the socket, the clock and the process.
+It comes back when the daemon does, and keeps what it knows in the meantime. Which message is next is decided in `protocol`,
+how the daemon is got at in `way`; here are the socket and the clock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import zmq
+from msgspec.structs import replace
 
 from hoptui.viewer.connection import LAST_WORD_MS, Connection
 from hoptui.viewer.outbox import Outbox
-from hoptui.viewer.protocol import Conversation, Leased, LeaseOp
+from hoptui.viewer.places import Place
+from hoptui.viewer.protocol import Conversation, Leased, LeaseOp, ReadOnlyError
 from hoptui.viewer.store import Store
-from hoptui.wire import codec, presence
+from hoptui.viewer.way import Here, Trouble, Way
+from hoptui.wire import codec
 from hoptui.wire.addresses import AddressError, Addresses, addresses
 from hoptui.wire.credentials import user_name
 from hoptui.wire.knobs import KnobValue
@@ -30,57 +33,85 @@ from hoptui.wire.messages import Command, Origin, State, Verb, ViewerBye
 
 Change = Literal["link", "node", "events", "commands", "vitals"]
 
-QUIET_S = 1.0  # after so long without a word the daemon's lock is looked at
-START_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 TRY_AGAIN_S = 5.0  # with a daemon that was of no use
 
 
-class Link(NamedTuple):
-    """How the viewer stands with the daemon, `since` a time of `time.monotonic`, `reason` a sentence unless live."""
+LinkState = Literal["connecting", "live", "lost", "failed"]
 
-    state: Literal["connecting", "live", "lost", "failed"]
+
+class Link(NamedTuple):
+    """How the viewer stands with the daemon; times are of `time.monotonic`, `reason` is a sentence unless live.
+
+    `node` is the other node's name, empty for this one's daemon. The newest answer came at `answered` and was `under_way_s` old
+    then. Over a `slow` link less is asked for.
+    """
+
+    state: LinkState
     since: float
     reason: str = ""
     round_trip_ms: float | None = None
+    node: str = ""
+    answered: float | None = None
+    under_way_s: float = 0.0
+    slow: bool = False
+
+    def age_s(self, now: float) -> float | None:
+        """How old is what the daemon said last; None before it has said anything."""
+        return None if self.answered is None else max(0.0, now - self.answered) + self.under_way_s
 
 
 class Client:
-    """Connects to the daemon of `where` (default: this user's) in a thread of its own, once started.
+    """Connects to the daemon of `where` (default: this user's), or the one at the end of `way`, in a thread of its own.
 
-    `on_change` is called in that thread, and only for changes of state: of the link, the node, events, commands, or of a
-    run's state word. Rows are looked up in `store` by whoever draws them, when they draw.
+    `on_change` is called in that thread, and only for changes of state: of the link, the node or what is known of its past,
+    events, commands, or of a run's state word. Rows are looked up in `store` by whoever draws them, when they draw.
+
+    A `read_only` one only looks: `send`, `lease` and `sample` raise `ReadOnlyError`, so that nothing but questions leaves it.
     """
 
     def __init__(
         self,
         where: Addresses | None = None,
         *,
+        way: Way | None = None,
         client: str = "dashboard",
         on_change: Callable[[Change], None] | None = None,
         start_daemon: bool = True,
+        read_only: bool = False,
     ) -> None:
         self.store = Store()
-        self.link = Link("connecting", time.monotonic())
+        self.read_only = read_only
+        self.place = way.place if way else Place()
+        node = self.place.name if self.place.remote else ""
+        self.link = Link("connecting", time.monotonic(), node=node)
         self._where = where
+        self._way = way
         self._on_change = on_change
         self._start_daemon = start_daemon
-        self._origin = Origin(user=user_name(), pid=os.getpid(), client=client)
+        if node:
+            client = f"{client} over ssh from {socket.gethostname()}"
+        self._origin = Origin(user="" if node else user_name(), pid=0 if node else os.getpid(), client=client)
         self._outbox = Outbox()
-        self._conversation = Conversation(self.store, self._outbox, client=client, viewer=os.urandom(8).hex())
+        self._conversation = Conversation(
+            self.store, self._outbox, client=client, viewer=os.urandom(8).hex(), remote=bool(node)
+        )
         self._calls: deque[Callable[[], None]] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
+        self.store.on_wish = self._wake
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._main, name="hoptui-viewer", daemon=True)
         self._told = self._versions()
         self._check_at = 0.0
-        self._start_at = 0.0
-        self._starts = 0
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
         self._thread.start()
+
+    def again(self) -> None:
+        """Try now what would be tried later, or no more."""
+        self._call(self._again)
 
     def close(self) -> None:
         """End the thread and the connection; nothing changes for any run."""
@@ -108,6 +139,7 @@ class Client:
         hold_s: float = 60.0,
     ) -> str:
         """Send a command and return its id at once; `store.commands[id]` tells what becomes of it."""
+        self._must_steer()
         run = self.store.run(run_id)
         command = Command(
             id=os.urandom(8).hex(),
@@ -118,7 +150,7 @@ class Client:
             value=value,
             expect_version=expect_version,
             hold_s=hold_s,
-            origin=self._origin,
+            origin=self._sender(),
             why=why,
         )
         self.store.sent(command)
@@ -128,15 +160,25 @@ class Client:
 
     def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
         """Take, renew, release or steal the wheel of a run, or renew its pause; answers come to `store.leases`."""
+        self._must_steer()
         self._call(partial(self._conversation.lease, run_id, op, what))
 
     def sample(self, hz: float) -> None:
         """Ask for GPUs to be sampled so often from now on (0: as the daemon likes; at most 10)."""
+        self._must_steer()
         self._call(partial(setattr, self._conversation, "hz", hz))
 
     def pending(self) -> dict[str, Command]:
         """The commands of which the daemon has not said anything yet."""
         return self._outbox.unanswered()
+
+    def _must_steer(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError("read-only: nothing is sent")
+
+    def _sender(self) -> Origin:
+        """Who sends, as far as is known before the daemon says it: on another node, who one is there and in no process."""
+        return replace(self._origin, user=self._way.user) if self._way and self.link.node else self._origin
 
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
@@ -150,13 +192,15 @@ class Client:
 
     def _main(self) -> None:
         context = zmq.Context()
+        way = self._way
         try:
-            where = self._where or addresses()
-            self._begin(where)
-            connection = Connection(context, where, self._wake_in)
+            if way is None:
+                way = self._way = Here(self._where or addresses(), start_daemon=self._start_daemon)
+            way.begin(time.monotonic())
+            connection = Connection(context, self._wake_in, patient=self.place.remote)
             self._conversation.connected(time.monotonic())
             while not self._closing.is_set():
-                self._turn(connection, where)
+                self._turn(connection, way)
             connection.send(codec.encode(ViewerBye()))
         except AddressError as error:
             self._set_link("failed", str(error))
@@ -164,77 +208,74 @@ class Client:
             self._set_link("failed", f"the viewer's connection broke: {type(error).__name__}: {error}")
         finally:
             context.destroy(linger=LAST_WORD_MS)
+            if way is not None:
+                way.close()
             with contextlib.suppress(Exception):  # the screen may be gone
                 self._tell()
 
-    def _turn(self, connection: Connection, where: Addresses) -> None:
+    def _turn(self, connection: Connection, way: Way) -> None:
+        talk = self._conversation
         while self._calls:
             self._calls.popleft()()
         now = time.monotonic()
-        reason = self._trouble(where, now)
-        if reason:
-            connection.reopen()
-            self._conversation.connected(now)
-        for message in self._conversation.due(now):
+        trouble = self._trouble(way, now)
+        if trouble is not None or connection.path != way.socket:
+            connection.reopen(way.socket)
+            talk.connected(now)
+        for message in talk.due(now):
             connection.send(codec.encode(message))
         self._tell()
-        wake_at = min(self._conversation.wake_at(), max(self._check_at, self._conversation.heard + QUIET_S))
-        for frames in connection.receive(max(0.0, wake_at - time.monotonic())):
+        wake_at = min(talk.wake_at(), max(self._check_at, way.wake_at(talk.heard)))
+        if way.socket is None:
+            wake_at = way.wake_at(talk.heard)
+        for frames in connection.receive(max(0.0, wake_at - time.monotonic()), way.waits_on):
             try:
-                self._conversation.receive(codec.to_viewer(frames), time.monotonic())
+                talk.receive(codec.to_viewer(frames), time.monotonic(), sum(map(len, frames)))
             except codec.WireError as error:
-                self._conversation.refused += 1
-                self._conversation.complaint = str(error)
-        if self._conversation.greeted:
-            self._starts = 0
+                talk.refused += 1
+                talk.complaint = str(error)
+        if talk.greeted:
+            way.served()
             self._set_link("live")
 
-    def _begin(self, where: Addresses) -> None:
-        if not presence.daemon_lives(where):
-            self._start(where, time.monotonic())
-
-    def _trouble(self, where: Addresses, now: float) -> str:
-        """Why the connection has to be made anew, if it has; starts the daemon where there is none."""
+    def _trouble(self, way: Way, now: float) -> Trouble | None:
+        """Why the connection has to be made anew, if it has."""
         talk = self._conversation
         if talk.problem:
-            self._set_link("failed", talk.problem)
+            where = f"on {self.link.node}: " if self.link.node else ""
+            self._set_link("failed", where + talk.problem)
             self._check_at = talk.heard + TRY_AGAIN_S
             if now < self._check_at:
-                return ""
+                return None
             reason, talk.problem = talk.problem, ""
-            return reason
-        reason = ""
-        if now >= max(self._check_at, talk.heard + QUIET_S):
-            self._check_at = now + QUIET_S / 2
-            if not presence.daemon_lives(where):
-                reason = "the daemon is gone" if talk.greeted else "no daemon is running"
-                self._lose(reason)
-                self._start(where, now)
-        if not reason and talk.silent(now):
-            pid = f" (pid {talk.daemon.pid})" if talk.daemon else ""
-            reason = f"the daemon{pid} does not answer"
-            self._lose(reason)
-        return reason
+            return Trouble(reason)
+        trouble = way.check(now, talk.heard, talk.greeted)
+        if trouble is None and talk.silent(now):
+            trouble = way.silent(now, talk.daemon.pid if talk.daemon else None)
+        if trouble is not None and trouble.failed:
+            self._set_link("failed", trouble.reason)
+        elif trouble is not None:
+            self._set_link("connecting" if talk.daemon is None else "lost", trouble.reason)
+        return trouble
 
-    def _lose(self, reason: str) -> None:
-        if self.link.state != "failed":
-            self._set_link("connecting" if self._conversation.daemon is None else "lost", reason)
+    def _again(self) -> None:
+        if self._way is not None and self.link.state != "live":
+            self._way.again(time.monotonic())
 
-    def _start(self, where: Addresses, now: float) -> None:
-        if not self._start_daemon or now < self._start_at:
-            return
-        self._starts = min(self._starts + 1, len(START_AGAIN_S) - 1)
-        self._start_at = now + START_AGAIN_S[self._starts]
-        try:
-            presence.start_daemon(where)
-        except presence.StartError as error:
-            self._set_link("failed", str(error))
-        self._check_at = time.monotonic() + QUIET_S
-
-    def _set_link(self, state: Literal["connecting", "live", "lost", "failed"], reason: str = "") -> None:
-        trip = self._conversation.round_trip_s
+    def _set_link(self, state: LinkState, reason: str = "") -> None:
+        talk = self._conversation
+        trip = talk.round_trip_s
         since = self.link.since if self.link.state == state else time.monotonic()
-        self.link = Link(state, since, reason, trip * 1e3 if trip is not None else None)
+        self.link = Link(
+            state,
+            since,
+            reason,
+            trip * 1e3 if trip is not None else None,
+            self.link.node,
+            talk.answered_at,
+            talk.under_way_s,
+            talk.flow.slow,
+        )
 
     def _tell(self) -> None:
         """Call `on_change` for what is different from what was told last."""
@@ -247,8 +288,8 @@ class Client:
     def _versions(self) -> dict[Change, object]:
         states: dict[str, State] = {run: vital.state for run, vital in self.store.vitals.items()}
         return {
-            "link": self.link[:3],
-            "node": self.store.node_version,
+            "link": (*self.link[:3], self.link.slow),
+            "node": (self.store.node_version, self._conversation.following.begun),
             "events": self.store.events_version,
             "commands": self.store.commands_version,
             "vitals": states,

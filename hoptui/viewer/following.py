@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from hoptui.viewer.closeups import Look
+from hoptui.viewer.flow import HUNGRY, Appetite
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import Columns
 from hoptui.wire.messages import Buckets, Query
 
-POINTS = 512
 FINE_NS = 60 * 10**9
 RECENT_NS = 600 * 10**9
 RETURN_S = 30.0  # a source left for no longer than this is taken up again where it was
-AT_ONCE = 4
 
 
 @dataclass
@@ -34,15 +36,18 @@ class _Source:
 
 
 class Following:
-    """What to ask next, given what has arrived in the store."""
+    """What to ask next, given what has arrived in the store. `begun` counts the sources whose past has begun to arrive."""
 
-    def __init__(self, store: Store, ids: Iterator[int]) -> None:
+    def __init__(self, store: Store, ids: Iterator[int], appetite: Appetite = HUNGRY) -> None:
+        self.appetite = appetite
+        self.begun = 0
         self._store = store
         self._ids = ids
         self._run: str | None = None
         self._sources: dict[str, _Source] = {}
         self._waiting: list[Query] = []
         self._asked: dict[int, Query] = {}
+        self._looks: dict[int, Look] = {}
 
     @property
     def run(self) -> str | None:
@@ -74,7 +79,8 @@ class Following:
     def reconnected(self) -> None:
         """What was asked will not be answered any more: ask again. Stamps stay good: they are the node's own clock."""
         self._waiting = [*self._asked.values(), *self._waiting]
-        self._asked = {}
+        self._asked, self._looks = {}, {}
+        self._store.reconnected()
 
     def cursors(self) -> dict[str, int]:
         """Source to the stamp of the newest row held, for a Fetch."""
@@ -83,25 +89,35 @@ class Following:
 
     def queries(self) -> list[Query]:
         """The questions about the past to send now."""
-        room = max(0, AT_ONCE - len(self._asked))
-        sent, self._waiting = self._waiting[:room], self._waiting[room:]
+        room = max(0, self.appetite.at_once - len(self._asked) - len(self._looks))
+        sent = [replace(query, points=self.appetite.points) for query in self._waiting[:room]]
+        del self._waiting[:room]
         self._asked.update((query.id, query) for query in sent)
-        return sent
+        return [*sent, *map(self._closer, self._store.looks(room - len(sent)))]
 
     def follows(self, name: str) -> bool:
         """Whether this source's rows are, or will be, fetched one after the other."""
         source = self._sources.get(name)
         return source is not None and source.left is None
 
-    def fetched(self, parts: Iterable[Columns]) -> None:
-        """Rows arrived: the next Fetch begins after them."""
+    def fetched(self, parts: Iterable[Columns], most: int = 0) -> None:
+        """Rows arrived, of each source no more than `most`: the next Fetch begins after them."""
         for columns in parts:
             source = self._sources.get(columns.source)
             if source is not None and source.cursor is not None and len(columns):
                 source.cursor = max(source.cursor, columns.times()[-1])
+                if len(columns) >= most and not self.appetite.every_source:
+                    source.cursor = (
+                        self._store.now()
+                    )  # more than the line carries: what comes now is worth more
 
     def answered(self, query_id: int, buckets: Buckets | None) -> bool:
         """A Query was answered (None: with an error, so that there is no past); False if it was none of these."""
+        look = self._looks.pop(query_id, None)
+        if look is not None:
+            if buckets is not None:
+                self._store.apply_look(look, buckets)
+            return True
         query = self._asked.pop(query_id, None)
         if query is None:
             return False
@@ -112,6 +128,7 @@ class Following:
         if buckets is not None:
             self._store.apply_buckets(buckets)
         if source.cursor is None:
+            self.begun += 1
             end = buckets.t[-8:] if buckets is not None else b""
             source.cursor = max(query.t0, int.from_bytes(end, "little", signed=True))
         self._reach_back(query.source, source)
@@ -127,6 +144,8 @@ class Following:
         own = [gpu for gpu in gpus if gpu.removeprefix("gpu/") in run.gpus]
         others = [gpu for gpu in gpus if gpu not in own]
         ranks = [f"rank/{run.run}/{rank.rank}" for rank in run.ranks]
+        if not self.appetite.every_source:  # the others' last values still come now and then
+            return [f"run/{run.run}", *own, f"derived/{run.run}", "host"]
         return [f"run/{run.run}", *own, f"derived/{run.run}", "host", f"process/{run.run}", *ranks, *others]
 
     def _begin(self, name: str) -> None:
@@ -157,6 +176,20 @@ class Following:
             0 if name.endswith(f"/{run.run}") else max(1, int(run.started_wall * 1e9) - node.wall_offset_ns)
         )
 
+    def _closer(self, look: Look) -> Query:
+        """The question about what somebody looks at."""
+        query = Query(
+            id=next(self._ids),
+            source=look.source,
+            run=self._run or "",
+            names=look.asked,
+            t0=look.t0,
+            t1=look.t1,
+            points=look.points,
+        )
+        self._looks[query.id] = look
+        return query
+
     def _ask(self, name: str, t0: int, t1: int) -> None:
         run = self._run or ""
-        self._waiting.append(Query(id=next(self._ids), source=name, run=run, t0=t0, t1=t1, points=POINTS))
+        self._waiting.append(Query(id=next(self._ids), source=name, run=run, t0=t0, t1=t1))

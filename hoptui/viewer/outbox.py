@@ -1,4 +1,4 @@
-"""Commands on their way: each is sent again, with the same id, until the daemon has answered. No I/O; time is passed in."""
+"""Commands on their way: each is sent again, with the same id, until the daemon has answered, but not for long. No I/O; time is passed in."""
 
 from __future__ import annotations
 
@@ -8,15 +8,27 @@ from threading import Lock
 from hoptui.wire.messages import Command
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
+PATIENCE_S = 15.0
+"""For so long a command waits for a daemon: one that starts anew is there by then, and the person still means it."""
+
+
+def patience_s(command: Command) -> float:
+    """How long a command is sent again without an answer."""
+    return min(command.ttl_s or PATIENCE_S, PATIENCE_S)
 
 
 @dataclass
 class _Sent:
     command: Command
-    until: float
+    until: float  # it is settled by then, one way or another
+    answer_by: float
     next_at: float
     times: int = 0
     answered: bool = False
+
+    @property
+    def over_at(self) -> float:
+        return self.until if self.answered else min(self.answer_by, self.until)
 
 
 class Outbox:
@@ -30,25 +42,26 @@ class Outbox:
         self._lock = Lock()
 
     def add(self, command: Command, now: float) -> None:
-        """Send `command` at the next `due`; it is given up once its own time to live has passed without an answer."""
+        """Send `command` at the next `due`; without an answer it is given up after `patience_s`."""
+        until = now + (command.ttl_s or float("inf"))
         with self._lock:
-            self._sent[command.id] = _Sent(command, now + (command.ttl_s or float("inf")), now)
+            self._sent[command.id] = _Sent(command, until, now + patience_s(command), now)
 
     def due(self, now: float) -> list[Command]:
         """The commands to send (again) now."""
         with self._lock:
             found = []
             for one in self._sent.values():
-                if not one.answered and one.next_at <= now < one.until:
+                if not one.answered and one.next_at <= now < one.over_at:
                     one.next_at = now + RESEND_S[min(one.times, len(RESEND_S) - 1)]
                     one.times += 1
                     found.append(one.command)
             return found
 
     def given_up(self, now: float) -> list[Command]:
-        """The commands that nobody answered in their time to live; each is returned once."""
+        """The commands that nobody answered in time; each is returned once."""
         with self._lock:
-            old = [one for one in self._sent.values() if one.until <= now]
+            old = [one for one in self._sent.values() if one.over_at <= now]
             for one in old:
                 del self._sent[one.command.id]
             return [one.command for one in old if not one.answered]
@@ -65,13 +78,15 @@ class Outbox:
         """Another daemon may be at the other end: tell it of everything that is not settled."""
         with self._lock:
             for one in self._sent.values():
-                one.answered, one.next_at, one.times = False, now, 0
+                if one.answered:
+                    one.answered, one.answer_by = False, now + patience_s(one.command)
+                one.next_at, one.times = now, 0
 
     def next_at(self) -> float:
         """When `due` or `given_up` has something next; infinity if never."""
         with self._lock:
             times = [
-                one.until if one.answered else min(one.next_at, one.until) for one in self._sent.values()
+                one.over_at if one.answered else min(one.next_at, one.over_at) for one in self._sent.values()
             ]
             return min(times, default=float("inf"))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.summary import FACTOR as GROUP
+from hoptui.viewer.closeups import STEPS, iterations
+from hoptui.viewer.tiles import ENTRY_BYTES, Cache, Entries, entries_bytes, known_entries
 from hoptui.wire.columns import Columns, concatenate
 from hoptui.wire.messages import Buckets
 
@@ -23,9 +23,6 @@ SHORTEST_NS, LONGEST_NS = 10**9, 600 * 10**9
 TILE = 32
 MOST_PAGE_BYTES = 48 << 20
 MOST_TILE_BYTES = 8 << 20
-ENTRY_BYTES = 512  # what an entry of a cache costs besides its arrays
-
-Value = TypeVar("Value")
 
 
 class Page(NamedTuple):
@@ -36,49 +33,7 @@ class Page(NamedTuple):
     values: dict[str, array[float]]
 
 
-class Entries(NamedTuple):
-    """Stamps with the least and greatest value at each, oldest first, all of them known."""
-
-    t: array[int]
-    low: array[float]
-    high: array[float]
-
-    def take(self, other: Entries, start: int, stop: int) -> None:
-        """Append entries of another."""
-        self.t.extend(other.t[start:stop])
-        self.low.extend(other.low[start:stop])
-        self.high.extend(other.high[start:stop])
-
-    def cut(self, keep: int) -> None:
-        """Drop all but the first `keep`."""
-        del self.t[keep:], self.low[keep:], self.high[keep:]
-
-
 NOTHING = Page(array("q"), array("q"), {})
-
-
-class Cache(Generic[Value]):
-    """The newest used values up to `most_bytes`, as `size` counts them; the one asked for last always stays."""
-
-    def __init__(self, most_bytes: int, size: Callable[[Value], int]) -> None:
-        self.bytes = 0
-        self._most = most_bytes
-        self._size = size
-        self._held: OrderedDict[Hashable, Value] = OrderedDict()
-
-    def get(self, key: Hashable) -> Value | None:
-        """The value of `key` if it is held."""
-        found = self._held.get(key)
-        if found is not None:
-            self._held.move_to_end(key)
-        return found
-
-    def put(self, key: Hashable, value: Value) -> None:
-        """Hold a value that is not held yet, and let go of those not used for longest."""
-        self._held[key] = value
-        self.bytes += self._size(value)
-        while self.bytes > self._most and len(self._held) > 1:
-            self.bytes -= self._size(self._held.popitem(last=False)[1])
 
 
 class Pages:
@@ -90,7 +45,7 @@ class Pages:
         self._gone = recording.thinned_before or 0
         self._recording = recording
         self._pages: Cache[Page] = Cache(MOST_PAGE_BYTES, _page_bytes)
-        self._tiles: Cache[Entries] = Cache(MOST_TILE_BYTES, _tile_bytes)
+        self._tiles: Cache[Entries] = Cache(MOST_TILE_BYTES, entries_bytes)
         self._charted: dict[str, list[str]] = {}
 
     @property
@@ -115,12 +70,12 @@ class Pages:
         return found
 
     def samples(self, source: str, name: str, t0: int, t1: int) -> Entries:
-        """The known values of a metric stamped `t0` to `t1`, both included."""
+        """The known values of a metric (`STEPS`: the iterations) stamped `t0` to `t1`, both included."""
         times, values = array("q"), array("d")
         length = self.length(source)
         for number in range(t0 // length, t1 // length + 1):
             page = self.page(source, number)
-            column = page.values.get(name)
+            column = array("d", map(float, page.step)) if name == STEPS else page.values.get(name)
             if column is None:
                 continue
             a, b = bisect_left(page.t, t0), bisect_right(page.t, t1)
@@ -166,7 +121,7 @@ class Pages:
 
     def direct(self, source: str, name: str, t0: int, t1: int, points: int) -> Entries:
         """At most `points` buckets of a metric between two stamps, not kept."""
-        return _known(self._buckets(source, (name,), t0, t1, points), name)
+        return _of(self._buckets(source, (name,), t0, t1, points), name)
 
     def first_at(self, source: str, step: int) -> int | None:
         """The stamp of the first row of iteration `step` or a later one, None where the source never came so far."""
@@ -208,8 +163,8 @@ class Pages:
         start, end = (number + 1 - tiles) * TILE * step, (number + 1) * TILE * step - 1
         answer = self._buckets(source, names, start, end, tiles * TILE)
         for one in names:
-            self._tiles.put((source, one, step, number), _known(answer, one))
-        return _known(answer, name)
+            self._tiles.put((source, one, step, number), _of(answer, one))
+        return _of(answer, name)
 
     def _within(self, source: str, name: str, t0: int, t1: int) -> Entries:
         """All of a metric between two stamps in one entry, none where it has no value."""
@@ -242,6 +197,9 @@ class Pages:
         return Page(rows.times(), rows.steps(), values)
 
     def _buckets(self, source: str, names: tuple[str, ...], t0: int, t1: int, points: int) -> Buckets:
+        names = tuple(name for name in names if name != STEPS) or (
+            "iteration_s",
+        )  # none would be all of them
         try:
             return self._recording.buckets(source, names, t0, t1, points)
         except RecordingError as error:
@@ -276,23 +234,9 @@ def _as_rows(groups: Buckets, length: int) -> Columns:
     )
 
 
-def _known(answer: Buckets, name: str) -> Entries:
-    """The buckets in which a metric is known."""
-    at = answer.names.index(name)
-    t, low, high = array("q", answer.t), array("d", answer.low[at]), array("d", answer.high[at])
-    kept = [i for i in range(len(t)) if math.isfinite(low[i]) and math.isfinite(high[i])]
-    if len(kept) == len(t):
-        return Entries(t, low, high)
-    return Entries(
-        array("q", [t[i] for i in kept]),
-        array("d", [low[i] for i in kept]),
-        array("d", [high[i] for i in kept]),
-    )
+def _of(answer: Buckets, name: str) -> Entries:
+    return iterations(answer) if name == STEPS else known_entries(answer, name)
 
 
 def _page_bytes(page: Page) -> int:
     return ENTRY_BYTES + 8 * len(page.t) * (2 + len(page.values))
-
-
-def _tile_bytes(tile: Entries) -> int:
-    return ENTRY_BYTES + 24 * len(tile.t)

@@ -11,8 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from hoptui.viewer.flow import Flow
 from hoptui.viewer.following import Following
-from hoptui.viewer.outbox import Outbox
+from hoptui.viewer.outbox import Outbox, patience_s
 from hoptui.viewer.store import Store
 from hoptui.wire import messages
 from hoptui.wire.messages import FINAL, PROTOCOL, Outcome
@@ -20,18 +21,21 @@ from hoptui.wire.messages import FINAL, PROTOCOL, Outcome
 LeaseOp = Literal["take", "renew", "release", "steal"]
 Leased = Literal["wheel", "pause", "knobs"]
 
-FRAME_S = 0.1
-"""The least time between two Fetches, unless rows were held back."""
 WAIT_S = 1.0
 """How long the daemon may hold a Fetch when there is nothing new."""
 SILENCE_S = 2.0
-"""So long after an answer was due the daemon counts as lost."""
+"""So long after an answer was due the daemon counts as lost, and at the other end of a line that may be slow:"""
+SILENCE_THERE_S = 10.0
 HELLO_S = 1.0
 LATEST_S = 1.0
 """How often the last values of every run are asked for while none is watched, and how often otherwise:"""
 LATEST_WATCHING_S = 5.0
 
 LEASE_S: dict[Leased, float] = {"wheel": 15.0, "pause": 60.0, "knobs": 15.0}
+
+
+class ReadOnlyError(Exception):
+    """Something was to be sent by a viewer that only looks; nothing was."""
 
 
 def mismatch(theirs: int, version: str = "") -> str:
@@ -53,22 +57,30 @@ class Conversation:
 
     `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything last. `refused`
     counts its answers that were errors or no messages, `complaint` is the last of them. `round_trip_s` is the time of an
-    answer that needed no waiting. `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish.
+    answer that needed no waiting, `answered_at` when the newest Delta came and `under_way_s` how old it was then; `remote` is a
+    daemon at the other end of a line that `flow` judges. `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish.
     """
 
-    def __init__(self, store: Store, outbox: Outbox, *, client: str, viewer: str) -> None:
+    def __init__(
+        self, store: Store, outbox: Outbox, *, client: str, viewer: str, remote: bool = False
+    ) -> None:
         self.store = store
         self.greeted = False
         self.problem = ""
         self.daemon: messages.ViewerWelcome | None = None
         self.round_trip_s: float | None = None
+        self.answered_at: float | None = None
+        self.under_way_s = 0.0
+        self.flow = Flow(remote=remote)
+        self._silence_s = SILENCE_THERE_S if remote else SILENCE_S
         self.refused = 0
         self.complaint = ""
         self.hz = 0.0
         self._outbox = outbox
         self._hello = messages.ViewerHello(protocol=PROTOCOL, viewer=viewer, client=client)
         self._ids = itertools.count(1)
-        self.following = Following(store, self._ids)
+        self.following = Following(store, self._ids, self.flow.appetite)
+        self._asked_at: dict[int, float] = {}  # when each Query was sent
         self._leases: list[messages.Lease] = []
         self._state = 0
         self._events = 0
@@ -86,6 +98,7 @@ class Conversation:
         self.greeted = False
         self.heard = self._next_hello = self._next_latest = self._next_fetch = now
         self._fetch = None
+        self._asked_at = {}
         self.following.reconnected()
 
     def watch(self, run: str | None, now: float) -> None:
@@ -102,14 +115,16 @@ class Conversation:
         if self.problem:
             return []
         for command in self._outbox.given_up(now):
-            reason = f"no daemon answered for {command.ttl_s:.0f} s"
+            reason = f"no daemon answered for {patience_s(command):.0f} s"
             self.store.apply_outcome(Outcome(id=command.id, stage="expired", reason=reason))
         if not self.greeted:
             if now < self._next_hello:
                 return []
             self._next_hello = now + HELLO_S
             return [self._hello]
-        sent: list[messages.FromViewer] = [*self._outbox.due(now), *self._leases, *self.following.queries()]
+        queries = self.following.queries()
+        self._asked_at.update((query.id, now) for query in queries)
+        sent: list[messages.FromViewer] = [*self._outbox.due(now), *self._leases, *queries]
         self._leases = []
         if self._fetch is None and now >= self._next_fetch:
             self._fetch = self._next(now)
@@ -129,15 +144,17 @@ class Conversation:
         """Whether the daemon has owed an answer for too long."""
         return not self.problem and now >= self._silent_at()
 
-    def receive(self, message: messages.ToViewer, now: float) -> None:
-        """Take in what the daemon says."""
-        self.heard = now
+    def receive(self, message: messages.ToViewer, now: float, size: int = 0) -> None:
+        """Take in what the daemon says, in so many bytes."""
+        before, self.heard = self.heard, now
         match message:
             case messages.ViewerWelcome():
                 self._welcomed(message, now)
             case messages.Delta():
                 self._fetched(message, now)
             case messages.Buckets():
+                self.flow.carried(size, now - max(before, self._asked_at.pop(message.id, now)), now)
+                self._feed(now)
                 self.following.answered(message.id, message)
             case messages.Outcome():
                 self.store.apply_outcome(message)
@@ -155,6 +172,7 @@ class Conversation:
         self.greeted = True
         self._state = self._processes = 0  # another daemon counts anew
         self._next_fetch = now
+        self._leases = []  # of the time without a link: nobody expects a wheel to be taken now
         self._outbox.reconnected(now)
 
     def _fetched(self, delta: messages.Delta, now: float) -> None:
@@ -162,7 +180,8 @@ class Conversation:
         thin = False
         if asked is not None and delta.id == asked.id:
             self._fetch = None
-            self._next_fetch = now if delta.more else self._fetched_at + FRAME_S
+            hurry = delta.more and self.flow.appetite.every_source
+            self._next_fetch = now if hurry else self._fetched_at + self.flow.appetite.frame_s
             thin = asked.latest
             if thin:
                 self.round_trip_s = now - self._fetched_at
@@ -172,7 +191,8 @@ class Conversation:
         else:
             keep = tuple(part for part in delta.columns if part.source in followed)
         self.store.apply(msgspec.structs.replace(delta, columns=keep))
-        self.following.fetched(keep)
+        self.following.fetched(keep, asked.max_rows if asked else 0)
+        self._measure(delta, asked, now)
         self._state = delta.state
         self._processes = delta.processes_version
         self._events = max([self._events, *(event.seq for event in delta.events)])
@@ -181,6 +201,22 @@ class Conversation:
             self._outbox.answered(record.id, final=record.stage in FINAL)
         if delta.node is not None:
             self.following.refresh(now)
+
+    def _measure(self, delta: messages.Delta, asked: messages.Fetch | None, now: float) -> None:
+        """How long the answer was under way; one that was not waited for by the round trip, which needs no clocks."""
+        self.answered_at = now
+        self.under_way_s = max(0.0, (self.store.now() - delta.now) / 1e9)
+        if asked is not None and asked.id == delta.id and asked.latest:
+            self.under_way_s = max(self.under_way_s, now - self._fetched_at)
+        self.flow.answered(self.under_way_s, now)
+        self._feed(now)
+
+    def _feed(self, now: float) -> None:
+        """Ask for as much as the line carries, from now on."""
+        if self.following.appetite is not self.flow.appetite:
+            self.following.appetite = self.flow.appetite
+            self.following.refresh(now)
+            self._next_fetch = min(self._next_fetch, now + self.flow.appetite.frame_s)
 
     def _complained(self, error: messages.Error, now: float) -> None:
         if error.code == "hello_first":
@@ -202,12 +238,15 @@ class Conversation:
         latest = now >= self._next_latest
         if latest:
             self._next_latest = now + self._latest_s
+        cursors, much = self.following.cursors(), self.flow.appetite
+        widest = 2 + max((len(self.store.names(source)) for source in cursors), default=0)
         return messages.Fetch(
             id=next(self._ids),
-            cursors=self.following.cursors(),
+            cursors=cursors,
             events=self._events,
             commands=self._commands,
             state=self._state,
+            max_rows=max(1, min(much.rows, much.values // widest)),
             wait_s=0.0 if latest else min(WAIT_S, self._next_latest - now),
             latest=latest,
             hz=self.hz,
@@ -220,7 +259,7 @@ class Conversation:
 
     def _silent_at(self) -> float:
         if not self.greeted:
-            return self.heard + HELLO_S + SILENCE_S
+            return self.heard + HELLO_S + self._silence_s
         if self._fetch is None:
             return float("inf")
-        return max(self.heard, self._fetched_at + self._fetch.wait_s) + SILENCE_S
+        return max(self.heard, self._fetched_at + self._fetch.wait_s) + self._silence_s

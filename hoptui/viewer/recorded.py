@@ -15,6 +15,7 @@ from msgspec import structs
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.known import NODE, RUN, KnownRun, decode_node
 from hoptui.viewer.as_of import Chronicle
+from hoptui.viewer.closeups import STEPS
 from hoptui.viewer.front import BACK_PAGES, Front, Newest
 from hoptui.viewer.pages import Pages
 from hoptui.viewer.series import NAN, Window, bucketed
@@ -30,6 +31,8 @@ GPU_ALIVE_S = 5.0  # a GPU with a row so young can be read, whatever became of i
 
 class RecordedSeries:
     """One metric of one source as of the position of its store."""
+
+    refined = 0  # all of the past is known from the start
 
     def __init__(self, store: RecordedStore, source: str, name: str) -> None:
         self._store = store
@@ -55,6 +58,11 @@ class RecordedSeries:
         return found.step if found else -1
 
     @property
+    def first_t(self) -> int:
+        """The stamp of the first row of its source."""
+        return self._store.pages.sources[self._source][0]
+
+    @property
     def version(self) -> int:
         """Another number wherever another value is the newest."""
         return self.last_t
@@ -75,6 +83,20 @@ class RecordedSeries:
 
     def _newest(self) -> Newest | None:
         return self._store.front(self._source).at(self._store.now()).get(self._name)
+
+
+class RecordedSteps(RecordedSeries):
+    """The iteration at each row of a source as of the position."""
+
+    @property
+    def last(self) -> float:
+        found = self._newest()
+        return found.value if found else NAN
+
+    def _newest(self) -> Newest | None:
+        front = self._store.front(self._source)
+        front.at(self._store.now())
+        return Newest(float(front.row_step), front.row_t, front.row_step, 0) if front.row_t else None
 
 
 class RecordedStore:
@@ -99,6 +121,7 @@ class RecordedStore:
         self._position = self.span[0]
         self._fronts: dict[str, Front] = {}
         self._series: dict[tuple[str, str], RecordedSeries] = {}
+        self._steps: dict[str, RecordedSteps] = {}
         self._refused: dict[str, CommandRecord] = {}
         self._lasting = _node(recording, self.pages.sources)
         self._followed = -1  # the position of which run and commands are
@@ -130,6 +153,15 @@ class RecordedStore:
         if source not in self.pages.sources or name not in self.front(source).at(self._position):
             return None
         return self._series.setdefault((source, name), RecordedSeries(self, source, name))
+
+    def steps(self, source: str) -> RecordedSteps | None:
+        """The iteration at each row of a run or a rank, None for other sources."""
+        if source not in self.pages.sources or not source.startswith(("run/", "rank/")):
+            return None
+        return self._steps.setdefault(source, RecordedSteps(self, source, STEPS))
+
+    def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None:
+        """Nothing has to be asked for: a recording is read where it is looked at."""
 
     def names(self, source: str) -> list[str]:
         """The metrics of a source, in the order in which they first appeared."""

@@ -59,6 +59,8 @@ class Replay:
         RecordingError: the file is no recording, cannot be read, or has nothing in it.
     """
 
+    read_only = True  # it is over
+
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = Path(path)
         self._recording = Recording.open(self._path)

@@ -1,7 +1,8 @@
 """One metric over time in bounded memory: a ring of raw samples under a min/max pyramid.
 
 Each level of the pyramid covers four times the time of the level below at a quarter of its resolution and has room for
-`CAPACITY` entries, so a window up to now is drawn from at least `CAPACITY / 4` entries and no spike is ever lost.
+`CAPACITY` entries, so a window up to now is drawn from at least `CAPACITY / 4` entries and no spike is ever lost. Where a window
+further back would be coarse, it is drawn from close-ups, if there are any.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import sub
 from threading import RLock
 from typing import NamedTuple
 
+from hoptui.viewer.closeups import Part
 from hoptui.wire.messages import Buckets
 
 CAPACITY = 2048
@@ -60,19 +62,29 @@ class _Level:
 class Series:
     """One metric of one source. Values that are NaN or infinite are unknown: they are not kept and show as gaps.
 
-    `version` rises with each change. `last` is the newest known value, `last_t` and `last_step` are its stamp and
+    `version` rises with each change, `refined` with each that makes known more of the past. `last` is the newest known value, `last_t` and `last_step` are its stamp and
     iteration; it is NaN before there is one, and again once the source has gone on without it for `FORGET` of its usual
-    spacings.
+    spacings. `closer` tells which close-ups there are between two stamps, in buckets of about a length.
     """
 
-    def __init__(self, lock: RLock | None = None) -> None:
+    def __init__(
+        self, lock: RLock | None = None, closer: Callable[[int, int, int], Iterable[Part]] | None = None
+    ) -> None:
         self.version = 0
+        self.refined = 0
         self.last = NAN
         self.last_t = 0
         self.last_step = -1
         self._lock = lock or RLock()
         self._levels = [_Level()]
         self._past: list[_Level] = []
+        self._closer = closer
+
+    @property
+    def first_t(self) -> int:
+        """The stamp of the oldest entry held, 0 before there is one."""
+        with self._lock:
+            return self._first() or 0
 
     def extend(self, t: Sequence[int], step: Sequence[int], values: Sequence[float]) -> None:
         """Newer samples in the order of their stamps; those not newer than what is there count once and are ignored."""
@@ -126,7 +138,12 @@ class Series:
             self._past = [past, *self._past][:8]
             if times[final] > self.last_t or math.isnan(self.last):
                 self._is_last(times[final], array("q", buckets.step)[final], mean[final])
-            self.version += 1
+            self.refine()
+
+    def refine(self) -> None:
+        """More of the past is known, here or in the close-ups."""
+        self.refined += 1
+        self.version += 1
 
     def clear(self) -> None:
         """Forget the history but not the last value: before a fresh seed."""
@@ -143,8 +160,40 @@ class Series:
         if t1 < t0 or points < 1:
             return Window([], [], [])
         with self._lock:
-            t, low, high = self._entries(t0, t1)
+            t, low, high = self._looked_at(t0, t1, max(1, (t1 - t0 + 1) // points))
         return bucketed(t, low, high, t0, t1, points)
+
+    def fine_from(self, width: int) -> int:
+        """From which stamp on there are samples, or entries no further apart than `width`; before it close-ups have more.
+
+        An entry is stamped by its last sample and reaches back to the entry before it.
+        """
+        with self._lock:
+            levels = [level for k, level in enumerate(self._levels) if not k or _apart(level.t) <= width]
+            found = levels[-1].t[0] - _apart(levels[-1].t) if levels[-1].t else self._newest() + 1
+            if not levels[-1].whole:
+                return found
+            for past in reversed(self._past):
+                if _apart(past.t) > width:
+                    break
+                found = past.t[0] - _apart(past.t)
+            return found
+
+    def _looked_at(self, t0: int, t1: int, width: int) -> tuple[array[int], array[float], array[float]]:
+        """What is known between two stamps, from close-ups where it would be coarser than `width`."""
+        fine = self.fine_from(width) if self._closer is not None else t0
+        if self._closer is None or fine <= t0:
+            return self._entries(t0, t1)
+        t, low, high = array("q"), array("d"), array("d")
+        at = t0
+        for part in self._closer(t0, min(t1, fine - 1), width):
+            for found in (self._entries(at, part.t0 - 1), part.entries):
+                t += found[0]
+                low += found[1]
+                high += found[2]
+            at = part.t1 + 1
+        rest = self._entries(at, t1)
+        return t + rest[0], low + rest[1], high + rest[2]
 
     def _entries(self, t0: int, t1: int) -> tuple[array[int], array[float], array[float]]:
         """What is known between two stamps: seeds, the finest level that reaches back to `t0`, and what it lacks at its end."""
@@ -218,6 +267,12 @@ def bucketed(
         found.high.append(max(high[i:end]))
         i, slot = end, into
     return found
+
+
+def _apart(times: Sequence[int]) -> int:
+    """About how far apart the newest of some stamps are, 0 for less than two."""
+    newest = times[-2 * NEIGHBOURS :]
+    return _usual(newest) if len(newest) > 1 else 0
 
 
 def _usual(times: Sequence[int]) -> int:

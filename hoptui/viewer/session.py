@@ -12,7 +12,7 @@ from typing import TypeVar
 import zmq
 
 from hoptui.viewer.connection import LAST_WORD_MS, dealer
-from hoptui.viewer.protocol import Leased, LeaseOp, lease, mismatch
+from hoptui.viewer.protocol import Leased, LeaseOp, ReadOnlyError, lease, mismatch
 from hoptui.wire import codec, messages, presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
 from hoptui.wire.knobs import KnobValue
@@ -49,6 +49,7 @@ class Session:
         NoDaemon: none is running and `start_daemon` is false.
         Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not to be trusted.
         RefusedError: it refuses the request.
+        ReadOnlyError: from `submit`, `lease` and `shutdown` of a `read_only` session, before anything is sent.
     """
 
     hello: messages.ViewerWelcome
@@ -60,8 +61,10 @@ class Session:
         client: str = "cli",
         start_daemon: bool = False,
         timeout_s: float = 5.0,
+        read_only: bool = False,
     ) -> None:
         self._where = where
+        self._read_only = read_only
         self._client = client
         self._viewer = os.urandom(8).hex()
         self._start_daemon = start_daemon
@@ -156,6 +159,7 @@ class Session:
 
     def lease(self, run: str, op: LeaseOp, what: Leased = "wheel") -> messages.LeaseState:
         """Take, renew, release or steal the wheel of a run, or renew its pause; the answer says if it was granted."""
+        self._must_steer()
         request = lease(self._next(), run, op, what)
         return self._ask(request, request.id, messages.LeaseState, self._timeout_s)
 
@@ -171,6 +175,7 @@ class Session:
         hold_s: float = 60.0,
     ) -> str:
         """Send a command and return its id; `outcome` waits for what becomes of it."""
+        self._must_steer()
         command = Command(
             id=os.urandom(8).hex(),
             run=run.run,
@@ -220,12 +225,17 @@ class Session:
 
     def shutdown(self) -> None:
         """End the daemon and return once it has let go of its lock; runs go on without it."""
+        self._must_steer()
         self._send(messages.Shutdown(id=self._next()))
         until = time.monotonic() + self._timeout_s
         while presence.daemon_lives(self.where):
             if time.monotonic() > until:
                 raise Unreachable(f"the daemon (pid {self.hello.pid}) does not end")
             self._receive(0.02)
+
+    def _must_steer(self) -> None:
+        if self._read_only:
+            raise ReadOnlyError("read-only: nothing is sent")
 
     def _greet(self) -> None:
         hello = messages.ViewerHello(protocol=PROTOCOL, viewer=self._viewer, client=self._client)

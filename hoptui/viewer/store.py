@@ -6,12 +6,16 @@ No I/O: it takes messages of the daemon and answers questions. Memory is bounded
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import RLock
 
 import msgspec
 
+from hoptui.viewer.clock import NodeClock
+from hoptui.viewer.closeups import STEPS, Closeups, Look, iterations
 from hoptui.viewer.series import Series, Window
 from hoptui.wire.columns import Columns, run_of
 from hoptui.wire.devices import GpuProcess
@@ -34,7 +38,6 @@ __all__ = ["Series", "Store", "Window"]
 MOST_NAMES = 1024  # metrics a source
 MOST_EVENTS = 2000
 MOST_COMMANDS = 2000
-SECOND = 1_000_000_000
 
 
 class Store:
@@ -42,7 +45,7 @@ class Store:
 
     `events` are newest last; `commands` go by id, in the order in which they arrived; `processes` are those on GPUs. These and
     `vitals` are replaced, never changed in place: a reader may iterate over what it got without a lock. `left_out` counts metrics that were not kept
-    because their source had too many.
+    because their source had too many. `on_wish` is called where `looks` has something new to ask.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -58,18 +61,43 @@ class Store:
         self.vitals_version = 0
         self.behind_ms = 0.0
         self.left_out = 0
-        self._clock = clock
-        self._ahead: int | None = None
+        self.on_wish: Callable[[], object] = lambda: None
+        self._clock = NodeClock(clock)
         self._series: dict[str, dict[str, Series]] = {}
+        self._steps: dict[str, Series] = {}
+        self._closeups = Closeups()
         self._lock = RLock()
 
     def now(self) -> int:
         """The node's monotonic nanoseconds, carried on by the local clock; the local clock itself before any answer."""
-        return self._clock() + (self._ahead or 0)
+        return self._clock.now()
 
     def series(self, source: str, name: str) -> Series | None:
         """One metric of one source, None while nothing is known of it."""
         return self._series.get(source, {}).get(name)
+
+    def steps(self, source: str) -> Series | None:
+        """The iteration at each row of a run or a rank, None for other sources and while nothing is known."""
+        return self._steps.get(source)
+
+    def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None:
+        """Somebody looks at a metric between two stamps in so many buckets: ask for what would be coarser than that.
+
+        The name `closeups.STEPS` stands for the iterations.
+        """
+        series = self.steps(source) if name == STEPS else self.series(source, name)
+        if series is None or t1 < t0:
+            return
+        width = max(1, (t1 - t0 + 1) // points)
+        with self._lock:
+            before = min(t1, series.fine_from(width) - 1)
+            if t0 <= before and self._closeups.wish(source, name, t0, before, width, self.now()):
+                self.on_wish()
+
+    def looks(self, most: int) -> list[Look]:
+        """At most so many questions about what somebody looks at."""
+        with self._lock:
+            return self._closeups.take(most, self.now()) if self._closeups.wished else []
 
     def names(self, source: str) -> list[str]:
         """The metrics of a source, in the order in which they first appeared."""
@@ -94,7 +122,7 @@ class Store:
     def apply(self, delta: Delta) -> None:
         """Take in an answer to a Fetch."""
         with self._lock:
-            self._set_clock(delta.now)
+            self._clock.heard(delta.now)
             self.behind_ms = delta.behind_ms
             if delta.node is not None and delta.node != self.node:
                 self.node = delta.node
@@ -117,6 +145,26 @@ class Store:
                 series = self._at(buckets.source, name)
                 if series is not None:
                     series.seed(buckets, name)
+            if _has_steps(buckets.source):
+                steps = iterations(buckets).low.tobytes()
+                known = {"low": (steps,), "high": (steps,), "mean": (steps,)}
+                self._steps_of(buckets.source).seed(
+                    msgspec.structs.replace(buckets, names=(STEPS,), **known), STEPS
+                )
+
+    def apply_look(self, look: Look, buckets: Buckets) -> None:
+        """Take in the answer to one of `looks`."""
+        with self._lock:
+            self._closeups.put(look, buckets)
+            for name in look.names:
+                series = self._steps.get(look.source) if name == STEPS else self.series(look.source, name)
+                if series is not None:
+                    series.refine()
+
+    def reconnected(self) -> None:
+        """Another connection: what was asked before is asked again."""
+        with self._lock:
+            self._closeups.reconnected()
 
     def sent(self, command: Command) -> None:
         """A command of this viewer's own is on its way: shown as `sent` until the daemon has something to say of it."""
@@ -173,6 +221,8 @@ class Store:
         with self._lock:
             for series in self._series.get(source, {}).values():
                 series.clear()
+            if source in self._steps:
+                self._steps[source].clear()
 
     def _extend(self, columns: Columns) -> None:
         times, steps = columns.times(), columns.steps()
@@ -182,6 +232,8 @@ class Store:
             series = self._at(columns.source, name)
             if series is not None:
                 series.extend(times, steps, columns.column(name))
+        if _has_steps(columns.source):
+            self._steps_of(columns.source).extend(times, steps, array("d", map(float, steps)))
         there = set(columns.names)
         for name, series in self._series.get(columns.source, {}).items():
             if name not in there:
@@ -194,8 +246,15 @@ class Store:
             if len(found) >= MOST_NAMES:
                 self.left_out += 1
                 return None
-            series = found[name] = Series(self._lock)
+            series = found[name] = Series(self._lock, partial(self._closeups.parts, source, name))
         return series
+
+    def _steps_of(self, source: str) -> Series:
+        found = self._steps.get(source)
+        if found is None:
+            closer = partial(self._closeups.parts, source, STEPS)
+            found = self._steps[source] = Series(self._lock, closer)
+        return found
 
     def _add_events(self, events: tuple[Event, ...]) -> None:
         # A restarted daemon counts anew, so an event that comes again is known by what it says, not by its number.
@@ -224,9 +283,9 @@ class Store:
             run = run_of(source)
             if run and run not in there:
                 del self._series[source]
+                self._steps.pop(source, None)
 
-    def _set_clock(self, now: int) -> None:
-        """Follow the node's clock: the answer that was fastest is the closest, another host starts over."""
-        ahead = now - self._clock()
-        if self._ahead is None or ahead > self._ahead or self._ahead - ahead > SECOND:
-            self._ahead = ahead
+
+def _has_steps(source: str) -> bool:
+    """Whether the rows of a source are of iterations."""
+    return source.startswith(("run/", "rank/"))

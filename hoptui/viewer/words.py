@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.viewer import format as text
@@ -106,16 +107,44 @@ def sentence(record: CommandRecord) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def effect_text(measured: Measured | None) -> str:
-    """What a change did: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`, or nothing."""
+def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
+    """What a change did: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`, or nothing.
+
+    Where several changes share the effect, it says so unless that is told elsewhere: `+6.1 % ± 1.2, together with lr`.
+    `brief` is without the interval: `+6.1 %`, `measuring`; nothing of an effect that would not be true without its note.
+    """
     if measured is None:
         return ""
+    note = text.clean(measured.note)
+    if brief and note:
+        return ""
     if measured.gain is None or measured.interval is None:
-        return text.clean(measured.note) or f"measuring: {measured.iterations} iterations"
-    if not measured.detectable:
-        return f"no detectable change (± {text.percent(measured.interval, decimals=1)})"
-    interval = text.percent(measured.interval, decimals=1).removesuffix(" %")
-    return f"{text.percent(measured.gain, signed=True, decimals=1)} ± {interval}"
+        count = f"{measured.iterations} iteration{'' if measured.iterations == 1 else 's'}"
+        return note or ("measuring" if brief else f"measuring: {count}")
+    interval = text.percent(measured.interval, decimals=1)
+    if measured.detectable:
+        gain = text.percent(measured.gain, signed=True, decimals=1)
+        found = gain if brief else f"{gain} ± {interval.removesuffix(' %')}"
+    else:
+        found = "no detectable change" if brief else f"no detectable change (± {interval})"
+    return f"{found}, {note}" if note and shared else found
+
+
+def unit_of(metric: str, units: Mapping[str, str]) -> str:
+    """What a metric counts: as the run has declared it in `units`, else by its name: `env_steps_per_s` is in `env steps/s`."""
+    rate = f"{metric.removesuffix('_per_s').replace('_', ' ')}/s" if metric.endswith("_per_s") else metric
+    return text.clean(units.get(metric) or rate, 24)
+
+
+def speeds(measured: Measured | None, units: Mapping[str, str]) -> str:
+    """The medians of the throughput before and after a change: `512 k → 543 k env steps/s`; `–` for the one not known yet.
+
+    `units` are the run's; nothing where neither is known.
+    """
+    if measured is None or (measured.before is None and measured.after is None):
+        return ""
+    unit = unit_of(measured.metric, units)
+    return f"{text.si(measured.before)} → {text.si(measured.after)} {unit}".rstrip()
 
 
 def state_text(vital: Vital | None, run: RunState) -> str:

@@ -56,13 +56,12 @@ def addresses(*, create: bool = True) -> Addresses:
     `HOPTUI_DIR` and `HOPTUI_STATE_DIR` override `/tmp/hoptui-<uid>` and `/var/tmp/hoptui-<uid>`.
 
     Raises:
-        AddressError: the directory is missing (with `create=False`), a symlink, somebody else's, open to others, or
-            its path too long for a socket.
+        AddressError: a variable has no absolute path, or the directory is missing (with `create=False`), a symlink,
+            somebody else's, open to others, or its path too long for a socket.
     """
     uid = os.getuid()
-    directory = Path(os.environ.get("HOPTUI_DIR") or f"/tmp/hoptui-{uid}").absolute()
-    state = Path(os.environ.get("HOPTUI_STATE_DIR") or f"/var/tmp/hoptui-{uid}").absolute()
-    found = Addresses(directory, state)
+    directory = _given("HOPTUI_DIR", f"/tmp/hoptui-{uid}")
+    found = Addresses(directory, _given("HOPTUI_STATE_DIR", f"/var/tmp/hoptui-{uid}"))
     longest = os.fsencode(f"{found.viewers}.new")
     if len(longest) > IPC_PATH_MAX:
         raise AddressError(
@@ -71,6 +70,14 @@ def addresses(*, create: bool = True) -> Addresses:
         )
     secure(directory, create=create)
     return found
+
+
+def _given(variable: str, usual: str) -> Path:
+    """A directory from the environment; a relative one would be another in each working directory, with a daemon in each."""
+    path = Path(os.environ.get(variable) or usual)
+    if not path.is_absolute():
+        raise AddressError(f"{variable} is {str(path)!r}: it must be an absolute path")
+    return path
 
 
 def secure(directory: Path, *, create: bool = True) -> None:

@@ -159,7 +159,7 @@ def parse_value(spec: KnobSpec, text: str) -> KnobValue:
     if spec.kind == "bool":
         if compact.lower() in _BOOLS:
             return check_value(spec, _BOOLS[compact.lower()])
-        raise KnobError(f"{spec.name} takes true or false, not {shown(text)}")
+        raise KnobError(f"{spec.name} takes on or off, not {shown(text)}")
     try:
         number = float(compact)
         if spec.kind == "int":

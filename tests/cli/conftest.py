@@ -31,6 +31,15 @@ class Ended(NamedTuple):
 Hoptui = Callable[..., Ended]
 
 
+@pytest.fixture(autouse=True)
+def a_person_who_has_set_nothing(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the tests may have a configuration."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "nothing"))
+    monkeypatch.delenv("HOPTUI_READ_ONLY", raising=False)
+
+
 @pytest.fixture
 def hoptui(capsys: pytest.CaptureFixture[str]) -> Hoptui:
     def call(*words: str) -> Ended:

@@ -194,6 +194,46 @@ def test_history(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert told[0]["measured"]["gain"] == 0.061
 
 
+def test_history_says_both_sides_of_an_effect_and_is_filtered(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    known = Measured(
+        metric="env_steps_per_s", before=512e3, after=543e3, gain=0.061, interval=0.012, detectable=True
+    )
+    ppo.commands = [
+        make_record("c1", measured=known, seq=1),
+        make_record("c2", knob="lr", before=1e-3, wanted=3e-4, origin=Origin(user="bo", pid=5), seq=2),
+        make_record("c3", verb="pause", knob="", seq=3),
+    ]
+    first = hoptui("history", "ppo").out.splitlines()[0]
+    assert first.endswith("applied at 1 205  512 k → 543 k steps/s  +6.1 % ± 1.2")
+    told = hoptui("history", "ppo", "--filter", "by:bo stage:applied", "--json").json
+    assert [command["id"] for command in told] == ["c2"]
+    none = hoptui("history", "ppo", "--filter", "by:eve")
+    assert (none.code, none.out) == (0, "none of the 3 commands given to ppo (abcd2345) is 'by:eve'\n")
+    typo = hoptui("history", "ppo", "--filter", "stage:foo")
+    assert (typo.code, typo.out) == (2, "")
+    assert "no command is in a stage 'foo': there are sent, accepted, scheduled, applied" in typo.err
+    again = hoptui("history", "ppo", "--as-commands").out.splitlines()
+    assert again == ["hoptui set ppo grad_accum=8", "hoptui set ppo lr=0.0003", "hoptui pause ppo"]
+    both = hoptui("history", "ppo", "--as-commands", "--json")
+    assert both.code == 2
+    assert "--as-commands is text" in both.err
+
+
+def test_history_has_also_what_the_daemon_knows_no_more(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.where.state.mkdir(exist_ok=True)
+    path = ppo.where.recording("abcd2345")
+    with Recording.create(path) as recording:
+        recording.command(make_record("c1", wall=1.0, seq=1))
+        recording.command(make_record("c2", wall=2.0, seq=2, stage="scheduled"))
+    ppo.commands = [make_record("c2", wall=2.0, seq=3), make_record("c3", wall=3.0, seq=4)]
+    told = hoptui("history", "ppo", "--json").json
+    assert [(c["id"], c["stage"]) for c in told] == [("c1", "applied"), ("c2", "applied"), ("c3", "applied")]
+    path.write_bytes(b"not a database at all" * 100)
+    ended = hoptui("history", "ppo", "--json")
+    assert [c["id"] for c in ended.json] == ["c2", "c3"]
+    assert ended.err.endswith("older commands than those that the daemon knows are not listed\n")
+
+
 def test_no_history_yet(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert hoptui("history", "ppo").out == "nobody has given ppo (abcd2345) a command\n"
 

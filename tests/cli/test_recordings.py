@@ -18,6 +18,7 @@ from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import KnownRun
 from hoptui.tui import app
+from hoptui.viewer.config import Config
 from hoptui.wire import presence
 from hoptui.wire.columns import pack
 from hoptui.wire.messages import RunState
@@ -117,6 +118,17 @@ def test_rm_deletes_what_is_named(hoptui: Hoptui, daemon: FakeDaemon) -> None:
     assert files(daemon) == {"ffff6666.hoptui"}
     assert hoptui("rm", "ffff6666", "-y").code == 0
     assert list(daemon.where.state.iterdir()) == []  # nor a -wal or -shm
+
+
+def test_rm_deletes_nothing_where_this_is_read_only(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(daemon, over("eeee5555", "old"))
+    monkeypatch.setenv("HOPTUI_READ_ONLY", "1")
+    refused = "hoptui: read-only: nothing is deleted (read_only is set by HOPTUI_READ_ONLY)\n"
+    assert hoptui("rm", "old", "--yes") == (1, "", refused)
+    assert files(daemon) == {"eeee5555.hoptui"}
+    assert hoptui("rm", "old", "--dry-run").code == 0
 
 
 def test_rm_takes_no_beginning_of_an_id_unasked(
@@ -226,9 +238,9 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
     """What the dashboard was asked to replay, on what looks like a terminal."""
     seen: list[tuple[str, bool, bool]] = []
 
-    def play(path: str, *, ascii: bool, mouse: bool) -> int:  # noqa: A002
+    def play(path: str, *, config: Config) -> int:
         Recording.open(Path(path)).close()
-        seen.append((path, ascii, mouse))
+        seen.append((path, config.ascii, config.mouse))
         return 0
 
     monkeypatch.setattr(dashboard, "interactive", lambda: True)
@@ -279,6 +291,12 @@ def test_a_run_that_only_a_recording_knows_is_pointed_to(hoptui: Hoptui, ppo: Fa
     ended = hoptui("status", "old")
     assert ended.code == 3
     assert ended.err.endswith("; it was recorded: hoptui replay old\n")
+    for run, name in (("ffff6666", "a; b"), ("gggg7777", "runs/7")):
+        record(ppo, over(run, name))
+    assert hoptui("status", "a; b").err.endswith("; it was recorded: hoptui replay 'a; b'\n")
+    assert hoptui("status", "runs/7").err.endswith("; it was recorded: hoptui replay gggg7777\n"), (
+        "a path else"
+    )
 
 
 def test_history_of_a_damaged_recording(hoptui: Hoptui, daemon: FakeDaemon) -> None:

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hoptui.wire.messages import Command, FromViewer, Lease, Outcome, ToViewer
+from hoptui.wire.messages import Command, FromViewer, Lease, Outcome, Shutdown, ToViewer
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon, make_run
 
@@ -43,6 +44,42 @@ def test_set_waits_and_says_what_took_effect(hoptui: Hoptui, ppo: FakeDaemon) ->
     assert isinstance(command, Command)
     assert (command.run, command.epoch, command.value, command.expect_version) == ("abcd2345", 1, 8, 0)
     assert command.why == "more per step"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("set", "ppo", "grad_accum=8"), ("pause", "ppo"), ("checkpoint", "ppo"), ("stop", "ppo"), ("daemon", "stop")],
+)  # fmt: skip
+def test_read_only_sends_nothing_and_says_who_set_it(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HOPTUI_READ_ONLY", "1")
+    ended = hoptui(*words)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("hoptui: read-only: ")
+    assert ended.err.endswith("(read_only is set by HOPTUI_READ_ONLY)\n")
+    assert [m for kind in (Command, Lease, Shutdown) for m in ppo.of(kind)] == []
+    assert hoptui("get", "ppo", "grad_accum").code == 0
+
+
+def test_what_is_wrong_with_the_configuration_is_told_where_a_command_steers(
+    hoptui: Hoptui, ppo: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hoptui").mkdir()
+    written = tmp_path / "hoptui/config.toml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    written.write_text("readonly = true\n")
+    ended = hoptui("set", "ppo", "grad_accum=8")
+    assert ended.code == 0
+    assert ended.err == f"hoptui: {written} line 1: there is no setting readonly, did you mean read_only?\n"
+    written.write_text("[keys]\nread_only = true\n")
+    ended = hoptui("set", "ppo", "grad_accum=8")
+    assert ended.code == 1
+    assert ended.err.splitlines()[1:] == [
+        f"hoptui: read-only: nothing is sent (read_only is set by {written} line 2)"
+    ]
+    assert hoptui("get", "ppo", "grad_accum").err == "", "who only looks is not bothered"
+    assert len(sent(ppo)) == 1
 
 
 def test_several_knobs_go_in_order(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -185,6 +222,12 @@ def test_a_pause_is_a_lease(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert (command.verb, command.hold_s) == ("pause", 90.0)
     assert hoptui("pause", "ppo", "--for", "0").code == 2
     assert hoptui("pause", "ppo", "--for", "nan").code == 2
+
+
+def test_the_way_to_end_a_pause_is_no_strangers_words(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.add(make_run("eeee5555", "b; rm -rf ~"))
+    told = hoptui("pause", "eeee5555").out.splitlines()[1]
+    assert told.endswith("; hoptui resume 'b; rm -rf ~' ends the pause")
 
 
 def test_a_held_pause_is_renewed_and_ends_with_a_resume(

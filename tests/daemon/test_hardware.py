@@ -29,6 +29,25 @@ def test_before_any_word_nothing_is_known() -> None:
     assert "not answered yet" in Hardware().reason
 
 
+def test_a_sampler_that_dies_before_it_lists_a_gpu_is_the_reason() -> None:
+    hardware = Hardware()
+    assert not hardware.troubled("")
+    assert "not answered yet" in hardware.reason
+    hardware.told(Devices(reason="the driver has not answered yet"))
+    assert hardware.troubled("the GPU sampler ended (exit code 2)")
+    assert hardware.reason == "the GPU sampler ended (exit code 2)"
+    assert not hardware.troubled("the GPU sampler ended (exit code 2)"), "told once"
+    hardware.told(Devices(reason="no NVIDIA driver"))
+    assert not hardware.troubled("")
+    assert hardware.reason == "no NVIDIA driver"
+
+
+def test_gpus_that_are_known_stay_when_the_sampler_dies() -> None:
+    hardware = node(A)
+    assert not hardware.troubled("the GPU sampler ended (exit code 2)")
+    assert (hardware.gpus, hardware.reason) == ((A,), "")
+
+
 def test_a_gpu_that_is_left_alone_keeps_its_place_with_the_reason() -> None:
     hardware = node(A, B, PART, C)
     assert hardware.leave({1: 60.0})

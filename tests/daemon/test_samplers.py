@@ -229,3 +229,13 @@ def test_a_pid_that_nobody_can_look_up_is_the_claimants_in_a_container_alone(
     desk.run("one", 10, visible="0")
     desk.desk.receive(Tenants(processes=(GpuProcess(gpu="GPU-a", pid=31_337),)))
     assert [p.run for p in desk.node.processes] == [run]
+
+
+def test_viewers_are_told_why_a_sampler_has_never_answered(tmp_path: Path) -> None:
+    node = Node(Clock(), Keeper(), lambda: None, lambda _: None)
+    desk = SamplerDesk(node, Ancestry(tmp_path))
+    desk.troubled("the GPU sampler ended (exit code 2)")
+    assert node.state().gpu_reason == "the GPU sampler ended (exit code 2)"
+    told = node.version
+    desk.troubled("the GPU sampler ended (exit code 2)")
+    assert node.version == told

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -62,10 +63,13 @@ def test_off_is_the_same_loop_without_a_trace(node: TestNode) -> None:
     assert not node.daemon_pid()
 
 
-@pytest.mark.parametrize("obstacle", ["open to others", "too long"])
+@pytest.mark.parametrize("obstacle", ["open to others", "too long", "relative"])
 def test_no_daemon_possible_is_one_warning(node: TestNode, obstacle: str) -> None:
     directory = node.where.directory
-    if obstacle == "open to others":
+    if obstacle == "relative":
+        directory = Path("hop")
+        out, err = node.start(LOOP, HOPTUI_DIR="hop").communicate(timeout=30)
+    elif obstacle == "open to others":
         directory.chmod(0o755)
         out, err = node.start(LOOP).communicate(timeout=30)
     else:

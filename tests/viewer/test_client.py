@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hoptui.viewer import client as client_module
+from hoptui.viewer import way
 from hoptui.viewer.client import Change, Client
+from hoptui.viewer.places import Place
+from hoptui.viewer.protocol import ReadOnlyError
+from hoptui.viewer.way import Here, Trouble
 from hoptui.wire import presence
 from hoptui.wire.columns import pack
 from hoptui.wire.messages import Command, Fetch, Lease, Outcome, ViewerHello, Vital
@@ -36,7 +39,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same waits, five times shorter."""
     monkeypatch.setattr("hoptui.viewer.protocol.WAIT_S", 0.2)
     monkeypatch.setattr("hoptui.viewer.outbox.RESEND_S", (0.2,))
-    monkeypatch.setattr(client_module, "QUIET_S", 0.2)
+    monkeypatch.setattr(way, "QUIET_S", 0.2)
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ def test_watching_seeds_and_follows(client: Watched, ppo: FakeDaemon) -> None:
 def test_a_command_reaches_the_wire_within_milliseconds(
     client: Watched, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "QUIET_S", 60.0)
+    monkeypatch.setattr(way, "QUIET_S", 60.0)
     ppo.answer = lambda message: [] if isinstance(message, Fetch) and not message.latest else None
     until(lambda: any(isinstance(f, Fetch) and not f.latest for f in ppo.of(Fetch)))
     times = []
@@ -143,6 +146,30 @@ def test_a_lease_goes_out(client: Watched, ppo: FakeDaemon) -> None:
     [asked] = ppo.of(Lease)
     assert isinstance(asked, Lease)
     assert (asked.run, asked.op, asked.what) == (RUN, "renew", "pause")
+
+
+def test_a_read_only_one_follows_everything_and_sends_nothing(ppo: FakeDaemon) -> None:
+    watched = Client(ppo.where, start_daemon=False, read_only=True)
+    watched.start()
+    try:
+        until(lambda: watched.store.run(RUN) is not None)
+        asks: list[Callable[[], object]] = [
+            lambda: watched.send("set", RUN, knob="grad_accum", value=8),
+            lambda: watched.send("stop", RUN),
+            lambda: watched.lease(RUN, "steal"),
+            lambda: watched.sample(10.0),
+        ]
+        for ask in asks:
+            with pytest.raises(ReadOnlyError):
+                ask()
+        assert not watched.store.commands
+        assert not watched.pending()
+        heard = len(ppo.of(Fetch))
+        until(lambda: len(ppo.of(Fetch)) > heard)  # the thread has had its turn
+        assert [*ppo.of(Command), *ppo.of(Lease)] == []
+        assert {m.hz for m in ppo.of(Fetch) if isinstance(m, Fetch)} == {0.0}
+    finally:
+        watched.close()
 
 
 def test_a_lost_daemon_leaves_everything_on_the_screen(
@@ -191,8 +218,8 @@ def test_it_starts_the_daemon_and_tries_again(daemon: FakeDaemon, monkeypatch: p
         daemon.start()
 
     monkeypatch.setattr(presence, "start_daemon", start)
-    monkeypatch.setattr(client_module, "QUIET_S", 0.1)
-    monkeypatch.setattr(client_module, "START_AGAIN_S", (0.0, 0.05))
+    monkeypatch.setattr(way, "QUIET_S", 0.1)
+    monkeypatch.setattr(way, "START_AGAIN_S", (0.0, 0.05))
     client = Watched(daemon, start_daemon=True)
     client.start()
     try:
@@ -231,3 +258,23 @@ def test_closing_takes_no_time_and_ends_the_thread(client: Watched) -> None:
     client.close()
     assert time.monotonic() - before < 1.0
     assert not [t for t in threading.enumerate() if t.name == "hoptui-viewer"]
+
+
+def test_a_way_that_was_open_before_is_not_taken_for_a_silent_one(daemon: FakeDaemon) -> None:
+    """ssh is set out with before the dashboard is imported, so it may have arrived when the client begins."""
+
+    class Open(Here):
+        place = Place("far")
+
+        def silent(self, now: float, pid: int | None) -> Trouble:
+            raise AssertionError("it has not been asked anything yet")
+
+    daemon.start()
+    client = Client(way=Open(daemon.where, start_daemon=False))
+    try:
+        client.start()
+        until(lambda: client.link.state in ("live", "failed"))
+        assert client.link[:3:2] == ("live", "")
+        assert client.link.node == "far"
+    finally:
+        client.close()

@@ -5,7 +5,8 @@ from typing import Any
 
 from msgspec import structs
 
-from hoptui.viewer.following import AT_ONCE, FINE_NS, RECENT_NS, RETURN_S, Following
+from hoptui.viewer.flow import HUNGRY
+from hoptui.viewer.following import FINE_NS, RECENT_NS, RETURN_S, Following
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo
@@ -84,7 +85,7 @@ def test_order_of_importance() -> None:
     following = Following(store, itertools.count(1))
     following.watch("abcd2345", 0.0)
     first = following.queries()
-    assert len(first) == AT_ONCE
+    assert len(first) == HUNGRY.at_once
     assert [q.source for q in first] == [RUN, "gpu/GPU-b", DERIVED, "host"]
     assert following.queries() == []
     assert store_first.run is None

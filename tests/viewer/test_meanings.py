@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hoptui.viewer.meanings import DERIVED, GPU, GROUPS, Meaning, alarms, reasons, value_text
+from hoptui.viewer.meanings import DERIVED, GPU, GROUPS, HOST, PROCESS, Meaning, alarms, reasons, value_text
 from hoptui.wire.throttle import REASONS
 
 ROWS = [
@@ -39,6 +39,12 @@ def test_a_meaning_fits_its_screen_and_says_something(name: str) -> None:
 @pytest.mark.parametrize("name", [*DERIVED])
 def test_a_derived_meaning_fits_its_screen_and_says_something(name: str) -> None:
     check(DERIVED[name])
+
+
+@pytest.mark.parametrize("meaning", [*HOST.values(), *PROCESS.values()])
+def test_a_meaning_of_the_host_fits_and_says_something(meaning: Meaning) -> None:
+    check(meaning)
+    assert len(meaning.label) <= 15
 
 
 def check(meaning: Meaning) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from hoptui.viewer.outbox import Outbox
+from hoptui.viewer.outbox import PATIENCE_S, Outbox
 from hoptui.wire.messages import Command
 
 
@@ -53,7 +53,20 @@ def test_nobody_is_surprised_by_an_old_command() -> None:
     assert box.next_at() == 1.0
     assert [c.id for c in box.given_up(10.0)] == ["c1"]
     assert box.given_up(10.0) == []
-    assert [c.id for c in box.due(1e6)] == ["c3"]
+    assert [c.id for c in box.due(PATIENCE_S - 0.1)] == ["c3"]
+    assert [c.id for c in box.given_up(PATIENCE_S)] == ["c3"]
+
+
+def test_what_no_daemon_has_answered_is_not_carried_out_much_later() -> None:
+    box = Outbox()
+    for number in (1, 2):
+        box.add(command(number, ttl_s=600.0), 0.0)
+    box.due(0.0)
+    box.answered("c2", final=False)
+    assert [c.id for c in box.given_up(PATIENCE_S)] == ["c1"]
+    box.reconnected(100.0)
+    assert [c.id for c in box.due(100.0)] == ["c2"], "a daemon has had it: the run may have it too"
+    assert [c.id for c in box.given_up(100.0 + PATIENCE_S)] == ["c2"]
 
 
 def test_an_empty_outbox_never_wakes_anybody() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hoptui.viewer.flow import HUNGRY
 from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.protocol import (
-    FRAME_S,
     HELLO_S,
     LATEST_S,
     LATEST_WATCHING_S,
@@ -121,9 +121,9 @@ def test_one_fetch_at_a_time_and_never_more_than_ten_a_second(table: Table) -> N
     assert not second.latest
     assert 0 < second.wait_s <= WAIT_S
     table.answer(second)
-    assert table.talk.wake_at() == pytest.approx(0.5 + FRAME_S)
-    assert of(table.hear(0.5 + FRAME_S - 0.01), Fetch) == []
-    table.now = 0.5 + FRAME_S
+    assert table.talk.wake_at() == pytest.approx(0.5 + HUNGRY.frame_s)
+    assert of(table.hear(0.5 + HUNGRY.frame_s - 0.01), Fetch) == []
+    table.now = 0.5 + HUNGRY.frame_s
     third = table.fetch()
     table.answer(third, more=True)
     assert table.fetch().id > third.id
@@ -157,7 +157,7 @@ def test_last_values_are_asked_for_less_often_while_a_run_is_watched(table: Tabl
     def gaps() -> list[float]:
         times = []
         for _ in range(200):
-            for message in of(table.hear(table.now + FRAME_S), Fetch):
+            for message in of(table.hear(table.now + HUNGRY.frame_s), Fetch):
                 assert isinstance(message, Fetch)
                 times += [table.now] * message.latest
                 table.answer(message)
@@ -300,7 +300,7 @@ def test_refused_requests_are_counted_and_do_not_stop_the_rest(table: Table) -> 
     [query] = of(table.hear(), Query)
     assert isinstance(query, Query)
     table.say(Error(code="no_history", text="no recording", id=query.id))
-    table.now += FRAME_S
+    table.now += HUNGRY.frame_s
     assert "host" in table.fetch().cursors
 
 
@@ -309,7 +309,7 @@ def test_the_wish_for_a_rate_goes_with_every_fetch(table: Table) -> None:
     assert fetch.hz == 0.0
     table.talk.hz = 10.0
     table.answer(fetch)
-    table.now += FRAME_S
+    table.now += HUNGRY.frame_s
     assert table.fetch().hz == 10.0
 
 
@@ -319,7 +319,7 @@ def test_processes_come_once_for_each_version_and_anew_from_another_daemon(table
     held = (GpuProcess(gpu="GPU-a", pid=7, run="abcd2345"),)
     table.answer(fetch, processes=held, processes_version=5)
     assert table.store.processes == held
-    table.now += FRAME_S
+    table.now += HUNGRY.frame_s
     fetch = table.fetch()
     assert fetch.processes == 5
     table.answer(fetch, processes_version=5)

@@ -2,9 +2,21 @@ from __future__ import annotations
 
 import pytest
 
+from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.wire.columns import pack
-from hoptui.wire.messages import Command, Error, Fetch, FromViewer, Outcome, Query, Stage, ToViewer
+from hoptui.wire.messages import (
+    Command,
+    Error,
+    Fetch,
+    FromViewer,
+    Lease,
+    Outcome,
+    Query,
+    Shutdown,
+    Stage,
+    ToViewer,
+)
 from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run
 
 RUN = make_run()
@@ -40,6 +52,20 @@ def test_outcomes_are_told_as_they_come(ppo: FakeDaemon) -> None:
         outcome = session.outcome(command, timeout_s=5, on_stage=lambda o: stages.append(o.stage))
     assert (outcome.stage, outcome.effective, outcome.step) == ("applied", 8, 1205)
     assert stages[-1] == "applied"
+
+
+def test_a_read_only_session_asks_and_sends_nothing(ppo: FakeDaemon) -> None:
+    with Session(ppo.where, read_only=True) as session:
+        assert session.fetch(latest=True).node is not None
+        for ask in (
+            lambda: session.submit(RUN, "set", knob="grad_accum", value=8),
+            lambda: session.lease(RUN.run, "take"),
+            session.shutdown,
+        ):
+            with pytest.raises(ReadOnlyError):
+                ask()
+        session.fetch(latest=True)
+    assert [m for kind in (Command, Lease, Shutdown) for m in ppo.of(kind)] == []
 
 
 def test_a_command_without_an_end_returns_where_it_is(ppo: FakeDaemon) -> None:

@@ -77,10 +77,49 @@ def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:
         (Measured(gain=0.003, interval=0.018), "no detectable change (± 1.8 %)"),
         (Measured(iterations=7, note="measuring: 7 of 15 iterations"), "measuring: 7 of 15 iterations"),
         (Measured(iterations=2), "measuring: 2 iterations"),
+        (Measured(iterations=1), "measuring: 1 iteration"),
+        (
+            Measured(gain=0.061, interval=0.012, detectable=True, note="together with lr"),
+            "+6.1 % ± 1.2, together with lr",
+        ),
+        (
+            Measured(gain=0.003, interval=0.018, note="together with lr"),
+            "no detectable change (± 1.8 %), together with lr",
+        ),
     ],
 )
 def test_effect(measured: Measured | None, shown: str) -> None:
     assert words.effect_text(measured) == shown
+
+
+@pytest.mark.parametrize(
+    ("measured", "shown"),
+    [
+        (GAIN, "+6.1 %"),
+        (Measured(gain=0.003, interval=0.018), "no detectable change"),
+        (Measured(iterations=2), "measuring"),
+        (Measured(gain=0.061, interval=0.012, detectable=True, note="together with lr"), ""),
+    ],
+)
+def test_a_brief_effect_is_without_its_interval_but_never_without_its_note(
+    measured: Measured, shown: str
+) -> None:
+    assert words.effect_text(measured, brief=True) == shown
+
+
+@pytest.mark.parametrize(
+    ("measured", "shown"),
+    [
+        (None, ""),
+        (Measured(metric="tokens_per_s"), ""),
+        (Measured(metric="tokens_per_s", before=512_000.0, after=543_000.0), "512 k → 543 k tokens/s"),
+        (Measured(metric="env_steps_per_s", before=512_000.0, after=0.5), "512 k → 0.500 steps/s"),
+        (Measured(metric="tokens_per_s", before=512_000.0), "512 k → – tokens/s"),
+        (Measured(metric="x\x07", before=1.0, after=2.0), "1.00 → 2.00 x"),
+    ],
+)
+def test_both_sides_of_the_throughput(measured: Measured | None, shown: str) -> None:
+    assert words.speeds(measured, {"env_steps_per_s": "steps/s"}) == shown
 
 
 @pytest.mark.parametrize(

@@ -111,14 +111,6 @@ def test_addresses_follow_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "d").is_dir()
 
 
-def test_a_relative_directory_is_that_of_the_process_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOPTUI_DIR", "d")
-    assert addresses().directory == tmp_path / "d"
-
-
 def test_by_default_they_are_in_tmp_and_bear_the_uid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 424242)
     with pytest.raises(AddressError, match=r"^/tmp/hoptui-424242 cannot be used: No such file"):
@@ -149,3 +141,18 @@ def test_a_path_too_long_for_a_socket_is_told_before_anything_is_made(
             "set HOPTUI_DIR to a shorter directory"
         )
         assert not bad.exists()
+
+
+@pytest.mark.parametrize("variable", ["HOPTUI_DIR", "HOPTUI_STATE_DIR"])
+@pytest.mark.parametrize("path", ["hop", "./hop", "~/hop"])
+def test_a_relative_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, path: str
+) -> None:
+    """Else each working directory would have a daemon of its own, on the same recordings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "a"))
+    monkeypatch.setenv(variable, path)
+    with pytest.raises(AddressError) as error:
+        addresses()
+    assert str(error.value) == f"{variable} is {str(Path(path))!r}: it must be an absolute path"
+    assert list(tmp_path.iterdir()) == []

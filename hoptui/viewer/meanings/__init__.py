@@ -5,6 +5,7 @@ Whoever shows readings may ask: the dashboard, the command line, exports. Nothin
 
 from hoptui.viewer.meanings.derived import DERIVED
 from hoptui.viewer.meanings.gpu import GPU
+from hoptui.viewer.meanings.host import HOST, PROCESS
 from hoptui.viewer.meanings.throttle import alarms, reasons
 from hoptui.viewer.meanings.words import GROUPS, Group, Meaning, Unit, value_text
 from hoptui.wire.throttle import IDLE, Reason
@@ -13,7 +14,9 @@ __all__ = [
     "DERIVED",
     "GPU",
     "GROUPS",
+    "HOST",
     "IDLE",
+    "PROCESS",
     "Group",
     "Meaning",
     "Reason",

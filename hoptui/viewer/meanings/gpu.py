@@ -16,7 +16,7 @@ GPU: dict[str, Meaning] = {
         "The share of time in which at least one kernel was running, however small: what nvidia-smi calls GPU utilization. One "
         "thread on one SM keeps it at 100 %. It says that work is queued, not that the GPU works hard.",
         "nvmlDeviceGetUtilizationRates, gpu: a moving figure of about a second",
-        "low: the GPU waits for the host. High says little: look at SM active",
+        "high, though that alone says little: look at SM active. Low means that the GPU waits for the host",
     ),
     "sm_active": Meaning(
         "SM active", "%", "Compute", "SM time that had a warp",

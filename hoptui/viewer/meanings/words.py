@@ -9,8 +9,8 @@ from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
 
 Unit = Literal["%", "W", "J", "B", "B/s", "MHz", "°C", "s", "count", "bit mask"]
-Group = Literal["Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler"]
-GROUPS: tuple[Group, ...] = ("Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler")
+Group = Literal["Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler", "Host"]
+GROUPS: tuple[Group, ...] = ("Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler", "Host")
 """In the order in which screens and texts show them."""
 
 

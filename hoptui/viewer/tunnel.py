@@ -1,0 +1,194 @@
+"""A tunnel to the daemon of another node: ssh started, listened to, started again with patience. Time is passed in.
+
+Each attempt has a local socket of its own in the viewer's directory and a place of its own on the other node, both named at
+random: nobody can be there first, and nothing of an attempt before is in the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from hoptui.viewer import ssh
+from hoptui.viewer.child import Child
+from hoptui.viewer.places import Place
+from hoptui.wire.addresses import IPC_PATH_MAX, AddressError
+from hoptui.wire.messages import PROTOCOL
+
+AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+OPEN_S = 30.0
+"""How long the other node may take, from the first packet to its word."""
+LOOK_S = 0.05
+"""How soon to look again for the end of an ssh that has closed its outputs."""
+PREFIX = "ssh-"
+
+
+class Process(Protocol):
+    """What a tunnel needs of `hoptui.viewer.child.Child`."""
+
+    @property
+    def waits_on(self) -> list[int]: ...
+    @property
+    def errors(self) -> str: ...
+    def lines(self) -> list[str]: ...
+    def code(self) -> int | None: ...
+    def end(self) -> None: ...
+
+
+class Tunnel:
+    """Call `open` once, `poll` whenever something may have come, `close` at the end; all in one thread.
+
+    `socket` is where the daemon is to be connected to, None while there is no way. `state` is `refused` where trying again
+    is of no use, until `again`; `reason` is one sentence unless the tunnel is open. `user` is who the other node takes the viewer
+    for, empty until it has said so; `daemons` counts how often it said that a daemon has begun.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        *,
+        hoptui: str = "hoptui",
+        spawn: Callable[[Sequence[str]], Process] = Child,
+    ) -> None:
+        self.place = place
+        self.state: Literal["opening", "open", "waiting", "refused", "closed"] = "closed"
+        self.socket: Path | None = None
+        self.reason = f"connecting to {place.name}"
+        self.user = ""
+        self.daemons = 0
+        self._directory = directory
+        self._hoptui = hoptui
+        self._spawn = spawn
+        self._process: Process | None = None
+        self._local: Path | None = None
+        self._until = 0.0
+        self._failures = 0
+        self._look_at = float("inf")
+
+    @property
+    def waits_on(self) -> list[int]:
+        """The file descriptors on which something may come."""
+        return self._process.waits_on if self._process else []
+
+    @property
+    def errors(self) -> str:
+        """What ssh has said in this attempt."""
+        return self._process.errors if self._process else ""
+
+    def open(self, now: float) -> None:
+        """Begin to connect; returns at once.
+
+        Raises:
+            AddressError: the path of the local socket would be too long.
+        """
+        token = os.urandom(8).hex()
+        local = self._directory / f"{PREFIX}{os.getpid()}-{token}"
+        if len(os.fsencode(local)) > IPC_PATH_MAX:
+            raise AddressError(f"{local} is too long for a socket: set HOPTUI_DIR to a shorter directory")
+        self._local = local
+        words = ssh.command(self.place, local, f"/tmp/hoptui-via-{token}/viewers.sock", self._hoptui)
+        self.state, self._until = "opening", now + OPEN_S
+        try:
+            self._process = self._spawn(words)
+        except OSError as error:
+            self._refuse(f"ssh cannot be started on this machine: {error.strerror}")
+
+    def poll(self, now: float) -> None:
+        """Take in what has come, and try again when it is time to."""
+        if self.state == "waiting" and now >= self._until:
+            self.open(now)
+        process = self._process
+        if process is None:
+            return
+        code = process.code()  # before its last words, which may come between the two
+        for line in process.lines():
+            self._hear(line, now)
+        if self._process is None:
+            return
+        if code is not None:
+            why = ssh.ended(self.place, code, process.errors)
+            if why.lasting:
+                self._refuse(why.text)
+            else:
+                self.lose(now, why.text)
+            return
+        self._look_at = float("inf") if process.waits_on else now + LOOK_S
+        if self.state == "opening" and now >= self._until:
+            self.lose(now, f"{self.place.name} does not answer within {OPEN_S:.0f} s")
+
+    def served(self) -> None:
+        """A daemon has answered through it: should it break, it is tried again soon."""
+        self._failures = 0
+
+    def lose(self, now: float, reason: str) -> None:
+        """Give this attempt up; the next follows after a while, a longer one each time."""
+        self._end()
+        wait = AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
+        self._failures += 1
+        self.state, self._until, self.reason = "waiting", now + wait, reason
+
+    def again(self, now: float) -> None:
+        """Try again at once, because a person wants to."""
+        if self.state in ("waiting", "refused"):
+            self._failures = 0
+            self.reason = f"connecting to {self.place.name}"
+            self.open(now)
+
+    def wake_at(self) -> float:
+        """When `poll` has something to do, if nothing comes before."""
+        return min(self._look_at, self._until if self.state in ("opening", "waiting") else float("inf"))
+
+    def close(self) -> None:
+        """End ssh and remove the socket."""
+        self._end()
+        self.state = "closed"
+
+    def _hear(self, line: str, now: float) -> None:
+        """A line of the other node's. A shell's start-up files may print some of their own."""
+        told = ssh.heard(line)
+        if told is None or self._local is None:
+            return
+        if told.protocol != PROTOCOL:
+            self._refuse(ssh.mismatch(self.place, told))
+        elif not self._local.is_socket():
+            errors = (self.errors.strip().splitlines() or ["ssh made no socket"])[-1]
+            self.lose(now, f"no socket at {self._local}: {errors}")
+        else:
+            self.user = told.user
+            self.daemons += 1
+            self.state, self.socket, self.reason = "open", self._local, ""
+
+    def _refuse(self, reason: str) -> None:
+        self._end()
+        self.state, self.reason = "refused", reason
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+        if self._local is not None:
+            with contextlib.suppress(OSError):
+                self._local.unlink()
+        self._process = self.socket = self._local = None
+        self._look_at = float("inf")
+
+
+def sweep(directory: Path) -> None:
+    """Remove the sockets of viewers that were killed."""
+    for left in directory.glob(f"{PREFIX}*-*"):
+        pid = left.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not _lives(int(pid)):
+            left.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True

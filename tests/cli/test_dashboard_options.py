@@ -1,0 +1,76 @@
+"""What the options, the environment and config.toml say reaches the dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoptui.cli import dashboard
+from hoptui.cli.options import AS_SET
+from hoptui.tui import app
+from hoptui.viewer.config import Config
+from tests.cli.conftest import Hoptui
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Config]]:
+    """What the dashboard was opened with; there is a terminal."""
+    calls: list[tuple[Any, Config]] = []
+
+    def run(asked: Any, *, config: Config, **_: Any) -> int:
+        calls.append((asked, config))
+        return 0
+
+    monkeypatch.setattr(dashboard, "interactive", lambda: True)
+    monkeypatch.setattr(app, "run", run)
+    monkeypatch.setattr(app, "replay", run)
+    return calls
+
+
+def test_options_reach_the_overview(hoptui: Hoptui, opened: list[tuple[Any, Config]]) -> None:
+    assert hoptui("--theme", "light", "--ascii", "--no-mouse", "--read-only").code == 0
+    ((_, found),) = opened
+    assert (found.theme, found.ascii, found.mouse, found.read_only) == ("light", True, False, True)
+    assert found.values["read_only"].origin == "--read-only"
+
+
+def test_without_options_the_environment_and_the_file_hold(
+    hoptui: Hoptui, opened: list[tuple[Any, Config]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hoptui").mkdir()
+    (tmp_path / "hoptui/config.toml").write_text('theme = "ansi"\nmouse = false\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOPTUI_READ_ONLY", "yes")
+    for name in ("NO_COLOR", "HOPTUI_THEME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert hoptui("--mouse").code == 0
+    ((_, found),) = opened
+    assert (found.theme, found.mouse, found.read_only) == ("ansi", True, True)
+
+
+def test_a_replay_takes_them_too(hoptui: Hoptui, opened: list[tuple[Any, Config]], tmp_path: Path) -> None:
+    path = tmp_path / "x.hoptui"
+    path.touch()
+    assert hoptui("replay", str(path), "--theme", "none").code == 0
+    assert hoptui("attach", str(path), "--theme", "none").code == 0
+    assert [found.theme for _, found in opened] == ["none", "none"]
+
+
+def test_a_theme_that_there_is_not_is_bad_usage(hoptui: Hoptui) -> None:
+    ended = hoptui("--theme", "blue")
+    assert ended.code == 2
+    assert ended.err.startswith("hoptui: ")
+    assert "blue" in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_a_terminal_without_utf8_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Latin:
+        encoding = "latin-1"
+
+    monkeypatch.setattr(dashboard.sys, "stdout", Latin())  # type: ignore[attr-defined]
+    found = dashboard.configured(AS_SET)
+    assert found.values["ascii"] == (True, "the terminal's encoding")
