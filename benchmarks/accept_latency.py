@@ -43,7 +43,9 @@ for i in run.iterations():
 
 async def press(run: str) -> list[float]:
     """Open the editor, step up, press Enter, COMMANDS times; the milliseconds of each."""
-    app = HoptuiApp(lambda on_change: Client(client="bench", on_change=on_change), run, config=Config.of(theme="dark"))
+    app = HoptuiApp(
+        lambda on_change: Client(client="bench", on_change=on_change), run, config=Config.of(theme="dark")
+    )
     store = app.client.store
     costs = []
     async with app.run_test(size=(120, 40)) as pilot:

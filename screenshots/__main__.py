@@ -1,54 +1,55 @@
-"""`make screenshots`: the dashboard's pictures in two sizes, from the recording of a real run on an H100 in `examples/`."""
+"""`make screenshots`: every picture of `shots` and the cast, from the recording of a real run on an H100 in `examples/`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from hoptui.tui.replay import ReplayApp
-from hoptui.viewer.replay import Replay
-from screenshots.picture import NoFontError, png
+from screenshots import cast
+from screenshots.picture import Frame, NoFontError, drawn, png, webp
+from screenshots.shots import Picture, pictures, shoot
 
 HERE = Path(__file__).parent
-RECORDING = HERE.parent / "examples" / "ppo-h100.hoptui"
-SIZES = ((120, 40), (80, 24))
-THEME = "hoptui-dark"
-AT = "95%"
-"""The moment shown: all knobs have been turned, the run goes on."""
+CAST = HERE / "cast.webp"
 
 
-async def shoot(name: str, size: tuple[int, int]) -> str:
-    """The SVG of a screen (`run`, `gpus` or `overview`) at that moment of the recording."""
-    replay = Replay(str(RECORDING))
-    replay.seek(replay.find(AT))
-    app = ReplayApp(replay, theme=THEME)
-    async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        replay.pause()
-        if name == "gpus":
-            await pilot.press("d")
-        elif name == "overview":
-            app.open_overview()
-        await asyncio.sleep(2.0)  # toasts are gone, every clock has beaten
-        await pilot.pause()
-        return app.export_screenshot(title="hoptui")
+def taken(picture: Picture) -> bytes:
+    """A picture's PNG."""
+    return png(drawn(asyncio.run(shoot(picture))))
+
+
+def frame(shown: cast.Shown) -> Frame:
+    """A frame of the cast."""
+    return Frame(drawn(shown.svg), shown.ms)
 
 
 def main() -> int:
-    """Take the pictures."""
-    for name in ("run", "gpus", "overview"):
-        for columns, rows in SIZES:
-            svg = asyncio.run(shoot(name, (columns, rows)))
-            path = HERE / f"{name}_{columns}x{rows}.svg"
-            path.write_text(svg)
-            print(path.name)
-            try:
-                path.with_suffix(".png").write_bytes(png(svg))
-            except NoFontError as error:
-                print(error, file=sys.stderr)
-                return 1
+    """Make all of them, and delete pictures of before that are no longer in the table."""
+    os.environ["TZ"] = "UTC"  # of the times on screen
+    time.tzset()
+    files = {HERE / f"{picture.file}.png": picture for picture in pictures()}
+    try:
+        with ProcessPoolExecutor() as workers:
+            made = workers.map(taken, files.values())
+            frames = workers.map(frame, asyncio.run(cast.play()))
+            for file, data in zip(files, made, strict=True):
+                _write(file, data)
+            _write(CAST, webp(list(frames)))
+    except NoFontError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for old in set(HERE.glob("*.png")) - set(files):
+        old.unlink()
     return 0
+
+
+def _write(file: Path, data: bytes) -> None:
+    file.write_bytes(data)
+    print(f"{file.name}  {len(data) / 1000:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ IDS = (
     "parquet",
     "terminal",
     "tmux",
+    "configuration",
     "container",
     "runtime-directory",
     "state-directory",
@@ -71,6 +72,7 @@ def _checks() -> Iterator[Check]:
     yield within("parquet", software.parquet)
     yield within("terminal", lambda: screen.terminal(os.environ))
     yield within("tmux", lambda: screen.multiplexer(os.environ))
+    yield within("configuration", lambda: screen.configuration(os.environ))
     yield within("container", lambda: machine.container(os.environ))
     try:
         where = addresses()

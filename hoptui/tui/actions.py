@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from textual.binding import Binding, BindingType
+from textual.keys import REPLACED_KEYS, key_to_character
 
 Scope = Literal[
-    "everywhere", "overview", "run", "gpus", "list", "editor", "confirm", "help", "replay", "goto"
+    "everywhere",
+    "overview",
+    "run",
+    "gpus",
+    "settings",
+    "history",
+    "chart",
+    "finder",
+    "list",
+    "editor",
+    "staged",
+    "conflict",
+    "filter",
+    "story",
+    "confirm",
+    "help",
+    "hosts",
+    "replay",
+    "goto",
 ]
 
 
@@ -26,37 +46,110 @@ class Action(NamedTuple):
 
 
 ACTIONS = (
+    Action("view.all", "run", "escape", "alone('')", "all panels", "All panels again"),
     Action("knob.edit", "run", "e", "edit_knob", "edit knob", "Change the chosen knob at the next boundary"),
     Action("knob.undo", "run", "u", "undo", "undo", "Set the knob that was changed last back to its value before"),
+    Action("knob.staged", "run", "a", "staged", "staged", "Look over the staged changes and send them together"),
+    Action("run.wheel", "run", "w", "wheel", "wheel", "Take the wheel: for as long as you have it nobody else may steer; again gives it back"),
     Action("run.pause", "run", "p", "pause", "pause", "Pause the run at its next boundary, or let it go on"),
     Action("run.checkpoint", "run", "c", "checkpoint", "checkpoint", "Ask the run to write a checkpoint at its next boundary"),
     Action("run.stop", "run", "s", "stop", "stop", "Stop the run at its next boundary, after a question"),
     Action("view.gpus", "run", "d", "gpus", "GPUs", "Every reading of the run's GPUs, with its meaning"),
+    Action("view.history", "run", "h", "app.history", "history", "Every command given to the run, and what it did"),
     Action("view.freeze", "run", "space", "freeze", "freeze", "Keep the numbers and charts still; the run goes on"),
     Action("view.overview", "run", "g", "overview", "overview", "All GPUs and runs of this node"),
+    Action("run.next", "run", "n", "next_run(1)", "next run", "The next run that goes on"),
+    Action("run.previous", "run", "N", "next_run(-1)", "", "The run before"),
     Action("view.metric", "run", "m", "next_metric", "metric", "Show the next metric in the learning chart"),
     Action("view.shorter", "run", "plus,equals_sign", "shorter", "", "A shorter stretch of time in the charts"),
     Action("view.longer", "run", "minus", "longer", "", "A longer stretch of time in the charts"),
+    Action("view.alone_throughput", "run", "1", "alone('throughput')", "", "Only throughput; again or esc: all panels"),
+    Action("view.alone_learning", "run", "2", "alone('learning')", "", "Only learning"),
+    Action("view.alone_hardware", "run", "3", "alone('hardware')", "", "Only the hardware"),
+    Action("view.alone_phases", "run", "4", "alone('phases')", "", "Only where an iteration goes"),
+    Action("view.alone_knobs", "run", "5", "alone('knobs')", "", "Only the knobs"),
+    Action("view.alone_events", "run", "6", "alone('events')", "", "Only the events"),
     Action("view.tab", "run", "tab,v", "next_panel", "knobs/events", "Knobs or events, where there is no room for both"),
+    Action("node.history", "overview", "h", "app.history", "history", "Every command given to the runs of this node"),
+    Action("view.charts", "run", "slash", "app.charts", "charts", "Find any series by a few letters and chart it"),
     Action("node.gpus", "overview", "d", "gpus", "GPUs", "Every reading of the chosen GPU, with its meaning"),
-    Action("gpu.next", "gpus", "right", "step(1)", "next GPU", "The next GPU; a digit goes to the GPU of that number"),
-    Action("gpu.previous", "gpus", "left", "step(-1)", "", "The GPU before"),
+    Action("list.other", "overview", "tab", "next_list(1)", "other list", "From runs to GPUs to the processes on them, as far as there are any"),
+    Action("list.other_back", "overview", "shift+tab", "next_list(-1)", "", "The other way round"),
+    Action("process.end", "overview", "x", "end_process", "end process", "End the chosen process on a GPU, after a question"),
+    Action("node.charts", "overview", "slash", "app.charts", "charts", "Find any reading by a few letters and chart it"),
+    Action("gpu.next", "gpus", "right,l", "step(1)", "next GPU", "The next GPU; a digit goes to the GPU of that number"),
+    Action("gpu.previous", "gpus", "left,h", "step(-1)", "", "The GPU before"),
     Action("gpu.panel", "gpus", "tab,v", "next_panel", "more", "Meaning, chart or processes, where there is no room for all"),
     Action("gpu.shorter", "gpus", "plus,equals_sign", "shorter", "", "A shorter stretch of time in the chart"),
     Action("gpu.longer", "gpus", "minus", "longer", "", "A longer stretch of time in the chart"),
+    Action("gpu.charts", "gpus", "slash", "app.charts", "charts", "Find any reading by a few letters and chart it"),
     Action("gpu.back", "gpus", "escape,d", "back", "back", "Back to where you came from"),
+    Action("settings.back", "settings", "escape,f4", "back", "back", "Back to where you came from"),
+    Action("history.filter", "history", "slash", "filter", "filter", "Only commands of which these words are said"),
+    Action("history.stage", "history", "s", "next_stage", "stage", "Only commands that came as far as this, stage by stage"),
+    Action("history.person", "history", "b", "next_person", "person", "Only commands of one person or the tuner, one after the other"),
+    Action("history.copy", "history", "y", "copy", "copy", "Copy the line that gives the chosen command again"),
+    Action("history.back", "history", "escape,h", "back", "back", "Back to where you came from"),
+    Action("chart.find", "chart", "slash", "find", "find", "Find any series by a few letters and chart it"),
+    Action("chart.left", "chart", "left,h", "cross(-1)", "", "The crosshair of all charts to the left"),
+    Action("chart.right", "chart", "right,l", "cross(1)", "", "The crosshair of all charts to the right"),
+    Action("chart.far_left", "chart", "H,shift+left", "pan(-1)", "", "An earlier part, by a quarter of what is seen"),
+    Action("chart.far_right", "chart", "L,shift+right", "pan(1)", "", "A later part, by a quarter of what is seen"),
+    Action("chart.closer", "chart", "plus,equals_sign", "zoom(1)", "zoom", "Half as much of the x axis, around the crosshair"),
+    Action("chart.wider", "chart", "minus", "zoom(-1)", "", "Twice as much of the x axis"),
+    Action("chart.all", "chart", "a", "all", "all", "All history, and what comes"),
+    Action("chart.freeze", "chart", "z,space", "freeze", "freeze", "Keep the part that is shown, or follow the newest again"),
+    Action("chart.live", "chart", "G,end", "live", "", "Follow the newest"),
+    Action("chart.axis", "chart", "x", "by_step", "by iteration", "Iterations on the x axis, or time"),
+    Action("chart.log", "chart", "y", "log", "log", "A logarithmic value axis in the chosen chart"),
+    Action("chart.compare", "chart", "c", "compare", "compare", "Another run or recording beside this one, from the start of both or by iteration"),
+    Action("chart.before", "chart", "up,k", "choose(-1)", "", "The chart before"),
+    Action("chart.next", "chart", "down,j,tab", "choose(1)", "", "The next chart"),
+    Action("chart.alone", "chart", "enter", "alone", "alone", "The chosen chart alone, or all again"),
+    Action("chart.merge", "chart", "m", "merge", "", "The series of the chosen chart into the one before"),
+    Action("chart.split", "chart", "s", "split", "", "A chart of its own for each series of the chosen one"),
+    Action("chart.remove", "chart", "d,delete", "remove", "", "Take the chosen chart away"),
+    Action("chart.back", "chart", "escape", "back", "back", "Take the crosshair away, or go back to where you came from"),
+    Action("finder.up", "finder", "up", "move(-1)", "", "The row above"),
+    Action("finder.down", "finder", "down", "move(1)", "", "The row below"),
+    Action("finder.page_up", "finder", "pageup", "page(-1)", "", "As many rows up as are shown"),
+    Action("finder.page_down", "finder", "pagedown", "page(1)", "", "As many rows down as are shown"),
+    Action("finder.take", "finder", "enter", "take", "choose", "Choose it"),
+    Action("finder.together", "finder", "tab", "together", "into the chosen chart", "Put it into the chosen chart"),
+    Action("finder.close", "finder", "escape", "close", "close", "Close"),
     Action("list.up", "list", "up,k", "up", "", "The row above"),
     Action("list.down", "list", "down,j", "down", "", "The row below"),
+    Action("list.page_up", "list", "pageup,ctrl+u", "page(-1)", "", "As many rows up as are shown"),
+    Action("list.page_down", "list", "pagedown,ctrl+d", "page(1)", "", "As many rows down as are shown"),
     Action("list.first", "list", "home", "first", "", "The first row"),
-    Action("list.last", "list", "end", "last", "", "The last row"),
+    Action("list.last", "list", "end,G", "last", "", "The last row"),
     Action("list.pick", "list", "enter", "pick", "open", "Open the chosen run or GPU, or edit the chosen knob"),
     Action("editor.more", "editor", "up", "step(1)", "more", "The next greater value of the knob's scale"),
     Action("editor.less", "editor", "down", "step(-1)", "less", "The next smaller value of the knob's scale"),
+    Action("editor.much_more", "editor", "pageup", "leap(1)", "", "About ten times as far up"),
+    Action("editor.much_less", "editor", "pagedown", "leap(-1)", "", "About ten times as far down"),
     Action("editor.send", "editor", "enter", "send", "send", "Send the value to the run"),
+    Action("editor.stage", "editor", "insert", "stage", "stage", "Keep the value, to be sent together with others"),
+    Action("editor.stage_number", "editor", "a", "stage_number", "stage", "The same, where a number is typed"),
     Action("editor.close", "editor", "escape", "close", "close", "Close; what was sent stays sent"),
+    Action("staged.send", "staged", "enter", "send", "send all", "Send all of them"),
+    Action("staged.edit", "staged", "e", "edit", "edit", "Change the value of the chosen one"),
+    Action("staged.remove", "staged", "x,delete", "remove", "remove", "Take the chosen one out"),
+    Action("staged.close", "staged", "escape,a", "close", "close", "Close; what is not sent stays staged"),
+    Action("conflict.theirs", "conflict", "t", "choose('theirs')", "theirs", "Leave in effect what the other has set"),
+    Action("conflict.mine", "conflict", "m", "choose('mine')", "mine", "Set your value over it"),
+    Action("conflict.back", "conflict", "escape,b,q", "choose('back')", "back", "Change nothing and look at it again"),
+    Action("filter.keep", "filter", "enter", "keep", "keep", "Keep the filter"),
+    Action("filter.drop", "filter", "escape", "drop", "drop", "Go back to the filter of before"),
+    Action("story.copy", "story", "y", "copy", "copy", "Copy the line that gives the command again"),
+    Action("story.close", "story", "escape,q,enter", "close", "close", "Back to the list"),
     Action("confirm.yes", "confirm", "y", "yes", "yes", "Do it"),
     Action("confirm.no", "confirm", "n,escape,q", "no", "no", "Leave it"),
-    Action("help.close", "help", "escape,question_mark,q,enter,space", "close", "close", "Close this page"),
+    Action("help.up", "help", "up,k", "scroll(-1)", "", "A line up"),
+    Action("help.down", "help", "down,j", "scroll(1)", "", "A line down"),
+    Action("help.page_up", "help", "pageup,ctrl+u", "page(-1)", "", "A page up"),
+    Action("help.page_down", "help", "pagedown,ctrl+d,space", "page(1)", "more", "A page down"),
+    Action("help.close", "help", "escape,question_mark,q,enter", "close", "close", "Close this page"),
     Action("gpus.fast", "everywhere", "f", "app.sample_fast", "", "Sample GPUs ten times a second, or at the usual rate again"),
     Action("replay.play", "replay", "space", "app.play_or_pause", "pause", "Play the recording, or stand still"),
     Action("replay.back", "replay", "left", "app.jump(-10)", "", "Ten seconds back"),
@@ -72,8 +165,13 @@ ACTIONS = (
     Action("replay.end", "replay", "end", "app.to_edge(1)", "", "The end of the recording"),
     Action("goto.go", "goto", "enter", "go", "go", "Go there"),
     Action("goto.close", "goto", "escape", "close", "close", "Stay"),
+    Action("hosts.list", "hosts", "H", "app.hosts", "hosts", "All hosts and their runs"),
+    Action("hosts.again", "hosts", "r", "app.again", "try again", "Try now to reach a host that cannot be reached"),
     Action("app.theme", "everywhere", "f2", "app.next_theme", "", "The next colour theme"),
-    Action("app.help", "everywhere", "question_mark", "app.help", "help", "Keys, symbols and words"),
+    Action("app.blocks", "everywhere", "f3", "app.blocks", "", "Draw curves in blocks, for fonts without braille, or in braille again"),
+    Action("app.settings", "everywhere", "f4", "app.settings", "", "What is set, and where; themes and panels"),
+    Action("app.help", "everywhere", "question_mark", "app.help", "help", "The keys that work here, and what is shown"),
+    Action("app.help_now", "everywhere", "f1", "app.help", "", "The same, while a box is open too"),
     Action("app.commands", "everywhere", "ctrl+p", "app.command_palette", "commands", "Find any action by its name"),
     Action("app.leave", "everywhere", "q", "app.leave", "leave", "Leave; runs go on"),
     Action("app.leave_now", "everywhere", "ctrl+c,ctrl+q", "app.leave", "", "The same, while a box is open too"),
@@ -85,12 +183,21 @@ def of(*scopes: Scope) -> list[Action]:
     return [action for action in ACTIONS if action.scope in scopes]
 
 
+DEFAULT_KEYS: Mapping[str, str] = {action.id: action.keys for action in ACTIONS}
+"""The keys of every action where the configuration gives it no others."""
+
 _BEFORE_WIDGETS = (
     "editor",
+    "staged",
+    "filter",
     "replay",
     "goto",
+    "finder",
 )  # an input or a list has the same keys and would take them first
-_BEFORE_ALL = ("app.leave_now",)  # a box hides the keys of the app, but for those that come first
+BEFORE_ALL = (
+    "app.leave_now",
+    "app.help_now",
+)  # a box hides the keys of the app, but for those that come first
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
@@ -103,17 +210,13 @@ def bindings(*scopes: Scope) -> list[BindingType]:
             show=bool(a.label),
             id=a.id,
             tooltip=a.help,
-            priority=a.scope in _BEFORE_WIDGETS or a.id in _BEFORE_ALL,
+            priority=a.scope in _BEFORE_WIDGETS or a.id in BEFORE_ALL,
         )
         for a in of(*scopes)
     ]
 
 
 _KEYS = {
-    "question_mark": "?",
-    "plus": "+",
-    "equals_sign": "=",
-    "minus": "-",
     "escape": "esc",
     "up": "↑",
     "down": "↓",
@@ -121,14 +224,22 @@ _KEYS = {
     "right": "→",
     "shift+left": "⇧←",
     "shift+right": "⇧→",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "comma": ",",
-    "full_stop": ".",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
 }
 
 
 def key_text(keys: str, *, every: bool = False) -> str:
-    """How people read keys: `?`, `^p`, `space`; only the first one, or every one."""
-    found = [_KEYS.get(key, key.replace("ctrl+", "^")) for key in keys.split(",")]
+    """How people read keys: `?`, `^p`, `space`; only the first one, or every one; empty for none."""
+    found = [_name(key) for key in keys.split(",")]
     return " ".join(found) if every else found[0]
+
+
+def _name(key: str) -> str:
+    return _KEYS.get(key) or character(key) or key.replace("ctrl+", "^")
+
+
+def character(key: str) -> str:
+    """The character that a key types, as Textual names the key; empty for a key that types none (or a blank)."""
+    typed = key_to_character(REPLACED_KEYS.get(key, key)) or ""
+    return typed if typed.isprintable() and typed.strip() else ""

@@ -2,48 +2,53 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from rich.style import Style
-from textual.app import App
-from textual.binding import BindingType
+from textual.binding import ActiveBinding, BindingType
+from textual.command import CommandPalette
 from textual.css.query import NoMatches
 from textual.screen import Screen
 
-from hoptui.tui import themes
-from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.actions import bindings
+from hoptui.tui.board import Board
 from hoptui.tui.commands import Palette
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.frame import EVERYTHING, TICK_S, Frame, Pace
 from hoptui.tui.messages import StoreChanged
-from hoptui.tui.screens.confirm import Confirm
+from hoptui.tui.panels import help_page, runs
+from hoptui.tui.personal import PersonalApp
+from hoptui.tui.preferences import HIDEABLE, Preferences
+from hoptui.tui.screens.box import LiveBox
+from hoptui.tui.screens.chart import ChartScreen
 from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.help import Help
+from hoptui.tui.screens.history import HistoryScreen
 from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.live import LiveScreen
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.steering import HOLD_S, Steering
+from hoptui.tui.screens.settings import SettingsScreen
+from hoptui.tui.staging import Staging
+from hoptui.tui.steering import Steering, left_paused
 from hoptui.tui.view import SECOND, Connection, View, undoable
-from hoptui.viewer import format as text
+from hoptui.tui.wheel import Wheel
 from hoptui.viewer.client import Change, Client
+from hoptui.viewer.config import Config
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
 from hoptui.wire.messages import RunState
 
 RENEW_EVERY_S = 1.0
 FAST_HZ = 10.0
-CONSEQUENCE = "It ends at its next boundary. It cannot be taken back."
 
 
-class HoptuiApp(App[None]):
+class HoptuiApp(PersonalApp):
     """Shows a run, or the overview without one.
 
-    `connect` makes the client from the callback that it is to call on a change of state; `clock` is seconds, monotonic.
-    Without `frames` nothing is drawn by itself and `tick` is the caller's: for tests.
+    `connect` makes the client from the callback that it is to call on a change of state; `config` is what the person has
+    set; `clock` is seconds, monotonic. Without `frames` nothing is drawn by itself and `tick` is the caller's: for tests.
     """
 
     TITLE = "hoptui"
@@ -53,8 +58,15 @@ class HoptuiApp(App[None]):
         "screens/run.tcss",
         "screens/gpus.tcss",
         "screens/knob_editor.tcss",
+        "screens/conflict.tcss",
+        "screens/staged.tcss",
+        "screens/history.tcss",
+        "screens/chart.tcss",
+        "screens/finder.tcss",
         "screens/confirm.tcss",
         "screens/help.tcss",
+        "screens/settings.tcss",
+        "styles/hidden.tcss",
     ]
     COMMANDS = {Palette}
     BINDINGS: ClassVar[list[BindingType]] = bindings("everywhere")
@@ -65,41 +77,24 @@ class HoptuiApp(App[None]):
         connect: Callable[[Callable[[Change], None]], Connection],
         run: str | None = None,
         *,
-        plain: bool = False,
-        theme: str | None = None,
+        config: Config | None = None,
         clock: Callable[[], float] = time.monotonic,
         frames: bool = True,
     ) -> None:
-        chosen = next((t for t in themes.THEMES if t.name == theme), None) or themes.choose(os.environ)
-        super().__init__(driver_class=TerminalDriver, ansi_color=True if chosen.ansi else None)
-        for one in themes.THEMES:
-            self.register_theme(one)
-        self.theme = chosen.name
-        self.stylesheet.set_variables(self.get_css_variables())
-        self._inks: tuple[str, dict[str, Style]] = ("", {})
-        self.ascii = plain
-        self.set_class(plain, "-ascii")
+        super().__init__(Preferences(config or Config()))
         self.clock = clock
         self.client = connect(self._on_change)
         self.steering = Steering(self.client)
+        self.staging = Staging()
+        self.wheel = Wheel(self.client)
         self.pace = Pace()
+        self._boards: dict[str | None, Board] = {}
+        self.worked: dict[str, ActiveBinding] = {}
         self._asked = run
         self._frames = frames
         self._renew_at = 0.0
         self._changed = False
         self._fast = False
-        if "SSH_CONNECTION" in os.environ:
-            self.animation_level = "none"
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return themes.DARK.variables
-
-    @property
-    def inks(self) -> dict[str, Style]:
-        """The styles of the theme in use."""
-        if self._inks[0] != self.theme:
-            self._inks = (self.theme, themes.inks(self.theme_variables))
-        return self._inks[1]
 
     def view(self, run: str | None) -> View:
         """The store and a run at this moment."""
@@ -108,22 +103,27 @@ class HoptuiApp(App[None]):
         wall = (now + node.wall_offset_ns) / SECOND if node else time.time()
         found = store.run(run) if run else None
         vital = store.vital(run) if run else None
-        return View(store, self.client.link, found, vital, now, wall, self.clock())
+        view = View(
+            store,
+            self.client.link,
+            found,
+            vital,
+            now,
+            wall,
+            self.clock(),
+            keymap=self.preferences.keymap,
+            read_only=self.client.read_only,
+        )
+        return view._replace(wheel=self.wheel.state(view, view.clock))
 
     def can_undo(self, view: View) -> bool:
         """Whether there is a change of the run to take back."""
         return undoable(view.commands()) is not None
 
-    def general(self) -> list[Action]:
-        """The actions that work on every full screen."""
-        return of("everywhere")
-
-    def offered(self, actions: list[Action]) -> list[Action]:
-        """What the key bar shows of a screen that would show `actions`."""
-        return actions
-
     def furnish(self, screen: LiveScreen) -> None:
-        """Put on a full screen what all of them have in this app: nothing more."""
+        """Give a full screen what all of them have in this app: no panels that the person has hidden."""
+        for panel in HIDEABLE:
+            screen.set_class(panel.id in self.preferences.hidden, panel.css_class)
 
     # life --------------------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class HoptuiApp(App[None]):
             self._find_asked()
         link = self.client.link
         if event.change == "link" and link.state == "failed":
-            self.notify(text.clean(link.reason, 400), severity="error", markup=False, timeout=30)
+            self.tell(link.reason, "error", timeout=30)
         if not self._changed:  # changes come in bunches: draw once for all that wait
             self._changed = True
             self.call_later(self._draw_changes)
@@ -168,17 +168,20 @@ class HoptuiApp(App[None]):
         if now >= self._renew_at:
             self._renew_at = now + RENEW_EVERY_S
             self.steering.renew(now)
+            for told in self.wheel.poll(now):
+                self.tell(told)
         frame = self.pace.due(now, driver.waiting if isinstance(driver, TerminalDriver) else 0)
         if any(frame):
             self._draw(frame)
 
     def _draw(self, frame: Frame) -> None:
-        """Draw the screen on top; what is hidden is drawn when it comes back."""
-        screen = self.screen
-        if isinstance(screen, LiveScreen | KnobEditor) and screen.is_mounted:
-            # A screen that is being taken down loses its widgets one by one while this clock still beats.
-            with self.batch_update(), suppress(NoMatches):
-                screen.draw(frame)
+        """Draw the full screen that is seen, and the box over it; what is hidden is drawn when it comes back."""
+        behind = next(s for s in reversed(self.screen_stack) if isinstance(s, LiveScreen))
+        for screen in dict.fromkeys((behind, self.screen)):
+            if isinstance(screen, LiveScreen | LiveBox) and screen.is_mounted:
+                # A screen that is being taken down loses its widgets one by one while this clock still beats.
+                with self.batch_update(), suppress(NoMatches):
+                    screen.draw(frame)
 
     # screens -----------------------------------------------------------------------------------------------------------
 
@@ -191,7 +194,7 @@ class HoptuiApp(App[None]):
         try:
             found = find_run(node, self.client.store.vitals, screen.asked)
         except (NoSuchRun, Ambiguous) as error:
-            self.notify(text.clean(str(error), 300), severity="warning", markup=False, timeout=10)
+            self.tell(str(error), timeout=10)
             self.open_overview()
             return
         screen.run_id = found.run
@@ -201,6 +204,17 @@ class HoptuiApp(App[None]):
         """Show a run instead of what is on screen."""
         self.client.watch(run.run)
         self._go(RunScreen(run.name, run.run))
+
+    def has_other_run(self, here: str | None) -> bool:
+        """Whether there is a run to go on to."""
+        return any(run.run != here for run in runs.living(self.view(None)))
+
+    def open_next_run(self, here: str | None, step: int) -> None:
+        """Show the run after this one, or the one before."""
+        listed = runs.living(self.view(None))
+        other = runs.beside(listed, next((run for run in listed if run.run == here), None), step)
+        if other is not None:
+            self.open_run(other)
 
     def open_overview(self) -> None:
         """Show the node instead of what is on screen."""
@@ -219,70 +233,100 @@ class HoptuiApp(App[None]):
             self.push_screen(screen)
 
     def edit_knob(self, run: str, knob: str) -> None:
-        """Open the editor of a knob."""
-        found = self.view(run).knob(knob)
-        if found is not None:
-            self.push_screen(KnobEditor(run, found))
-
-    def ask_to_stop(self, view: View) -> None:
-        """Stop a run after a question that names it."""
-        run = view.run
-        if run is None:
-            return
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self.steering.stop(self.view(run.run))
-
-        name = text.clean(run.name, 40)
-        question = f"Stop {name} (pid {run.pid})?"
-        self.push_screen(Confirm(f"Stop {name}", question, CONSEQUENCE), answered)
+        """Open the editor of a knob, on the value that is staged if there is one."""
+        view, staged = self.view(run), self.staging.find(run, knob)
+        found = view.knob(knob)
+        if found is not None and view.run is not None:
+            self.push_screen(KnobEditor(run, found, view.run.epoch, staged.value if staged else None))
 
     # keys --------------------------------------------------------------------------------------------------------------
 
     def action_leave(self) -> None:
         self.exit()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "sample_fast":
+            node = self.client.store.node
+            return not self.client.read_only and (self._fast or bool(node and node.gpus))
+        return super().check_action(action, parameters)
+
     def action_help(self) -> None:
-        if not isinstance(self.screen, Help):
-            self.push_screen(Help())
+        """What can be done on the screen on top, and what it shows; again closes it."""
+        if isinstance(self.screen, Help):
+            self.screen.dismiss(None)
+        else:
+            active = ((key, one.binding.id or "") for key, one in self.screen.active_bindings.items())
+            view = self.view(None)
+            self.push_screen(Help(help_page.page(active, view.keymap, read_only=view.read_only)))
+
+    def action_command_palette(self) -> None:
+        """Offer what works now: with the palette on top, hardly any key does."""
+        if not isinstance(self.screen, CommandPalette):
+            self.worked = self.screen.active_bindings
+            super().action_command_palette()
+
+    def action_settings(self) -> None:
+        if not isinstance(self.screen, SettingsScreen):
+            self.push_screen(SettingsScreen())
+
+    def action_history(self) -> None:
+        """The commands given to the run on screen, on the overview those given to all."""
+        if not isinstance(self.screen, HistoryScreen):
+            self.push_screen(HistoryScreen(getattr(self.screen, "run_id", None)))
+
+    def open_charts(self, run: str | None, *, find: bool) -> None:
+        """Show the charts of a run, or of the node, as they were left; with `find`, what else could be charted too."""
+        screen = ChartScreen(run, self._boards.setdefault(run, Board()))
+        self.push_screen(screen)
+
+        def find_there() -> None:
+            if self.screen is screen:  # it may have been left already
+                screen.action_find()
+
+        if find:
+            screen.call_after_refresh(find_there)
+
+    def action_charts(self) -> None:
+        self.open_charts(getattr(self.screen, "run_id", None), find=True)
 
     def action_sample_fast(self) -> None:
         """Ask for fast sampling, or no longer; the header shows the rate there is."""
         self._fast = not self._fast
         self.client.sample(FAST_HZ if self._fast else 0.0)
-        told = f"GPUs are sampled {FAST_HZ:g} times a second while this is open; f ends it"
-        self.notify(told if self._fast else "GPUs are sampled at the usual rate", timeout=3)
+        told = "GPUs are sampled at the usual rate"
+        if self._fast:
+            ends = self.view(None).hint("gpus.fast", "ends it")
+            fast = f"GPUs are sampled {FAST_HZ:g} times a second while this is open"
+            told = "; ".join(filter(None, (fast, ends)))
+        self.tell(told, "information", timeout=3)
 
-    def action_next_theme(self) -> None:
-        """The next theme of the same kind: a terminal with sixteen colours has only one."""
-        names = [t.name for t in themes.THEMES if t.ansi == self.current_theme.ansi]
-        self.theme = names[(names.index(self.theme) + 1) % len(names)]
+    def hide_or_show(self, panel: str) -> None:
+        """Hide a panel of some screen, or show it again."""
+        self.tell(self.preferences.hide_or_show(panel))
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                self.furnish(screen)
+                screen.redraw()
 
 
-def run(run: str | None, *, ascii: bool = False, mouse: bool = True) -> int:  # noqa: A002 - as the option is called
+def run(run: str | None, *, config: Config | None = None) -> int:
     """Open the dashboard on a run (its name or the beginning of its id), or on the overview; blocks until the person leaves.
 
     Returns the exit code: 0, or 128 + the signal that ended it. No run is touched by leaving.
     """
-    app = HoptuiApp(lambda on_change: Client(on_change=on_change), run, plain=ascii)
-    app.run(mouse=mouse)
+    config = config or Config()
+
+    def connect(on_change: Callable[[Change], None]) -> Client:
+        return Client(on_change=on_change, read_only=config.read_only)
+
+    app = HoptuiApp(connect, run, config=config)
+    app.run(mouse=config.mouse)
     for held in app.steering.held:
-        known = app.client.store.run(held)
-        name = text.clean(known.name if known else held, 60)
-        print(
-            f"{name} stays paused and goes on by itself within {HOLD_S:.0f} s; at once: hoptui resume {name}"
-        )
+        print(left_paused(app.client.store, held))
     return app.return_code or 0
 
 
-def replay(
-    path: str,
-    *,
-    ascii: bool = False,  # noqa: A002 - as the option is called
-    mouse: bool = True,
-    theme: str | None = None,
-) -> int:
+def replay(path: str, *, config: Config | None = None) -> int:
     """Open a recording in the dashboard; blocks until the person leaves it. No daemon, GPU or run is needed.
 
     Returns the exit code: 0, or 128 + the signal that ended it.
@@ -293,6 +337,7 @@ def replay(
     from hoptui.tui.replay import ReplayApp  # here, because it needs SQLite and a live dashboard does not
     from hoptui.viewer.replay import Replay
 
-    app = ReplayApp(Replay(path), plain=ascii, theme=theme)
-    app.run(mouse=mouse)
+    config = config or Config()
+    app = ReplayApp(Replay(path), config=config)
+    app.run(mouse=config.mouse)
     return app.return_code or 0

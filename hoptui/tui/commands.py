@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.screen import Screen
 
-from hoptui.tui.actions import of
+from hoptui.tui.actions import ACTIONS, Action
 from hoptui.tui.panels import learning, runs
+from hoptui.tui.preferences import HIDEABLE
+from hoptui.tui.screens.live import LiveScreen
 from hoptui.viewer import format as text
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
+
+
+_LAST = ("list", "everywhere")
+_OTHERWISE = (
+    "app.commands",
+    "app.leave_now",
+    "app.help_now",
+)  # the palette itself, and second keys of others
 
 
 class Entry(NamedTuple):
@@ -44,10 +55,8 @@ class Palette(Provider):
         from hoptui.tui.screens.run import RunScreen
 
         app, screen = cast("HoptuiApp", self.app), self.screen
+        yield from self._actions(lambda action: action.scope not in _LAST)
         if isinstance(screen, RunScreen):
-            for action in of("run"):
-                if screen.works(action):
-                    yield Entry(_title(action.id), action.help, partial(screen.run_action, action.action))
             view = screen.view()
             for knob in view.run.knobs if view.run and app.steering.may(view, "set") else ():
                 name, value = text.clean(knob.spec.name), text.value(knob.value, knob.spec)
@@ -59,9 +68,7 @@ class Palette(Provider):
                     "in the learning chart",
                     partial(screen.choose, metric),
                 )
-        if isinstance(screen, GpusScreen):
-            for action in of("gpus"):
-                yield Entry(_title(action.id), action.help, partial(screen.run_action, action.action))
+        yield from _panels(app, screen)
         view = app.view(None)
         for gpu in () if isinstance(screen, GpusScreen) else view.gpus():
             name = f"GPU: show {gpu.index} {text.clean(gpu.name, 40)}"
@@ -70,9 +77,30 @@ class Palette(Provider):
             yield Entry(
                 f"run: open {text.clean(run.name)}", f"{run.run}, pid {run.pid}", partial(app.open_run, run)
             )
-        for action in app.general():
-            if action.id not in ("app.commands", "app.leave_now"):
-                yield Entry(_title(action.id), action.help, partial(app.run_action, action.action))
+        yield from self._actions(lambda action: action.scope in _LAST and action.id not in _OTHERWISE)
+
+    def _actions(self, wanted: Callable[[Action], bool]) -> Iterator[Entry]:
+        """The actions whose keys worked on the screen when the palette was opened over it, each once."""
+        screen = self.screen
+        active = {found.binding.id: found for found in cast("HoptuiApp", self.app).worked.values()}
+        for action in ACTIONS:
+            found = active.get(action.id)
+            if found is None or not wanted(action):
+                continue
+            if found.node is screen and isinstance(screen, LiveScreen) and not screen.works(action):
+                continue
+            run = partial(self.app.run_action, found.binding.action, found.node)
+            yield Entry(_title(action.id), action.help, run)
+
+
+def _panels(app: HoptuiApp, screen: Screen[Any]) -> Iterator[Entry]:
+    """Panels of the screen to hide or to show again, where there is room for all of them."""
+    if not (screen.has_class("-wide") and screen.has_class("-tall")):
+        return
+    scope = {"RunScreen": "run", "OverviewScreen": "overview"}.get(type(screen).__name__, "")
+    for panel in (panel for panel in HIDEABLE if panel.id.partition(".")[0] == scope):
+        verb = "show" if panel.id in app.preferences.hidden else "hide"
+        yield Entry(f"panel: {verb} {panel.label}", "remembered", partial(app.hide_or_show, panel.id))
 
 
 def _title(action_id: str) -> str:

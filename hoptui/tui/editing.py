@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hoptui.viewer import format as text
+from hoptui.viewer.history import as_typed
 from hoptui.wire.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, parse_value
+
+ROUND = (1, 2, 3, 5)
+"""What people try of each power of ten on a log scale: 1e-4, 2e-4, 3e-4, 5e-4, 1e-3."""
+MOST_POWER = 308  # of ten that a float holds
+LEAP = 8
+"""Sizes go three doublings at once, which is about the power of ten of a real number."""
+
+
+class Seen(NamedTuple):
+    """A knob as it was on screen when the person decided: its value, and its version in that epoch of the run."""
+
+    epoch: int
+    version: int
+    value: KnobValue
+
+    @classmethod
+    def of(cls, knob: KnobState, epoch: int) -> Seen:
+        return cls(epoch, knob.version, knob.value)
+
+    def overtaken(self, knob: KnobState, epoch: int) -> bool:
+        """Whether the knob was changed since. Versions begin anew with an epoch: across a restart the values tell."""
+        return knob.value != self.value if epoch != self.epoch else knob.version != self.version
 
 
 class Draft:
     """A value on its way to being sent.
 
-    `typed` is the text as typed; `value` what it says and `error` why it is none, in one sentence. `seen` is the version
-    that was on screen when the person decided: a command that expects it is refused if somebody was faster.
+    `typed` is the text as typed; `value` what it says and `error` why it is none, in one sentence. `seen` is what was on
+    screen when the person decided: a command that expects its version is refused if somebody was faster.
     """
 
-    def __init__(self, knob: KnobState) -> None:
+    def __init__(self, knob: KnobState, epoch: int) -> None:
         self.spec = knob.spec
-        self.seen = knob.version
+        self.seen = Seen.of(knob, epoch)
         self.typed = ""
         self.value: KnobValue | None = None
         self.error = ""
-        self.type(plain_text(knob.value))
+        self.type(as_typed(knob.value))
 
     def type(self, typed: str) -> None:
         """Take what is typed; bad text keeps the draft and sets `error`."""
@@ -31,29 +55,35 @@ class Draft:
         except KnobError as error:
             self.value, self.error = None, text.clean(str(error))
 
-    def step(self, direction: int, current: KnobValue) -> None:
+    def step(self, direction: int, current: KnobValue, *, leap: bool = False) -> None:
         """Go to the next value of the scale, up (1) or down (-1), from the draft or, if that is none, from `current`."""
-        self.type(plain_text(stepped(self.spec, current if self.value is None else self.value, direction)))
+        start = current if self.value is None else self.value
+        self.type(as_typed(stepped(self.spec, start, direction, leap=leap)))
 
 
-def stepped(spec: KnobSpec, value: KnobValue, direction: int) -> KnobValue:
-    """The next value: the neighbour among the choices, double or half on log and pow2 scales, else a round step.
+def stepped(spec: KnobSpec, value: KnobValue, direction: int, *, leap: bool = False) -> KnobValue:
+    """The next value of the knob's scale; a `leap` is about ten times as far.
 
-    Never leaves the bounds; a value that has no neighbour (a text, an end of the choices) stays.
+    The neighbour among the choices; double or half of whole numbers on log and pow2 scales; the next of `ROUND` of real
+    numbers on a log scale, the same in the next power of ten as a leap; else a round step. It never leaves the bounds; a
+    value that has no neighbour (a text, an end of the choices) stays.
     """
     if spec.choices:
+        last = len(spec.choices) - 1
         at = spec.choices.index(value) if value in spec.choices else 0
-        return spec.choices[max(0, min(len(spec.choices) - 1, at + direction))]
+        return spec.choices[max(0, min(last, at + direction * (last if leap else 1)))]
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
         return value
     if not math.isfinite(value):
         return spec.default
-    if spec.scale in ("log", "pow2"):
-        moved = _doubled(value, direction, spec)
+    if spec.scale == "pow2" or (spec.scale == "log" and spec.kind == "int"):
+        moved = _doubled(value, LEAP if leap else 2, direction, spec)
+    elif spec.scale == "log":
+        moved = _rounded(value, direction, spec, leap=leap)
     else:
-        step = linear_step(spec, value)
+        step = linear_step(spec, value) * (10 if leap else 1)
         moved = (
             math.floor(value / step + 1e-9) + 1 if direction > 0 else math.ceil(value / step - 1e-9) - 1
         ) * step
@@ -63,25 +93,35 @@ def stepped(spec: KnobSpec, value: KnobValue, direction: int) -> KnobValue:
 def linear_step(spec: KnobSpec, value: float) -> float:
     """A tenth of the value's power of ten; of the range's where the value is 0; at least 1 for whole numbers."""
     size = abs(value)
-    if not size and spec.min is not None and spec.max is not None:
+    if not size and spec.min is not None and spec.max is not None and math.isfinite(spec.max - spec.min):
         size = float(spec.max - spec.min) / 10
-    step = 10.0 ** (math.floor(math.log10(size)) - 1) if size else 0.1
+    step = 10.0 ** max(math.floor(math.log10(size)) - 1, -MOST_POWER) if size else 0.1
     return max(1.0, step) if spec.kind == "int" else step
 
 
-def plain_text(value: KnobValue) -> str:
-    """A value as a person would type it: `true`, `2048`, `0.0003`."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return str(value)
-
-
-def _doubled(value: float, direction: int, spec: KnobSpec) -> float:
+def _doubled(value: float, factor: int, direction: int, spec: KnobSpec) -> float:
     if value <= 0:
-        return spec.min if spec.min is not None and spec.min > value else value
-    return value * 2 if direction > 0 else value / 2
+        return value if direction < 0 else max(1.0, float(spec.min or 0))
+    moved = value * factor if direction > 0 else value / factor
+    if spec.scale == "pow2":  # a bound need not be one itself
+        bound = math.inf if spec.max is None else spec.max
+        most = 2.0 ** math.floor(math.log2(bound)) if math.isfinite(bound) else bound
+        least = 2.0 ** math.ceil(math.log2(max(1.0, float(spec.min or 1))))
+        moved = min(max(moved, least), most)
+    return moved
+
+
+def _rounded(value: float, direction: int, spec: KnobSpec, *, leap: bool) -> float:
+    if value <= 0:  # a log scale does not say what comes after nothing
+        floor = spec.min if spec.min is not None and spec.min > 0 else spec.default
+        return float(floor) if direction > 0 and isinstance(floor, int | float) else value
+    if leap:
+        return value * 10.0**direction
+    power = math.floor(math.log10(value))
+    grid = [digit * 10.0**p for p in (power - 1, power, min(power + 1, MOST_POWER)) for digit in ROUND]
+    if direction > 0:
+        return min((g for g in grid if g > value * (1 + 1e-9)), default=value)
+    return max((g for g in grid if g < value * (1 - 1e-9)), default=value)
 
 
 def _within(spec: KnobSpec, moved: float, value: KnobValue) -> KnobValue:

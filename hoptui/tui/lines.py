@@ -5,6 +5,7 @@ A span names its ink (a token of `themes.INKS`), not a colour. Widths are termin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -41,8 +42,31 @@ _OWN_ASCII = str.maketrans(
         "▶": ">",
         "←": "<",
         "⇧": "+",
+        "≤": "<=",
     }
 )
+
+_NUMBER = re.compile(r"(?<![\w.])[+\-−]?\d(?:[\d.,:/…]|e[+-]?(?=\d)| (?=\d{3}(?!\d))| [kMGTPE](?!\w))*")
+"""A number as `viewer.format` writes it, a range, share or time of day: `16 384`, `+110.8`, `160 k…244 k`, `1.0e-6`, `14:51:39`."""
+
+
+_UPPER, _LOWER = 0x01 | 0x02 | 0x08 | 0x10, 0x04 | 0x40 | 0x20 | 0x80  # the dots of a braille cell
+
+
+def _halves(characters: str) -> dict[int, str]:
+    """Every braille cell as one of four characters: empty, upper half, lower half, both."""
+    return {
+        0x2800 + dots: characters[bool(dots & _UPPER) + 2 * bool(dots & _LOWER)] for dots in range(1, 256)
+    }
+
+
+_BLOCKS = _halves(" ▀▄█")
+_OWN_ASCII |= _halves(" '.:")
+
+
+def as_blocks(string: str) -> str:
+    """The same text for a terminal whose font has no braille."""
+    return string if string.isascii() else string.translate(_BLOCKS)
 
 
 def as_ascii(string: str) -> str:
@@ -50,13 +74,19 @@ def as_ascii(string: str) -> str:
     return string if string.isascii() else text.ascii_only(string.translate(_OWN_ASCII))
 
 
-def lay(line: Iterable[Span], width: int, *, plain: bool = False) -> list[tuple[str, str]]:
+def lay(
+    line: Iterable[Span], width: int, *, plain: bool = False, blocks: bool = False
+) -> list[tuple[str, str]]:
     """(text, ink) pieces that fill exactly `width` cells.
 
     Gaps share what is left. A line that is too long loses its end before the first gap, so that what is flush right
-    stays whole as long as it takes no more than two thirds of the width. `plain` is for terminals without UTF-8.
+    stays whole as long as it takes no more than two thirds of the width. A number is never cut: what has no room for all
+    of it ends before it. `plain` is for terminals without UTF-8,
+    `blocks` for those without braille.
     """
-    spans = [Span(as_ascii(s.text), *s[1:]) for s in line] if plain else list(line)
+    spans = list(line)
+    if plain or blocks:
+        spans = [Span(as_ascii(s.text) if plain else as_blocks(s.text), *s[1:]) for s in spans]
     ellipsis = "~" if plain else "…"
     gaps = [i for i, span in enumerate(spans) if span.width < 0]
     pieces = [(_sized(span, ellipsis), span.ink) for span in spans]
@@ -89,6 +119,15 @@ def bar(fraction: float | None, width: int, ink: str) -> Line:
     return Span(full, ink), Span(TRACK * (width - len(full)), "track")
 
 
+def first_fitting(lines: Iterable[Line], width: int) -> Line:
+    """The first of these lines that needs no more than `width` cells, the last one where none does: say the most first."""
+    line: Line = ()
+    for line in lines:
+        if width_of(line) <= width:
+            break
+    return line
+
+
 def width_of(line: Iterable[Span]) -> int:
     """The cells a line needs, gaps not counted."""
     return sum(span.width if span.width > 0 else cell_len(span.text) for span in line if span.width >= 0)
@@ -109,11 +148,9 @@ def pack(chunks: Iterable[Line], width: int, between: str = "   ") -> list[Line]
 def _sized(span: Span, ellipsis: str) -> str:
     if span.width <= 0:
         return "" if span.width else span.text
-    size = cell_len(span.text)
-    if size > span.width:
-        return set_cell_size(span.text, span.width - 1) + ellipsis
-    pad = " " * (span.width - size)
-    return pad + span.text if span.right else span.text + pad
+    shown = span.text if cell_len(span.text) <= span.width else _shortened(span.text, span.width, ellipsis)
+    pad = " " * (span.width - cell_len(shown))
+    return pad + shown if span.right else shown + pad
 
 
 def _cut(pieces: list[tuple[str, str]], width: int, ellipsis: str) -> list[tuple[str, str]]:
@@ -123,8 +160,18 @@ def _cut(pieces: list[tuple[str, str]], width: int, ellipsis: str) -> list[tuple
         size = cell_len(piece)
         if size >= width:
             if width > 0:
-                found.append((set_cell_size(piece, width - 1) + ellipsis, ink))
+                found.append((set_cell_size(_shortened(piece, width, ellipsis), width), ink))
             break
         found.append((piece, ink))
         width -= size
     return found
+
+
+def _shortened(string: str, width: int, ellipsis: str) -> str:
+    """The start of a text of which there is more, in at most `width` cells: a number that would be cut is left out."""
+    kept = set_cell_size(string, width - 1)
+    end = len(kept) if string.startswith(kept) else len(kept) - 1  # half a wide character became a blank
+    for number in _NUMBER.finditer(string):
+        if number.start() < end <= number.end():
+            return string[: number.start()] + ellipsis
+    return kept + ellipsis

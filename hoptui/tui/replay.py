@@ -11,7 +11,6 @@ from textual.screen import Screen
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.frame import EVERYTHING, Frame
-from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.live import LiveScreen
 from hoptui.tui.screens.replay_go_to import GoTo
 from hoptui.tui.screens.run import RunScreen
@@ -21,7 +20,8 @@ from hoptui.tui.widgets.time_bar import Sought, TimeBar
 from hoptui.viewer import format as text
 from hoptui.viewer.replay import Reel, Replay
 
-KEYS = frozenset(key for action in of("replay") for key in action.keys.split(","))
+WIDE = 100  # cells from which the key bar has room for all keys of a replay
+NEEDED = ("replay.play", "replay.go_to")
 
 
 class ReplayApp(HoptuiApp):
@@ -33,6 +33,7 @@ class ReplayApp(HoptuiApp):
     def __init__(self, replay: Replay, **options: Any) -> None:
         super().__init__(lambda on_change: replay, replay.store.run_id, **options)
         self.replay = replay
+        self._listed: object = None  # the commands that lists were last drawn of
 
     def view(self, run: str | None) -> View:
         return super().view(run)._replace(replay=self.replay.reel)
@@ -40,17 +41,27 @@ class ReplayApp(HoptuiApp):
     def get_default_screen(self) -> Screen[Any]:
         return RunScreen(self.replay.store.name, self.replay.store.run_id)
 
-    def general(self) -> list[Action]:
-        return [*of("replay"), *(a for a in super().general() if a.id != "gpus.fast")]
-
     def offered(self, actions: list[Action]) -> list[Action]:
-        """The replay's own first; others keep the keys that it leaves them."""
+        """The replay's own first; others keep the keys that it leaves them.
+
+        On a narrow screen only those of the replay that it cannot do without, and after them the way back.
+        """
         label = "pause" if self.replay.playing else "play"
-        own = [a._replace(label=label) if a.id == "replay.play" else a for a in of("replay") if a.label]
-        left = [a._replace(keys=",".join(k for k in a.keys.split(",") if k not in KEYS)) for a in actions]
-        return [*own, *(a for a in left if a.keys)]
+        every = super().offered(of("replay"))
+        own = [a._replace(label=label) if a.id == "replay.play" else a for a in every if a.label]
+        taken = {key for action in every for key in action.keys.split(",")}
+        left = [
+            a._replace(keys=",".join(key for key in a.keys.split(",") if key not in taken))
+            for a in super().offered(actions)
+        ]
+        left = [a for a in left if a.keys]
+        if self.size.width < WIDE:
+            own = [a for a in own if a.id in NEEDED]
+            left.sort(key=lambda a: "escape" not in a.keys.split(","))
+        return [*own, *left]
 
     def furnish(self, screen: LiveScreen) -> None:
+        super().furnish(screen)
         if not screen.query(TimeBar):  # Textual calls the on_mount of every class of a screen
             screen.mount(TimeBar(), before=screen.query_one(KeyBar))
 
@@ -59,26 +70,26 @@ class ReplayApp(HoptuiApp):
         super().tick()
 
     def _draw(self, frame: Frame) -> None:
+        """Lists too whenever a command has changed: played fast, numbers would else be of another moment than they."""
+        commands = self.replay.store.commands
+        if frame.numbers and commands != self._listed:
+            frame = frame._replace(lists=True)
+        if frame.lists:
+            self._listed = commands
         super()._draw(frame)
         if frame.numbers:
             reel = self.replay.reel
-            for bar in self.screen.query(TimeBar):
+            behind = next(s for s in reversed(self.screen_stack) if isinstance(s, LiveScreen))  # of a box
+            for bar in behind.query(TimeBar):
                 bar.show_reel(reel, _about(reel))
 
     # keys --------------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Boxes have their own use for the keys of the replay, and nothing is sampled in it."""
-        if action == "sample_fast":
-            return False
+        """Boxes have their own use for the keys of the replay."""
         if any(a.action.partition("(")[0] == f"app.{action}" for a in of("replay")):
             return isinstance(self.screen, LiveScreen)
         return super().check_action(action, parameters)
-
-    def action_help(self) -> None:
-        if not isinstance(self.screen, Help):
-            here = [a for a in self.general() if a.scope == "everywhere"]
-            self.push_screen(Help((("In a replay", of("replay")), ("Everywhere", here))))
 
     def action_play_or_pause(self) -> None:
         if self.replay.playing:
@@ -97,7 +108,9 @@ class ReplayApp(HoptuiApp):
 
     def action_step_event(self, direction: int) -> None:
         if not self.replay.step_event(direction):
-            self.notify(f"there is no event or command {'after' if direction > 0 else 'before'} this")
+            self.tell(
+                f"there is no event or command {'after' if direction > 0 else 'before'} this", "information"
+            )
         self._draw(EVERYTHING)
 
     def action_to_edge(self, share: float) -> None:

@@ -6,14 +6,23 @@ as long as the dashboard is open.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import NamedTuple
 
-from hoptui.tui.view import UNDO, Connection, View, undoable
+from hoptui.tui.view import AnyStore, Connection, View, undoable
+from hoptui.viewer import format as text
+from hoptui.viewer.history import UNDO, command_line, named
 from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.messages import FINAL, CommandRecord, Verb
 
 HOLD_S = 60.0
 RENEW_S = 20.0
+
+
+class Sent(NamedTuple):
+    """What became of a wish: the id of the command that is on its way, or one sentence that says why nothing was sent."""
+
+    command: str = ""
+    refused: str = ""
 
 
 class Steering:
@@ -29,21 +38,35 @@ class Steering:
         return list(self._held)
 
     def may(self, view: View, verb: Verb) -> bool:
-        """Whether the command makes sense now: the run exists, can do it, and the link is up.
+        """Whether the command makes sense now."""
+        return not self.refusal(view, verb)
+
+    def refusal(self, view: View, verb: Verb) -> str:
+        """Why nothing would be sent now, in one sentence: empty where the command makes sense.
 
         Nothing is sent into a lost link: it would reach the run some time later, when nobody expects it any more.
         """
-        run = view.run
-        return run is not None and not view.exited and view.link.state == "live" and verb in run.can
+        why = ""
+        if view.read_only:
+            why = "this dashboard only looks"
+        elif view.run is None:
+            why = "the run is not known here"
+        elif view.exited:
+            why = "the run has ended"
+        elif view.link.state != "live":
+            why = "there is no link to the daemon"
+        elif verb not in view.run.can:
+            why = f"this run takes no {verb}"
+        return why and f"nothing was sent: {why}"
 
-    def set(self, view: View, knob: KnobState, value: KnobValue, expect_version: int, why: str = "") -> str:
-        """Ask for a value; returns the command's id."""
+    def set(self, view: View, knob: KnobState, value: KnobValue, expect_version: int, why: str = "") -> Sent:
+        """Ask for a value."""
         return self._send(
             view, "set", knob=knob.spec.name, value=value, expect_version=expect_version, why=why
         )
 
-    def undo(self, view: View) -> tuple[CommandRecord | None, str]:
-        """Set the last applied change back; returns that change and one sentence for the person."""
+    def undoable(self, view: View) -> tuple[CommandRecord | None, str]:
+        """The change that an undo would set back, or one sentence that says why there is none."""
         record = undoable(view.commands())
         if record is None or record.before is None:
             return None, "there is no applied change to undo"
@@ -52,24 +75,36 @@ class Steering:
             return None, f"{record.knob} is no longer a knob of this run"
         if knob.value == record.before:
             return None, f"{record.knob} has its value of before already"
-        self.set(view, knob, record.before, knob.version, why=f"{UNDO}{record.id}")
         return record, ""
 
-    def pause_or_resume(self, view: View, now: float) -> Literal["pause", "resume"]:
-        """Pause a run that goes, let a paused one go on."""
-        run = view.run
-        assert run is not None
-        if view.vital is not None and view.vital.state == "paused":
-            self._held.pop(run.run, None)
-            self._send(view, "resume")
-            return "resume"
-        self._held[run.run] = (self._send(view, "pause"), now + RENEW_S)
-        return "pause"
+    def undo(self, view: View, record: CommandRecord) -> Sent:
+        """Set this change back if it is still the last one."""
+        refused = self.refusal(view, "set")
+        last, problem = self.undoable(view)
+        knob = view.knob(record.knob)
+        if refused or last is None or knob is None or record.before is None:
+            return Sent(refused=refused or problem)
+        if last.id != record.id:
+            return Sent(refused=f"{record.knob} was not set back: something else has changed meanwhile")
+        return self.set(view, knob, record.before, knob.version, why=f"{UNDO}{record.id}")
 
-    def checkpoint(self, view: View) -> str:
+    def pause_or_resume(self, view: View, now: float) -> Sent:
+        """Pause a run that goes, let a paused one go on."""
+        paused = view.vital is not None and view.vital.state == "paused"
+        sent = self._send(view, "resume" if paused else "pause")
+        if view.run is not None and sent.command:
+            self._held.pop(view.run.run, None)
+            if not paused:
+                self._held[view.run.run] = (sent.command, now + RENEW_S)
+        return sent
+
+    def checkpoint(self, view: View) -> Sent:
         return self._send(view, "checkpoint")
 
-    def stop(self, view: View) -> str:
+    def stop(self, view: View, epoch: int) -> Sent:
+        """Stop the run if it still is in the epoch that the person was asked about."""
+        if view.run is not None and view.run.epoch != epoch:
+            return Sent(refused="nothing was sent: the run has restarted meanwhile")
         return self._send(view, "stop")
 
     def renew(self, now: float) -> None:
@@ -100,9 +135,11 @@ class Steering:
         value: KnobValue | None = None,
         expect_version: int | None = None,
         why: str = "",
-    ) -> str:
-        assert view.run is not None
-        return self._client.send(
+    ) -> Sent:
+        refused = self.refusal(view, verb)
+        if view.run is None or refused:
+            return Sent(refused=refused)
+        command = self._client.send(
             verb,
             view.run.run,
             knob=knob,
@@ -111,3 +148,13 @@ class Steering:
             why=why,
             hold_s=HOLD_S,
         )
+        return Sent(command)
+
+
+def left_paused(store: AnyStore, run: str, host: str = "") -> str:
+    """What to say on the terminal of a run, by its id, that somebody paused and then left; `host` is its node, if not this one."""
+    known = store.run(run)
+    name = text.clean(known.name if known else run, 60)
+    who, where = (f"{host}/{name}", f", on {host}") if host else (name, "")
+    resume = command_line("resume", named(known, store.node) if known else run)
+    return f"{who} stays paused and goes on by itself within {HOLD_S:.0f} s; at once{where}: {resume}"

@@ -1,12 +1,14 @@
-"""Colours: a colour-blind-safe dark theme, its light sister, and one for terminals with sixteen colours or none.
+"""Colours: a colour-blind-safe dark theme, its light sister, one of the terminal's own sixteen colours, and none at all.
 
-Greys have R = G = B and accents lie on the 6 × 6 × 6 cube, so that a terminal with 256 colours (what SSH gives) shows
-exactly these. State is never told by colour alone.
+States and curves stay apart for the three kinds of colour blindness: simulated, the nearest two colours are 15 apart in
+CIE L*a*b*, where 2 is just visible. Greys have R = G = B and accents lie on the 6 × 6 × 6 cube, so that a terminal with
+256 colours (what SSH gives) shows exactly these. State is never told by colour alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.style import Style
@@ -37,7 +39,7 @@ DARK = Theme(
         "ink-1": "#5fafff",
         "ink-2": "#ffaf5f",
         "ink-3": "#5fd7af",
-        "ink-4": "#d787d7",
+        "ink-4": "#d75faf",
         "panel-border": "#444444",
         "panel-focus": "#5fafff",
     },
@@ -49,7 +51,7 @@ LIGHT = Theme(
     accent="#005faf",
     success="#00875f",
     warning="#875f00",
-    error="#af0000",
+    error="#870000",
     foreground="#303030",
     background="#eeeeee",
     surface="#e4e4e4",
@@ -93,7 +95,7 @@ ANSI = Theme(
         "ink-strong": "ansi_bright_white",
         "ink-stale": "ansi_bright_black",
         "ink-mark": "ansi_yellow",
-        "ink-cursor": "ansi_blue",
+        "ink-cursor": "ansi_default",
         "ink-1": "ansi_cyan",
         "ink-2": "ansi_yellow",
         "ink-3": "ansi_green",
@@ -105,6 +107,22 @@ ANSI = Theme(
     },
 )
 THEMES = (DARK, LIGHT, ANSI)
+
+
+class Look(NamedTuple):
+    """A theme, and whether it is drawn without its colours: in black and white, bold and plain."""
+
+    theme: Theme
+    colours: bool = True
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Looks of one kind can follow each other on a terminal."""
+        return self.theme.ansi, self.colours
+
+
+LOOKS = {"dark": Look(DARK), "light": Look(LIGHT), "ansi": Look(ANSI), "none": Look(ANSI, False)}
+"""By the words that the setting `theme` takes, next to `auto`."""
 
 INKS: dict[str, tuple[str, bool]] = {
     "": ("foreground", False),
@@ -127,10 +145,22 @@ INKS: dict[str, tuple[str, bool]] = {
 """What a span may be drawn in: a variable of the theme, and whether it is bold."""
 
 
-def choose(environ: Mapping[str, str]) -> Theme:
-    """The theme for this terminal: ANSI where it has at most sixteen colours or the user asks for none (NO_COLOR)."""
+def choose(word: str, *, sure: bool = True) -> Look:
+    """What the setting `theme` means on this terminal: `auto` is dark, or ANSI where there are at most sixteen colours.
+
+    A choice that is not `sure`, made on some other terminal perhaps, gives way to what this one can show.
+    """
+    if word in LOOKS and (sure or LOOKS[word].theme.ansi):
+        return LOOKS[word]
     colours = Console(force_terminal=True, color_system=COLOR_SYSTEM).color_system  # type: ignore[arg-type]
-    return ANSI if environ.get("NO_COLOR") or colours not in ("256", "truecolor") else DARK
+    if colours not in ("256", "truecolor"):
+        return LOOKS["ansi"]
+    return LOOKS.get(word, LOOKS["dark"])
+
+
+def word_of(theme: str) -> str:
+    """The word by which the setting names a theme."""
+    return theme.removeprefix("hoptui-")
 
 
 def inks(variables: Mapping[str, str]) -> dict[str, Style]:

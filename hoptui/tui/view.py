@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from hoptui.tui.actions import DEFAULT_KEYS, key_text
 from hoptui.viewer.client import Link
+from hoptui.viewer.history import UNDO
 from hoptui.viewer.protocol import Leased, LeaseOp
 from hoptui.viewer.series import Window
 from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
+from hoptui.wire.messages import FINAL, CommandRecord, Event, LeaseState, NodeState, RunState, Verb, Vital
 
 if TYPE_CHECKING:
+    from hoptui.tui.wheel import Held
     from hoptui.viewer.replay import Reel
 
 SECOND = 1_000_000_000
-UNDO = "undo of "  # how the reason of an undoing command begins; the undone one's id follows
 LATE = 5.0  # iterations without a row
 OLD_S = 5.0  # readings of a GPU or the host older than this are not current
 
@@ -27,11 +29,15 @@ class AnySeries(Protocol):
     @property
     def last(self) -> float: ...
     @property
+    def first_t(self) -> int: ...
+    @property
     def last_t(self) -> int: ...
     @property
     def last_step(self) -> int: ...
     @property
     def version(self) -> int: ...
+    @property
+    def refined(self) -> int: ...
     def window(self, t0: int, t1: int, points: int) -> Window: ...
 
 
@@ -48,8 +54,12 @@ class AnyStore(Protocol):
     def commands(self) -> Mapping[str, CommandRecord]: ...
     @property
     def processes(self) -> Sequence[GpuProcess]: ...
+    @property
+    def leases(self) -> Mapping[str, LeaseState]: ...
     def now(self) -> int: ...
     def series(self, source: str, name: str) -> AnySeries | None: ...
+    def steps(self, source: str) -> AnySeries | None: ...
+    def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None: ...
     def names(self, source: str) -> list[str]: ...
     def latest(self, source: str) -> dict[str, float]: ...
     def run(self, run_id: str) -> RunState | None: ...
@@ -63,6 +73,8 @@ class Connection(Protocol):
     def store(self) -> AnyStore: ...
     @property
     def link(self) -> Link: ...
+    @property
+    def read_only(self) -> bool: ...
     def start(self) -> None: ...
     def close(self) -> None: ...
     def watch(self, run: str | None) -> None: ...
@@ -84,7 +96,8 @@ class Connection(Protocol):
 class View(NamedTuple):
     """One moment. `now` is the node's monotonic ns, `wall` its wall clock in seconds, `clock` the local monotonic one.
 
-    In a replay the moment is a past one and `replay` says which; None: it is now.
+    In a replay the moment is a past one and `replay` says which; None: it is now. `keymap` has the keys of every action,
+    by its id; `read_only` says that nothing can be sent; `wheel` is who alone may steer the run now.
     """
 
     store: AnyStore
@@ -95,6 +108,14 @@ class View(NamedTuple):
     wall: float
     clock: float
     replay: Reel | None = None
+    keymap: Mapping[str, str] = DEFAULT_KEYS
+    read_only: bool = False
+    wheel: Held | None = None
+
+    def hint(self, action: str, does: str) -> str:
+        """`p goes on`: the key that an action has now, and what it does; empty where it has no key."""
+        key = key_text(self.keymap.get(action, ""))
+        return f"{key} {does}" if key else ""
 
     @property
     def node(self) -> NodeState | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -347,3 +348,44 @@ def test_the_same_network_again_is_no_restart(monkeypatch: pytest.MonkeyPatch) -
     Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=64)})
     result, _ = trained(small_job())
     assert result.iterations == 4
+
+
+class Ahead:
+    """A GPU for which every iteration is a second of work, and a host that queues it in no time, at most one ahead."""
+
+    def __init__(self) -> None:
+        self.now = self.free = self.before = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def work(self) -> None:
+        self.free = max(self.free, self.now) + 1.0
+
+    def wait(self, *_: object) -> None:
+        self.now = max(self.now, self.free)
+
+    def queued(self, _: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def waited(self, _: str) -> AbstractContextManager[None]:
+        self.wait()
+        return nullcontext()
+
+    def end_iteration(self) -> None:
+        self.now = max(self.now, self.before)
+        self.before = self.free
+
+
+def test_the_steady_rate_is_that_of_the_device_and_not_of_who_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, learned = Ahead(), training.learned
+
+    def queued(*args: Any) -> Any:
+        gpu.work()
+        return learned(*args)
+
+    fakes = {"time": gpu, "learned": queued, "phase_clock": lambda *_: gpu, "wait_for": gpu.wait}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(training, name, fake)
+    result, _ = trained(small_job(iterations=20, evaluate_every=5))
+    assert result.steady_env_steps_per_s == pytest.approx(8 * 16)

@@ -16,6 +16,8 @@ from textual.pilot import Pilot
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Change, Link
+from hoptui.viewer.config import Config
+from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo
@@ -86,7 +88,7 @@ class FakeClient:
         self.watched: list[str | None] = []
         self.leases: list[tuple[str, str, str]] = []
         self.asked_hz: list[float] = []
-        self.started = self.closed = False
+        self.started = self.closed = self.read_only = False
 
     def start(self) -> None:
         self.started = True
@@ -108,6 +110,7 @@ class FakeClient:
         why: str = "",
         hold_s: float = 60.0,
     ) -> str:
+        self._must_steer()
         command = Command(
             id=f"c{len(self.sent)}", run=run_id, epoch=1, verb=verb, knob=knob, value=value,
             expect_version=expect_version, why=why, hold_s=hold_s, origin=ANA,
@@ -117,10 +120,16 @@ class FakeClient:
         return command.id
 
     def lease(self, run_id: str, op: str, what: str = "wheel") -> None:
+        self._must_steer()
         self.leases.append((run_id, op, what))
 
     def sample(self, hz: float) -> None:
+        self._must_steer()
         self.asked_hz.append(hz)
+
+    def _must_steer(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError
 
 
 class Scene:
@@ -276,7 +285,8 @@ class Scene:
             self.client.on_change = on_change
             return self.client
 
-        options = {"theme": "hoptui-dark", "frames": False, **options}
+        config = Config.of(theme=options.pop("theme", "dark"), ascii=options.pop("plain", False))
+        options = {"config": config, "frames": False, **options}
         return HoptuiApp(connect, run, clock=lambda: (self.client.ns - START) / SECOND + 100.0, **options)
 
 

@@ -23,51 +23,70 @@ ReadAll = Callable[[Any], str]
 SECOND = 1_000_000_000
 
 
-@pytest.mark.parametrize("theme", [theme.name for theme in themes.THEMES])
+@pytest.mark.parametrize("theme", list(themes.LOOKS))
 def test_every_theme_draws(scene: MakeScene, play: Play, read: Read, theme: str) -> None:
     async def script(app: Any, pilot: Any) -> None:
-        assert app.theme == theme
+        name = app.theme
+        assert app.theme == themes.LOOKS[theme].theme.name
         assert "502 k" in read(app, "speed")
         await pilot.press("f2")
         await pilot.pause()
-        assert (app.theme != theme) == (theme != "hoptui-ansi"), "sixteen colours stay sixteen colours"
+        assert (app.theme != name) == (theme in ("dark", "light")), "sixteen colours stay sixteen colours"
         assert "502 k" in read(app, "speed")
 
     play(scene(gpus=1).live().app(theme=theme), script)
 
 
 @pytest.mark.parametrize(
-    ("environ", "term", "chosen"),
+    ("word", "sure", "term", "chosen"),
     [
-        ({}, "xterm-256color", "hoptui-dark"),
-        ({}, "xterm", "hoptui-ansi"),
-        ({}, "linux", "hoptui-ansi"),
-        ({"NO_COLOR": "1"}, "xterm-256color", "hoptui-ansi"),
+        ("auto", True, "xterm-256color", "dark"),
+        ("auto", True, "xterm", "ansi"),
+        ("auto", True, "linux", "ansi"),
+        ("light", True, "xterm", "light"),
+        ("light", False, "xterm", "ansi"),
+        ("light", False, "xterm-256color", "light"),
+        ("none", False, "xterm-256color", "none"),
     ],
 )
-def test_the_theme_fits_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], term: str, chosen: str
+def test_the_theme_fits_the_terminal_unless_the_person_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, word: str, sure: bool, term: str, chosen: str
 ) -> None:
     monkeypatch.delenv("COLORTERM", raising=False)
     monkeypatch.setenv("TERM", term)
-    assert themes.choose(environ).name == chosen
+    assert themes.choose(word, sure=sure) == themes.LOOKS[chosen]
 
 
-def test_no_color_means_none_at_all(
-    scene: MakeScene, play: Play, read: Read, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {}])
+def test_no_colour_means_none_at_all(
+    scene: MakeScene, play: Play, read: Read, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
 
     async def script(app: Any, pilot: Any) -> None:
-        strips = [strip for line in app.screen._compositor.render_strips() for strip in line]
-        filtered = app._filters[-1].apply(strips, app.screen.styles.background)
+        filtered = [strip for line in app.screen._compositor.render_strips() for strip in line]
+        for one in app.get_line_filters():
+            filtered = one.apply(filtered, app.screen.styles.background)
         colours = {
             colour.name for s in filtered for colour in (s.style.color, s.style.bgcolor) if s.style and colour
         }
         assert colours <= {"default"}
         assert "● live" in read(app, "identity")
 
-    play(scene(gpus=1).live().app(theme=None), script)
+    play(scene(gpus=1).live().app(theme="none"), script)
+
+
+def test_a_theme_that_is_asked_for_is_stronger_than_no_color(
+    scene: MakeScene, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert [type(one).__name__ for one in app.get_line_filters()] == ["ANSIToTruecolor"]
+
+    play(scene(gpus=1).live().app(theme="dark"), script)
 
 
 @pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT])
@@ -176,7 +195,7 @@ def test_a_hidden_screen_is_not_drawn(scene: MakeScene, play: Play, monkeypatch:
     there = scene(gpus=1).live()
 
     async def script(app: Any, pilot: Any) -> None:
-        await pilot.press("question_mark")
+        await pilot.press("f4")
         drawn: list[object] = []
         monkeypatch.setattr(RunScreen, "draw", lambda self, frame: drawn.append(frame))
         there.client.ns += SECOND
@@ -185,6 +204,11 @@ def test_a_hidden_screen_is_not_drawn(scene: MakeScene, play: Play, monkeypatch:
         await pilot.press("escape")
         await pilot.pause()
         assert drawn
+        await pilot.press("question_mark")
+        drawn.clear()
+        there.client.ns += SECOND
+        app.tick()
+        assert drawn, "it is seen around the box"
 
     play(there.app(), script)
 

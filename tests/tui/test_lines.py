@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from hoptui.tui.lines import GAP, Line, Span, bar, fitted, lay, pack, width_of
+from hoptui.tui.lines import GAP, Line, Span, bar, first_fitting, fitted, lay, pack, width_of
 
 
 def text(line: Line, width: int, *, plain: bool = False) -> str:
@@ -25,7 +25,37 @@ def test_a_long_left_part_gives_way_to_the_right() -> None:
 
 
 def test_a_long_right_part_is_cut_like_any_other() -> None:
-    assert text((Span("ab"), GAP, Span("0123456789")), 8) == "ab01234…"
+    assert text((Span("ab"), GAP, Span("cdefghijklm")), 8) == "abcdefg…"
+
+
+@pytest.mark.parametrize(
+    ("shown", "width", "left"),
+    [
+        ("gain +110.8 % ± 42.7", 18, "gain +110.8 % ± …"),
+        ("gain +110.8 % ± 42.7", 12, "gain …"),
+        ("at 16 384 of them", 7, "at …"),
+        ("at 16 384 of them", 9, "at …"),
+        ("at 16 384 of them", 11, "at 16 384 …"),
+        ("lr 1.0e-6 … 0.1", 8, "lr …"),
+        ("160 k…244 k steps/s", 12, "…"),
+        ("epoch h100 of it", 9, "epoch h1…"),
+        ("訓練 205 x", 7, "訓練 …"),
+    ],
+)
+def test_a_number_that_has_no_room_is_left_out_whole(shown: str, width: int, left: str) -> None:
+    assert text((Span(shown),), width).rstrip() == left
+    assert text((Span(shown, width=width), Span("|")), 40).startswith(
+        left.ljust(width - cell_len(left) + len(left))
+    )
+
+
+def test_a_number_that_just_fits_is_left_out_where_something_follows_it() -> None:
+    assert text((Span("at "), Span("498"), Span("  more")), 6).rstrip() == "at …"
+
+
+def test_the_most_that_fits_is_said() -> None:
+    lines: list[Line] = [(Span("abc"), Span("de")), (Span("abc"),), (Span("a"),)]
+    assert [first_fitting(lines, width) for width in (5, 4, 2, 0)] == [lines[0], lines[1], lines[2], lines[2]]
 
 
 def test_columns_are_padded_and_cut() -> None:

@@ -63,8 +63,10 @@ def test_odd_numbers_and_names(
             assert "\x1b" not in shown, "and nothing of it reaches the terminal"
             assert not re.search(r"\bnan\b", shown), "what is no number is unknown"
             await pilot.press("m", "down", "minus")
-        for key in ("e", "up", "down", "escape", "end", "enter", "up", "escape", "u"):
+        editing = ("e", "up", "down", "pageup", "escape", "end", "enter", "up", "a", "a", "escape", "u", "n")
+        for key in (*editing, "h", "enter", "y", "escape", "b", "s", "escape"):
             await pilot.press(key)
+            assert "\x1b" not in read_all(app), key
         await pilot.pause()
         app.tick()
         assert "ppo-cartpole" in read_all(app), "every key has been taken"

@@ -134,7 +134,7 @@ def test_lists_have_the_lines_that_they_need_and_the_keys_stay(
                 await pilot.pause()
             keys = app.screen.query_one("#keys").region
             assert (keys.y, keys.height) == (height - 1, 1), "the keys are the last line"
-            lists = ("run-list", "process-lines", "event-lines")
+            lists = ("run-list", "process-list", "event-lines")
             return tuple(len(read(app, name).splitlines()) for name in lists)  # type: ignore[return-value]
 
         assert await shown(100, 30) == (1, 4, 4)
@@ -207,7 +207,7 @@ def test_processes_say_whose_they_are_and_what_is_unknown(scene: MakeScene, play
 
     async def script(app: Any, pilot: Any) -> None:
         app.tick()
-        own, other = read(app, "process-lines").splitlines()
+        own, other = read(app, "process-list").splitlines()
         assert own.split() == [
             "0",
             "20711",
@@ -231,7 +231,7 @@ def test_a_gpu_that_does_not_tell_its_processes_has_a_line(scene: MakeScene, pla
     there.tell(processes=(GpuProcess(gpu="GPU-0", pid=4711),), processes_version=1)
 
     async def script(app: Any, pilot: Any) -> None:
-        _, told = read(app, "process-lines").splitlines()
+        _, told = read(app, "process-list").splitlines()
         assert told.split(maxsplit=1) == ["1", "who is on it is unknown: the driver refuses it"]
 
     play(there.app(run=None), script)
@@ -242,9 +242,9 @@ def test_more_processes_than_lines_are_counted(scene: MakeScene, play: Play, rea
     there.tell(processes=tuple(GpuProcess(gpu="GPU-0", pid=i, memory_used_bytes=i << 30) for i in range(40)))
 
     async def script(app: Any, pilot: Any) -> None:
-        lines = read(app, "process-lines").splitlines()
+        lines = read(app, "process-list").splitlines()
         assert lines[0].split()[:2] == ["0", "39"]
-        assert lines[-1] == f"and {40 - len(lines) + 1} more"
+        assert app.screen.query_one("#processes", Panel).title == f"On the GPUs · 1–{len(lines)} of 40"
 
     play(there.app(run=None), script)
 
@@ -340,6 +340,20 @@ def test_fast_sampling_is_a_key_and_the_header_tells_the_rate(
         assert "10 Hz" in read(app, "identity")
         await pilot.press("f")
         assert there.client.asked_hz == [10.0, 0.0]
+
+    play(there.app(run=None), script)
+
+
+def test_without_gpus_there_is_nothing_to_sample_fast(scene: MakeScene, play: Play) -> None:
+    there = scene().live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("f")
+        assert there.client.asked_hz == []
+        assert not any(binding.binding.id == "gpus.fast" for binding in app.screen.active_bindings.values())
+        app._fast = True  # the GPUs are gone meanwhile: it can be ended
+        await pilot.press("f")
+        assert there.client.asked_hz == [0.0]
 
     play(there.app(run=None), script)
 

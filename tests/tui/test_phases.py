@@ -43,3 +43,10 @@ def test_the_slowest_rank_is_named_where_one_is_slower(scene: Callable[..., Scen
     assert phases.slowest(made.app().view(RUN)) == ""
     tell(f"rank/{RUN}/2", 0.250)
     assert phases.slowest(made.app().view(RUN)) == "slowest: rank 2, 250 ms"
+
+
+def test_in_a_small_terminal_the_one_line_tells_how_phases_are_named(scene: Callable[..., Scene]) -> None:
+    made = scene().live(history=False)
+    made.tell(columns=(pack(f"run/{RUN}", [(made.client.ns, 1, {"iteration_s": 0.15})]),))
+    (line,) = phases.short(made.app().view(RUN), 78)
+    assert "".join(span.text for span in line) == 'run.phase("rollout") in its loop names phases'

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hoptui.tui.screens.replay_go_to import GoTo
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.time_bar import TimeBar, elapsed, track
+from hoptui.viewer.config import Asked, Config
 from hoptui.viewer.replay import Reel, Replay, Tick
 from tests.tui.test_terminal import Screen, assert_restored
 from tests.viewer.recorded_run import FIRST, ID, LENGTH_S, SECOND, at, write
@@ -60,7 +62,7 @@ class Player:
     ) -> None:
         """Open the dashboard at a size, paused unless `playing`, and follow a script."""
         self.app = ReplayApp(
-            self.replay, clock=lambda: self.s, frames=False, **{"theme": "hoptui-dark", **options}
+            self.replay, clock=lambda: self.s, frames=False, **{"config": Config.of(theme="dark"), **options}
         )
 
         async def main() -> None:
@@ -226,9 +228,12 @@ def test_a_click_on_the_track_goes_there(player: Player) -> None:
 
 
 def test_going_to_a_time(player: Player, read: Read) -> None:
+    config = replace(Config.of(theme="dark"), keys={"goto.close": Asked("ctrl+g", "here")})
+
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         await pilot.press("g")
         assert isinstance(app.screen, GoTo)
+        assert app.screen.query_one("#go-to").border_subtitle == "enter go  ^g close"
         await pilot.press(*"+1m30s")
         await pilot.pause()
         assert read(app, "where-verdict") == "✓ 2026-05-28 20:28:10, 1:30 after the start"
@@ -249,14 +254,14 @@ def test_going_to_a_time(player: Player, read: Read) -> None:
         assert told.endswith("of 2026-05-28 20:26:40 to 2026-05-28 20:36:40"), "all of it is seen"
         await pilot.press("enter")
         assert isinstance(app.screen, GoTo), "what cannot be is not a way out"
-        await pilot.press("escape")
+        await pilot.press("ctrl+g")
         assert player.seconds == 90
         await pilot.press("g", "enter")
         await pilot.pause()
         assert isinstance(app.screen, RunScreen), "with nothing typed, enter stays"
         assert player.seconds == 90
 
-    player.play(script)
+    player.play(script, config=config)
 
 
 def test_an_input_keeps_the_keys_of_the_replay(player: Player) -> None:
@@ -319,6 +324,31 @@ def test_gpus_and_overview_are_shown_in_replay_too(player: Player, read: Read) -
     player.play(script)
 
 
+def test_a_narrow_key_bar_has_room_for_the_keys_of_the_screen(player: Player, read: Read) -> None:
+    async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
+        await player.go(pilot, 123)
+        assert read(app, "keys").split()[:6] == ["space", "play", "g", "go", "to", "d"]
+        await pilot.press("d")
+        await pilot.pause()
+        await player.wait(pilot, 2)
+        assert isinstance(app.screen, GpusScreen)
+        assert "esc back" in read(app, "keys")
+
+    player.play(script, COMPACT)
+
+
+def test_lists_are_of_the_same_moment_as_the_numbers(player: Player, read: Read) -> None:
+    async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
+        await player.go(pilot, 201)
+        assert "applied at 202" not in read(app, "event-lines")
+        player.replay.seek(at(240))
+        await player.wait(pilot, 0.3)
+        assert "+5.0 % ± 1.0" in read(app, "speed")
+        assert "applied at 202" in read(app, "event-lines"), "before a second is over"
+
+    player.play(script)
+
+
 def test_help_and_palette_are_of_the_replay(player: Player, read: Read) -> None:
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         await pilot.press("question_mark")
@@ -357,8 +387,8 @@ def test_the_time_bar_at_every_size(
         for part in parts:
             assert part in shown
         if size == TINY:
-            assert "q leaves" in read(app, "numbers")
-            assert "goes on" not in read(app, "numbers")
+            assert read(app, "keys").startswith(" space ")
+            assert read(app, "keys").endswith("q leave")
 
     player.play(script, size)
 
@@ -372,7 +402,7 @@ def test_ascii_is_enough(player: Player, read: Read) -> None:
         assert "> replay 5x" in shown
         assert "?" not in read(app, "time-bar")
 
-    player.play(script, plain=True)
+    player.play(script, config=Config.of(theme="dark", ascii=True))
 
 
 def test_a_recording_that_cannot_be_read_any_more_says_so(

@@ -32,7 +32,7 @@ def test_a_run_shows_its_own_gpus_alone(scene: MakeScene, play: Play, read: Read
         app.client.on_change("node")
         await pilot.pause()
         await pilot.pause()
-        assert read(app, "readings").startswith("which GPUs this run uses is not known (g: all of them)")
+        assert read(app, "readings").startswith("which GPUs it uses is not known; g shows all")
 
     play(there.app(), script)
 
@@ -89,7 +89,9 @@ def test_the_compact_screen_tells_what_a_unit_costs(scene: MakeScene, play: Play
 
     async def script(app: Any, pilot: Any) -> None:
         lines = read(app, "summary").splitlines()
-        assert lines[6].startswith("GPU 0  busy 92   SM 81   tensor 34   DRAM 31   633/700 W  58.1/80.0 GiB")
+        assert lines[6].startswith(
+            "GPU 0 busy 92    SM 81    tensor 34    DRAM 31    633/700 W  58.1/80.0 GiB"
+        )
         assert lines[7].split("   ")[:2] == ["MFU 41 %", "energy 1.26 mJ/env step"]
 
     play(there.app(), script, COMPACT)

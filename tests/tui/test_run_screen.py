@@ -10,6 +10,7 @@ import pytest
 
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer.client import Link
 from hoptui.wire.columns import pack
 
@@ -345,7 +346,7 @@ def test_the_metric_and_the_span_of_the_charts_can_be_chosen(
         assert "−4 min" in read(app, "score-chart")
         await pilot.press("plus")
         await pilot.pause()
-        assert "−1 min" in read(app, "score-chart")
+        assert "−60 s" in read(app, "score-chart")
         await pilot.press("minus", "minus")
         await pilot.pause()
         assert "−4 min" in read(app, "score-chart")
@@ -369,3 +370,48 @@ def test_a_chart_is_drawn_again_only_for_a_new_dot_column(scene: MakeScene, play
         assert len(shown) == 1
 
     play(there.app(), script)
+
+
+PANELS = {"1": "throughput", "2": "learning", "3": "hardware", "4": "phases", "5": "knobs", "6": "events"}
+
+
+def shown_panels(app: Any) -> list[str]:
+    return [name for name in PANELS.values() if app.screen.query_one(f"#{name}", Panel).region.area]
+
+
+def test_a_digit_shows_one_panel_alone_and_again_all(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        everything = shown_panels(app)
+        assert everything == list(PANELS.values())
+        assert app.screen.check_action("next_panel", ()) is False, "there is room for both"
+        for key, name in PANELS.items():
+            await pilot.press(key)
+            await pilot.pause()
+            assert shown_panels(app) == [name]
+            panel = app.screen.query_one(f"#{name}", Panel)
+            assert panel.region.width == app.size.width
+            assert panel.region.height >= app.size.height - 5
+        assert "all panels" in read(app, "keys")
+        await pilot.press("6")
+        await pilot.pause()
+        assert shown_panels(app) == everything
+        await pilot.press("1", "escape")
+        await pilot.pause()
+        assert shown_panels(app) == everything
+        assert "all panels" not in read(app, "keys")
+
+    play(scene(gpus=1).live().history().app(), script)
+
+
+def test_a_hidden_panel_can_be_shown_alone(scene: MakeScene, play: Play) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        for panel in ("run.learning", "run.hardware", "run.phases", "run.events"):
+            app.hide_or_show(panel)
+        await pilot.pause()
+        assert shown_panels(app) == ["throughput", "knobs"]
+        for key in "2346":
+            await pilot.press(key)
+            await pilot.pause()
+            assert shown_panels(app) == [PANELS[key]]
+
+    play(scene(gpus=1).live().app(), script)

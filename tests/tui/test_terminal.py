@@ -166,7 +166,7 @@ def test_a_lone_sigcont_starts_nothing(screen: Screen) -> None:
     threads = len(list(Path(f"/proc/{screen.pid}/task").iterdir()))
     os.kill(screen.pid, signal.SIGCONT)
     screen.output = b""
-    screen.press(b"?", rb"Everywhere")
+    screen.press(b"?", rb"Help")
     assert len(list(Path(f"/proc/{screen.pid}/task").iterdir())) == threads
     os.kill(screen.pid, signal.SIGTERM)
     assert screen.ended() == 128 + signal.SIGTERM

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from trainer.common.device import wait_for
 from trainer.common.memory import is_out_of_memory, release
 
 Work = Callable[[], None]
@@ -22,7 +23,7 @@ Place = tuple[Hashable, Hashable]
 
 WARM_UPS = 2
 """Calls before the capture: they compile, make handles and workspaces, and learn the kernels' attributes."""
-KEPT = 32
+KEPT = 64
 """Graphs kept; the one that was used longest ago goes first."""
 
 
@@ -81,9 +82,14 @@ class CudaRecorder:
             # To end a capture that failed may raise again, and leaves the stream as it is then.
             torch.cuda.set_stream(current)
             raise cause or error from None
+        finally:
+            cause = None  # its traceback refers to this frame, and to all that the function had made
         return graph.replay
 
     def forget(self) -> None:
+        # Replays may still be queued, on another stream than the one that torch waits for before it unmaps a segment: the
+        # one of the capture.
+        wait_for(self._device)
         release(self._device)
         self._pool = torch.cuda.graph_pool_handle()
 

@@ -23,6 +23,8 @@ EXHAUSTED = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATU
 WORTH = 1.01
 """A larger micro-batch is taken only if it is faster by so much: beyond the knee memory buys nothing."""
 
+_earlier: dict[torch.device, int] = {}
+
 
 class Trial(NamedTuple):
     """One measured step of `size` samples: its peak memory in bytes, and how long a steady step takes."""
@@ -62,6 +64,23 @@ def insist(device: torch.device, work: Callable[P, R], *args: P.args, **kwargs: 
 
 def reset_peak(device: torch.device) -> None:
     """Measure the peak from here on."""
+    _earlier.pop(device, None)
+    _restart_peak(device)
+
+
+def set_peak_aside(device: torch.device) -> None:
+    """Measure the peak from here on, beside a run: `greatest_bytes` goes on knowing what came before."""
+    _earlier[device] = greatest_bytes(device) or 0
+    _restart_peak(device)
+
+
+def greatest_bytes(device: torch.device) -> int | None:
+    """The most memory in use since `reset_peak`, whatever was measured aside in between; None if it is not told."""
+    now = peak_bytes(device)
+    return None if now is None else max(now, _earlier.get(device, 0))
+
+
+def _restart_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -70,7 +89,8 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most memory in use since `reset_peak`: reserved by torch on a GPU, resident on a CPU; None if it is not told."""
+    """The most memory in use since `reset_peak` or `set_peak_aside`: reserved by torch on a GPU, resident on a CPU; None if
+    it is not told."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     try:

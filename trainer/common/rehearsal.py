@@ -18,7 +18,7 @@ from trainer.common.memory import (
     peak_bytes,
     predicted_peak,
     release,
-    reset_peak,
+    set_peak_aside,
 )
 from trainer.common.ranks import Ranks
 
@@ -137,7 +137,7 @@ class Rehearsal:
 
     def measure(self, size: int) -> Trial | None:
         """Two steady passes over `size` samples, after one that compiles; None if they do not fit."""
-        reset_peak(self._device)
+        set_peak_aside(self._device)
         fits, began = self._fits(size), time.monotonic()
         fits = fits and self._fits(size) and self._fits(size)
         seconds, peak = (time.monotonic() - began) / 2, peak_bytes(self._device)
@@ -174,7 +174,7 @@ class Rehearsal:
             hopeless = all_or_nothing and len(trials) > 2 and predicted_peak(trials, size) > STRIDE * limit
             if hopeless or predicted_peak(trials, following) > limit:
                 break
-            reset_peak(self._device)
+            set_peak_aside(self._device)
             with self._shapes.plainly():
                 fits = self._fits(following)
             peak = peak_bytes(self._device) or 0

@@ -15,7 +15,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.device import choose_device, choose_threads, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
-from trainer.common.memory import peak_bytes, reset_peak
+from trainer.common.memory import greatest_bytes, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import measured
 from trainer.common.options import KnobValues
@@ -159,7 +159,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                 seconds=time.monotonic() - began,
                 tokens_per_s=rate,
                 mfu=utilization(state, rate) if rate else None,
-                peak_memory_bytes=peak_bytes(device),
+                peak_memory_bytes=greatest_bytes(device),
                 loss=float(metrics["loss"]) if metrics else None,
                 val_bpb=state.val_bpb,
                 lzma_bpb=text.lzma_bpb,
@@ -217,7 +217,7 @@ def progress(
     """The parts of a line for people; on a GPU reading the metrics waits for it."""
     figures = (f"loss {float(metrics['loss']):.4f}", f"gradient {float(metrics['grad_norm']):.3g}")
     rate, used = f"{tokens_per_s:,.0f} tokens/s", utilization(state, tokens_per_s)
-    return line_parts(state.iteration, job.iterations, figures, rate, used, peak_bytes(state.device))
+    return line_parts(state.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
 
 
 def utilization(state: TrainingState, tokens_per_s: float) -> float | None:

@@ -24,7 +24,7 @@ class Result:
     `iterations` and `env_steps` count the whole run, with what a resumed checkpoint had. `seconds` is this process's
     wall time from the set-up of the training to its end, evaluations and checkpoints included and imports not;
     `env_steps_per_s` is the steps of all processes over that time. `steady_env_steps_per_s` and `mfu` are of the
-    iterations in which nothing was compiled, captured, evaluated or written; None without any.
+    iterations in which, and right before which, nothing was compiled, captured, evaluated or written; None without any.
     `evaluation_return` is the newest one, None without any. `restarts` is how often a knob had this process replaced:
     times, rates and memory are of the time since.
     """

@@ -20,7 +20,7 @@ from trainer.common.device import choose_device, describe_device, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.graphs import WARM_UPS
-from trainer.common.memory import is_out_of_memory, peak_bytes, release, reset_peak
+from trainer.common.memory import greatest_bytes, is_out_of_memory, release, reset_peak
 from trainer.common.metrics import measured
 from trainer.common.phases import PhaseClock, phase_clock
 from trainer.common.profile import Tracer
@@ -59,7 +59,7 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         told = write if ranks.rank == 0 else _nothing
         console, lines, pace = Console(_nothing if job.json else told), Lines(state.env_steps), Pace()
         ending: Ending = "finished"
-        proven = dataclasses.replace(config)
+        proven, caught_up = dataclasses.replace(config), False
         reset_peak(device)
 
         def utilization(steps_per_s: float) -> float | None:
@@ -90,7 +90,10 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                     make_room(state, handles, proven)
                 if state.grad_accum > pieces:
                     handles["grad_accum"].revert(state.grad_accum, f"memory ran out with {pieces} pieces")
-                plain = state.since > WARM_UPS
+                followed = caught_up
+                caught_up = job.evaluation_due(iteration + 1) or job.checkpoint_due(iteration + 1)
+                # The host is an iteration ahead of a GPU. Right after it has waited for that, it only says how fast it queues.
+                plain = state.since > WARM_UPS and not followed and not caught_up
                 proven = dataclasses.replace(config)
                 steps = state.player.rollout.size * ranks.world
                 state.iteration, state.epoch = iteration + 1, state.epoch + config.epochs
@@ -102,7 +105,6 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                     env_steps_total=state.env_steps,
                 )
                 if job.evaluation_due(state.iteration):
-                    plain = False
                     with clock.waited("evaluation"):
                         state.evaluation_return = ranks.gather(evaluated(state))[0]
                     run.log(evaluation_return=state.evaluation_return)
@@ -111,10 +113,11 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                         ending = "passed"
                 if seconds := console.due():
                     console.line(
-                        lines.parts(state, job.iterations, metrics, seconds, utilization, peak_bytes(device))
+                        lines.parts(
+                            state, job.iterations, metrics, seconds, utilization, greatest_bytes(device)
+                        )
                     )
                 if job.checkpoint_due(state.iteration):
-                    plain = False
                     with clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
@@ -142,7 +145,7 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                 env_steps_per_s=(state.env_steps - steps_before) / seconds,
                 steady_env_steps_per_s=pace.per_s,
                 mfu=utilization(pace.per_s) if pace.per_s else None,
-                peak_memory_bytes=peak_bytes(device),
+                peak_memory_bytes=greatest_bytes(device),
                 ending=ending,
                 restarts=restarts(os.environ),
             )

@@ -15,7 +15,7 @@ from trainer.common.device import wait_for
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
 from trainer.common.graphs import Graphs, Work
-from trainer.common.memory import Trial, insist, is_out_of_memory, peak_bytes, release, reset_peak
+from trainer.common.memory import Trial, insist, is_out_of_memory, peak_bytes, release, set_peak_aside
 from trainer.common.modes import CompileMode, Precision
 from trainer.common.precision import autocast, grad_scaler
 from trainer.common.ranks import Ranks
@@ -171,7 +171,7 @@ class Update:
         index = torch.zeros(size, dtype=torch.int64, device=self._device)
         self._scale.zero_()
         release(self._device)
-        reset_peak(self._device)
+        set_peak_aside(self._device)
         before, peak = peak_bytes(self._device), None
         try:
             self._add_gradient(gathered_loss, rollout, index, first=True)

@@ -16,7 +16,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.device import choose_device, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
-from trainer.common.memory import peak_bytes, reset_peak
+from trainer.common.memory import greatest_bytes, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import measured
 from trainer.common.options import KnobValues
@@ -166,7 +166,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 seconds=time.monotonic() - began,
                 samples_per_s=rate,
                 mfu=utilization(state, rate) if rate else None,
-                peak_memory_bytes=peak_bytes(device),
+                peak_memory_bytes=greatest_bytes(device),
                 loss=float(metrics["loss"]) if metrics else None,
                 accuracy=state.accuracy,
                 micro_batch=state.config.micro_batch,
@@ -246,7 +246,7 @@ def progress(
     )
     rate = f"{samples_per_s:,.0f} images/s ({state.source.name})"
     used = utilization(state, samples_per_s)
-    return line_parts(state.iteration, job.iterations, figures, rate, used, peak_bytes(state.device))
+    return line_parts(state.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
 
 
 def utilization(state: TrainingState, samples_per_s: float) -> float | None:

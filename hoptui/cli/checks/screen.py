@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from hoptui.cli.checks.check import Check
 from hoptui.cli.terminal import interactive
+from hoptui.viewer.config import read, short
 
 TMUX_S = 1.0
 
@@ -52,6 +53,19 @@ def multiplexer(environ: Mapping[str, str]) -> Check:
         return Check("tmux", "ok", "over SSH, with true colour")
     advice = "for true colour: export COLORTERM=truecolor; in tmux a dashboard outlives the connection"
     return Check("tmux", "ok", f"over SSH without tmux, TERM={name or 'not set'}", advice)
+
+
+def configuration(environ: Mapping[str, str]) -> Check:
+    """What the person has set, and what of it could not be used."""
+    config = read(environ=environ)
+    if config.problems:
+        where = short(config.file) if config.file else "the environment"
+        return Check("configuration", "warning", "; ".join(config.problems), f"mend it in {where}")
+    chosen = [
+        f"{name} by {value.origin}" for name, value in config.values.items() if value.origin != "default"
+    ]
+    chosen += [f"{len(config.keys)} keys"] if config.keys else []
+    return Check("configuration", "ok", ", ".join(chosen) or "nothing is set: everything is as it comes")
 
 
 def true_colour(environ: Mapping[str, str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span, fitted, pack
 from hoptui.tui.panels import gpus, host, learning, phases
-from hoptui.tui.panels.header import banner, state
+from hoptui.tui.panels.header import banner, rate, state
 from hoptui.tui.panels.outcomes import last_change
 from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number
 from hoptui.tui.view import SECOND, View
@@ -30,8 +30,8 @@ def summary(view: View, metric: str, width: int, span_s: float, *, plain: bool) 
         next(iter(pack(others, figures, "  ")), ()),
     ]
     charts = [
-        *_small_chart(view, head.name, "1", across, span_s, plain),
-        *_small_chart(view, metric, "3", across, span_s, plain),
+        *_small_chart(view, head.name, "1", across, span_s),
+        *_small_chart(view, metric, "3", across, span_s),
     ]
     found: list[Line] = [
         (*fitted(left, figures, plain=plain), Span("  "), chart)
@@ -41,18 +41,16 @@ def summary(view: View, metric: str, width: int, span_s: float, *, plain: bool) 
     own = view.gpus()
     shown = own if len(own) <= MOST_GPUS else own[: MOST_GPUS - 1]
     found += [gpus.short(view, gpu, width) for gpu in shown] or [(Span(gpus.none(view), "dim"),)]
-    found += (
-        [(Span(f"and {len(own) - len(shown)} more GPUs: d shows them", "dim"),)] if own[len(shown) :] else []
-    )
+    found += [(Span(_more_gpus(view, len(own) - len(shown)), "dim"),)] if own[len(shown) :] else []
     return [*found, *_cost(view, width), host.short(view, width)]
 
 
-def key_numbers(view: View, metric: str, name: str) -> list[Line]:
+def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     """The numbers that matter most, one a line; no room for more."""
     head = headline(view)
     run, vital = view.run, view.vital
     found: list[Line] = [
-        (Span(text.clean(run.name if run else name, 30), "strong"), Span("  "), *state(view))
+        (Span(text.clean(run.name if run else name, 30), "strong"), Span("  "), *state(view), *rate(view))
     ]
     shout = banner(view)
     if shout is not None:
@@ -64,9 +62,12 @@ def key_numbers(view: View, metric: str, name: str) -> list[Line]:
     latest = view.store.latest(view.source).get(metric)
     if metric:
         found.append(_figure(label_of(metric), number(latest)))
-    found += [gpus.short(view, gpu, 60) for gpu in view.gpus()[:MOST_GPUS]]
-    leaving = "q leaves" if view.replay else "q leaves; the run goes on"
-    return [*found, (Span(leaving, "faint"),)]
+    found += [gpus.short(view, gpu, width) for gpu in view.gpus()[:MOST_GPUS]]
+    return found
+
+
+def _more_gpus(view: View, count: int) -> str:
+    return ": ".join(filter(None, (f"and {count} more GPUs", view.hint("view.gpus", "shows them"))))
 
 
 def _cost(view: View, width: int) -> list[Line]:
@@ -86,19 +87,17 @@ def _figure(label: str, value: str) -> Line:
     return Span(label, "dim", 16), Span(value, "strong")
 
 
-def _small_chart(
-    view: View, name: str, ink: str, width: int, span_s: float, plain: bool
-) -> tuple[Span, Span]:
+def _small_chart(view: View, name: str, ink: str, width: int, span_s: float) -> tuple[Span, Span]:
     """Two rows of a chart without axes."""
     series = view.store.series(view.source, name)
     if series is None or width < 4:
         return Span(""), Span("")
-    dots = raster.dots_across(width, plain=plain)
+    dots = raster.ACROSS * width
     step = max(1, int(span_s * SECOND) // dots)
     t1 = (view.now // step + 1) * step
     t0 = t1 - dots * step
     found = series.window(t0, t1 - 1, dots)
     trace = raster.place(found.t, found.low, found.high, t0, t1, dots)
     scale = value_scale((*found.low, *found.high), 3)
-    upper, lower = raster.draw([trace], width, 2, scale.bottom, scale.top, plain=plain).text
+    upper, lower = raster.draw([trace], width, 2, scale.bottom, scale.top).text
     return Span(upper, ink), Span(lower, ink)

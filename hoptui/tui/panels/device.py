@@ -58,7 +58,7 @@ def all_of(view: View, gpu: GpuInfo) -> list[Reading]:
     return sorted(found, key=lambda reading: GROUPS.index(reading.meaning.group))
 
 
-def rows(view: View, readings: list[Reading], width: int, cursor: int, *, plain: bool) -> list[Line]:
+def rows(view: View, readings: list[Reading], width: int, cursor: int) -> list[Line]:
     """A line a reading: its group once, a bar or its last minute, the value, and a few words of what it is."""
     short = _SHORT if width >= 72 else 0
     across = max(0, min(24, width - _GROUP - _LABEL - _VALUE - 3 - short))
@@ -75,7 +75,7 @@ def rows(view: View, readings: list[Reading], width: int, cursor: int, *, plain:
             shown.append((*who, Span(one.value, "dim"), Span("  "), Span(one.note, one.ink)))
             continue
         if one.fraction is None and one.metric and one.meaning.unit in ("B/s", "°C"):
-            picture: Line = (Span(spark(view, one.source, one.metric, across, SPARK_S, plain=plain), "1"),)
+            picture: Line = (Span(spark(view, one.source, one.metric, across, SPARK_S), "1"),)
         else:
             picture = bar(one.fraction, across, gpus.ink_of(one.name))
         shown.append((

@@ -2,52 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hoptui.tui.editing import Draft
 from hoptui.tui.lines import Line, Span
+from hoptui.tui.panels import implied
 from hoptui.tui.panels.knobs import bounds
 from hoptui.tui.panels.outcomes import effect, stage
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobState
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.wire.messages import CommandRecord
 
 LABEL = 14
 
 
-def about(view: View, knob: KnobState) -> list[Line]:
-    """What the knob is, what it costs and when a change takes effect."""
+def about(view: View, knob: KnobState, wanted: KnobValue | None, most: int) -> list[Line]:
+    """What the knob is, what `wanted` would imply and cost, and when it takes effect, in up to `most` lines.
+
+    As many whatever is typed. Where there is no room the description goes first, then what stands last.
+    """
     spec = knob.spec
-    found: list[Line] = [(Span(text.clean(spec.description), "dim"),), ()] if spec.description else []
+    described: list[Line] = [(Span(text.clean(spec.description), "dim"),), ()] if spec.description else []
     unit = f" {text.clean(spec.unit, 16)}" if spec.unit else ""
     by = f", set by {text.clean(knob.by, 40)}" if knob.by else ""
     version = f"   version {knob.version}{by}"
     now = (Span(f"{text.value(knob.value, spec)}{unit}", "strong"), Span(version, "dim"))
-    found += [
+    found: list[Line] = [
         _labelled("in effect", *now),
         _labelled("bounds", Span(bounds(spec))),
         _labelled("effect", Span(words.EFFECTS[spec.effect], "warn" if spec.effect == "learning" else "")),
-        _labelled("cost", Span(words.cost(knob))),
+        _labelled("cost", Span(words.cost(knob), "warn" if spec.cost in ("rebuild", "restart") else "")),
     ]
     if spec.keeps:
-        found.append(_labelled("keeps", Span(text.clean(spec.keeps, 60))))
-    if not knob.in_effect:
-        found.append(_labelled("note", Span("⚠ the run does not use the value that was set", "warn")))
-    return [*found, _labelled("takes effect", Span(when(view)))]
+        found.append(_labelled("keeps", Span(implied.invariant(view, knob, wanted))))
+    if spec.cost != "free":
+        found.append(_labelled("memory", *implied.memory(view, knob, wanted)))
+    found.append(_labelled("takes effect", Span(when(view, spec))) if wanted != knob.value else ())
+    note = "" if knob.in_effect else "⚠ the run does not use the value that was set"
+    found.append(_labelled("note", Span(note, "warn")) if note else ())
+    return [*described, *found] if len(described) + len(found) <= most else found[:most]
 
 
-def when(view: View) -> str:
-    """`at the next boundary: iteration 1 205, in about 0.8 s`."""
+def overtaken(knob: KnobState) -> str:
+    """That somebody else has changed the knob while it was edited, in one sentence."""
+    by = f" by {text.clean(knob.by, 40)}" if knob.by else ""
+    return f"changed{by} meanwhile: {text.value(knob.value, knob.spec)} is in effect"
+
+
+def waiting(record: CommandRecord, knob: KnobState) -> str:
+    """Another change of the knob that is on its way: `16 of bo (pid 5) is scheduled for 1 205`."""
+    value = text.value(record.wanted, knob.spec)
+    return f"{value} of {words.who(record.origin)} is {words.stage_text(record)}"
+
+
+def sides(knob: KnobState, began: KnobValue, mine: KnobValue, keys: Mapping[str, str]) -> list[Line]:
+    """A knob that was changed by somebody else meanwhile: the value of before, theirs and mine, and the three ways on.
+
+    `keys` are those that choose `theirs`, `mine` and `back`; a way without one is not told.
+    """
+    spec = knob.spec
+    by = f"set by {text.clean(knob.by, 40)}, in effect" if knob.by else "in effect"
+    was, theirs, wanted = (text.value(value, spec) for value in (began, knob.value, mine))
+    ways = {
+        "theirs": f"{theirs} stays in effect",
+        "mine": f"set {wanted} over it",
+        "back": "change nothing and look at it again",
+    }
+    return [
+        _labelled("it was", Span(was)),
+        _labelled("theirs", Span(theirs, "strong"), Span(f"   {by}", "dim")),
+        _labelled("mine", Span(wanted, "strong"), Span("   not sent", "dim")),
+        (),
+        *((Span(keys[way], "key", 6), Span(f"{way}: {does}")) for way, does in ways.items() if way in keys),
+    ]
+
+
+def when(view: View, spec: KnobSpec) -> str:
+    """`after iteration 1 204, in about 4 s`.
+
+    What is sent reaches the run a little later than this is read, and some iterations are faster than that: so the one
+    that has ended is named, and less than a second is no figure.
+    """
     vital = view.vital
     if vital is None:
         return "at the next boundary"
-    at = f"at the next boundary: iteration {text.grouped(vital.step + 1)}"
+    at = f"after iteration {text.grouped(vital.step)}"
     if vital.state == "paused":
         return f"{at}, when the run goes on"
+    if spec.cost == "restart":
+        return f"{at}, once the run is back"
     if vital.iteration_s is None or vital.progress_age_s is None:
         return at
-    left = max(0.0, vital.iteration_s - vital.progress_age_s)
-    return f"{at}, in about {text.seconds(max(left, 0.01))}"
+    left = vital.iteration_s - vital.progress_age_s
+    if left <= 0:  # late: when it comes is not known
+        return at
+    return f"{at}, within a second" if left < 1 else f"{at}, in about {text.seconds(left)}"
 
 
 def verdict(draft: Draft, knob: KnobState) -> Line:

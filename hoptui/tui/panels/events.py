@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hoptui.tui.lines import Line, Span
+from hoptui.tui.lines import Line, Span, first_fitting
+from hoptui.tui.panels import waiting
 from hoptui.tui.panels.outcomes import STAGE_INKS, effect
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
@@ -13,16 +14,19 @@ LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
 LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
 
 
-def lines(view: View, most: int) -> list[Line]:
-    """The newest `most` things that happened to the run (to every run without one), to its GPUs and to its node."""
-    events = [e for e in view.store.events if _concerns(view, e)]
+def lines(view: View, most: int, width: int) -> list[Line]:
+    """The newest `most` things that happened to the run (to every run without one), to its GPUs and to its node.
+
+    In `width` cells: of a command who gave it, then when it was applied, then the interval of its effect give way.
+    """
+    events = [e for e in view.store.events if concerns(view, e)]
     found: list[tuple[float, Line]] = [(e.wall, _event(view, e)) for e in events[-most:]]
-    found += [(c.wall, _command(view, c)) for c in view.commands()[-most:]]
+    found += [(c.wall, _command(view, c, width)) for c in view.commands()[-most:]]
     found.sort(key=lambda item: item[0], reverse=True)
-    return [line for _, line in found[:most]] or [(Span("nothing has happened yet", "dim"),)]
+    return [line for _, line in found[:most]] or [waiting.line(view, "nothing has happened yet")]
 
 
-def _concerns(view: View, event: Event) -> bool:
+def concerns(view: View, event: Event) -> bool:
     """Whether a view of a run is to show it: other runs and their GPUs are none of its business."""
     run = view.run
     if run is None:
@@ -43,22 +47,24 @@ def _event(view: View, event: Event) -> Line:
     )
 
 
-def _command(view: View, record: CommandRecord) -> Line:
+def _command(view: View, record: CommandRecord, width: int) -> Line:
     ink = STAGE_INKS[record.stage]
-    return (
+    start: Line = (
         _when(record.wall),
         Span(f"{words.STAGES[record.stage].symbol} ", ink),
         *_where(view, record.run),
         Span(words.change(record)),
-        Span(f"  {words.stage_text(record)}", ink if ink != "good" else "dim"),
-        Span("  "),
-        *effect(record),
-        Span(f"  {words.who(record.origin)}", "dim"),
-        Span(
-            f"  {text.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else "",
-            "dim",
-        ),
     )
+    how = Span(f"  {words.stage_text(record)}", ink if ink != "good" else "dim")
+    whole, brief = effect(record), effect(record, brief=True)
+    who = Span(f"  {words.who(record.origin)}", "dim")
+    why = f"  {text.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else ""
+    gap = Span("  ")
+    shown: list[Line] = [(*start, how, gap, *whole, who), (*start, how, gap, *whole)]
+    if whole:
+        shown += [(*start, gap, *whole), (*start, gap, *brief), start]
+    found = first_fitting(shown, width)
+    return (*found, Span(why, "dim")) if found == shown[0] else found
 
 
 def _when(wall: float) -> Span:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import NamedTuple
 
 from hoptui.tui.lines import GAP, Line, Span, bar, pack
+from hoptui.tui.panels import waiting
 from hoptui.tui.panels.readings import Gauge, current, fact, gauges, of, percent, ratio
 from hoptui.tui.view import View
 from hoptui.tui.widgets.line_chart import Wanted
@@ -54,7 +56,8 @@ def kinds(gpus: tuple[GpuInfo, ...]) -> str:
 def detail(view: View, gpu: GpuInfo, width: int, most_facts: int = 1) -> list[Line]:
     """One GPU: gauges two abreast and the rest in at most so many lines; its reason where it cannot be read."""
     if why := trouble(view, gpu):
-        return [(Span("✕ ", "bad"), Span(why, "warn"))]
+        first, *rest = textwrap.wrap(why, max(20, width - 2))
+        return [(Span("✕ ", "bad"), Span(first, "warn")), *((Span(f"  {line}", "warn"),) for line in rest)]
     now = readings(view, gpu)
     left = [(name, label) for name, label, _ in WORK if name in now] or [("memory_busy", "memory busy")]
     work = [
@@ -241,7 +244,7 @@ def short(view: View, gpu: GpuInfo, width: int) -> Line:
     measured = (
         FIGURES if any(n in now for n, _, _ in WORK) else (*FIGURES[:1], ("memory_busy", "memory busy %", 0))
     )
-    chunks = [fact(label.removesuffix(" %"), _figure(now.get(n)), 3) for n, label, _ in measured]
+    chunks = [fact(label.removesuffix(" %"), _figure(now.get(n)), 4) for n, label, _ in measured]
     chunks.append((Span(watts(now, gpu)),))
     chunks.append((Span(memory(now, gpu)),))
     chunks.append((Span(value_text("°C", now.get("temperature_c"))),))
@@ -251,7 +254,8 @@ def short(view: View, gpu: GpuInfo, width: int) -> Line:
         if width >= 90
         else [Span(_sign(r), _ink(r)) for r in worst]
     )
-    return (Span(name, "dim", 6), Span(" "), *next(iter(pack(chunks, width - 9, "  ")), ()), GAP, *sign)
+    room = width - len(name) - 1 - 2  # for the sign
+    return (Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *sign)
 
 
 def part(gpu: GpuInfo) -> str:
@@ -259,13 +263,19 @@ def part(gpu: GpuInfo) -> str:
     return text.clean(gpu.uuid.removeprefix("MIG-")[:4]) if gpu.parent else ""
 
 
+def absent(view: View, width: int) -> list[Line]:
+    """`none` in as many lines as it takes."""
+    return [(Span(line, "dim"),) for line in textwrap.wrap(none(view), max(20, width))]
+
+
 def none(view: View) -> str:
     """Why there are no GPU readings, in one line."""
     node = view.node
     if node is None:
-        return ""
+        return waiting.short(view)
     if view.run is not None and node.gpus:
-        return "which GPUs this run uses is not known (g: all of them)"
+        how = view.hint("view.overview", "shows all")
+        return "; ".join(filter(None, ("which GPUs it uses is not known", how)))
     return text.clean(node.gpu_reason or "no GPU was found on this node")
 
 

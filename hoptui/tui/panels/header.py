@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from hoptui.tui.lines import FULL, GAP, HALF, TRACK, Line, Span
-from hoptui.tui.panels import gpus
+from hoptui.tui.lines import FULL, GAP, HALF, TRACK, Line, Span, width_of
+from hoptui.tui.panels import gpus, waiting
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
@@ -19,6 +20,8 @@ INKS: dict[State, str] = {
     "unresponsive": "warn",
     "exited": "stale",
 }
+AGED_S = 3.0
+"""An answer is due every second: what is older than this did not come in time."""
 RESTART_SHOWN_S = 30.0
 USUAL_HZ = 2.0
 
@@ -33,15 +36,23 @@ class Banner(NamedTuple):
 
 def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line:
     """`hoptui  ppo-cartpole · gpu07 · epoch 1 … ● live  iteration 1 204 / 5 000  2 h 14 m  ETA 3 h 2 m`."""
-    wide = width >= 110
+    for shown in (("host", "eta"), ("eta",), ()):  # what is left out where there is no room for all of it
+        line = _identity(view, name, width >= 110, frozen, shown)
+        if width_of(line) <= width:
+            break
+    return line
+
+
+def _identity(view: View, name: str, wide: bool, frozen: bool, shown: Collection[str]) -> Line:
     run, node = view.run, view.node
     left = [Span(" hoptui  ", "title")] if wide else [Span(" ")]
-    left.append(Span(text.clean(run.name if run else name, 40), "strong"))
-    if node is not None and node.host:
+    place = f"{text.clean(view.link.node, 30)}/" if view.link.node else ""
+    left += [Span(place, "dim"), Span(text.clean(run.name if run else name, 40), "strong")]
+    if "host" in shown and node is not None and node.host and not place:
         left.append(Span(f" · {text.clean(node.host, 30)}", "dim"))
     if run is not None and (wide or run.epoch > 1):
         left.append(Span(f" · epoch {run.epoch}", "dim"))
-    right = [GAP, *state(view), *_how_far(view, wide)]
+    right = [GAP, Span("  "), *state(view), *_how_far(view, wide, eta="eta" in shown)]
     right += rate(view)
     if frozen:
         right.append(Span("   view frozen", "warn"))
@@ -61,9 +72,21 @@ def state(view: View) -> Line:
 
 
 def rate(view: View) -> Line:
-    """`10 Hz` while GPUs are sampled faster than usual."""
+    """`ssh 24 ms` of another node; `10 Hz` while GPUs are sampled faster than usual; `read-only` where nothing can be sent."""
     hz = view.node.hz if view.node else 0.0
-    return (Span(f"   {hz:g} Hz", "warn"),) if hz > USUAL_HZ else ()
+    fast = (*link(view), Span(f"   {hz:g} Hz", "warn")) if hz > USUAL_HZ else link(view)
+    return (*fast, Span("   read-only", "mark")) if view.read_only and view.replay is None else fast
+
+
+def link(view: View) -> Line:
+    """How far another node is: `ssh 24 ms`, `ssh 24 ms, slow link`; `ssh, 5 s old` while no answer comes; nothing of this one."""
+    if not view.link.node or view.link.state != "live":
+        return ()
+    age, trip = view.link.age_s(view.clock), view.link.round_trip_ms
+    if age is not None and age >= AGED_S:
+        return (Span(f"   ssh, {text.duration(age)} old", "warn"),)
+    far = f" {trip:.0f} ms" if trip is not None else ""
+    return Span(f"   ssh{far}", "dim"), Span(", slow link" if view.link.slow else "", "warn")
 
 
 def progress(view: View, width: int) -> Line:
@@ -82,18 +105,17 @@ def progress(view: View, width: int) -> Line:
 
 def banner(view: View) -> Banner | None:
     """What is wrong or unusual, the most important first; None: all is well."""
-    link = view.link
-    match link.state:
+    to = view.link
+    match to.state:
         case "failed":
-            return Banner("✕", text.clean(link.reason or "the daemon cannot be reached"), "bad")
+            return Banner("✕", text.clean(to.reason or "the daemon cannot be reached"), "bad")
         case "connecting":
-            return Banner("◌", "connecting to the daemon", "warn")
+            return Banner("◌", waiting.reason(view) or "connecting to the daemon", "warn")
         case "lost":
-            since = text.duration(max(0.0, view.clock - link.since))
-            reason = f" ({text.clean(link.reason)})" if link.reason else ""
-            return Banner(
-                "◌", f"link to the daemon lost {since} ago{reason}: training goes on, reconnecting", "warn"
-            )
+            since = text.duration(max(0.0, view.clock - to.since))
+            reason = f" ({text.clean(to.reason)})" if to.reason else ""
+            what = f"link to {to.node or 'the daemon'} lost {since} ago{reason}"
+            return Banner("◌", f"{what}: training goes on, reconnecting", "warn")
     run, vital = view.run, view.vital
     if run is None:
         return None
@@ -112,11 +134,11 @@ def banner(view: View) -> Banner | None:
         since = text.duration(view.wall - run.started_wall)
         return Banner(
             words.RESTARTED.symbol,
-            f"restarted {since} ago: epoch {run.epoch}, older commands are void",
+            f"restarted {since} ago: epoch {run.epoch}",
             "warn",
         )
-    if run.lease is not None and run.lease.holder is not None and run.lease.left_s > 0:
-        return Banner("▸", f"{words.who(run.lease.holder)} has the wheel of this run", "warn")
+    if view.wheel is not None:
+        return Banner("▸", str(view.wheel), "good" if view.wheel.mine else "warn")
     return None
 
 
@@ -127,7 +149,8 @@ def _explained(view: View) -> str:
     said = words.state_text(vital, run)
     match vital.state:
         case "paused" if view.replay is None:
-            return f"{said} (the open dashboard that paused it keeps it paused; p goes on)"
+            how = view.hint("run.pause", "goes on") if not view.read_only else ""
+            return f"{said} ({'; '.join(filter(None, ('the open dashboard that paused it keeps it paused', how)))})"
         case "unresponsive":
             return f"{said}; the process exists, values below are old"
         case "busy" if vital.progress_age_s is not None:
@@ -142,7 +165,7 @@ def _state(view: View) -> tuple[Word, str]:
         case "lost":
             return Word("◌", "link lost"), "warn"
         case "failed":
-            return Word("✕", "no daemon"), "bad"
+            return Word("✕", "no link" if view.link.node else "no daemon"), "bad"
     if view.exited:
         return words.STATES["exited"], INKS["exited"]
     if view.vital is None:
@@ -150,7 +173,7 @@ def _state(view: View) -> tuple[Word, str]:
     return words.STATES[view.vital.state], INKS[view.vital.state]
 
 
-def _how_far(view: View, wide: bool) -> Line:
+def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
     run, vital = view.run, view.vital
     if run is None or vital is None:
         return ()
@@ -163,7 +186,7 @@ def _how_far(view: View, wide: bool) -> Line:
     end = run.exited_wall or view.wall
     gap = "   " if wide else "  "
     spans.append(Span(f"{gap}{text.duration(max(0.0, end - run.started_wall))}", "dim"))
-    left = _left_s(view)
+    left = _left_s(view) if eta else None
     if left is not None:
         spans += [Span(f"{gap}ETA ", "dim"), Span(text.duration(left))]
     return tuple(spans)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from hoptui.tui.lines import TRACK, Line, Span, width_of
-from hoptui.tui.panels.outcomes import effect, stage
+from collections.abc import Iterable
+
+from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
+from hoptui.tui.panels import waiting
+from hoptui.tui.panels.outcomes import course, effect, stages
+from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
@@ -11,16 +15,20 @@ from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.messages import FINAL, CommandRecord
 
 RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
+NUMBERS = ("int", "float")  # the kinds of knobs whose values are never cut
 SHORT_COSTS = {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart": "restart"}
 
 
-def rows(view: View, width: int, cursor: int) -> list[Line]:
-    """One line a knob: the value in effect, then what is pending or, at rest, the effect, cost and bounds."""
+def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> list[Line]:
+    """One line a knob: the value in effect, then what is pending or staged or, at rest, the effect, cost and bounds."""
     if view.run is None:
-        return []
+        return [waiting.line(view, "looking for the run")]
     knobs = view.run.knobs
     names = min(max((len(k.spec.name) for k in knobs), default=0) + 1, 20)
-    values = min(max((len(text.value(k.value, k.spec)) for k in knobs), default=0), 14)
+    values = max((len(text.value(k.value, k.spec)) for k in knobs if k.spec.kind in NUMBERS), default=0)
+    texts = max((len(text.value(k.value, k.spec)) for k in knobs), default=0)
+    values = max(values, min(texts, 14))
+    unsent = {one.spec.name: one for one in staged}
     found: list[Line] = []
     for index, knob in enumerate(knobs):
         name = Span(text.clean(knob.spec.name, 40), "strong" if index == cursor else "", names)
@@ -28,11 +36,11 @@ def rows(view: View, width: int, cursor: int) -> list[Line]:
         unit = Span(f" {text.clean(knob.spec.unit, 8)}" if knob.spec.unit else "", "dim")
         lead = Span("› " if index == cursor else "  ", "key")
         start = (lead, name, value, unit, Span("  "))
-        found.append((*start, *_beside(view, knob, width - width_of(start))))
+        found.append((*start, *_beside(view, knob, width - width_of(start), unsent.get(knob.spec.name))))
     return found or [(Span("this run declares no knobs: run.knob(name, value) makes one", "dim"),)]
 
 
-def detail(view: View, knob: KnobState, width: int) -> list[Line]:
+def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None) -> list[Line]:
     """What there is to know of the chosen knob, in up to eight lines."""
     spec = knob.spec
     about = text.clean(spec.description) or f"{spec.name}, as declared by the run"
@@ -43,13 +51,17 @@ def detail(view: View, knob: KnobState, width: int) -> list[Line]:
     if spec.keeps:
         found.append(_labelled("keeps", Span(text.clean(spec.keeps, 60))))
     by = f" by {text.clean(knob.by, 40)}" if knob.by else ""
+    version = Span(f"{knob.version}{by or (', as declared' if not knob.version else '')}")
     found.append(
-        _labelled("version", Span(f"{knob.version}{by or (', as declared' if not knob.version else '')}"))
+        _labelled("version", version, Span(f"   {_staged(unsent)}, not sent" if unsent else "", "2"))
     )
     last = _newest_ended(view, spec.name)
     if last is not None:
         asked = words.change(last).removeprefix(spec.name).strip()
-        found.append(_labelled("last", Span(f"{asked}  {words.stage_text(last)}  "), *effect(last)))
+        whole, brief, how = effect(last), effect(last, brief=True), f"  {words.stage_text(last)}"
+        parts = [(how, whole), ("", whole), ("", brief)] if whole else [(how, whole)]
+        shown = [_labelled("last", Span(f"{asked}{stage}  "), *told) for stage, told in parts]
+        found.append(first_fitting(shown, width))
     return found
 
 
@@ -77,24 +89,32 @@ def bounds(spec: KnobSpec, *, scale: bool = True) -> str:
     return f"{found} ({'powers of two' if spec.scale == 'pow2' else 'log scale'})"
 
 
-def _beside(view: View, knob: KnobState, width: int) -> Line:
+def _beside(view: View, knob: KnobState, width: int, unsent: Staged | None) -> Line:
     pending = view.pending(knob.spec.name)
     if pending is not None:
-        return Span(f"→ {text.value(pending.wanted, knob.spec)}  ", "2"), stage(pending)
+        wanted = Span(f"→ {text.value(pending.wanted, knob.spec)}  ", "2")
+        *told, mark = stages(pending)
+        return first_fitting([*((wanted, stage) for stage in told), (wanted, mark), (mark,)], width)
     if not knob.in_effect:
-        return (Span("⚠ not in effect as it was set", "warn"),)
+        return first_fitting(
+            [(Span(f"⚠ not in effect{how}", "warn"),) for how in (" as it was set", "")], width
+        )
+    if unsent is not None:
+        mine = Span(_staged(unsent), "2")
+        return first_fitting([(mine, Span("  not sent", "dim")), (mine,)], width)
     outcome = _recent_outcome(view, knob.spec.name)
     if outcome is not None:
-        told = stage(outcome)
-        if len(told.text) > width:  # the events tell why
-            told = Span(" ".join(words.STAGES[outcome.stage]), told.ink)
-        return told, Span("  "), *effect(outcome)
+        return course(outcome, width)  # the events tell why
     spec = knob.spec
     start = (Span(spec.effect, "dim", 9), Span(SHORT_COSTS[spec.cost], "dim", 10))
-    limits = bounds(spec, scale=False)
-    room = width - width_of(start)
-    fitting = (one for one in (limits, limits.replace(" ", "")) if len(one) <= room)
-    return (*start, Span(next(fitting, ""), "faint"))
+    limits = [bounds(spec, scale=False)]
+    if spec.kind in NUMBERS and spec.max is not None:
+        limits.append(f"≤ {text.value(spec.max, spec)}")
+    return first_fitting([*((*start, Span(one, "faint")) for one in limits), start], width)
+
+
+def _staged(staged: Staged) -> str:
+    return f"staged → {text.value(staged.value, staged.spec)}"
 
 
 def _newest_ended(view: View, name: str) -> CommandRecord | None:

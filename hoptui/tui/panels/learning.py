@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span, pack
+from hoptui.tui.panels import waiting
 from hoptui.tui.panels.readings import VALUE, fact, label_of, number
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
@@ -28,7 +29,14 @@ def metrics(view: View) -> list[str]:
 
 
 def lines(view: View, chosen: str, width: int) -> list[Line]:
-    """The chosen metric, then as many others as fit in a line."""
+    """The chosen metric, then as many others as fit in a line; what to do where the run has logged nothing."""
+    if view.run is None:
+        return [waiting.line(view, "looking for the run"), ()]
+    if not chosen:
+        return [
+            (Span("nothing is logged yet", "dim"),),
+            (Span("run.log(loss=…) in its loop is shown here", "faint"),),
+        ]
     latest = view.store.latest(view.source)
     unit = text.clean(view.run.units.get(chosen, ""), 16) if view.run else ""
     head: Line = (Span(number(latest.get(chosen)), "strong"), Span(f" {unit or label_of(chosen)}", "dim"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hoptui.tui.lines import Line, Span
+from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.wire.messages import CommandRecord, Stage
@@ -26,11 +26,26 @@ def stage(record: CommandRecord) -> Span:
     return Span(f"{words.STAGES[record.stage].symbol} {words.stage_text(record)}", STAGE_INKS[record.stage])
 
 
-def effect(record: CommandRecord | None) -> Line:
-    """`▲ +6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, how far the measuring is, or nothing."""
+def stages(record: CommandRecord) -> tuple[Span, Span, Span]:
+    """The stage with all that is known of it, as its word, and as its symbol alone."""
+    word = words.STAGES[record.stage]
+    whole = stage(record)
+    return whole, whole._replace(text=f"{word.symbol} {word.text}"), whole._replace(text=word.symbol)
+
+
+def course(record: CommandRecord, width: int) -> Line:
+    """How far a change is and what it did, in `width` cells: without the iteration, then the interval, where these do not fit."""
+    shown = stages(record)
+    effects = filter(None, (effect(record), effect(record, brief=True)))
+    both = [(one, Span("  "), *told) for told in effects for one in shown]
+    return first_fitting([*both, *((one,) for one in shown)], width)
+
+
+def effect(record: CommandRecord | None, *, shared: bool = True, brief: bool = False) -> Line:
+    """`▲ +6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, how far the measuring is, or nothing; `brief` without the interval."""
     if record is None or record.measured is None:
         return ()
-    told = words.effect_text(record.measured)
+    told = words.effect_text(record.measured, shared=shared, brief=brief)
     if not told:
         return ()
     gain = record.measured.gain or 0.0
@@ -40,12 +55,14 @@ def effect(record: CommandRecord | None) -> Line:
 
 
 def last_change(record: CommandRecord | None, width: int) -> Line:
-    """The effect and which change it is of, its name alone where room is short; nothing where there is none."""
-    told = effect(record)
-    if record is None or not told:
+    """The effect and which change it is of, its name or the effect alone where room is short; nothing where there is none."""
+    most = effect(record, shared=False)
+    # The last one is cut: nothing at all would be as if there were no effect.
+    told = first_fitting((most, effect(record, brief=True) or most, most), width)
+    if record is None or record.measured is None or not told:
         return ()
-    room = width - len(told[0].text)
-    if room < 0:
-        return ()
-    which = (f" since {words.change(record)}", f" since {text.clean(record.knob)}")
-    return (*told, Span(next((w for w in which if len(w) <= room), ""), "dim"))
+    room = width - width_of(told)
+    whole, short = f" since {words.change(record)}", f" since {text.clean(record.knob)}"
+    if record.measured.gain is not None and record.measured.note:  # never as if it had been this one alone
+        whole, short = f"{whole}, {text.clean(record.measured.note)}", f"{short} and others"
+    return (*told, Span(next((which for which in (whole, short) if len(which) <= room), ""), "dim"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.tui.lines import FULL, TRACK, Line, Span
+from hoptui.tui.panels import waiting
 from hoptui.tui.panels.readings import recent
 from hoptui.tui.view import SECOND, View
 from hoptui.viewer import format as text
@@ -97,7 +98,7 @@ def lines(view: View, width: int, height: int) -> list[Line]:
     found = measured(view)
     whole = iteration_s(view)
     if not found or whole is None:
-        return _none(view) if view.run else []
+        return _none(view)
     found = _most(found, height)
     label = max(len(_label(phase)) for phase in found) + 1
     label = min(label, width // 3)
@@ -110,7 +111,7 @@ def short(view: View, width: int) -> list[Line]:
     whole = iteration_s(view)
     found = [phase for phase in measured(view) if not phase.depth]
     if not found or whole is None:
-        return _none(view)[:1]
+        return _none(view, 'run.phase("rollout") in its loop names phases')
     head = Span(f"iteration {text.seconds(whole)} ", "dim")
     across = width - len(head.text)
     spans: list[Span] = []
@@ -163,9 +164,14 @@ def _most(found: list[Phase], height: int) -> list[Phase]:
     return [phase for phase in found if phase not in dropped]
 
 
-def _none(view: View) -> list[Line]:
+def _none(view: View, how: str = "") -> list[Line]:
+    """Why there is nothing to see; `how` says in one line how to name phases."""
+    if view.run is None:
+        return [waiting.line(view, "looking for the run")]
     if not view.store.names(view.source):
         return [(Span("no iteration has ended yet", "dim"),)]
+    if how:
+        return [(Span(how, "dim"),)]
     return [
         (Span("this run names no phases; in its loop:", "dim"),),
         (Span('  with run.phase("rollout"): …', ""),),

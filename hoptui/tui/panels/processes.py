@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span
+from hoptui.tui.panels import waiting
 from hoptui.tui.panels.gpus import readings
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
@@ -12,6 +13,7 @@ from hoptui.wire.devices import GpuInfo, GpuProcess
 
 _GPU, _PID, _USER, _MEMORY, _SM, _RUN = 4, 9, 11, 10, 7, 18
 _NARROW = 56  # with less there is no room for the user and the SM share
+_A_CONTEXT = 256 << 20  # bytes: less than the smallest CUDA context, more than a driver without one holds
 _ANOTHERS, _ANOTHERS_SHORT = "of another container or user", "somebody else's"
 
 
@@ -23,9 +25,9 @@ def listed(view: View, gpu: str | None = None) -> list[GpuProcess]:
 
 
 def head(width: int) -> Line:
-    """What stands over `lines` of all GPUs."""
+    """What stands over `rows`."""
     spans = [
-        Span("GPU", "dim", _GPU),
+        Span("  GPU", "dim", 2 + _GPU),
         Span("pid", "dim", _PID),
         Span("user", "dim", _USER),
         Span("memory", "dim", _MEMORY, right=True),
@@ -38,27 +40,33 @@ def head(width: int) -> Line:
     )
 
 
-def lines(view: View, width: int, most: int, gpu: str | None = None) -> list[Line]:
-    """At most `most` lines, the last one saying how many are left out; with `gpu` only that GPU's, without its number.
-
-    GPUs whose processes cannot be known say so: nobody on a GPU is something else.
-    """
-    refused = [(info, why) for info in _asked(view, gpu) if (why := info.missing.get("processes", ""))]
-    found: list[GpuProcess | tuple[GpuInfo, str]] = [*listed(view, gpu), *refused]
-    if not found and view.replay is not None:
-        return [(Span("processes are not recorded", "dim"),)]
-    if not found:
-        return [(Span(_nobody(view, gpu), "dim"),)]
-    shown = found if len(found) <= most else found[: max(0, most - 1)]
-    rows = [
-        _row(view, one, width, gpus=gpu is None)
-        if isinstance(one, GpuProcess)
-        else _refused(*one, gpus=gpu is None)
-        for one in shown
+def rows(view: View, width: int, cursor: int) -> list[Line]:
+    """Those of all GPUs, a line each, to choose from; then why there are none, or where they cannot be known."""
+    found = [
+        (Span("› " if i == cursor else "  ", "key"), *_row(view, one, width - 2, gpus=True))
+        for i, one in enumerate(listed(view))
     ]
-    return (
-        rows if len(shown) == len(found) else [*rows, (Span(f"and {len(found) - len(shown)} more", "dim"),)]
-    )
+    return [*found, *((Span("  "), *line) for line in _untold(view, None, bool(found)))]
+
+
+def lines(view: View, width: int, most: int, gpu: str) -> list[Line]:
+    """At most `most` lines of one GPU, the last one saying how many are left out."""
+    found = [_row(view, one, width, gpus=False) for one in listed(view, gpu)]
+    found += _untold(view, gpu, bool(found))
+    if len(found) <= most:
+        return found
+    kept = found[: max(0, most - 1)]
+    return [*kept, (Span(f"and {len(found) - len(kept)} more", "dim"),)]
+
+
+def _untold(view: View, gpu: str | None, some: bool) -> list[Line]:
+    """GPUs whose processes cannot be known: nobody on a GPU is something else. Without any process, why that is."""
+    refused = [(info, why) for info in _asked(view, gpu) if (why := info.missing.get("processes", ""))]
+    if refused or some:
+        return [_refused(info, why, gpus=gpu is None) for info, why in refused]
+    if view.replay is not None:
+        return [(Span("processes are not recorded", "dim"),)]
+    return [(Span(_nobody(view, gpu), "dim"),)]
 
 
 def _asked(view: View, gpu: str | None) -> list[GpuInfo]:
@@ -68,7 +76,14 @@ def _asked(view: View, gpu: str | None) -> list[GpuInfo]:
 def _nobody(view: View, gpu: str | None) -> str:
     """That no process is known, and whether that means that there is none."""
     asked = _asked(view, gpu)
+    if not asked:
+        return waiting.short(view) or "there is no GPU"
     read = [info for info in asked if readings(view, info)]
+    held = max((readings(view, info).get("memory_used_bytes", 0.0) for info in asked), default=0.0)
+    if held > _A_CONTEXT:
+        used = value_text("B", held)
+        said = f"the driver names no process, yet {used} are in use"
+        return said if gpu else f"{said}: by another container, or hidden from this one"
     if len(read) == len(asked):
         return "no process holds this GPU" if gpu else "no process holds a GPU"
     if read:

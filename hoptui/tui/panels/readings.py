@@ -10,6 +10,7 @@ from hoptui.tui.view import OLD_S, SECOND, View
 from hoptui.tui.widgets import raster
 from hoptui.tui.widgets.scale import value_scale
 from hoptui.viewer import format as text
+from hoptui.viewer import words
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import value_text
 
@@ -56,8 +57,8 @@ def headline(view: View) -> Headline:
     declared = view.run.headline if view.run else ""
     name = declared or next((n for n in names if n.endswith("_per_s")), "")
     if name:
-        unit = (view.run.units.get(name) if view.run else "") or _unit_of(name)
-        return Headline(name, text.clean(unit, 24), recent(view, view.source, name, 2.0))
+        unit = words.unit_of(name, view.run.units if view.run else {})
+        return Headline(name, unit, recent(view, view.source, name, 2.0))
     return Headline("iteration_s", "s/iteration", recent(view, view.source, "iteration_s", 2.0))
 
 
@@ -114,19 +115,19 @@ def percent(value: float | None) -> str:
     return value_text("%", value)
 
 
-def spark(view: View, source: str, name: str, width: int, span_s: float, *, plain: bool) -> str:
+def spark(view: View, source: str, name: str, width: int, span_s: float) -> str:
     """A metric's last seconds as a line of `width` cells, drawn between its least and greatest value; blank where unknown."""
     series = view.store.series(source, name)
     if series is None or width < 1:
         return " " * width
-    dots = raster.dots_across(width, plain=plain)
+    dots = raster.ACROSS * width
     step = max(1, int(span_s * SECOND) // dots)
     t1 = (view.now // step + 1) * step
     t0 = t1 - dots * step
     found = series.window(t0, t1 - 1, dots)
     scale = value_scale((*found.low, *found.high), 3)
     trace = raster.place(found.t, found.low, found.high, t0, t1, dots)
-    return raster.draw([trace], width, 1, scale.bottom, scale.top, plain=plain).text[0]
+    return raster.draw([trace], width, 1, scale.bottom, scale.top).text[0]
 
 
 def energy(view: View) -> str:
@@ -139,7 +140,3 @@ def energy(view: View) -> str:
         )
     each = found.get("energy_per_iteration_j")
     return "" if each is None else f"{value_text('J', each)}/iteration"
-
-
-def _unit_of(name: str) -> str:
-    return f"{name.removesuffix('_per_s').replace('_', ' ')}/s" if name.endswith("_per_s") else name

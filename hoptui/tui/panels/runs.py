@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from hoptui.tui.lines import Line, Span, bar, width_of
+from hoptui.tui.panels import waiting
 from hoptui.tui.panels.header import INKS
 from hoptui.tui.panels.outcomes import last_change
 from hoptui.tui.panels.readings import headline
@@ -13,11 +15,27 @@ from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.wire.messages import RunState, State
 
+T = TypeVar("T")
+
 
 def ordered(view: View) -> list[RunState]:
     """The runs as the list shows them: those that exist by their start, newest first, then the ended ones."""
     runs = view.node.runs if view.node else ()
     return sorted(runs, key=lambda run: (_of(view, run).exited, -run.started_wall))
+
+
+def living(view: View) -> list[RunState]:
+    """Those that have not ended, in the same order."""
+    return [run for run in ordered(view) if not _of(view, run).exited]
+
+
+def beside(listed: Sequence[T], here: T | None, step: int) -> T | None:
+    """The next of a list after this one, or the one before, round and round; None where there is no other."""
+    others = [one for one in listed if one != here]
+    if not others:
+        return None
+    at = listed.index(here) if here in listed else -1 if step > 0 else 0
+    return listed[(at + step) % len(listed)]
 
 
 _AGE, _BAR = 11, 14
@@ -119,7 +137,12 @@ def _of(view: View, run: RunState) -> View:
 
 def _none(view: View) -> list[Line]:
     if view.node is None:
-        return [(Span("waiting for the daemon", "dim"),)]
+        advice = [
+            (),
+            (Span("hoptui doctor", "key", 30), Span("says what works on this node and what does not", "dim")),
+        ]
+        failed = view.link.state == "failed"
+        return [(Span(waiting.reason(view), "warn" if failed else "dim"),), *(advice if failed else ())]
     return [
         (Span("no run on this node yet", "strong"),),
         (),

@@ -7,6 +7,7 @@ from hoptui.tui.panels import phases
 from hoptui.tui.panels.outcomes import last_change
 from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number, recent
 from hoptui.tui.view import View
+from hoptui.tui.widgets.plot import Mark
 from hoptui.viewer import format as text
 
 
@@ -24,9 +25,9 @@ def leading(view: View) -> Line:
     return Span(text.si(head.value), "strong"), Span(f" {head.unit}   ", "dim")
 
 
-def marks(view: View) -> list[int]:
-    """Stamps (ns) of the applied changes, for the charts."""
-    return [c.settled or c.t for c in view.commands() if c.verb == "set" and c.stage == "applied"]
+def marks(view: View) -> list[Mark]:
+    """The applied changes, for the charts."""
+    return [Mark(c.settled or c.t) for c in view.commands() if c.verb == "set" and c.stage == "applied"]
 
 
 def _facts(view: View) -> list[Line]:

@@ -50,7 +50,7 @@ class GpusScreen(LiveScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self._list().focus()
+        self._list("reading-list").focus()
         super().on_mount()
 
     def view(self) -> View:
@@ -79,13 +79,14 @@ class GpusScreen(LiveScreen):
         view, gpu = self.view(), self.gpu()
         if frame.numbers:
             self._lines("identity").show([self._identity(view, gpu)])
+        self.set_class(gpu is None, "-no-gpu")
         if gpu is None:
             if frame.lists:
-                self._list().show_rows([(Span(gpus.none(self.hoptui.view(None)), "dim"),)], 0)
+                self._list("reading-list").show_rows([(Span(gpus.none(self.hoptui.view(None)), "dim"),)], 0)
                 self._draw_keys()
             return
         readings = device.all_of(view, gpu)
-        chosen = readings[min(self._list().index, len(readings) - 1)]
+        chosen = readings[min(self._list("reading-list").index, len(readings) - 1)]
         if frame.numbers:
             self._draw_readings(view, gpu, readings)
             meaning = self._lines("meaning-lines")
@@ -105,8 +106,8 @@ class GpusScreen(LiveScreen):
             self._draw_keys()
 
     def _draw_readings(self, view: View, gpu: GpuInfo, readings: list[device.Reading]) -> None:
-        choices = self._list()
-        rows = device.rows(view, readings, choices.size.width, choices.index, plain=self.hoptui.ascii)
+        choices = self._list("reading-list")
+        rows = device.rows(view, readings, choices.size.width, choices.index)
         choices.show_rows(rows, len(readings), faded=view.node_stale)
         title = " · ".join(filter(None, (gpus.title(gpu), choices.part)))
         self._panel("readings").label(title, device.facts(gpu))
@@ -224,15 +225,6 @@ class GpusScreen(LiveScreen):
     def _show(self, gpu: GpuInfo) -> None:
         self.gpu_id = gpu.uuid
         self.redraw()
-
-    def _lines(self, name: str) -> Lines:
-        return self.query_one(f"#{name}", Lines)
-
-    def _list(self) -> Choices:
-        return self.query_one("#reading-list", Choices)
-
-    def _panel(self, name: str) -> Panel:
-        return self.query_one(f"#{name}", Panel)
 
 
 def _axis_unit(chosen: device.Reading) -> str:

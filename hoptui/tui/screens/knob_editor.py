@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import re
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from hoptui.tui.actions import bindings, key_text, of
-from hoptui.tui.editing import Draft
+from hoptui.tui import asking
+from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.editing import Draft, Seen
 from hoptui.tui.frame import EVERYTHING, Frame
-from hoptui.tui.lines import Span
+from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels import editor
+from hoptui.tui.screens.box import LiveBox
+from hoptui.tui.screens.conflict import Choice, Conflict
 from hoptui.tui.view import View
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import KnobState
+from hoptui.viewer.history import as_typed
+from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.messages import FINAL, CommandRecord
 
-if TYPE_CHECKING:
-    from hoptui.tui.app import HoptuiApp
+REST = 11  # lines of the box besides what is told of the knob
+NUMBER_KINDS = ("int", "float")
+NUMBERS = frozenset("0123456789.+-_eE \u202f\u2009")
 
 
-class KnobEditor(ModalScreen[None]):
-    """Edits one knob of one run. Stays open after sending, so that the person sees what became of it."""
+class ValueInput(Input):
+    """Where a number is typed only its characters are typed: letters that no number has may be keys."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._number = draft.spec.kind in NUMBER_KINDS
+        typed = f"[{re.escape(''.join(NUMBERS))}]*" if self._number else None
+        super().__init__(draft.typed, id="value", compact=True, select_on_focus=True, restrict=typed)
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        if self._number and character not in NUMBERS:
+            return False
+        return super().check_consume_key(key, character)
+
+
+class KnobEditor(LiveBox[None]):
+    """Edits one knob of one run. Stays open after sending, so that the person sees what became of it.
+
+    A value that is `staged` is what it begins with.
+    """
 
     BINDINGS = bindings("editor")
 
-    def __init__(self, run: str, knob: KnobState) -> None:
-        super().__init__(classes="veil")
+    def __init__(self, run: str, knob: KnobState, epoch: int, staged: KnobValue | None = None) -> None:
+        super().__init__()
         self._run = run
         self._last = knob
-        self.draft = Draft(knob)
+        self.draft = Draft(knob, epoch)
+        if staged is not None:
+            self.draft.type(as_typed(staged))
         self.sent = ""
-        self._conflict = ""
+        self._overtaken = False
         self._problem = ""
 
     def compose(self) -> ComposeResult:
@@ -44,16 +67,15 @@ class KnobEditor(ModalScreen[None]):
             yield Lines("about")
             with Horizontal(id="entry"):
                 yield Lines("prompt")
-                yield Input(self.draft.typed, id="value", compact=True, select_on_focus=True)
+                yield ValueInput(self.draft)
             yield Lines("verdict")
             yield Lines("trail")
 
     def on_mount(self) -> None:
-        keys = "  ".join(f"{key_text(a.keys)} {a.label}" for a in of("editor"))
+        keys = self.hoptui.legend(a for a in of("editor") if self._is_offered(a))
         self.query_one(Panel).label(text.clean(self.draft.spec.name, 40), keys)
         self.query_one("#prompt", Lines).show([(Span("new value", "dim"),)])
-        about = editor.about(self._view(), self._last)
-        self.query_one("#about", Lines).styles.height = len(about) + 1
+        self.query_one("#about", Lines).styles.height = len(self._about(self._view(), self._last))
         self.query_one(Input).focus()
         self.draw(EVERYTHING)
 
@@ -62,10 +84,8 @@ class KnobEditor(ModalScreen[None]):
         view = self._view()
         knob = self._knob(view)
         self._look_for_others(view, knob)
-        self.query_one("#about", Lines).show(editor.about(view, knob), faded=view.stale)
-        warning = self._conflict or self._problem
-        verdict = (Span(f"⚠ {warning}", "warn"),) if warning else editor.verdict(self.draft, knob)
-        self.query_one("#verdict", Lines).show([verdict])
+        self.query_one("#about", Lines).show(self._about(view, knob), faded=view.stale)
+        self.query_one("#verdict", Lines).show(self._verdict(view, knob))
         self.query_one("#trail", Lines).show(editor.trail(self._record(view), knob))
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -74,47 +94,126 @@ class KnobEditor(ModalScreen[None]):
         self._problem = ""
         self.draw(EVERYTHING)
 
+    def _verdict(self, view: View, knob: KnobState) -> list[Line]:
+        """Whether what is typed can be sent, or what is in the way."""
+        held = str(view.wheel) if view.wheel is not None and not view.wheel.mine else ""
+        other = view.pending(self.draft.spec.name)
+        if other is not None and other.id != self.sent:
+            held = editor.waiting(other, knob)
+        if self._overtaken and not self._problem:
+            asks = view.hint("editor.send", "asks which value is to be")
+            return [(Span(f"⚠ {editor.overtaken(knob)}", "warn"),), (Span(asks, "dim"),)]
+        first = (Span(f"⚠ {self._problem}", "warn"),) if self._problem else editor.verdict(self.draft, knob)
+        return [first, (Span(f"⚠ {held}", "warn"),)] if held else [first]
+
+    def _about(self, view: View, knob: KnobState) -> list[Line]:
+        """As much as there is room for: what is typed and what became of it must be in sight."""
+        room = max(1, self.app.size.height * 96 // 100 - REST)
+        return editor.about(view, knob, self.draft.value, room)
+
+    def _is_offered(self, action: Action) -> bool:
+        """Whether its key is named in the box: of the two that stage, the one that works for this knob."""
+        wanted = "stage_number" if self.draft.spec.kind in NUMBER_KINDS else "stage"
+        return not action.action.startswith("stage") or action.action == wanted
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A letter is no key where letters are typed."""
+        return action != "stage_number" or self.draft.spec.kind in NUMBER_KINDS
+
     def action_step(self, direction: int) -> None:
         """One step of the scale up or down."""
         self.draft.step(direction, self._knob(self._view()).value)
-        self.query_one(Input).value = self.draft.typed
-        self.query_one(Input).cursor_position = len(self.draft.typed)
+        self._type(self.draft.typed)
+
+    def action_leap(self, direction: int) -> None:
+        """About ten times as far."""
+        self.draft.step(direction, self._knob(self._view()).value, leap=True)
+        self._type(self.draft.typed)
 
     def action_send(self) -> None:
-        """Send the value; with nothing to change, close."""
-        view = self._view()
-        knob = self._knob(view)
-        was_told = self._conflict
-        self._look_for_others(view, knob)
-        if self._conflict:
-            if was_told == self._conflict:  # it was on screen: the next Enter is an answer to it
-                self._conflict = ""
-                self.draft.seen = knob.version
-        elif self.draft.value is not None and self.draft.value == knob.value:
+        """Send the value, after a question where it costs more than a step; with nothing to change, close."""
+        if self._stands():
+            knob = self._last
+            name, value = text.clean(self.draft.spec.name, 40), self.draft.value
+            change = f"{text.value(knob.value, knob.spec)} → {text.value(value, knob.spec)}"
+            asking.about_change(self.hoptui, f"Set {name}", f"Set {name} {change}?", [knob], self._send)
+
+    def action_stage(self) -> None:
+        """Keep the value to be sent together with others, and close."""
+        if self._stands() and self.draft.value is not None:
+            self.hoptui.staging.add(self._run, self._last, self.draft.value, self.draft.seen)
             self.dismiss(None)
-            return
-        elif not self._hoptui.steering.may(view, "set"):
-            self._problem = "nothing was sent: the run has ended or the link to the daemon is down"
-        elif self.draft.value is not None:
-            self.sent = self._hoptui.steering.set(view, knob, self.draft.value, self.draft.seen)
-        self.draw(EVERYTHING)
+
+    action_stage_number = action_stage
 
     def action_close(self) -> None:
         self.dismiss(None)
 
+    # sending -----------------------------------------------------------------------------------------------------------
+
+    def _stands(self) -> bool:
+        """Whether there is a value that can be sent now; what is in the way is told, asked about, or ends the editing."""
+        view = self._view()
+        knob = self._knob(view)
+        self._look_for_others(view, knob)
+        record = self._record(view)
+        if self.draft.value is None:
+            return False
+        if self._overtaken:
+            self._choose(knob, self.draft.value)
+        elif self.draft.value == knob.value:
+            self.dismiss(None)
+        elif refused := self.hoptui.steering.refusal(view, "set"):
+            self._problem = refused
+        elif record is not None and record.stage not in FINAL and record.wanted == self.draft.value:
+            self._problem = "that is on its way already"
+        else:
+            return True
+        self.draw(EVERYTHING)
+        return False
+
+    def _send(self) -> None:
+        """Send it unless something has come between the question and the answer."""
+        if self.is_mounted and self._stands() and self.draft.value is not None:
+            expected = self.draft.seen.version
+            sent = self.hoptui.steering.set(self._view(), self._last, self.draft.value, expected)
+            self.sent, self._problem = sent.command or self.sent, sent.refused
+            self.draw(EVERYTHING)
+
+    def _choose(self, theirs: KnobState, mine: KnobValue) -> None:
+        """Ask which value is to be, mine or that of the person who was faster."""
+
+        began, seen = self.draft.seen.value, Seen.of(theirs, self._epoch(self._view()))
+
+        def chosen(choice: Choice | None) -> None:
+            if choice in ("theirs", "mine"):
+                self.draft.seen, self._overtaken = seen, False
+            if choice == "theirs":
+                self._type(as_typed(theirs.value))
+            elif choice == "mine":
+                self.action_send()
+
+        self.app.push_screen(Conflict(theirs, began, mine), chosen)
+
     def _look_for_others(self, view: View, knob: KnobState) -> None:
-        """Warn when the knob changed under the editor by somebody else's command."""
-        if knob.version == self.draft.seen:
+        """Notice when the knob changed under the editor by somebody else's command."""
+        now = Seen.of(knob, self._epoch(view))
+        if now == self.draft.seen:
             return
         record = self._record(view)
         if record is not None and record.stage not in FINAL:
             return  # it may be this editor's own command: the node and the outcome come in either order
-        if record is not None and record.version == knob.version:
-            self.draft.seen = knob.version
+        own = record is not None and (record.version, record.effective) == (knob.version, knob.value)
+        if own or not self.draft.seen.overtaken(knob, now.epoch):
+            self.draft.seen = now
             return
-        by = f" by {text.clean(knob.by, 40)}" if knob.by else ""
-        now = text.value(knob.value, knob.spec)
-        self._conflict = f"changed{by} meanwhile: {now} is in effect. Enter twice to change that"
+        self._overtaken = True
+
+    def _type(self, typed: str) -> None:
+        self.query_one(Input).value = typed
+        self.query_one(Input).cursor_position = len(typed)
 
     def _record(self, view: View) -> CommandRecord | None:
         return view.store.commands.get(self.sent)
@@ -124,9 +223,9 @@ class KnobEditor(ModalScreen[None]):
         self._last = view.knob(self.draft.spec.name) or self._last
         return self._last
 
-    def _view(self) -> View:
-        return self._hoptui.view(self._run)
+    def _epoch(self, view: View) -> int:
+        """The run's epoch; the last one known, should the run be gone."""
+        return view.run.epoch if view.run else self.draft.seen.epoch
 
-    @property
-    def _hoptui(self) -> HoptuiApp:
-        return cast("HoptuiApp", self.app)
+    def _view(self) -> View:
+        return self.hoptui.view(self._run)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
 
 from hoptui.tui.actions import Action, of
 from hoptui.tui.frame import EVERYTHING, Frame
 from hoptui.tui.view import View
+from hoptui.tui.widgets.choices import Choices
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
@@ -52,8 +57,17 @@ class LiveScreen(Screen[None]):
 
     def _redraw(self) -> None:
         self._redrawing = False
-        with self.app.batch_update():
+        with self.app.batch_update(), suppress(NoMatches):  # it may be on its way out: see `LiveBox`
             self.draw(EVERYTHING)
+
+    def _lines(self, name: str) -> Lines:
+        return self.query_one(f"#{name}", Lines)
+
+    def _list(self, name: str) -> Choices:
+        return self.query_one(f"#{name}", Choices)
+
+    def _panel(self, name: str) -> Panel:
+        return self.query_one(f"#{name}", Panel)
 
     def on_mount(self) -> None:
         self.hoptui.furnish(self)

@@ -6,10 +6,12 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from hoptui.tui.actions import bindings, of
+from hoptui.tui.ending import Endings
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.panels import events, gpus, header, host, processes, runs
+from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
@@ -18,6 +20,8 @@ from hoptui.tui.widgets.line_chart import LineChart, Wanted
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
+from hoptui.viewer.process import NotYoursError
+from hoptui.wire.devices import GpuProcess
 
 BORDER = 2
 SPAN_S = 300.0
@@ -28,17 +32,17 @@ _CHARTS, _LEAST_CHARTS = 12, 7  # lines that the charts keep if they can, and in
 _RUNS_TALL = 6  # lines for which the charts give some of theirs
 _EVENTS, _EVENTS_LOW = 6, 4  # lines that the events keep
 _RUNS, _PROCESSES = 4, 5  # lines that a list has in any case
-_MOST = 99
 
 
 class OverviewScreen(LiveScreen):
-    """All GPUs and runs of the node. Enter opens the chosen run, or the chosen GPU's readings; tab goes between them."""
+    """All GPUs, the processes on them, and the runs of the node. Tab goes between the three; Enter opens what is chosen."""
 
     BINDINGS = bindings("overview")
 
     def __init__(self) -> None:
         super().__init__()
         self._gpu_lines = BORDER + 1
+        self._endings = Endings()
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -49,7 +53,7 @@ class OverviewScreen(LiveScreen):
             yield Panel(LineChart("work-chart"), name="work")
             yield Panel(LineChart("power-chart"), name="power")
             yield Panel(Lines("host-lines"), LineChart("host-chart"), name="host")
-        yield Panel(Lines("process-head"), Lines("process-lines"), name="processes")
+        yield Panel(Lines("process-head"), Choices("process-list"), name="processes")
         yield Panel(Lines("run-head"), Choices("run-list"), name="runs")
         yield Panel(Lines("event-lines"), name="events")
         yield KeyBar()
@@ -75,14 +79,19 @@ class OverviewScreen(LiveScreen):
             self._share_out(view)
             self._draw_processes(view)
             happened = self._lines("event-lines")
-            happened.show(events.lines(view, max(1, happened.size.height)))
+            happened.show(events.lines(view, max(1, happened.size.height), happened.size.width))
             self._panel("events").label("Events")
             self._draw_keys(view)
 
     def _share_out(self, view: View) -> None:
         """Give runs and processes the lines that they need; the charts, or without them the events, have what is left."""
         width, height = self.size
-        left = height - _BARS - sum(bar.size.height for bar in self.query("TimeBar")) - self._gpu_lines
+        left = (
+            height
+            - _BARS
+            - sum(bar.size.height for bar in self.query("TimeBar, #host-bar"))
+            - self._gpu_lines
+        )
         if width < 60 or height < 16:
             set_height(self._panel("runs"), max(_RUNS, height - self._gpu_lines - 2))
             return
@@ -90,14 +99,17 @@ class OverviewScreen(LiveScreen):
         spare = left - _EVENTS - _RUNS_TALL - (_PROCESSES if view.gpus() else 0)
         left -= max(_LEAST_CHARTS, min(_CHARTS, spare)) if tall else 1
         events_too = tall or left >= _RUNS + _PROCESSES + _EVENTS_LOW
+        hidden = self.hoptui.preferences.hidden if tall else ()
+        events_too = events_too and "overview.events" not in hidden
         processes_too = bool(view.gpus()) and (tall or left >= _RUNS + _PROCESSES)
+        processes_too = processes_too and "overview.processes" not in hidden
         self.set_class(not events_too, "-no-events")
         self.set_class(not processes_too, "-no-processes")
         if events_too:
             left -= _EVENTS if tall else _EVENTS_LOW
         listed = runs.ordered(view)
         all_runs = len(runs.rows(view, width, -1)) + bool(listed) + BORDER
-        every = len(processes.lines(view, width, _MOST)) + bool(processes.listed(view)) + BORDER
+        every = len(processes.rows(view, width, -1)) + bool(processes.listed(view)) + BORDER
         some = min(every, max(_PROCESSES, left - all_runs)) if processes_too else 0
         if some:
             set_height(self._panel("processes"), some)
@@ -148,14 +160,15 @@ class OverviewScreen(LiveScreen):
         self._panel("runs").label(f"Runs · {choices.part or len(listed)}" if listed else "Runs")
 
     def _draw_processes(self, view: View) -> None:
-        lines = self._lines("process-lines")
-        width, height = lines.size
-        count = len(processes.listed(view))
-        top = self._lines("process-head")
+        choices, top = self._list("process-list"), self._lines("process-head")
+        width, count = choices.size.width, len(processes.listed(view))
+        choices.can_focus = bool(count)
         top.display = bool(count)
         top.show([processes.head(width)])
-        lines.show(processes.lines(view, width, max(1, height)), faded=view.node_stale)
-        self._panel("processes").label(f"On the GPUs · {count} processes" if count > 1 else "On the GPUs")
+        rows = processes.rows(view, width, choices.index if choices.has_focus else -1)
+        choices.show_rows(rows, count, faded=view.node_stale, marked=choices.has_focus)
+        told = (choices.part if count else "") or (f"{count} processes" if count > 1 else "")
+        self._panel("processes").label(" · ".join(filter(None, ("On the GPUs", told))))
 
     def _draw_charts(self, view: View) -> None:
         shown = view.gpus()
@@ -189,17 +202,19 @@ class OverviewScreen(LiveScreen):
 
     def _draw_keys(self, view: View) -> None:
         last = [a for a in of("everywhere") if a.label]
-        opens = [a for a in of("list") if a.id == "list.pick" and (runs.ordered(view) or view.gpus())]
+        opens = [a for a in of("list") if a.id == "list.pick" and self._opens(view)]
         opens += self.key_actions("overview")
         note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
         self.query_one(KeyBar).show_actions(opens, last, note)
 
     def _leave_empty_list(self, view: View) -> None:
         """Have the keys in the list that has something to choose."""
-        focused = self._list("run-list").has_focus
-        if focused and view.gpus() and view.node and not view.node.runs:
-            self._list("gpu-list").focus()
-        elif self._list("gpu-list").has_focus and not view.gpus():
+        if self._list("run-list").has_focus:
+            if view.gpus() and view.node and not view.node.runs:
+                self._list("gpu-list").focus()
+            return
+        emptied = {"gpu-list": not view.gpus(), "process-list": not processes.listed(view)}
+        if any(empty and self._list(name).has_focus for name, empty in emptied.items()):
             self._list("run-list").focus()
 
     def _identity(self, view: View) -> Line:
@@ -209,6 +224,7 @@ class OverviewScreen(LiveScreen):
         counted = [v.state for v in view.store.vitals.values()]
         live = sum(state != "exited" for state in counted)
         summary = f"{live} running" if live else "nothing is running"
+        summary = "" if view.node_stale else summary  # how many there are now is not known
         clock = Span(f"   {text.clock(view.wall)} ", "dim")
         return (
             *left,
@@ -222,7 +238,53 @@ class OverviewScreen(LiveScreen):
     # keys --------------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action != "gpus" or bool(self.view().gpus())
+        view = self.view()
+        if action == "end_process":
+            chosen = self._process(view) if self._list("process-list").has_focus else None
+            ours = chosen is not None and bool(chosen.command and chosen.user)  # else it is always refused
+            return ours and not view.read_only
+        if action.startswith("next_list"):
+            return sum(map(bool, (runs.ordered(view), view.gpus(), processes.listed(view)))) > 1
+        return action != "gpus" or bool(view.gpus())
+
+    def _opens(self, view: View) -> bool:
+        """Whether Enter opens something in the list that has the keys."""
+        if self._list("process-list").has_focus:
+            chosen = self._process(view)
+            return chosen is not None and bool(chosen.run)
+        return bool(runs.ordered(view) or view.gpus())
+
+    def _process(self, view: View) -> GpuProcess | None:
+        """The process under the cursor."""
+        found = processes.listed(view)
+        return found[min(self._list("process-list").index, len(found) - 1)] if found else None
+
+    def action_end_process(self) -> None:
+        """Ask about the chosen process, hold it meanwhile, and signal that very one."""
+        view = self.view()
+        shown = self._process(view)
+        if shown is None:
+            return
+        try:
+            held = self._endings.hold(view, shown)
+        except NotYoursError as error:
+            self.hoptui.tell(str(error))
+            return
+        asked = self._endings.question(view, shown, held)
+
+        def answered(yes: bool | None) -> None:
+            with held:
+                if yes:
+                    self.hoptui.tell(self._endings.end(held, asked.number, self.hoptui.clock()))
+
+        self.hoptui.push_screen(Confirm(asked.title, asked.question, asked.consequence), answered)
+
+    def action_next_list(self, step: int) -> None:
+        """Have the keys in the next list."""
+        if step > 0:
+            self.focus_next()
+        else:
+            self.focus_previous()
 
     def action_gpus(self) -> None:
         shown, at = self.view().gpus(), self._list("gpu-list").index
@@ -241,15 +303,12 @@ class OverviewScreen(LiveScreen):
         if self._list("gpu-list").has_focus:
             self.action_gpus()
             return
+        if self._list("process-list").has_focus:
+            chosen = self._process(self.view())
+            of_run = self.view().store.run(chosen.run) if chosen is not None and chosen.run else None
+            if of_run is not None:
+                self.hoptui.open_run(of_run)
+            return
         listed = runs.ordered(self.view())
         if event.index < len(listed):
             self.hoptui.open_run(listed[event.index])
-
-    def _lines(self, name: str) -> Lines:
-        return self.query_one(f"#{name}", Lines)
-
-    def _list(self, name: str) -> Choices:
-        return self.query_one(f"#{name}", Choices)
-
-    def _panel(self, name: str) -> Panel:
-        return self.query_one(f"#{name}", Panel)

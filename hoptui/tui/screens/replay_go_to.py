@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from hoptui.tui.actions import bindings, key_text, of
+from hoptui.tui.actions import bindings, of
 from hoptui.tui.lines import Span
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.time_bar import elapsed
 from hoptui.viewer import format as text
 from hoptui.viewer.replay import SECOND, Replay
+
+if TYPE_CHECKING:
+    from hoptui.tui.personal import PersonalApp
 
 FORMS = (
     ("14:05:30", "a time of day, or with its date 2026-05-04 14:05"),
@@ -44,8 +48,7 @@ class GoTo(ModalScreen[int]):
             yield Lines("where-verdict")
 
     def on_mount(self) -> None:
-        keys = "  ".join(f"{key_text(a.keys)} {a.label}" for a in of("goto"))
-        self.query_one(Panel).label("Go to", keys)
+        self.query_one(Panel).label("Go to", cast("PersonalApp", self.app).legend(of("goto")))
         self._lines("forms").show([(Span(form, "key", 12), Span(meaning, "dim")) for form, meaning in FORMS])
         self._lines("where-prompt").show([(Span("where", "dim"),)])
         self.query_one(Input).focus()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.events import Click
 from textual.reactive import reactive
 
+from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame import Frame
-from hoptui.tui.lines import Span, pack
+from hoptui.tui.lines import pack
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.panels import compact, events, gpus, header, host, knobs, learning, phases, throughput
 from hoptui.tui.panels.readings import fact, headline
 from hoptui.tui.screens.live import LiveScreen, set_height
+from hoptui.tui.screens.staged import StagedBox
 from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
@@ -30,9 +33,12 @@ VERBS: dict[str, Verb] = {
     "stop": "stop",
     "edit_knob": "set",
     "undo": "set",
+    "staged": "set",
+    "wheel": "set",
 }
 DEFAULT_SPAN_S = 300.0
 FACT_LINES = 2
+LEAST_BOX = 3  # lines below which a box of knobs has none to show
 BORDER = 2
 
 
@@ -41,6 +47,7 @@ class RunScreen(LiveScreen):
 
     BINDINGS = bindings("run")
     frozen: reactive[bool] = reactive(False, init=False)
+    alone: reactive[str] = reactive("", init=False)
 
     def __init__(self, name: str, run: str | None = None) -> None:
         super().__init__()
@@ -48,6 +55,7 @@ class RunScreen(LiveScreen):
         self.run_id = run
         self.metric = ""
         self.longest_s = DEFAULT_SPAN_S
+        self.add_class("-all")
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -69,7 +77,8 @@ class RunScreen(LiveScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        self.query_one("#knob-list", Choices).focus()
+        self._list("knob-list").focus()
+        self.metric = self.hoptui.preferences.metric
         super().on_mount()
 
     # drawing -----------------------------------------------------------------------------------------------------------
@@ -91,7 +100,8 @@ class RunScreen(LiveScreen):
             self._draw_header(view)
         if self.mode == "tiny":
             metric = compact.chosen_metric(view, self.metric)
-            self._lines("numbers").show(compact.key_numbers(view, metric, self.asked), faded=view.stale)
+            numbers = self._lines("numbers")
+            numbers.show(compact.key_numbers(view, metric, self.asked, numbers.size.width), faded=view.stale)
         elif not self.frozen:
             if frame.numbers:
                 self._draw_numbers(view)
@@ -113,6 +123,8 @@ class RunScreen(LiveScreen):
             lines = self._lines("summary")
             shown = compact.summary(view, metric, lines.size.width, self._span(view), plain=self.hoptui.ascii)
             set_height(self._panel("compact"), len(shown) + BORDER)
+            room = self.query_one("#body").size.height - len(shown) - BORDER
+            self.set_class(room < LEAST_BOX, "-cramped")
             lines.show(shown, faded=old)
             self._label("compact", "Run", self._age(view))
             return
@@ -120,14 +132,18 @@ class RunScreen(LiveScreen):
         speed.show(throughput.lines(view, speed.size.width), faded=old)
         score.show(learning.lines(view, metric, score.size.width), faded=old)
         self._label("throughput", "Throughput", self._age(view))
-        self._label("learning", "Learning", "m next metric" if len(learning.metrics(view)) > 1 else "")
+        self._label(
+            "learning",
+            "Learning",
+            view.hint("view.metric", "next metric") if len(learning.metrics(view)) > 1 else "",
+        )
         self._draw_hardware(view)
 
     def _draw_hardware(self, view: View) -> None:
         readings, below = self._lines("readings"), self._lines("host")
         shown, width = view.gpus(), readings.size.width
         if not shown:
-            lines = [(Span(gpus.none(view), "dim"),), *host.lines(view, width)]
+            lines = [*gpus.absent(view, width), *host.lines(view, width)]
             title = (
                 "Host"
                 if view.node is None
@@ -174,16 +190,25 @@ class RunScreen(LiveScreen):
             self._panel("hardware").legend([(line.label, line.ink) for line in lines])
 
     def _draw_lists(self, view: View) -> None:
-        choices, detail, happened = self._knob_list(), self._lines("knob-detail"), self._lines("event-lines")
+        choices, detail, happened = (
+            self._list("knob-list"),
+            self._lines("knob-detail"),
+            self._lines("event-lines"),
+        )
         count = len(view.run.knobs) if view.run else 0
-        choices.show_rows(knobs.rows(view, choices.size.width, choices.index), count, faded=view.stale)
+        staging, run = self.hoptui.staging, self.run_id or ""
+        rows = knobs.rows(view, choices.size.width, choices.index, staging.of(run))
+        choices.show_rows(rows, count, faded=view.stale)
+        if self.focused is None and choices.focusable:  # it was hidden, and what is hidden loses the keys
+            choices.focus()
         chosen = self.chosen_knob(view)
-        detail.show(knobs.detail(view, chosen, detail.size.width) if chosen else [], faded=view.stale)
-        happened.show(events.lines(view, max(1, happened.size.height)))
+        mine = staging.find(run, chosen.spec.name) if chosen else None
+        detail.show(knobs.detail(view, chosen, detail.size.width, mine) if chosen else [], faded=view.stale)
+        happened.show(events.lines(view, max(1, happened.size.height), happened.size.width))
         self._label(
             "knobs",
             f"Knobs · {choices.part or count}" if count else "Knobs",
-            "enter edits" if self.check_action("edit_knob", ()) else "",
+            view.hint("list.pick", "edits") if self.check_action("edit_knob", ()) else "",
         )
         self._label("events", "Events")
         if self.mode == "full":
@@ -197,12 +222,12 @@ class RunScreen(LiveScreen):
 
     def _draw_keys(self, view: View) -> None:
         actions = self.key_actions("run")
-        if self.mode != "compact":
-            actions = [a for a in actions if a.id != "view.tab"]
         paused = view.vital is not None and view.vital.state == "paused"
         names = {
             "run.pause": "go on" if paused else "pause",
             "view.freeze": "thaw" if self.frozen else "freeze",
+            "knob.staged": f"send {len(self.hoptui.staging.of(self.run_id or ''))} staged",
+            "run.wheel": "give back the wheel" if view.wheel and view.wheel.mine else "wheel",
         }
         actions = [a._replace(label=names.get(a.id, a.label)) for a in actions]
         last = [a for a in of("everywhere") if a.label]
@@ -223,12 +248,19 @@ class RunScreen(LiveScreen):
     def chosen_knob(self, view: View) -> KnobState | None:
         """The knob under the cursor."""
         declared = view.run.knobs if view.run else ()
-        index = self._knob_list().index
+        index = self._list("knob-list").index
         return declared[index] if index < len(declared) else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "next_panel":
+            return self.mode == "compact"
         if action == "gpus":
             return bool(self.hoptui.view(None).gpus())
+        if action.startswith("alone"):
+            back = parameters == ("",) or action == "alone('')"  # from a key, from the key bar
+            return self.mode == "full" and (bool(self.alone) or not back)
+        if action.startswith("next_run"):
+            return self.hoptui.has_other_run(self.run_id)
         if action in VERBS:
             view = self.view()
             if action == "edit_knob" and not (view.run and view.run.knobs):
@@ -237,6 +269,8 @@ class RunScreen(LiveScreen):
         return True
 
     def works(self, action: Action) -> bool:
+        if action.id == "knob.staged" and not self.hoptui.staging.of(self.run_id or ""):
+            return False
         return super().works(action) and (action.id != "knob.undo" or self.hoptui.can_undo(self.view()))
 
     # keys --------------------------------------------------------------------------------------------------------------
@@ -247,21 +281,35 @@ class RunScreen(LiveScreen):
             self.hoptui.edit_knob(self.run_id, chosen.spec.name)
 
     def action_undo(self) -> None:
-        record, problem = self.hoptui.steering.undo(self.view())
-        if record is None:
-            self.notify(problem, markup=False)
+        asking.to_undo(self.hoptui, self.run_id or "")
+        self.redraw()
+
+    def action_staged(self) -> None:
+        if self.run_id is not None:
+            self.app.push_screen(StagedBox(self.run_id))
+
+    def action_wheel(self) -> None:
+        asking.to_turn_wheel(self.hoptui, self.run_id or "")
         self.redraw()
 
     def action_pause(self) -> None:
-        self.hoptui.steering.pause_or_resume(self.view(), self.hoptui.clock())
+        self.hoptui.tell(self.hoptui.steering.pause_or_resume(self.view(), self.hoptui.clock()).refused)
         self.redraw()
 
     def action_checkpoint(self) -> None:
-        self.hoptui.steering.checkpoint(self.view())
+        self.hoptui.tell(self.hoptui.steering.checkpoint(self.view()).refused)
         self.redraw()
 
     def action_stop(self) -> None:
-        self.hoptui.ask_to_stop(self.view())
+        asking.to_stop(self.hoptui, self.run_id or "")
+
+    def watch_alone(self, before: str, now: str) -> None:
+        self.remove_class(f"-alone-{before}").set_class(bool(now), f"-alone-{now}")
+        self.set_class(not now, "-all")
+        self.call_after_refresh(self.redraw)  # when every panel has its new size
+
+    def action_alone(self, panel: str) -> None:
+        self.alone = "" if self.alone == panel else panel
 
     def action_freeze(self) -> None:
         self.frozen = not self.frozen
@@ -275,17 +323,20 @@ class RunScreen(LiveScreen):
         if shown:
             self.hoptui.open_gpus(shown[0].uuid, self.run_id)
 
+    def action_next_run(self, step: int) -> None:
+        self.hoptui.open_next_run(self.run_id, step)
+
     def action_next_metric(self) -> None:
         view = self.view()
         names = learning.metrics(view)
         if names:
             at = names.index(compact.chosen_metric(view, self.metric))
-            self.metric = names[(at + 1) % len(names)]
-        self.redraw()
+            self.choose(names[(at + 1) % len(names)])
 
     def choose(self, metric: str) -> None:
-        """Show a metric in the learning chart."""
+        """Show a metric in the learning chart, and in that of the next run."""
         self.metric = metric
+        self.hoptui.tell(self.hoptui.preferences.choose_metric(metric))
         self.redraw()
 
     def action_shorter(self) -> None:
@@ -300,6 +351,11 @@ class RunScreen(LiveScreen):
         self.toggle_class("-events")
         self.redraw()
 
+    def on_click(self, event: Click) -> None:
+        """A click on a chart opens the charts."""
+        if isinstance(event.widget, LineChart):
+            self.hoptui.open_charts(self.run_id, find=False)
+
     def on_moved(self, event: Moved) -> None:
         event.stop()
         self._draw_lists(self.view())
@@ -308,15 +364,6 @@ class RunScreen(LiveScreen):
         event.stop()
         if self.check_action("edit_knob", ()):
             self.action_edit_knob()
-
-    def _lines(self, name: str) -> Lines:
-        return self.query_one(f"#{name}", Lines)
-
-    def _knob_list(self) -> Choices:
-        return self.query_one("#knob-list", Choices)
-
-    def _panel(self, name: str) -> Panel:
-        return self.query_one(f"#{name}", Panel)
 
     def _label(self, panel: str, title: str, subtitle: str = "") -> None:
         self._panel(panel).label(title, subtitle)

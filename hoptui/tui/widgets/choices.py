@@ -58,6 +58,9 @@ class Choices(Lines, can_focus=True):
     def action_down(self) -> None:
         self.move_to(self.index + 1)
 
+    def action_page(self, direction: int) -> None:
+        self.move_to(self.index + direction * max(1, self.size.height - 1))
+
     def action_first(self) -> None:
         self.move_to(0)
 

@@ -8,16 +8,21 @@ from hoptui.tui.actions import Action, key_text
 from hoptui.tui.lines import GAP, Line, Span, width_of
 from hoptui.tui.widgets.lines import Lines
 
+NARROW = 60  # cells
+
 
 class KeyBar(Lines):
-    """Shows as many of the actions as fit, the last ones (help, leave) always."""
+    """Shows as many of the actions as fit, the last ones (help, leave) always; of those, in little room, what it takes."""
 
     def __init__(self) -> None:
         super().__init__("keys")
         self._places: list[tuple[int, int, str]] = []
 
     def show_actions(self, actions: list[Action], last: list[Action], note: str = "") -> None:
-        """Draw these actions, those of `last` flush right; `note` stands before them."""
+        """Draw these actions, those of `last` flush right; `note` stands before them. What has no key is left out."""
+        if self.size.width < NARROW:
+            last = [action for action in last if action.id != "app.commands"]  # the help page tells of them
+        last = [keyed for action in last if (keyed := self._hoptui.keyed(action)).keys]
         tail: Line = (Span(f"{note}  " if note else "", "warn"), *(s for a in last for s in _item(a)))
         room = self.size.width - width_of(tail) - 1
         head: list[Span] = [Span(" ")]

@@ -40,8 +40,8 @@ class Lines(Widget):
     @property
     def text(self) -> str:
         """What is on screen, without style."""
-        plain, width = self._hoptui.ascii, self.size.width
-        laid = (lay(line, width, plain=plain) for line in self._lines[: self.size.height])
+        plain, blocks, width = self._hoptui.ascii, self._hoptui.blocks, self.size.width
+        laid = (lay(line, width, plain=plain, blocks=blocks) for line in self._lines[: self.size.height])
         return "\n".join("".join(piece for piece, _ in pieces).rstrip() for pieces in laid)
 
     def show(self, lines: Sequence[Line], *, faded: bool = False, cursor: int = -1) -> bool:
@@ -69,8 +69,9 @@ class Lines(Widget):
         app = self._hoptui
         inks = app.inks
         if y == self.cursor:
-            base += Style(bgcolor=Color.parse(app.theme_variables["ink-cursor"]).rich_color)
-        pieces = lay(self._lines[y], width, plain=app.ascii)
+            ground = Color.parse(app.theme_variables["ink-cursor"]).rich_color
+            base += Style(bgcolor=ground, bold=ground.is_default or None)  # what has no ground is bold
+        pieces = lay(self._lines[y], width, plain=app.ascii, blocks=app.blocks)
         fade = inks["stale"] if self.faded else None
         return Strip([Segment(text, base + (fade or inks[ink])) for text, ink in pieces], width)
 

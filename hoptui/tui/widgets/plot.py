@@ -1,108 +1,155 @@
-"""A chart as lines of text: the raster with its axes and marks. Pure."""
+"""A chart as lines of text: the raster with its axes, marks and crosshair. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.widgets import raster
-from hoptui.tui.widgets.scale import Scale, time_ticks, value_scale
+from hoptui.tui.widgets.scale import Scale, log_scale, value_scale
 
 EVEN = 6  # with fewer rows a tick that is one off is seen
 AXIS_WIDTH = 7  # six cells of label and the line
+BELOW = -400.0  # a power of ten that no number has: where a logarithmic axis has what is not above zero
 
 
 class Curve(NamedTuple):
-    """A series to draw: stamps (ns) and the least and greatest value at each, in the unit of the axis."""
+    """A series to draw: where on the x axis and the least and greatest value there, in the unit of the axis."""
 
     label: str
     ink: str
-    t: Sequence[int]
+    x: Sequence[int]
     low: Sequence[float]
     high: Sequence[float]
 
 
-def plot(
-    curves: Sequence[Curve],
-    t0: int,
-    t1: int,
-    width: int,
-    height: int,
-    *,
-    marks: Sequence[int] = (),
-    bounds: tuple[float, float] | None = None,
-    newest: str = "now",
-    plain: bool = False,
-) -> list[Line]:
-    """`height` lines of `width` cells: the raster with its axes.
+class Mark(NamedTuple):
+    """Something that happened at a place of the x axis: a vertical line."""
 
-    `marks` are stamps (ns) drawn as vertical lines; `bounds` fixes the value axis; `newest` labels the right end.
+    x: int
+    ink: str = "mark"
+
+
+class Paper(NamedTuple):
+    """What curves are drawn on: a part of the x axis (stamps in ns, or any other integer) and what is written on it.
+
+    `ticks` are places with their labels; where two have no room the earlier in the list stays. `end` labels the right end. `cross`
+    is where the crosshair stands; `bounds` fixes the value axis; `log` makes it logarithmic, where any value is above zero.
     """
+
+    x0: int
+    x1: int
+    ticks: tuple[tuple[int, str], ...] = ()
+    end: str = ""
+    marks: tuple[Mark, ...] = ()
+    cross: int | None = None
+    bounds: tuple[float, float] | None = None
+    log: bool = False
+
+
+def plot(
+    curves: Sequence[Curve], paper: Paper, width: int, height: int, *, axis: int = AXIS_WIDTH
+) -> list[Line]:
+    """`height` lines of `width` cells: the raster with its axes. The value axis takes `axis` cells, or what its labels need."""
     rows = height - 1
-    if rows < 1 or width < AXIS_WIDTH + 8:
+    if rows < 1 or width < axis + 8:
         return [()] * height
-    scale = _scale(curves, bounds, rows)
-    axis = max(AXIS_WIDTH, 1 + max(map(len, scale.labels), default=0))
+    scale = _scale(curves, paper, rows)
+    axis = max(axis, 1 + max(map(len, scale.labels), default=0))
     across = width - axis
-    dots = raster.dots_across(across, plain=plain)
+    x0, x1 = paper.x0, paper.x1
+    dots = raster.ACROSS * across
+    if scale.log:
+        curves = [c._replace(low=_logs(c.low), high=_logs(c.high)) for c in curves]
+    inks = {
+        column: mark.ink for mark in paper.marks if (column := _column(mark.x, paper, across)) is not None
+    }
     picture = raster.draw(
-        [raster.place(c.t, c.low, c.high, t0, t1, dots) for c in curves],
+        [raster.place(c.x, c.low, c.high, x0, x1, dots) for c in curves],
         across,
         rows,
         scale.bottom,
         scale.top,
-        marks=[int((mark - t0) * across / (t1 - t0)) for mark in marks if t0 <= mark < t1],
-        plain=plain,
+        marks=inks,
+        cross=None if paper.cross is None else _column(paper.cross, paper, across),
     )
     labels = _label_rows(scale, rows)
-    inks = ["", *(curve.ink for curve in curves)]
     drawn = []
     for row, (text, owner) in enumerate(zip(picture.text, picture.owner, strict=True)):
         label = Span(labels.get(row, ""), "dim", axis - 1, right=True)
-        drawn.append((label, Span("┤" if row in labels else "│", "faint"), *_runs(text, owner, inks)))
-    return [*drawn, _time_axis(axis, across, (t1 - t0) / 1e9, newest)]
+        drawn.append(
+            (
+                label,
+                Span("┤" if row in labels else "│", "faint"),
+                *_runs(text, owner, [c.ink for c in curves], inks),
+            )
+        )
+    return [*drawn, _x_axis(paper, axis, across)]
 
 
-def _scale(curves: Sequence[Curve], bounds: tuple[float, float] | None, rows: int) -> Scale:
+def _scale(curves: Sequence[Curve], paper: Paper, rows: int) -> Scale:
     most = max(3, min(5, (rows + 1) // 2))
-    if bounds is not None:
-        return value_scale(bounds, most)
-    return value_scale((v for curve in curves for values in (curve.low, curve.high) for v in values), most)
+    found = log_scale(_known(curves), most) if paper.log else None
+    if found is not None:
+        return found
+    return value_scale(_known(curves) if paper.bounds is None else paper.bounds, most)
+
+
+def _known(curves: Sequence[Curve]) -> Iterator[float]:
+    for curve in curves:
+        yield from curve.low
+        yield from curve.high
+
+
+def _logs(values: Sequence[float]) -> list[float]:
+    """Powers of ten; what is not above zero lies below every axis, and NaN stays unknown."""
+    return [math.log10(v) if v > 0 else v if v != v else BELOW for v in values]
+
+
+def _column(x: int, paper: Paper, across: int) -> int | None:
+    """The cell in which a place of the x axis is, None where it is outside."""
+    return (x - paper.x0) * across // (paper.x1 - paper.x0) if paper.x0 <= x < paper.x1 else None
 
 
 def _label_rows(scale: Scale, rows: int) -> dict[int, str]:
     """Which raster row each tick's label stands in; only the ends where few rows would set them unevenly."""
     found: dict[int, str] = {}
     ticks = list(zip(scale.ticks, scale.labels, strict=True))
-    if rows < EVEN and len(ticks) > 2 and (rows - 1) % (len(ticks) - 1):
+    if not scale.log and rows < EVEN and len(ticks) > 2 and (rows - 1) % (len(ticks) - 1):
         ticks = [ticks[0], ticks[-1]]
     for tick, label in ticks:
         found[round((scale.top - tick) / (scale.top - scale.bottom) * (rows - 1))] = label
     return found
 
 
-def _runs(text: str, owner: bytes, inks: Sequence[str]) -> Line:
+def _runs(text: str, owner: bytes, inks: Sequence[str], marks: dict[int, str]) -> Line:
     """One raster row as spans of one ink each."""
-    spans = []
+    spans: list[Span] = []
     start = 0
-    for end in range(1, len(text) + 1):
-        if end == len(text) or owner[end] != owner[start]:
-            ink = "mark" if owner[start] == raster.MARK else inks[owner[start]]
-            spans.append(Span(text[start:end], ink))
-            start = end
+    while start < len(owner):
+        own, rest = owner[start], owner[start:]
+        end = start + (1 if own == raster.MARK else len(rest) - len(rest.lstrip(rest[:1])))
+        if own == raster.MARK:
+            ink = marks[start]
+        else:
+            ink = "strong" if own == raster.CROSS else inks[own - 1] if own else ""
+        spans.append(Span(text[start:end], ink))
+        start = end
     return tuple(spans)
 
 
-def _time_axis(axis: int, across: int, span_s: float, newest: str) -> Line:
-    """Labels of the time axis, the newest flush right; those without room are left out."""
+def _x_axis(paper: Paper, axis: int, across: int) -> Line:
+    """Labels of the x axis, that of its end flush right; those without room are left out."""
     cells = [" "] * across
-    cells[across - len(newest) :] = newest
-    free = across - len(newest) - 2
-    for ago, label in time_ticks(span_s, max(2, across // 12)):
-        start = round(across * (1 - ago / span_s)) - len(label) // 2
+    cells[across - len(paper.end) :] = paper.end
+    taken = [(across - len(paper.end) - 2, across)] if paper.end else []
+    for x, label in paper.ticks:
+        start = round(across * (x - paper.x0) / (paper.x1 - paper.x0)) - len(label) // 2
         start = max(start, 0) if start >= -len(label) // 2 - 1 else start
-        if start >= 0 and start + len(label) <= free:
-            cells[start : start + len(label)] = label
-            free = start - 2
+        end = start + len(label)
+        if start >= 0 and end <= across and all(end <= a or start >= b + 2 for a, b in taken):
+            cells[start:end] = label
+            taken.append((start - 2, end))
     return (Span(" " * axis), Span("".join(cells), "dim"))

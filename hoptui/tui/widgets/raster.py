@@ -1,6 +1,7 @@
-"""Values to characters: braille (2 × 4 dots a cell) or ASCII (1 × 2). Pure.
+"""Values to braille, 2 × 4 dots a cell. Pure.
 
-A trace has one (low, high) pair a dot column, so a spike narrower than a column is still drawn; NaN is a gap.
+A trace has one (low, high) pair a dot column, so a spike narrower than a column is still drawn; NaN is a gap. Where a terminal
+has no braille, `lines.lay` writes blocks or ASCII in its place.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 MARK = 255  # owner of a cell that holds a mark
-_BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_ASCII = " '.:"  # by bits: upper, lower
+CROSS = 254  # owner of a cell that holds the crosshair
+ACROSS, DOWN = 2, 4  # dots of a cell
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_STROKES = [[[sum(column[a : b + 1]) for b in range(DOWN)] for a in range(DOWN)] for column in _DOTS]
+"""By the dot column of a cell, the first and the last dot of a vertical stroke in it: its bits."""
 
 
 class Trace(NamedTuple):
@@ -22,21 +26,16 @@ class Trace(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Lines of characters, top first, and who owns each cell: 0 nobody, 1 … the trace, `MARK` a mark."""
+    """Lines of characters, top first, and who owns each cell: 0 nobody, 1 … the trace, `MARK`, `CROSS`."""
 
     text: list[str]
     owner: list[bytes]
 
 
-def dots_across(width: int, *, plain: bool = False) -> int:
-    """Dot columns in `width` cells."""
-    return width if plain else 2 * width
-
-
 def place(
-    t: Sequence[int], low: Sequence[float], high: Sequence[float], t0: int, t1: int, dots: int
+    t: Sequence[int], low: Sequence[float], high: Sequence[float], x0: int, x1: int, dots: int
 ) -> Trace:
-    """Stamped (low, high) buckets in `dots` columns between `t0` and `t1`.
+    """Stamped (low, high) buckets in `dots` columns between `x0` and `x1`.
 
     Columns between two neighbours are interpolated; a NaN bucket between them is a gap.
     """
@@ -46,7 +45,7 @@ def place(
         if math.isnan(least) or math.isnan(most):
             before = -1
             continue
-        column = (stamp - t0) * dots // max(1, t1 - t0)
+        column = (stamp - x0) * dots // max(1, x1 - x0)
         if not 0 <= column < dots:
             continue
         if math.isnan(lows[column]):
@@ -68,30 +67,36 @@ def draw(
     top: float,
     *,
     marks: Collection[int] = (),
-    plain: bool = False,
+    cross: int | None = None,
 ) -> Picture:
-    """The traces in `width` × `height` cells, the first on top; `marks` are cell columns, drawn where nothing else is.
+    """The traces in `width` × `height` cells. Those that share a cell own it by turns, column by column: each is seen.
 
-    Values outside `bottom` … `top` are drawn at the edge.
+    `marks` and `cross`, the crosshair, are cell columns, drawn where nothing else is. Values outside `bottom` … `top` are drawn at
+    the edge.
     """
-    across, down = (1, 2) if plain else (2, 4)
     cells = [bytearray(width) for _ in range(height)]
-    owner = [bytearray(width) for _ in range(height)]
+    sharing: list[list[bytes]] = [[b""] * width for _ in range(height)]
     for number in range(len(traces), 0, -1):
         trace = traces[number - 1]
-        for x, (upper, lower) in enumerate(_spans(trace, width * across, height * down, bottom, top)):
-            column, right = divmod(x, across)
-            for y in range(upper, lower + 1):
-                row, sub = divmod(y, down)
-                cells[row][column] |= (1 << sub) if plain else _BRAILLE[right][sub]
-                owner[row][column] = number
+        for x, (upper, lower) in enumerate(_spans(trace, width * ACROSS, height * DOWN, bottom, top)):
+            if lower < upper:
+                continue
+            column, strokes = x // ACROSS, _STROKES[x % ACROSS]
+            first, last = upper // DOWN, lower // DOWN
+            for row in range(first, last + 1):
+                a = upper % DOWN if row == first else 0
+                cells[row][column] |= strokes[a][lower % DOWN if row == last else DOWN - 1]
+                if number not in sharing[row][column]:
+                    sharing[row][column] = bytes((number,)) + sharing[row][column]
+    owner = [bytearray(own[x % len(own)] if own else 0 for x, own in enumerate(row)) for row in sharing]
     text = []
     for bits, owners in zip(cells, owner, strict=True):
-        characters = [_ASCII[b] if plain else chr(0x2800 + b) if b else " " for b in bits]
+        characters = [chr(0x2800 + b) if b else " " for b in bits]
+        if cross is not None and 0 <= cross < width and not owners[cross]:
+            characters[cross], owners[cross] = "│", CROSS
         for column in marks:
             if 0 <= column < width and not owners[column]:
-                characters[column] = ":" if plain else "┆"
-                owners[column] = MARK
+                characters[column], owners[column] = "┆", MARK
         text.append("".join(characters))
     return Picture(text, [bytes(owners) for owners in owner])
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +58,17 @@ def test_terminals(
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     found = screen.terminal(environ)
     assert found.status == status
+
+
+def test_what_is_set_and_what_of_it_cannot_be_used(tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    assert screen.configuration(environ).detail == "nothing is set: everything is as it comes"
+    found = screen.configuration(environ | {"HOPTUI_THEME": "light"})
+    assert (found.status, found.detail) == ("ok", "theme by HOPTUI_THEME")
+    file = tmp_path / "hoptui" / "config.toml"
+    file.parent.mkdir()
+    file.write_text('theme = "blue"\n')
+    found = screen.configuration(environ)
+    assert found.status == "warning"
+    assert "line 1" in found.detail
+    assert "config.toml" in found.advice

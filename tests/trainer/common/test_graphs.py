@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
-from trainer.common.graphs import WARM_UPS, Graphs, Work, graphs
+from trainer.common import graphs as module
+from trainer.common.graphs import WARM_UPS, CudaRecorder, Graphs, Work, graphs
 
 CPU = torch.device("cpu")
 
@@ -167,3 +171,44 @@ def test_any_other_error_of_a_capture_is_raised() -> None:
         recorded.run("work", work)
     with pytest.raises(RuntimeError, match="not permitted"):
         recorded.run("work", work)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> CudaRecorder:
+    """A recorder of CUDA graphs whose CUDA is not there."""
+
+    @contextmanager
+    def graph(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    for name in ("Stream", "CUDAGraph", "current_stream", "set_stream", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    return CudaRecorder(CPU)
+
+
+def test_memory_is_given_back_when_no_graph_replays_any_more(
+    recorder: CudaRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for name in ("wait_for", "release"):
+        monkeypatch.setattr(module, name, lambda _, name=name: order.append(name))
+    recorder.forget()
+    assert order == ["wait_for", "release"]
+
+
+def test_a_capture_that_failed_keeps_nothing_alive(recorder: CudaRecorder) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def work() -> None:
+        tensor = torch.zeros(1)
+        made.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError
+
+    gc.disable()  # as PPO's loop does
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            recorder.capture(work)
+        assert made[0]() is None
+    finally:
+        gc.enable()

@@ -5,11 +5,13 @@ from itertools import pairwise
 import pytest
 import torch
 
+from trainer.common import memory
 from trainer.common.device import free_bytes
 from trainer.common.memory import (
     USABLE,
     Trial,
     choose_micro_batch,
+    greatest_bytes,
     insist,
     is_out_of_memory,
     limit_bytes,
@@ -17,6 +19,7 @@ from trainer.common.memory import (
     predicted_peak,
     release,
     reset_peak,
+    set_peak_aside,
 )
 
 CPU = torch.device("cpu")
@@ -100,6 +103,23 @@ def test_the_peak_of_the_process_is_measured() -> None:
     del block
     release(CPU)
     assert limit_bytes(CPU) > 0
+
+
+def test_a_measurement_aside_does_not_make_a_run_forget_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = {"now": 5}
+    monkeypatch.setattr(memory, "peak_bytes", lambda device: peaks["now"])
+    monkeypatch.setattr(memory, "_restart_peak", lambda device: peaks.update(now=1))
+    reset_peak(CPU)
+    assert greatest_bytes(CPU) == 1
+    peaks["now"] = 9
+    set_peak_aside(CPU)
+    peaks["now"] = 3
+    set_peak_aside(CPU)
+    assert greatest_bytes(CPU) == 9
+    peaks["now"] = 12
+    assert greatest_bytes(CPU) == 12
+    reset_peak(CPU)
+    assert greatest_bytes(CPU) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""The first lines of the chart screen: whose charts these are, and which part of the x axis they show. Pure."""
+
+from __future__ import annotations
+
+from hoptui.tui.board import Board
+from hoptui.tui.lines import GAP, Line, Span
+from hoptui.tui.panels import header
+from hoptui.tui.panels.axes import Axis, StepAxis, TimeAxis
+from hoptui.tui.timeline import Extent
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+
+_MODES = {
+    "live": ("● live", "good"),
+    "all": ("● all history", "good"),
+    "frozen": ("‖ frozen", "warn"),
+}
+
+
+def identity(view: View, board: Board, beside: str) -> Line:
+    """`hoptui  ppo-cartpole · chart 2 of 4  beside ppo-before`."""
+    host = text.clean(view.node.host, 40) if view.node else ""
+    name = text.clean(view.run.name, 40) if view.run else host
+    count = f" · chart {board.index + 1} of {len(board.charts)}" if board.charts else " · charts"
+    return (
+        Span(" hoptui  ", "title"),
+        Span(name, "strong"),
+        Span(count, "dim"),
+        Span(f"  beside {beside}" if beside else "", "2"),
+        GAP,
+        *header.state(view),
+        Span(f"   {text.clock(view.wall)} ", "dim"),
+    )
+
+
+def span_line(
+    view: View, board: Board, axis: Axis, seen: tuple[int, int], there: Extent, iteration: float | None
+) -> Line:
+    """`● live   10:36:02 … 10:41:02   crosshair 10:40:51  iteration 1 190`; `iteration` is that at the crosshair."""
+    said, ink = _MODES[board.timeline.mode]
+    if board.timeline.mode == "live" and view.replay is not None:
+        said = "● at the position"
+    elif board.timeline.mode == "live" and view.link.state != "live":
+        said, ink = "◌ nothing new comes", "warn"
+    elif board.timeline.mode == "live" and view.exited:
+        said, ink = "● at its end", "dim"
+    x0, x1 = seen  # a little wider than what there is, by whole dots
+    x0 = there.first if board.timeline.mode == "all" else x0
+    shown = [Span(f" {said}", ink), Span(f"   {axis.word(x0)} … {axis.word(min(x1, there.last))}")]
+    cross = board.timeline.cross
+    if cross is not None:
+        also = f"  iteration {text.grouped(iteration)}" if iteration is not None else ""
+        if isinstance(axis, StepAxis):
+            also = f"  {TimeAxis(view).word(axis.stamp(cross))}"
+        shown += [Span("   crosshair ", "dim"), Span(axis.word(cross), "strong"), Span(also, "dim")]
+    by = "iterations " if isinstance(axis, StepAxis) else "since the start " if axis.aligned else "time "
+    return (*shown, GAP, Span(by, "dim"))

@@ -1,0 +1,145 @@
+"""All hosts of a dashboard with their links and their runs: what the screen of hosts and the bar below the others show. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hoptui.tui.lines import GAP, Line, Span, width_of
+from hoptui.tui.panels import gpus, header, runs
+from hoptui.tui.panels.readings import current, headline
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.viewer.words import Word
+from hoptui.wire.messages import RunState
+
+LINKS: dict[str, tuple[Word, str]] = {
+    "connecting": (Word("◌", "connecting"), "warn"),
+    "live": (Word("●", "connected"), "good"),
+    "lost": (Word("◌", "link lost"), "warn"),
+    "failed": (Word("✕", "no link"), "bad"),
+}
+_NAME, _STATE, _STEP, _SPEED = 32, 16, 19, 9
+
+
+class Host(NamedTuple):
+    """A host by the name it was asked for, as it is seen at this moment."""
+
+    name: str
+    view: View
+
+
+class Row(NamedTuple):
+    """A line of the list: a host (`run` None) or one of its runs."""
+
+    host: str
+    run: RunState | None = None
+
+
+def listed(hosts: Sequence[Host]) -> list[Row]:
+    """Every host, and under it its runs that have not ended."""
+    return [row for host in hosts for row in (Row(host.name), *_runs(host))]
+
+
+def rows(hosts: Sequence[Host], width: int, cursor: int) -> list[Line]:
+    """`listed` as it is drawn."""
+    seen = {host.name: host for host in hosts}
+    longest = max((width_of((Span(_name(row)),)) for row in listed(hosts)), default=0)
+    name = min(_NAME, 2 + longest, width // 3)
+    found = []
+    for i, row in enumerate(listed(hosts)):
+        mark = Span("› " if i == cursor else "  ", "key")
+        line = _host(seen[row.host], name) if row.run is None else _run(seen[row.host], row.run, name, width)
+        found.append((mark, *line))
+    return found
+
+
+def summary(hosts: Sequence[Host]) -> str:
+    """`3 hosts, 2 connected, 5 runs`."""
+    up = sum(host.view.link.state == "live" for host in hosts)
+    count = sum(len(runs.living(host.view)) for host in hosts if host.view.link.state == "live")
+    links = "all connected" if up == len(hosts) else f"{up} connected"
+    return f"{len(hosts)} hosts, {links}, {count} {'run' if count == 1 else 'runs'}"
+
+
+def bar(hosts: Sequence[Host], here: str) -> Line:
+    """The hosts in one line, the one on screen first told: `gpu07 ● 3 runs   gpu08 ◌ link lost 12 s ago`."""
+    spans: list[Span] = [Span(" ")]
+    for host in hosts:
+        word, ink = LINKS[host.view.link.state]
+        live = host.view.link.state == "live"
+        count = len(runs.living(host.view))
+        what = (f"{count} {'run' if count == 1 else 'runs'}" if live else word.text) + _since(host.view)
+        spans += [Span(text.clean(host.name, 30), "strong" if host.name == here else "")]
+        spans += [Span(f" {word.symbol}", ink), Span(f" {what}", "dim" if live else ink)]
+        spans += [*header.link(host.view), Span("    ")]
+    return (*spans, GAP)
+
+
+def _runs(host: Host) -> list[Row]:
+    return [Row(host.name, run) for run in runs.living(host.view)]
+
+
+def _name(row: Row) -> str:
+    return text.clean(row.host, 30) if row.run is None else f"  {row.host}/{text.clean(row.run.name, 40)}"
+
+
+def _host(host: Host, name: int) -> Line:
+    view = host.view
+    word, ink = LINKS[view.link.state]
+    spans = [Span(_name(Row(host.name)), "strong", name), Span(f"{word.symbol} {word.text}", ink)]
+    if view.link.state != "live":
+        why = text.clean(view.link.reason, 300)
+        return (*spans, Span(_since(view), ink), Span(f": {why}" if why else "", "dim"))
+    ended = sum(1 for _ in runs.ordered(view)) - len(runs.living(view))
+    past = f"   {ended} ended" if ended else ""
+    return (*spans, *header.link(view), Span("   "), *_hardware(view), Span(past, "dim"))
+
+
+def _hardware(view: View) -> Line:
+    """`8 × NVIDIA H100, busy 92 %, 4.2 kW`; without GPUs why there are none, and the CPUs."""
+    shown = view.gpus()
+    if not shown:
+        cpu = current(view, "host").get("cpu_percent")
+        why = gpus.none(view) if view.node else "waiting for the daemon"
+        return (Span(f"CPU {text.si(cpu)} %" if cpu is not None else "", ""), Span(f"   {why}", "dim"))
+    values = [current(view, f"gpu/{gpu.uuid}") for gpu in shown]
+    busy = [found["busy"] for found in values if "busy" in found]
+    watts = [found["power_w"] for found in values if "power_w" in found]
+    told = [text.clean(gpus.kinds(shown), 40)]
+    told += [f"busy {sum(busy) / len(busy):.0f} %"] if len(busy) == len(shown) else []
+    told += [f"{text.si(sum(watts))} W"] if len(watts) == len(shown) else []
+    return (Span(", ".join(told)),)
+
+
+def _run(host: Host, run: RunState, name: int, width: int) -> Line:
+    view = host.view._replace(run=run, vital=host.view.store.vital(run.run))
+    if view.node_stale:  # what was known is old, and how the run is now nobody knows
+        word, ink = words.UNKNOWN_STATE, "stale"
+    elif view.vital is None:
+        word, ink = words.UNKNOWN_STATE, "dim"
+    else:
+        word, ink = words.STATES[view.vital.state], header.INKS[view.vital.state]
+    step = text.grouped(view.vital.step) if view.vital else text.UNKNOWN
+    of = f" / {text.grouped(run.total)}" if run.total else ""
+    speed = headline(view)
+    old = "stale" if view.node_stale else ""
+    return (
+        Span("  ", width=2),
+        Span(f"{text.clean(host.name, 30)}/", "dim"),
+        Span(text.clean(run.name, 40), old or "strong", max(4, name - 3 - len(text.clean(host.name, 30)))),
+        Span(f"{word.symbol} {word.text}", ink, _STATE),
+        Span(f"{step}{of}", old, _STEP, right=True),
+        Span(text.si(None if view.node_stale else speed.value), old, _SPEED, right=True),
+        Span(f" {speed.unit}", "dim"),
+        GAP,
+        Span(text.duration(max(0.0, view.wall - run.started_wall)) + " " if width >= 100 else "", "dim"),
+    )
+
+
+def _since(view: View) -> str:
+    """How long a link has been lost."""
+    if view.link.state != "lost":
+        return ""
+    return f" {text.duration(max(0.0, view.clock - view.link.since))} ago"

@@ -1,0 +1,135 @@
+"""What a value would mean besides itself: what follows by a declared invariant, the memory that was measured with it, its price.
+
+Only what a run declared or what was measured is told; the rest is said to be unknown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+
+from hoptui.tui.lines import Line, Span
+from hoptui.tui.panels.readings import current
+from hoptui.tui.view import SECOND, View
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+
+RANKS = "ranks"
+"""In an invariant the number of processes, which no knob changes."""
+BUCKETS = 256
+
+
+def invariant(view: View, knob: KnobState, wanted: KnobValue | None) -> str:
+    """What the knob keeps, with figures where it is declared as a product of knobs: `64 = grad_accum × micro_batch: grad_accum 4 → 8`.
+
+    `wanted` is the value to be; None or the value in effect: what holds now. Empty where nothing is declared.
+    """
+    keeps, own = text.clean(knob.spec.keeps, 60), knob.spec.name
+    names = re.split(r"\s*[×*]\s*", knob.spec.keeps.strip())
+    factors = {name: _factor(view, name) for name in names}
+    product = math.prod(factors.values())
+    if not product:
+        return keeps
+    whole = keeps if keeps == own else f"{_shown(product)} = {keeps}"
+    follower = _follower(view, knob, names)
+    number = wanted if isinstance(wanted, int | float) and wanted != knob.value else 0
+    if own not in names or not follower or not number:
+        return whole
+    before = factors[follower]
+    after = before * factors[own] / number
+    follows = _shown(after) if after == int(after) else f"about {after:.2g}"
+    return f"{whole}: {text.clean(follower)} {_shown(before)} → {follows}"
+
+
+def memory(view: View, knob: KnobState, wanted: KnobValue | None) -> Line:
+    """What is known of the GPU memory that the value would take, and what is free; nothing for a knob that allocates nothing.
+
+    A forecast is what the run held when it had this very value before: nothing is extrapolated.
+    """
+    if knob.spec.cost == "free" or view.run is None:
+        return ()
+    if not view.gpus():
+        return (Span("unknown: no GPU of this run is measured", "dim"),)
+    free = current(view, f"derived/{view.run.run}").get("memory_headroom_bytes")
+    room = f"{text.gib(free)} GiB free on the fullest GPU" if free is not None else "what is free is unknown"
+    if wanted is None or wanted == knob.value:
+        return (Span(room, "" if free is not None else "dim"),)
+    held = held_with(view, knob, wanted)
+    value = text.value(wanted, knob.spec)
+    if held is None:
+        return Span(f"unknown with {value}; ", "dim"), Span(room)
+    return Span(f"{text.gib(held)} GiB at most with {value} before; "), Span(room, "dim")
+
+
+def held_with(view: View, knob: KnobState, value: KnobValue) -> float | None:
+    """The most GPU memory (bytes) that this epoch of the run held while the knob had `value`, None where that is not known."""
+    run = view.run
+    series = view.store.series(f"derived/{run.run}", "gpu_memory_bytes") if run else None
+    if run is None or series is None:
+        return None
+    changes = sorted(
+        (c.settled, c.before, c.effective)
+        for c in view.commands()
+        if c.knob == knob.spec.name and c.epoch == run.epoch and c.settled and c.effective is not None
+    )
+    began = view.now - round((view.wall - run.started_wall) * SECOND)
+    first = changes[0][1] if changes else knob.value
+    turns = [(began, first), *((t, effective) for t, _, effective in changes), (view.now, None)]
+    most = math.nan
+    for (start, held), (end, _) in pairwise(turns):
+        if held == value and end > start:
+            known = (high for high in series.window(start, end, BUCKETS).high if high == high)
+            most = max([most, *known], key=lambda size: -1.0 if size != size else size)
+    return None if most != most else most
+
+
+def must_ask(spec: KnobSpec) -> bool:
+    """Whether a change is sent only after a question: it alters the mathematics, or it costs more than a step."""
+    return spec.effect == "learning" or spec.cost in ("rebuild", "restart")
+
+
+def consequences(knobs: list[KnobState]) -> list[str]:
+    """What changes of these knobs do to the run, in sentences; each only once."""
+    found = []
+    names = [text.clean(knob.spec.name, 40) for knob in knobs if knob.spec.effect == "learning"]
+    if names:
+        verb = "changes" if len(names) == 1 else "change"
+        found.append(
+            f"{' and '.join(names)} {verb} the mathematics: from there on the run learns something else than it would have."
+        )
+    for knob in knobs:
+        if knob.spec.cost == "rebuild":
+            last = words.took(knob.took_s)
+            long = f"the last change {last}" if last else "how long is not known yet"
+            found.append(
+                f"{text.clean(knob.spec.name)}: the model or optimizer is built anew; training waits ({long})."
+            )
+        if knob.spec.cost == "restart":
+            found.append(
+                f"{text.clean(knob.spec.name)}: the run starts again as a new epoch; what is still pending then is void."
+            )
+    return found
+
+
+def _follower(view: View, knob: KnobState, names: list[str]) -> str:
+    """The knob that gives way: the other one with the same invariant, else the only other factor; empty where that is not clear."""
+    others = [name for name in names if name not in (knob.spec.name, RANKS)]
+    twins = [
+        name for name in others if (k := view.knob(name)) is not None and k.spec.keeps == knob.spec.keeps
+    ]
+    found = twins or others
+    return found[0] if len(found) == 1 else ""
+
+
+def _factor(view: View, name: str) -> float:
+    """A factor of an invariant as it is now, 0 where it is no number that is known."""
+    if name == RANKS and view.run is not None:
+        return view.run.world
+    knob = view.knob(name)
+    return knob.value if knob is not None and isinstance(knob.value, int | float) else 0
+
+
+def _shown(number: float) -> str:
+    return text.value(int(number) if number == int(number) else number)

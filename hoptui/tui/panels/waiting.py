@@ -1,0 +1,36 @@
+"""Why there is nothing to show yet, in one line: a box is never just empty. Pure."""
+
+from __future__ import annotations
+
+from hoptui.tui.lines import Line, Span
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+
+
+def reason(view: View) -> str:
+    """What is being waited for; empty where the daemon has told of the node, and of the run if the view is of one."""
+    why = text.clean(view.link.reason, 300)
+    if view.node is not None:
+        return ""
+    match view.link.state:
+        case "failed":
+            return why or "the daemon cannot be reached"
+        case "lost":
+            to = view.link.node or "the daemon"
+            return f"the link to {to} is lost ({why}): reconnecting" if why else f"reconnecting to {to}"
+        case _:
+            if view.link.node:
+                return why or f"connecting to {view.link.node}"
+            return f"connecting to the daemon: {why}" if why else "connecting to the daemon"
+
+
+def short(view: View) -> str:
+    """The same beside a place that tells the reason."""
+    if view.node is None and view.link.state == "failed":
+        return "unknown: the daemon cannot be reached"
+    return reason(view)
+
+
+def line(view: View, otherwise: str) -> Line:
+    """Why there is nothing yet, else `otherwise`."""
+    return (Span(short(view) or otherwise, "dim"),)

@@ -1,0 +1,105 @@
+"""What this person wants of the dashboard: keys, theme, hidden panels, the metric of the chart; and what of it is remembered."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import structs
+
+from hoptui.tui import keymap, themes
+from hoptui.tui.actions import DEFAULT_KEYS
+from hoptui.viewer import remembered
+from hoptui.viewer.config import Config, Value
+
+HERE = "chosen here"
+"""The origin of a choice that ends with this sitting."""
+
+
+class Hideable(NamedTuple):
+    """A panel that may be hidden where a screen is large enough to show all: `id` is `<scope of the screen>.<panel>`."""
+
+    id: str
+    label: str
+
+    @property
+    def css_class(self) -> str:
+        """The class of a screen that hides it: see `styles/hidden.tcss`."""
+        return f"-hide-{self.id.replace('.', '-')}"
+
+
+HIDEABLE = (
+    Hideable("run.learning", "learning"),
+    Hideable("run.hardware", "hardware"),
+    Hideable("run.phases", "where an iteration goes"),
+    Hideable("run.events", "events"),
+    Hideable("overview.power", "power"),
+    Hideable("overview.processes", "processes on the GPUs"),
+    Hideable("overview.events", "events"),
+)
+
+
+class Preferences:
+    """The configuration settled with the actions there are, and the choices of this sitting. `problems` are a line each."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.granted, refused = keymap.settle(config.keys)
+        self.keymap = {**DEFAULT_KEYS, **self.granted}
+        self.problems = (*config.problems, *refused)
+        self.metric = config.remembered.metric
+        known = {panel.id for panel in HIDEABLE}
+        self.hidden = tuple(name for name in config.remembered.hidden if name in known)
+        self.theme: Value = config.values["theme"]
+        self._kept = config.remembered
+        self._kind = self.look.kind
+
+    @property
+    def look(self) -> themes.Look:
+        """How the dashboard is to look on this terminal."""
+        return themes.choose(str(self.theme.value), sure=self.theme.origin != "remembered")
+
+    @property
+    def at_once(self) -> bool:
+        """Whether this sitting can have the chosen look: the terminal was set up for colours of one kind."""
+        return self.look.kind == self._kind
+
+    def choose_theme(self, word: str) -> str:
+        """Have this theme from now on; one sentence if it is not remembered, or not at once."""
+        fixed = self.config.values["theme"].origin
+        self.theme = Value(word, HERE)
+        if fixed in ("default", "remembered"):
+            later = self._remember(theme=word)
+        else:
+            later = f"{fixed} sets the theme: {word} is only until you leave"
+        return later if later or self.at_once else f"{word} from the next start on"
+
+    def choose_metric(self, name: str) -> str:
+        """Show this metric in the learning chart, of the next run too if it has it; one sentence if that is not remembered."""
+        if name == self.metric:
+            return ""
+        self.metric = name
+        return self._remember(metric=name)
+
+    def hide_or_show(self, panel: str) -> str:
+        """Hide a panel, or show it again; one sentence if that is not remembered."""
+        hide = panel not in self.hidden
+        self.hidden = (*self.hidden, panel) if hide else tuple(one for one in self.hidden if one != panel)
+        return self._remember(hidden=self.hidden)
+
+    def origin(self, choice: str) -> str:
+        """Whose word the metric is, or what is with a panel (by its id): `remembered`, `chosen here`, or `default`."""
+        if choice == "metric":
+            made, kept = bool(self.metric), self.metric == self._kept.metric
+        else:
+            made = choice in self.hidden
+            kept = made == (choice in self._kept.hidden)
+        return ("remembered" if made else "default") if kept else HERE
+
+    def _remember(self, **fields: str | tuple[str, ...]) -> str:
+        if self.config.choices is None:
+            return ""
+        problem = remembered.change(self.config.choices, **fields)
+        if problem:
+            return f"not remembered: {problem}"
+        self._kept = structs.replace(self._kept, **fields)
+        return ""

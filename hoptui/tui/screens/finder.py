@@ -1,0 +1,163 @@
+"""The box in which a few letters find one of many things: a series to chart, a run to compare with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.fuzzy import Matcher
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from hoptui.tui.actions import bindings, of
+from hoptui.tui.lines import GAP, Line, Span
+from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.widgets.choices import Choices
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+
+if TYPE_CHECKING:
+    from hoptui.tui.personal import PersonalApp
+
+MOST = 200  # of the best matches are listed
+
+
+class Option(NamedTuple):
+    """Something to find: `text` is what is searched and shown, `note` stands flush right."""
+
+    text: str
+    note: str = ""
+
+
+class Found(NamedTuple):
+    """The option chosen, its place among all of them, and whether it was to be put with what is there already."""
+
+    place: int
+    option: Option
+    together: bool
+
+
+class Finder(ModalScreen[Found]):
+    """Ends with what was found, or None.
+
+    `more` makes options of what is typed, and is asked at each change: their indices are those after `options`. `together` offers the key that puts the
+    option with what is there already. `nothing` is said where there is nothing to find.
+    """
+
+    BINDINGS = bindings("finder")
+
+    def __init__(
+        self,
+        title: str,
+        options: Sequence[Option],
+        *,
+        nothing: str,
+        together: bool = False,
+        more: Callable[[str], Sequence[Option]] = lambda typed: (),
+    ) -> None:
+        super().__init__(classes="veil")
+        self._title = title
+        self._options = list(options)
+        self._nothing = nothing
+        self._together = together
+        self._more = more
+        self._shown: list[tuple[int, Option]] = []
+
+    def compose(self) -> ComposeResult:
+        with Panel(name="finder", kind="box"):
+            with Horizontal(id="find-entry"):
+                yield Lines("find-prompt")
+                yield Input(id="find", compact=True)
+            yield Choices("find-list")
+
+    def on_mount(self) -> None:
+        actions = [a for a in of("finder") if self._together or a.id != "finder.together"]
+        self.query_one(Panel).label(self._title, cast("PersonalApp", self.app).legend(actions))
+        self.query_one("#find-prompt", Lines).show([(Span("find", "dim"),)])
+        self.query_one(Input).focus()
+        self.call_after_refresh(self._search, "")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._search(event.value)
+
+    def _search(self, typed: str) -> None:
+        """List the best matches, all in their own order where nothing is typed."""
+        if not self.query(Choices):
+            return  # the box was left before it was filled
+        self._shown = matches(self._options, typed)
+        self._shown += [(len(self._options) + i, option) for i, option in enumerate(self._more(typed))]
+        self._list().index = 0
+        self._draw()
+
+    def _draw(self) -> None:
+        rows = [_row(option, chosen=i == self._list().index) for i, (_, option) in enumerate(self._shown)]
+        if not rows:
+            rows = [(Span("nothing is called that" if self._options else self._nothing, "dim"),)]
+        self._list().show_rows(rows, len(self._shown))
+
+    def _end(self, *, together: bool) -> None:
+        if self._shown:
+            self.dismiss(Found(*self._shown[self._list().index], together))
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self._together if action == "together" else True
+
+    def action_move(self, by: int) -> None:
+        self._list().move_to(self._list().index + by)
+
+    def action_page(self, direction: int) -> None:
+        self._list().action_page(direction)
+
+    def action_take(self) -> None:
+        self._end(together=False)
+
+    def action_together(self) -> None:
+        self._end(together=True)
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    def on_moved(self, event: Moved) -> None:
+        event.stop()
+        self._draw()
+
+    def on_picked(self, event: Picked) -> None:
+        event.stop()
+        self._end(together=False)
+
+    def _list(self) -> Choices:
+        return self.query_one(Choices)
+
+
+def matches(options: Sequence[Option], typed: str) -> list[tuple[int, Option]]:
+    """The options that have all letters of each typed word in their order, the best first, with their indices.
+
+    Those in which every typed word begins a word come before those that have it inside of one; letters that are
+    scattered count only where nothing else is found.
+    """
+    typed_words = typed.casefold().split()
+    words = [Matcher(word) for word in typed_words]
+    scored: list[tuple[int, float, int]] = []
+    for i, option in enumerate(options):
+        scores = [word.match(option.text) for word in words]
+        if all(scores):
+            closeness = min((_closeness(word, option.text.casefold()) for word in typed_words), default=0)
+            scored.append((-closeness, -sum(scores), i))
+    scored.sort()
+    better = [one for one in scored if one[0] < 0]
+    return [(i, options[i]) for *_, i in (better or scored)[:MOST]]
+
+
+def _closeness(word: str, there: str) -> int:
+    """2 where a word of a text begins so, 1 where it stands inside of one, 0 where its letters are scattered."""
+    return 2 if re.search(rf"(?<![^\W_]){re.escape(word)}", there) else int(word in there)
+
+
+def _row(option: Option, *, chosen: bool) -> Line:
+    return Span("› " if chosen else "  ", "key"), Span(option.text), GAP, Span(option.note, "dim")

@@ -1,0 +1,205 @@
+"""The history screen: every command given to a run, newest first, with who, what became of it, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input
+
+from hoptui.tui.actions import bindings, of
+from hoptui.tui.copying import copy_again
+from hoptui.tui.frame import EVERYTHING, Frame
+from hoptui.tui.lines import GAP, Line, Span
+from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.panels import header, history
+from hoptui.tui.screens.box import LiveBox
+from hoptui.tui.screens.live import LiveScreen
+from hoptui.tui.screens.story import Story
+from hoptui.tui.view import View
+from hoptui.tui.widgets.choices import Choices
+from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer import format as text
+from hoptui.viewer.history import Filter, newest_first, person
+from hoptui.wire.messages import CommandRecord
+
+FORMS = "words that are said of a command, stage:applied, by:ana"
+
+
+class HistoryScreen(LiveScreen):
+    """The commands of the run with the id `run`, of all runs without one."""
+
+    BINDINGS = bindings("history")
+
+    def __init__(self, run: str | None) -> None:
+        super().__init__()
+        self.run_id = run
+        self.wanted = Filter()
+        self._chosen = ""  # stays chosen when another command comes in above it
+        self._known: tuple[object, Filter, list[CommandRecord]] = (None, self.wanted, [])
+
+    def compose(self) -> ComposeResult:
+        yield Lines("identity")
+        yield Panel(Lines("history-head"), Choices("command-list"), name="commands")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._list("command-list").focus()
+        super().on_mount()
+
+    def view(self) -> View:
+        return self.hoptui.view(self.run_id)
+
+    # drawing -----------------------------------------------------------------------------------------------------------
+
+    def draw(self, frame: Frame) -> None:
+        view = self.view()
+        if frame.numbers:
+            self._lines("identity").show([self._identity(view)])
+        if frame.lists:
+            self._draw_commands(view)
+            last = [a for a in of("everywhere") if a.label]
+            opens = [
+                a._replace(label="story") for a in of("list") if a.id == "list.pick" and self._shown(view)
+            ]
+            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("history")], last)
+
+    def _draw_commands(self, view: View) -> None:
+        choices, shown, every = self._list("command-list"), self._shown(view), self._every(view)
+        ids = [record.id for record in shown]
+        if self._chosen in ids:
+            choices.index = ids.index(self._chosen)
+        choices.index = max(0, min(choices.index, len(shown) - 1))
+        cells = history.columns(view, shown, choices.size.width)
+        nothing = (Span(self._nothing(bool(every)), "dim"),)
+        rows = history.Rows(view, shown, cells, choices.index) if shown else [nothing]
+        choices.show_rows(rows, len(shown), faded=view.link.state != "live")
+        self._lines("history-head").show([history.head(cells)] if shown else [])
+        count = f"{len(shown)} of {len(every)}" if self.wanted != Filter() else str(len(every))
+        title = ["Commands", count if every else "", choices.part]
+        asked = f"only {self.wanted}" if self.wanted != Filter() else ""
+        self._panel("commands").label(" · ".join(filter(None, title)), text.clean(asked, 60))
+
+    def _nothing(self, filtered: bool) -> str:
+        if filtered:
+            return f"no command is {str(self.wanted)!r}"
+        return "nobody has given a command yet"
+
+    def _identity(self, view: View) -> Line:
+        gone = f"run {self.run_id}, which is no longer known" if self.run_id else "all runs"
+        name = text.clean(view.run.name if view.run else gone, 60)
+        host = f" · {text.clean(view.node.host, 30)}" if view.node and view.node.host else ""
+        return (
+            Span(" hoptui  ", "title"),
+            Span(name, "strong"),
+            Span(f"{host} · history", "dim"),
+            GAP,
+            *header.state(view),
+            Span(f"   {text.clock(view.wall)} ", "dim"),
+        )
+
+    def _every(self, view: View) -> list[CommandRecord]:
+        """The commands of the run, also of one that the node has forgotten meanwhile."""
+        return [c for c in view.commands() if self.run_id in (None, c.run)]
+
+    def _shown(self, view: View) -> list[CommandRecord]:
+        """The commands that are wanted, looked through once for each change of them."""
+        commands, wanted, found = self._known
+        if commands is not view.store.commands or wanted != self.wanted:
+            found = newest_first(self._every(view), self.wanted)
+            self._known = (view.store.commands, self.wanted, found)
+        return found
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "copy":
+            return bool(self._shown(self.view()))
+        if action in ("filter", "next_stage", "next_person"):
+            return bool(self._every(self.view()))
+        return True
+
+    def narrow(self, wanted: Filter) -> None:
+        """Show only these commands from now on."""
+        self.wanted = wanted
+        self.draw(EVERYTHING)
+
+    def action_filter(self) -> None:
+        self.app.push_screen(FilterBox(self))
+
+    def action_next_stage(self) -> None:
+        there = [
+            record.stage for record in newest_first(self._every(self.view()), self.wanted._replace(stage=""))
+        ]
+        self.narrow(self.wanted._replace(stage=_after(self.wanted.stage, there)))
+
+    def action_next_person(self) -> None:
+        there = newest_first(self._every(self.view()), self.wanted._replace(by=""))
+        people = [person(record.origin) for record in there]
+        self.narrow(self.wanted._replace(by=_after(self.wanted.by, people)))
+
+    def action_copy(self) -> None:
+        view = self.view()
+        shown = self._shown(view)
+        copy_again(self.hoptui, view, shown[min(self._list("command-list").index, len(shown) - 1)])
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def on_moved(self, event: Moved) -> None:
+        event.stop()
+        shown = self._shown(self.view())
+        at = self._list("command-list").index
+        self._chosen = shown[at].id if at < len(shown) else ""
+        self.redraw()
+
+    def on_picked(self, event: Picked) -> None:
+        event.stop()
+        shown = self._shown(self.view())
+        if event.index < len(shown):
+            self.app.push_screen(Story(self.run_id, shown[event.index].id))
+
+
+class FilterBox(LiveBox[None]):
+    """Types the filter of a history, whose list follows every letter."""
+
+    BINDINGS = bindings("filter")
+
+    def __init__(self, below: HistoryScreen) -> None:
+        super().__init__(veil=False)
+        self._below = below
+        self._before = below.wanted
+
+    def compose(self) -> ComposeResult:
+        with Panel(name="filter", kind="box"):
+            with Horizontal(id="filter-entry"):
+                yield Input(str(self._before), id="filter-text", compact=True, select_on_focus=False)
+            yield Lines("filter-help")
+
+    def on_mount(self) -> None:
+        self.query_one(Panel).label("Filter", self.hoptui.legend(of("filter")))
+        self.query_one("#filter-help", Lines).show([(Span(FORMS, "dim"),)])
+        self.query_one(Input).focus()
+
+    def draw(self, frame: Frame) -> None:
+        """Nothing in it changes by itself; the list below is drawn by the app."""
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._below.narrow(Filter.parse(event.value))
+
+    def action_keep(self) -> None:
+        self.dismiss(None)
+
+    def action_drop(self) -> None:
+        self._below.narrow(self._before)
+        self.dismiss(None)
+
+
+def _after(now: str, there: Iterable[str]) -> str:
+    """The one after `now` of those that are there, nothing after the last."""
+    ring = ["", *dict.fromkeys(there)]
+    return ring[(ring.index(now) + 1) % len(ring)] if now in ring else ""

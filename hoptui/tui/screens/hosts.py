@@ -1,0 +1,84 @@
+"""The first screen of a dashboard on several hosts: each host with its link, and its runs under it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from textual.app import ComposeResult
+
+from hoptui.tui.actions import bindings, of
+from hoptui.tui.frame import Frame
+from hoptui.tui.lines import GAP, Span
+from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.panels import hosts
+from hoptui.tui.screens.live import LiveScreen
+from hoptui.tui.widgets.choices import Choices
+from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer import format as text
+
+if TYPE_CHECKING:
+    from hoptui.tui.fleet import FleetApp
+
+
+class HostsScreen(LiveScreen):
+    """Enter opens the chosen host's overview, or the chosen run."""
+
+    BINDINGS = bindings()
+
+    @property
+    def fleet(self) -> FleetApp:
+        return cast("FleetApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield Lines("identity")
+        yield Panel(Choices("host-list"), name="hosts")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._choices.focus()
+        super().on_mount()
+
+    def draw(self, frame: Frame) -> None:
+        if frame.numbers:
+            shown = self.fleet.hosts_seen()
+            choices = self._choices
+            rows = hosts.rows(shown, choices.size.width, choices.index)
+            choices.show_rows(rows, len(rows))
+            name, told = Span(" hoptui  ", "title"), Span(hosts.summary(shown), "strong")
+            # Whose clock? Each host has one; this is the person's own.
+            self.query_one("#identity", Lines).show(
+                [(name, told, GAP, Span(f"{text.clock(self.fleet.wall())} ", "dim"))]
+            )
+            self.query_one("#hosts", Panel).label(" · ".join(filter(None, ("Hosts", choices.part))))
+        if frame.lists:
+            opens = [a for a in of("list") if a.id == "list.pick"]
+            last = [a for a in of("everywhere") if a.label]
+            note = "slow link: fewer frames" if self.fleet.pace.slow else ""
+            self.query_one(KeyBar).show_actions(opens, last, note)
+
+    @property
+    def chosen(self) -> hosts.Row | None:
+        """The row under the cursor."""
+        listed = hosts.listed(self.fleet.hosts_seen())
+        return listed[self._choices.index] if self._choices.index < len(listed) else None
+
+    def on_moved(self, event: Moved) -> None:
+        event.stop()
+        self.redraw()
+
+    def on_picked(self, event: Picked) -> None:
+        event.stop()
+        chosen = self.chosen
+        if chosen is None:
+            return
+        self.fleet.choose(chosen.host)
+        if chosen.run is None:
+            self.fleet.open_overview()
+        else:
+            self.fleet.open_run(chosen.run)
+
+    @property
+    def _choices(self) -> Choices:
+        return self.query_one("#host-list", Choices)

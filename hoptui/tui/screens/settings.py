@@ -1,0 +1,79 @@
+"""The settings: what is set and by whom; themes and panels can be changed here and are remembered."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from hoptui.tui.actions import bindings, of
+from hoptui.tui.frame import Frame
+from hoptui.tui.lines import GAP, Span
+from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.panels import header, settings
+from hoptui.tui.screens.live import LiveScreen, set_height
+from hoptui.tui.widgets.choices import Choices
+from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer import format as text
+from hoptui.viewer.config import THEMES
+
+BORDER = 2
+LEAST_FOR_FILES = 20  # lines of the terminal: below that the list needs them
+
+
+class SettingsScreen(LiveScreen):
+    """A list of everything that is set. The person's own file is shown and never written: see `hoptui.viewer.remembered`."""
+
+    BINDINGS = bindings("settings")
+
+    def compose(self) -> ComposeResult:
+        yield Lines("identity")
+        yield Panel(Lines("setting-head"), Choices("setting-list"), name="settings")
+        yield Panel(Lines("setting-detail"), name="chosen")
+        yield Panel(Lines("setting-files"), name="files")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._list("setting-list").focus()
+        self._panel("files").label("Files")
+        super().on_mount()
+
+    def draw(self, frame: Frame) -> None:
+        self.set_class(self.size.height < LEAST_FOR_FILES, "-short")
+        if frame.numbers:
+            view = self.view()
+            clock = Span(f"   {text.clock(view.wall)} ", "dim")
+            self._lines("identity").show(
+                [(Span(" hoptui  ", "title"), Span("settings", "strong"), GAP, *header.rate(view), clock)]
+            )
+        if frame.lists:
+            shown, choices = settings.items(self.hoptui.preferences), self._list("setting-list")
+            self._lines("setting-head").show([settings.head(choices.size.width)])
+            choices.show_rows(settings.rows(shown, choices.index, choices.size.width), len(shown))
+            self._panel("settings").label(" · ".join(filter(None, ("Settings", choices.part))))
+            chosen, detail = shown[choices.index], self._lines("setting-detail")
+            self._panel("chosen").label(chosen.label)
+            detail.show(settings.detail(chosen, detail.size.width))
+            files = settings.files(self.hoptui.preferences)
+            set_height(self._panel("files"), len(files) + BORDER)
+            self._lines("setting-files").show(files)
+            opens = [a._replace(label="change") for a in of("list") if a.id == "list.pick" and chosen.enter]
+            last = [a for a in of("everywhere") if a.label]
+            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("settings")], last)
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def on_moved(self, event: Moved) -> None:
+        event.stop()
+        self.redraw()
+
+    def on_picked(self, event: Picked) -> None:
+        event.stop()
+        chosen = settings.items(self.hoptui.preferences)[event.index]
+        if chosen.kind == "panel":
+            self.hoptui.hide_or_show(chosen.name)
+        elif chosen.name == "theme":
+            words = list(THEMES)
+            self.hoptui.choose_theme(words[(words.index(chosen.value) + 1) % len(words)])
+        self.redraw()

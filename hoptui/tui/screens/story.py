@@ -1,0 +1,51 @@
+"""The box with the whole story of one command."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+
+from hoptui.tui.actions import bindings, of
+from hoptui.tui.copying import copy_again
+from hoptui.tui.frame import Frame
+from hoptui.tui.panels import history
+from hoptui.tui.screens.box import LiveBox
+from hoptui.tui.screens.live import set_height
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+
+
+class Story(LiveBox[None]):
+    """Goes on being drawn: a command may be on its way, or its effect being measured."""
+
+    BINDINGS = bindings("story")
+
+    def __init__(self, run: str | None, command: str) -> None:
+        super().__init__()
+        self._run = run
+        self._command = command
+
+    def compose(self) -> ComposeResult:
+        yield Panel(VerticalScroll(Lines("story-lines"), id="story-scroll"), name="story", kind="box")
+
+    def on_mount(self) -> None:
+        self.query_one(Panel).label("A command", self.hoptui.legend(of("story")))
+        self.query_one(VerticalScroll).focus()
+        self.redraw()
+
+    def draw(self, frame: Frame) -> None:
+        view = self.hoptui.view(self._run)
+        record, lines = view.store.commands.get(self._command), self.query_one(Lines)
+        if record is not None and lines.size.width:
+            shown = history.story(view, record, lines.size.width)
+            set_height(lines, len(shown))
+            lines.show(shown)
+
+    def action_copy(self) -> None:
+        view = self.hoptui.view(self._run)
+        record = view.store.commands.get(self._command)
+        if record is not None:
+            copy_again(self.hoptui, view, record)
+
+    def action_close(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,159 @@
+"""The dashboard on a recording with a clock that stands still but where it is moved: the same steps give the same picture."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec import structs
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from hoptui.tui.app import HoptuiApp
+from hoptui.tui.messages import StoreChanged
+from hoptui.tui.replay import ReplayApp
+from hoptui.viewer.config import read
+from hoptui.viewer.recorded import RecordedStore
+from hoptui.viewer.replay import Replay
+from hoptui.wire.knobs import KnobValue
+from hoptui.wire.messages import RunState, Verb
+
+RECORDING = Path(__file__).parent.parent / "examples" / "ppo-h100.hoptui"
+HOME = "/home/me"
+"""Of somebody who has set nothing."""
+SETTLE_S = 1.0  # what is drawn least often is drawn once a second
+
+Seat = Literal["replay", "live"]
+"""Who looks: somebody who plays the recording, or somebody who sat there when it was made."""
+
+
+class To(NamedTuple):
+    """A step that goes to a moment of the recording, as `Replay.find` takes it."""
+
+    moment: str
+
+
+class Do(NamedTuple):
+    """A step that does an action whose key the replay has for something else."""
+
+    action: str
+
+
+Step = str | To | Do
+"""A key as Textual names it, or one of the others."""
+
+
+class NeverGivenError(Exception):
+    """A command was sent that nobody gave to the run when it was recorded."""
+
+
+class ThenStore(RecordedStore):
+    """The recording, and a run in it that can do what it could then."""
+
+    def run(self, run_id: str) -> RunState | None:
+        found = super().run(run_id)
+        return structs.replace(found, can=self.chronicle.state.can) if found else None
+
+
+class Then(Replay):
+    """The recording as a live node. A command can be sent if it was really given: what became of it is in the recording."""
+
+    read_only = False
+
+    def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
+        super().__init__(path, clock=clock)
+        self.store = ThenStore(self._recording)
+
+    def start(self) -> None:
+        """Nothing plays: moments are gone to."""
+
+    def send(
+        self,
+        verb: Verb,
+        run_id: str,
+        *,
+        knob: str = "",
+        value: KnobValue | None = None,
+        expect_version: int | None = None,
+        why: str = "",
+        hold_s: float = 60.0,
+    ) -> str:
+        """The id of the command that was given.
+
+        Raises:
+            NeverGivenError: there was none like it.
+        """
+        for given in self.store.chronicle.commands:
+            if (given.verb, given.knob, given.wanted) == (verb, knob, value):
+                return given.id
+        raise NeverGivenError(f"{verb} {knob} {value}")
+
+
+class Clock:
+    """Seconds, monotonic, that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Camera:
+    """Takes the steps of one sitting at a dashboard, and its pictures."""
+
+    def __init__(self, app: HoptuiApp, pilot: Pilot[None], replay: Replay, clock: Clock) -> None:
+        self.app = app
+        self.replay = replay
+        self._pilot = pilot
+        self._clock = clock
+
+    async def take(self, *steps: Step, settle_s: float = SETTLE_S) -> None:
+        """Take steps, each once the one before is on screen; then let time go by until all that is due is drawn."""
+        for step in steps:
+            if isinstance(step, To):
+                self.replay.seek(self.replay.find(step.moment))
+            elif isinstance(step, Do):
+                await self.app.run_action(step.action)
+            else:
+                await self._pilot.press(step)
+            await self.pass_time(0.0)
+        await self.pass_time(settle_s)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time go by and the dashboard draw what is due then. Cursors do not blink: that is a clock of Textual's."""
+        await self._pilot.pause()
+        self._clock.now += seconds
+        self.app.tick()
+        for entry in self.app.screen.query(Input):
+            entry.cursor_blink = False
+        await self._pilot.pause()
+
+    def svg(self) -> str:
+        """What is on screen."""
+        return self.app.export_screenshot(title="hoptui")
+
+
+@asynccontextmanager
+async def sitting(
+    seat: Seat = "replay", *, theme: str = "dark", size: tuple[int, int], moment: str
+) -> AsyncIterator[Camera]:
+    """Open the dashboard at a moment of the recording, which stands still, in a terminal of so many columns and rows."""
+    clock, config = Clock(), read({"theme": theme}, {"HOME": HOME})
+    replay = (Replay if seat == "replay" else Then)(RECORDING, clock=clock)
+    replay.seek(replay.find(moment))
+    if seat == "replay":
+        app: HoptuiApp = ReplayApp(replay, config=config, clock=clock, frames=False)
+    else:
+        run = replay.store.run_id
+        app = HoptuiApp(lambda changed: replay, run, config=config, clock=clock, frames=False)
+    app.animation_level = "none"
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        replay.pause()
+        app.post_message(StoreChanged("node"))
+        camera = Camera(app, pilot, replay, clock)
+        await camera.take()
+        yield camera

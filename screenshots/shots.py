@@ -1,0 +1,110 @@
+"""What is pictured: every screen of the dashboard, in what sizes and themes, and how to get there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from textual.screen import Screen
+
+from hoptui.tui.screens.chart import ChartScreen
+from hoptui.tui.screens.confirm import Confirm
+from hoptui.tui.screens.conflict import Conflict
+from hoptui.tui.screens.finder import Finder
+from hoptui.tui.screens.gpus import GpusScreen
+from hoptui.tui.screens.help import Help
+from hoptui.tui.screens.history import FilterBox, HistoryScreen
+from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.screens.overview import OverviewScreen
+from hoptui.tui.screens.replay_go_to import GoTo
+from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.screens.settings import SettingsScreen
+from hoptui.tui.screens.staged import StagedBox
+from hoptui.tui.screens.story import Story
+from screenshots.camera import Do, Seat, Step, To, sitting
+
+Size = tuple[int, int]
+SMALL, WIDE, LARGE = (80, 24), (120, 40), (200, 50)
+EVERY = (WIDE, SMALL, LARGE)
+LATE = "95%"
+"""A moment at which all knobs have been turned and the run goes on."""
+BEFORE, AFTER = "+37s", "+62s"
+"""Around the moment at which num_envs was set from 256 to 2048."""
+
+
+class WrongScreenError(Exception):
+    """The steps of a shot lead to another screen than it says."""
+
+
+class Shot(NamedTuple):
+    """A screen, and the steps that lead to it from the run screen at a moment of the recording."""
+
+    name: str
+    screen: type[Screen[Any]]
+    steps: tuple[Step, ...] = ()
+    sizes: tuple[Size, ...] = (WIDE,)
+    themes: tuple[str, ...] = ("dark",)
+    seat: Seat = "replay"
+    moment: str = LATE
+
+
+class Picture(NamedTuple):
+    """One picture of a shot; `file` is its name without the ending."""
+
+    shot: Shot
+    size: Size
+    theme: str
+
+    @property
+    def file(self) -> str:
+        columns, rows = self.size
+        theme = "" if self.theme == "dark" else f"_{self.theme}"
+        return f"{self.shot.name}_{columns}x{rows}{theme}"
+
+
+CHARTS: tuple[Step, ...] = ("slash", "escape", "a")
+EDITED: tuple[Step, ...] = ("e", *"2048")
+
+SHOTS = (
+    Shot("run", RunScreen, sizes=EVERY),
+    Shot("run", RunScreen, themes=("light", "ansi", "none")),
+    Shot("overview", OverviewScreen, (Do("screen.overview"),), EVERY),
+    Shot("gpus", GpusScreen, ("d",), EVERY),
+    Shot("chart", ChartScreen, (*CHARTS, *"hhhhhhhhhhhh"), EVERY),
+    Shot("history", HistoryScreen, ("h",), EVERY),
+    Shot("filter", FilterBox, ("h", "slash", *"num_envs")),
+    Shot("throughput", RunScreen, ("1",)),
+    Shot("finder", Finder, ("slash", *"power")),
+    Shot("story", Story, ("h", "enter")),
+    Shot("help", Help, ("question_mark",)),
+    Shot("settings", SettingsScreen, ("f4",)),
+    Shot("go_to", GoTo, ("g", *"#300")),
+    Shot("live", RunScreen, seat="live", sizes=(WIDE, SMALL)),
+    Shot("editor", KnobEditor, EDITED, seat="live", moment=BEFORE),
+    Shot("question", Confirm, (*EDITED, "enter"), seat="live", moment=BEFORE),
+    Shot("applied", KnobEditor, (*EDITED, "enter", "y", To(AFTER)), seat="live", moment=BEFORE),
+    Shot("conflict", Conflict, ("e", *"1024", To(AFTER), "enter"), seat="live", moment=BEFORE),
+    Shot("staged", StagedBox, (*EDITED, "a", "down", "down", "e", *"8192", "a", "a"), seat="live", moment=BEFORE),
+)  # fmt: skip
+
+
+def pictures() -> Iterator[Picture]:
+    """Every picture of every shot."""
+    for shot in SHOTS:
+        for size in shot.sizes:
+            for theme in shot.themes:
+                yield Picture(shot, size, theme)
+
+
+async def shoot(picture: Picture) -> str:
+    """The SVG of a picture.
+
+    Raises:
+        WrongScreenError: the steps do not lead to the screen.
+    """
+    shot = picture.shot
+    async with sitting(shot.seat, theme=picture.theme, size=picture.size, moment=shot.moment) as camera:
+        await camera.take(*shot.steps)
+        if not isinstance(camera.app.screen, shot.screen):
+            raise WrongScreenError(f"{picture.file}: this is {type(camera.app.screen).__name__}")
+        return camera.svg()

@@ -1,0 +1,94 @@
+"""The pictures of the dashboard: which there are, that they come out the same, and that nothing in them is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import pkgutil
+from collections import Counter
+
+import pytest
+from PIL import Image
+
+from hoptui.tui import screens
+from hoptui.tui.screens.live import LiveScreen
+from hoptui.tui.screens.run import RunScreen
+from hoptui.viewer.replay import SECOND
+from screenshots import shots
+from screenshots.camera import RECORDING, NeverGivenError, Then
+from screenshots.cast import Shown, merged
+from screenshots.picture import Frame, NoFontError, drawn, png, webp
+from screenshots.shots import SHOTS, SMALL, Picture, Shot, WrongScreenError, pictures, shoot
+
+NOT_IN_A_RECORDING = {"HostsScreen"}  # it is of one host
+
+
+def test_every_full_screen_is_pictured() -> None:
+    for module in pkgutil.iter_modules(screens.__path__):
+        importlib.import_module(f"hoptui.tui.screens.{module.name}")
+    every = LiveScreen.__subclasses__()
+    there = {screen.__name__ for screen in every if screen.__module__.startswith(screens.__name__)}
+    assert there - NOT_IN_A_RECORDING == {
+        s.screen.__name__ for s in SHOTS if issubclass(s.screen, LiveScreen)
+    }
+
+
+def test_main_screens_are_pictured_in_every_size_and_the_run_in_every_theme() -> None:
+    sizes = {(picture.shot.name, picture.size) for picture in pictures() if picture.theme == "dark"}
+    for name in ("run", "overview", "gpus", "chart", "history"):
+        assert {size for one, size in sizes if one == name} == set(shots.EVERY)
+    run = {picture.theme for picture in pictures() if picture.shot.name == "run"}
+    assert run == {"dark", "light", "ansi", "none"}
+
+
+def test_no_picture_overwrites_another() -> None:
+    assert max(Counter(picture.file for picture in pictures()).values()) == 1
+
+
+def test_a_picture_is_the_same_each_time() -> None:
+    picture = next(p for p in pictures() if p.file == "run_80x24")
+    svg = asyncio.run(shoot(picture))
+    assert "ppo-h100" in svg
+    assert svg == asyncio.run(shoot(picture))
+    try:
+        image = drawn(svg)
+    except NoFontError as error:
+        pytest.skip(str(error))
+    assert image.width > 8 * SMALL[0]
+    assert Image.open(io.BytesIO(png(image))).size == image.size
+
+
+def test_steps_that_lead_elsewhere_make_no_picture() -> None:
+    shot = Shot("history", RunScreen, ("h",))
+    with pytest.raises(WrongScreenError, match="HistoryScreen"):
+        asyncio.run(shoot(Picture(shot, SMALL, "dark")))
+
+
+def test_only_what_was_given_can_be_sent() -> None:
+    then = Then(RECORDING, clock=lambda: 0.0)
+    try:
+        run = then.store.run_id
+        given = then.send("set", run, knob="num_envs", value=2048)
+        then.seek(then.store.span[0] + 60 * SECOND)
+        assert then.store.commands[given].effective == 2048
+        with pytest.raises(NeverGivenError, match="num_envs 4096"):
+            then.send("set", run, knob="num_envs", value=4096)
+    finally:
+        then.close()
+
+
+def test_what_stands_still_is_one_frame() -> None:
+    shown = [Shown("a", 100), Shown("b", 200), Shown("b", 300), Shown("a", 400)]
+    assert list(merged(shown)) == [Shown("a", 100), Shown("b", 500), Shown("a", 400)]
+
+
+def test_a_cast_keeps_its_frames_and_their_times() -> None:
+    colours = ("red", "lime", "blue")
+    frames = [Frame(Image.new("RGBA", (8, 8), colour), 100 * (i + 1)) for i, colour in enumerate(colours)]
+    with Image.open(io.BytesIO(webp(frames))) as cast:
+        assert getattr(cast, "n_frames", 0) == len(frames)
+        for i, frame in enumerate(frames):
+            cast.seek(i)
+            assert cast.convert("RGBA").tobytes() == frame.image.tobytes()
+            assert cast.info["duration"] == frame.ms

@@ -1,0 +1,348 @@
+"""The knob editor: questions before what alters the mathematics, the three ways out of a conflict, several changes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from textual.widgets import Input
+
+from hoptui.tui.panels import editor
+from hoptui.tui.screens.confirm import Confirm
+from hoptui.tui.screens.conflict import Conflict
+from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.screens.staged import StagedBox
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.messages import LeaseState, Origin, Outcome
+from tests.tui.conftest import KNOBS, RUN
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+EDIT_ACCUM = ("down", "down", "e")
+EDIT_LR = ("down", "down", "down", "e")
+BO = Origin(user="bo", pid=5, client="dashboard")
+
+
+def overtake(there: Any, place: int, **fields: Any) -> None:
+    """Somebody else changes the knob at a place of the list."""
+    knobs = list(there.run.knobs)
+    knobs[place] = msgspec.structs.replace(knobs[place], by="bo (pid 5)", **fields)
+    there.update(run={"knobs": tuple(knobs)})
+
+
+def settle(there: Any, command: str, **fields: Any) -> None:
+    there.client.store.apply_outcome(Outcome(id=command, t=there.client.ns, **{"stage": "applied", **fields}))
+
+
+def sent(there: Any) -> list[tuple[str, Any, int | None]]:
+    return [(c.knob, c.value, c.expect_version) for c in there.client.sent]
+
+
+async def press(pilot: Any, *keys: str) -> None:
+    await pilot.press(*keys)
+    await pilot.pause()
+
+
+@pytest.mark.parametrize(
+    ("pace", "age", "told"),
+    [
+        (1.82, 1.0, "after iteration 1 204, within a second"),
+        (6.0, 1.0, "after iteration 1 204, in about 5.00 s"),
+        (0.02, 0.4, "after iteration 1 204"),
+        (None, 0.4, "after iteration 1 204"),
+    ],
+)
+def test_when_it_takes_effect_is_told_as_far_as_it_is_known(
+    scene: MakeScene, pace: float | None, age: float, told: str
+) -> None:
+    there = scene().live()
+    there.update(vital={"iteration_s": pace, "progress_age_s": age})
+    view = there.app().view(RUN)
+    assert editor.when(view, KNOBS[1].spec) == told
+
+
+@pytest.mark.parametrize(
+    ("knob", "keys", "typed"),
+    [
+        (("down", "down"), ["9", "9", "x", "y", "z", "4", "e", "minus", "2"], "994e-2"),
+        (("up",), ["down"], "on"),
+    ],
+)
+def test_what_is_typed_is_what_the_knob_can_take(
+    scene: MakeScene, play: Play, knob: tuple[str, ...], keys: list[str], typed: str
+) -> None:
+    there = scene().live()
+    flag = KnobState(spec=KnobSpec(name="compile", kind="bool", default=False), value=False)
+    there.update(run={"knobs": (flag, *KNOBS)} if typed == "on" else {})
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *knob, "e", *keys)
+        assert app.screen.query_one(Input).value == typed
+
+    play(there.app(), script)
+
+
+def test_what_changes_the_mathematics_is_sent_only_after_a_yes(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_LR, "up", "enter")
+        assert isinstance(app.screen, Confirm)
+        assert "Set lr 3.0e-4 → 5.0e-4?" in read(app, "question")
+        assert "lr changes the mathematics" in read(app, "question")
+        await press(pilot, "enter", "e")
+        assert isinstance(app.screen, Confirm), "the keys that open the editor are no answer"
+        await press(pilot, "n")
+        assert isinstance(app.screen, KnobEditor)
+        assert sent(there) == []
+        await press(pilot, "enter", "y")
+        assert sent(there) == [("lr", 5e-4, 0)]
+        assert "→ sent" in read(app, "trail")
+        await press(pilot, "enter")
+        assert "on its way already" in read(app, "verdict")
+        assert len(sent(there)) == 1
+
+    play(there.app(), script)
+
+
+def test_a_letter_is_a_key_only_where_no_letter_is_typed(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, "end", "e", "a")
+        assert app.screen.query_one(Input).value == "a", "precision is a text"
+        assert "insert stage" in str(app.screen.query_one("#editor").border_subtitle)
+        await press(pilot, "escape", *["up"] * 4, "e", "2", "a")
+        assert isinstance(app.screen, RunScreen)
+        assert [(one.spec.name, one.value) for one in app.staging.of(there.run.run)] == [("grad_accum", 2)]
+
+    play(there.app(), script)
+
+
+def test_a_change_of_speed_alone_needs_no_question(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "pageup", "enter")
+        assert sent(there) == [("grad_accum", 10, 3)]
+
+    play(there.app(), script)
+
+
+@pytest.mark.parametrize(
+    ("answer", "left", "commands"),
+    [("t", "16", []), ("m", "8", [("grad_accum", 8, 4)]), ("escape", "8", [])],
+)
+def test_three_ways_out_of_a_conflict(
+    scene: MakeScene, play: Play, read: Read, answer: str, left: str, commands: Any
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8")
+        overtake(there, 2, value=16, version=4)
+        app.client.on_change("node")
+        await press(pilot, "enter")
+        assert isinstance(app.screen, Conflict)
+        sides = read(app, "sides")
+        assert "it was        4" in sides
+        assert "theirs        16" in sides
+        assert "mine          8   not sent" in sides
+        await press(pilot, "enter")
+        assert isinstance(app.screen, Conflict)
+        assert sent(there) == []
+        await press(pilot, answer)
+        assert isinstance(app.screen, KnobEditor)
+        assert app.screen.query_one(Input).value == left
+        assert sent(there) == commands
+        if answer == "escape":
+            assert "changed by bo (pid 5) meanwhile: 16 is in effect" in read(app, "verdict")
+
+    play(there.app(), script)
+
+
+def test_what_somebody_else_has_sent_already_is_seen_before_it_takes_effect(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+    there.record(
+        id="z", ago_s=1.0, stage="scheduled", knob="grad_accum", before=4, wanted=16, step=1205, origin=BO
+    )
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8")
+        assert "✓ 4 → 8" in read(app, "verdict")
+        assert "16 of bo (pid 5) is scheduled for 1 205" in read(app, "verdict")
+
+    play(there.app(), script)
+
+
+def test_a_change_between_question_and_answer_is_not_overwritten(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_LR, "up", "enter")
+        overtake(there, 3, value=1e-3, version=1)
+        await press(pilot, "y")
+        assert isinstance(app.screen, Conflict)
+        assert sent(there) == []
+
+    play(there.app(), script)
+
+
+def test_a_restart_meanwhile_is_a_conflict_only_where_the_value_is_another(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8")
+        there.update(run={"epoch": 2})
+        overtake(there, 2, version=0)
+        await press(pilot, "enter")
+        assert sent(there) == [("grad_accum", 8, 0)]
+        there.update(run={"epoch": 3})
+        overtake(there, 2, value=16, version=0)
+        settle(there, "c0", stage="voided")
+        await press(pilot, "enter")
+        assert isinstance(app.screen, Conflict)
+        assert "it was        4" in read(app, "sides")
+        await press(pilot, "m")
+        assert sent(there)[1:] == [("grad_accum", 8, 0)]
+
+    play(there.app(), script)
+
+
+def test_several_changes_are_staged_and_sent_together(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8", "a")
+        assert isinstance(app.screen, RunScreen)
+        await press(pilot, "down", "e", "up", "a", "end", "e", "down", "insert")
+        assert "a send 3 staged" in read(app, "keys")
+        assert sent(there) == []
+        await press(pilot, "a")
+        assert isinstance(app.screen, StagedBox)
+        listed = read(app, "staged-list")
+        assert "grad_accum 4 → 8" in listed
+        assert "lr         3.0e-4 → 5.0e-4" in listed
+        assert "precision  bf16 → fp32" in listed
+        await press(pilot, "enter")
+        assert "Set grad_accum → 8, lr → 5.0e-4" in read(app, "question")
+        await press(pilot, "y")
+        assert [knob for knob, _, _ in sent(there)] == ["grad_accum", "lr", "precision"]
+        assert "on their way" in read(app, "staged-summary")
+        for command in there.client.sent:
+            settle(there, command.id, step=1205, version=9)
+        app.client.on_change("commands")
+        await pilot.pause()
+        assert "all 3 applied at one boundary, iteration 1 205" in read(app, "staged-summary")
+        await press(pilot, "enter", "x")
+        assert len(there.client.sent) == 3, "they are sent once"
+        await press(pilot, "escape")
+        assert "staged" not in read(app, "keys")
+
+    play(there.app(), script)
+
+
+def test_a_failure_of_one_is_told_with_the_fate_of_the_others(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8", "a", *EDIT_LR[2:], "up", "a", "a", "enter", "y")
+        settle(there, "c0", step=1205, version=4)
+        settle(there, "c1", stage="failed", reason="ValueError: no")
+        app.client.on_change("commands")
+        await pilot.pause()
+        assert "✕ failed: ValueError: no" in read(app, "staged-list")
+        assert "1 of 2 did not take effect; the other 1 took effect and stay" in read(app, "staged-summary")
+
+    play(there.app(), script)
+
+
+def test_a_staged_change_that_was_overtaken_is_asked_about_before_anything_is_sent(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8", "a", "down", "e", "up", "a")
+        overtake(there, 2, value=16, version=4)
+        await press(pilot, "a")
+        assert "changed by bo (pid 5) meanwhile" in read(app, "staged-list")
+        await press(pilot, "enter")
+        assert isinstance(app.screen, Conflict)
+        assert sent(there) == []
+        await press(pilot, "t", "y")
+        assert sent(there) == [("lr", 5e-4, 0)], "theirs stays, the other goes"
+
+    play(there.app(), script)
+
+
+def test_a_staged_change_is_edited_and_taken_out(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8", "a", "a", "e")
+        assert app.screen.query_one(Input).value == "8"
+        await press(pilot, "up", "a")
+        assert "grad_accum 4 → 9" in read(app, "staged-list")
+        await press(pilot, "x")
+        assert isinstance(app.screen, RunScreen)
+        assert app.staging.of(there.run.run) == []
+
+    play(there.app(), script)
+
+
+def test_the_wheel_is_taken_shown_and_given_back(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+    mine = LeaseState(run=there.run.run, holder=BO, viewer="me", left_s=15.0, granted=True)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, "w")
+        there.client.store.apply_lease(mine)
+        there.client.ns += 1_000_000_000
+        app.tick()
+        app.client.on_change("node")
+        await pilot.pause()
+        assert "you have the wheel" in read(app, "progress")
+        assert "w give back the wheel" in read(app, "keys")
+        await press(pilot, "w")
+        assert [op for _, op, _ in there.client.leases] == ["take", "release"]
+        assert "wheel" not in read(app, "progress")
+        there.update(run={"lease": msgspec.structs.replace(mine, viewer="bo", left_s=9.0)})
+        app.client.on_change("node")
+        await pilot.pause()
+        assert "bo (pid 5) has the wheel for 9 s more" in read(app, "progress")
+        await press(pilot, "w", "enter")
+        assert isinstance(app.screen, Confirm)
+        assert app.screen.question == "Take the wheel from bo (pid 5)?"
+        await press(pilot, "y")
+        assert [op for _, op, _ in there.client.leases][-1] == "steal"
+
+    play(there.app(), script)
+
+
+def test_who_only_looks_sees_no_key_that_steers(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live().history()
+    there.client.read_only = True
+
+    async def script(app: Any, pilot: Any) -> None:
+        keys = read(app, "keys")
+        for label in ("wheel", "edit", "staged", "undo", "pause", "stop"):
+            assert label not in keys
+        assert "h history" in keys
+        await press(pilot, "w", "e", "enter", "a", "u", "p", "s", "c")
+        assert isinstance(app.screen, RunScreen)
+        assert (there.client.sent, there.client.leases) == ([], [])
+
+    play(there.app(), script)

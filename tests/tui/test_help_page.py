@@ -1,0 +1,116 @@
+"""The help page is made of what really works on a screen, and says of every reading what it is and what is good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hoptui.tui.actions import ACTIONS, DEFAULT_KEYS
+from hoptui.tui.lines import Line, width_of
+from hoptui.tui.panels import help_page
+from hoptui.tui.panels.help_page import NOTES, READINGS, TITLES
+from hoptui.tui.screens.help import Help
+from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.viewer.meanings import GPU
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+ON_A_RUN = [("e", "knob.edit"), ("p", "run.pause"), ("space", "view.freeze"), ("up", "list.up"), ("k", "list.up"), ("q", "app.leave")]  # fmt: skip
+
+
+def text(lines: list[Line]) -> str:
+    return "\n".join("".join(s.text.ljust(s.width) for s in line).rstrip() for line in lines)
+
+
+def test_it_lists_what_works_with_its_keys_and_marks_what_does_not_now() -> None:
+    page = help_page.page(ON_A_RUN, DEFAULT_KEYS)
+    assert [title for title, _ in page.sections] == ["On this run", "In a list", "Everywhere"]
+    shown = {action.id: (action.keys, works) for _, actions in page.sections for action, works in actions}
+    assert shown["knob.edit"] == ("e", True)
+    assert shown["list.up"] == ("up,k", True)
+    assert shown["run.stop"] == ("s", False)
+    whole = text(help_page.lines(page, 80))
+    assert "s               (not now) Stop the run at its next boundary, after a question" in whole
+    assert "p               Pause the run" in whole
+
+
+def test_a_key_that_something_else_has_here_is_left_out() -> None:
+    page = help_page.page([("d", "view.gpus"), ("space", "replay.play"), ("g", "replay.go_to")], DEFAULT_KEYS)
+    shown = {action.id: action.keys for _, actions in page.sections for action, _ in actions}
+    assert "view.freeze" not in shown
+    assert shown["replay.play"] == "space"
+
+
+def test_read_only_shows_no_key_that_would_send_something() -> None:
+    page = help_page.page([("d", "view.gpus"), ("m", "view.metric")], DEFAULT_KEYS, read_only=True)
+    assert [action.id for _, actions in page.sections for action, _ in actions] == [
+        "view.gpus",
+        "view.metric",
+    ]
+
+
+def test_keys_of_ones_own_are_told() -> None:
+    page = help_page.page([("f5", "run.pause")], {**DEFAULT_KEYS, "run.pause": "f5"})
+    assert "f5              Pause the run" in text(help_page.lines(page, 80))
+
+
+@pytest.mark.parametrize("width", [28, 36, 54, 76])
+def test_no_key_is_cut_off_from_what_it_does(width: int) -> None:
+    active = [(action.keys.partition(",")[0], action.id) for action in ACTIONS if action.scope != "confirm"]
+    page = help_page.page(active, DEFAULT_KEYS)
+    lines = help_page.lines(page, width)
+    assert max(width_of(line) for line in lines) <= width
+    told = " ".join(text(lines).split())
+    for _, actions in page.sections:
+        for action, works in actions:
+            assert f"{'' if works else '(not now) '}{action.help}" in told
+
+
+@pytest.mark.parametrize("width", [40, 76, 120])
+def test_every_reading_has_its_meaning_its_source_and_what_is_good(width: int) -> None:
+    page = help_page.page([("d", "view.gpus")], DEFAULT_KEYS)
+    lines = help_page.lines(page, width)
+    whole = " ".join(text(lines).split())
+    for name in ("sm_active", "throttle", "power_w"):
+        for said in (GPU[name].long, f"from {GPU[name].source}", f"good {GPU[name].good}"):
+            assert " ".join(said.split()) in whole or width < 60
+    assert max(sum(max(len(s.text), s.width) for s in line) for line in lines if len(line) == 2) <= max(
+        width, 80
+    )
+
+
+def test_every_scope_has_a_title_and_every_note_and_reading_a_scope() -> None:
+    scopes = {action.scope for action in ACTIONS}
+    assert scopes == set(TITLES)
+    assert set(NOTES) | set(READINGS) <= scopes
+
+
+def test_question_mark_is_about_the_screen_and_f1_about_the_box(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def opened(pilot: Any, *keys: str) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        await pilot.pause()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(pilot, "question_mark")
+        assert isinstance(app.screen, Help)
+        first = read(app, "help-lines").splitlines()
+        assert first[0] == "On this run"
+        await pilot.press("space", "j", "k", "pagedown", "up")
+        assert app.screen.query_one("#help-scroll").scroll_y > 10
+        await opened(pilot, "escape", "d", "question_mark")
+        assert read(app, "help-lines").startswith("On a GPU")
+        await opened(pilot, "escape", "escape", "e", "f1")
+        assert isinstance(app.screen, Help)
+        assert read(app, "help-lines").startswith("In the knob editor")
+        await opened(pilot, "f1")
+        assert isinstance(app.screen, KnobEditor), "again closes it"
+
+    play(there.app(), script)

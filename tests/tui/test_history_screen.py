@@ -1,0 +1,233 @@
+"""The history screen: what a row and a story say, filters, and the line that is copied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hoptui.tui.panels import history, outcomes
+from hoptui.tui.replay import ReplayApp
+from hoptui.tui.screens.history import FilterBox, HistoryScreen
+from hoptui.tui.screens.overview import OverviewScreen
+from hoptui.tui.screens.story import Story
+from hoptui.tui.view import View
+from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer.replay import Replay
+from hoptui.wire.messages import Measured, Origin
+from tests.viewer.recorded_run import ID, at, write
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+RUN = "3f2a9c10"
+WALL = 1_780_000_000.0
+GAIN = Measured(
+    metric="env_steps_per_s",
+    before=480e3,
+    after=509e3,
+    gain=0.061,
+    interval=0.012,
+    detectable=True,
+    iterations=15,
+)
+
+
+def given(scene: Any) -> Any:
+    """A run with a change that helped, its undo, a refusal of the tuner, and a pause."""
+    there = scene(gpus=1).live()
+    there.record(
+        id="a", ago_s=180.0, knob="num_envs", before=1024, wanted=2048, effective=2048, version=1, step=1090,
+        measured=GAIN, why="more at once",
+    )  # fmt: skip
+    there.record(
+        id="b", ago_s=120.0, knob="num_envs", before=2048, wanted=1024, effective=1024, version=2, step=1110,
+        why="undo of a",
+    )  # fmt: skip
+    there.record(
+        id="c", ago_s=60.0, knob="lr", before=3e-4, wanted=2.0, stage="rejected", reason="lr = 2 is out of bounds",
+        origin=Origin(kind="tuner", user="ana"),
+    )  # fmt: skip
+    there.record(id="d", ago_s=30.0, verb="pause", step=1190)
+    return there
+
+
+def look(there: Any, run: str | None = RUN) -> View:
+    store = there.client.store
+    return View(store, there.client.link, store.run(run) if run else None, None, store.now(), WALL, 0.0)
+
+
+def said(lines: Any) -> str:
+    return "\n".join("".join(span.text.ljust(span.width) for span in line) for line in lines)
+
+
+@pytest.mark.parametrize("width", [58, 76, 116, 196])
+def test_a_row_never_cuts_what_a_change_did_while_there_is_something_to_leave_out(
+    scene: MakeScene, width: int
+) -> None:
+    view = look(given(scene))
+    records = list(reversed(view.commands()))
+    cells = history.columns(view, records, width)
+    effect = next(line for line in history.Rows(view, records, cells, 0) if "+6.1" in said([line]))
+    assert history.MARGIN + sum(cells[:-1]) + len("▲ +6.1 % ± 1.2") <= width
+    assert bool(cells.who) == (width > 58)
+    assert ("480 k → 509 k env steps/s" in said([effect])) == (width >= 116)
+    assert bool(cells.at) == (width > 58)
+    assert cells.pids == (width >= 116)
+
+
+def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
+    view = look(given(scene))
+    told = said(history.story(view, view.store.commands["a"], 90))
+    for part in (
+        "command     set num_envs 1 024 → 2 048",
+        "run         ppo-cartpole, epoch 1",
+        "by ana (pid 4121), dashboard",
+        "why         more at once",
+        "became      ● applied at 1 090",
+        "value       2 048 read back from the run (version 1)",
+        "undone",
+        "throughput  480 k → 509 k env steps/s (medians; 15 iterations after it)",
+        "effect      ▲ +6.1 % ± 1.2",
+        "again       hoptui set ppo-cartpole num_envs=2048",
+    ):
+        assert part in told
+    undo = said(history.story(view, view.store.commands["b"], 90))
+    assert "why         undo of num_envs 1 024 → 2 048" in undo
+    assert "effect      not measured" in undo
+    refused = said(history.story(view, view.store.commands["c"], 90))
+    assert "✕ rejected: lr = 2 is out of bounds" in refused
+    assert "effect" not in refused
+    assert "value" not in refused
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (90, "▲ +6.1 % ± 1.2 since lr 1.0e-3 → 3.0e-4, together with num_envs"),
+        (40, "▲ +6.1 % ± 1.2 since lr and others"),
+        (20, "▲ +6.1 % ± 1.2"),
+        (5, "▲ +6.1 % ± 1.2"),
+    ],
+)
+def test_a_shared_effect_is_never_told_as_one_change_s_own(scene: MakeScene, width: int, text: str) -> None:
+    there = scene().live()
+    shared = msgspec.structs.replace(GAIN, note="together with num_envs")
+    record = there.record(id="a", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, measured=shared)
+    assert said([outcomes.last_change(record, width)]) == text
+
+
+def test_the_screen_shows_filters_and_copies(scene: MakeScene, play: Play, read: Read) -> None:
+    there = given(scene)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("h")
+        await pilot.pause()
+        assert isinstance(app.screen, HistoryScreen)
+        rows = read(app, "command-list").splitlines()
+        assert "pause" in rows[0]
+        assert "lr" in rows[1]
+        assert app.screen.query_one("#commands", Panel).title == "Commands · 4"
+        await pilot.press("slash", *"num_envs")
+        await pilot.pause()
+        assert isinstance(app.screen, FilterBox)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.screen.query_one("#commands", Panel).title == "Commands · 2 of 4"
+        await pilot.press("down", "y")
+        assert app.clipboard == "hoptui set ppo-cartpole num_envs=2048"
+        assert [n.message for n in app._notifications] == ["hoptui set ppo-cartpole num_envs=2048"]
+        await pilot.press("slash", "x", "escape")
+        await pilot.pause()
+        assert str(app.screen.wanted) == "num_envs", "escape goes back to the filter of before"
+        await pilot.press("slash", *["backspace"] * 8, "enter", "b", "b")
+        await pilot.pause()
+        assert str(app.screen.wanted) == "by:tuner"
+        await pilot.press("b", "s", "s")
+        await pilot.pause()
+        assert str(app.screen.wanted) == "stage:rejected"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Story)
+        assert "out of bounds" in read(app, "story-lines")
+        await pilot.press("y", "escape", "escape")
+        assert app.clipboard == "hoptui set ppo-cartpole lr=2.0"
+        assert there.client.sent == []
+
+    play(there.app(), script)
+
+
+def test_a_chosen_command_stays_chosen_when_another_comes_in(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = given(scene)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("h", "down")
+        await pilot.pause()
+        there.record(id="e", ago_s=1.0, verb="resume", step=1190)
+        app.client.on_change("commands")
+        await pilot.pause()
+        rows = read(app, "command-list").splitlines()
+        assert "resume" in rows[0]
+        assert rows[2].startswith("› ")
+        assert "lr" in rows[2]
+
+    play(there.app(), script, size=(80, 24))
+
+
+def test_the_overview_has_the_commands_of_all_runs(scene: MakeScene, play: Play, read: Read) -> None:
+    there = given(scene)
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert isinstance(app.screen, OverviewScreen)
+        await pilot.press("h")
+        await pilot.pause()
+        assert "all runs" in read(app, "identity")
+        assert "ppo-cartpole" in read(app, "command-list")
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
+
+    play(there.app(run=None), script)
+
+
+def test_a_recording_has_its_commands_as_far_as_it_has_come(tmp_path: Path, read: Read) -> None:
+    replay = Replay(write(tmp_path / f"{ID}.hoptui"), clock=lambda: 100.0)
+    app = ReplayApp(replay, clock=lambda: 100.0, frames=False)
+
+    async def main() -> None:
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            replay.pause()
+            replay.seek(at(305))
+            await pilot.press("h")
+            await pilot.pause()
+            rows = read(app, "command-list").splitlines()
+            assert "grad_accum 4 → 8" in rows[0]
+            assert "◷ scheduled" in rows[0]
+            assert "lr 1.0e-3 → 3.0e-4" in rows[1]
+            assert "rejected" not in "".join(rows), "that is in the future"
+            await pilot.press("full_stop")
+            await pilot.pause()
+            assert "● applied" in read(app, "command-list").splitlines()[0]
+            await pilot.press("y")
+            (told,) = app._notifications
+            assert (told.title, told.message) == (
+                "Copied from the recording",
+                "hoptui set ppo-recorded grad_accum=8",
+            )
+
+    asyncio.run(main())
+
+
+def test_nothing_was_ever_asked(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("h", "enter", "y", "slash", "s", "b")
+        await pilot.pause()
+        assert isinstance(app.screen, HistoryScreen)
+        assert read(app, "command-list").strip() == "nobody has given a command yet"
+
+    play(scene(gpus=1).live().app(), script)

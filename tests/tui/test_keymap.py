@@ -1,0 +1,171 @@
+"""Keys of one's own: granted where they make sense, refused with a reason where a key would do two things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoptui.tui.actions import ACTIONS, key_text, of
+from hoptui.tui.keymap import settle
+from hoptui.tui.panels import editor
+from hoptui.tui.screens.confirm import Confirm
+from hoptui.tui.screens.gpus import GpusScreen
+from hoptui.tui.screens.help import Help
+from hoptui.tui.screens.run import RunScreen
+from hoptui.viewer import config
+from hoptui.viewer.config import Asked, Config
+from hoptui.wire.knobs import KnobSpec, KnobState
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+CLOSED = ("editor", "staged", "story", "finder", "goto", "help")
+
+
+def settled(**keys: str) -> tuple[dict[str, str], list[str]]:
+    """`run__pause="f5"` is the line `run.pause = "f5"`."""
+    names = {name.replace("__", "."): Asked(wish, "here") for name, wish in keys.items()}
+    return settle(names)
+
+
+def test_the_usual_keys_need_nothing() -> None:
+    assert settled() == ({}, [])
+    assert settle({a.id: Asked(a.keys, "") for a in ACTIONS}) == ({a.id: a.keys for a in ACTIONS}, [])
+
+
+@pytest.mark.parametrize(
+    ("wish", "keys"),
+    [
+        ("f5", "f5"),
+        ("f5, P", "f5,P"),
+        ("?", "question_mark"),
+        ("^t", "ctrl+t"),
+        ("alt+x", "alt+x"),
+        ("ctrl+i", "tab"),
+        ("#", "number_sign"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_keys_may_be_called_as_people_write_them(wish: str, keys: str) -> None:
+    asked = {"run.pause": wish} | ({"app.help": "f12"} if wish == "?" else {})
+    if keys == "tab":
+        asked["view.tab"] = "v"
+    granted, problems = settle({name: Asked(keys, "here") for name, keys in asked.items()})
+    assert (granted["run.pause"], problems) == (keys, [])
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"run__puase": "x"}, "there is no action run.puase, did you mean run.pause?"),
+        ({"run__pause": "ctl+x"}, 'there is no key "ctl+x"'),
+        ({"run__pause": "bogus"}, 'there is no key "bogus"'),
+        ({"run__pause": "f5,,x"}, 'that of the comma is called "comma"'),
+        ({"editor__send": "8"}, "8 is a character to type where editor.send is: take one with ctrl or alt"),
+        ({"app__leave_now": ""}, "app.leave_now needs a key"),
+        ({"confirm__yes": " "}, "confirm.yes needs a key"),
+        ({"conflict__back": ""}, "conflict.back needs a key"),
+        *(({f"{box}__close": ""}, f"{box}.close needs a key") for box in CLOSED),
+        ({"run__pause": "c"}, "c is a key of run.checkpoint already: run.pause keeps p"),
+        ({"run__pause": "j"}, "j is a key of list.down already: run.pause keeps p"),
+        ({"app__theme": "s"}, "s is a key of run.stop already: app.theme keeps f2"),
+        ({"run__pause": "ctrl+c"}, "^c is a key of app.leave_now already: run.pause keeps p"),
+        ({"confirm__yes": "s"}, "s is a key of run.stop already: confirm.yes keeps y"),
+        ({"confirm__yes": "n"}, "n is a key of confirm.no already: confirm.yes keeps y"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(keys: dict[str, str], sentence: str) -> None:
+    granted, problems = settled(**keys)
+    assert granted == {}
+    assert any(sentence in problem for problem in problems), problems
+    assert all(problem.startswith("here: ") for problem in problems)
+
+
+def test_keys_may_change_places() -> None:
+    assert settled(run__pause="c", run__checkpoint="p") == (
+        {"run.pause": "c", "run.checkpoint": "p"},
+        [],
+    )
+
+
+def test_a_refusal_that_takes_another_wish_with_it_is_told_for_both() -> None:
+    granted, problems = settled(run__pause="c", run__checkpoint="s", view__freeze="f12")
+    assert granted == {"view.freeze": "f12"}
+    assert problems == [
+        "here: s is a key of run.stop already: run.checkpoint keeps c",
+        "here: c is a key of run.checkpoint already: run.pause keeps p",
+    ]
+
+
+def test_the_same_key_may_do_different_things_on_different_screens() -> None:
+    assert settled(run__stop="x")[1] == []  # ends a process on the overview
+
+
+def test_every_key_has_a_text() -> None:
+    for action in ACTIONS:
+        assert key_text(action.keys, every=True).isprintable()
+        assert "_" not in key_text(action.keys)
+
+
+def test_the_legend_of_a_box_names_the_keys_that_there_are(scene: MakeScene) -> None:
+    keys = {"staged.remove": Asked("", "here"), "staged.close": Asked("ctrl+g", "here")}
+    app = scene().app(config=replace(Config.of(theme="dark"), keys=keys))
+    assert app.legend(of("staged")) == "enter send all  e edit  ^g close"
+
+
+def test_a_choice_without_a_key_is_not_told_in_a_conflict() -> None:
+    knob = KnobState(spec=KnobSpec(name="lr", kind="int", default=1), value=1)
+    lines = editor.sides(knob, 0, 2, {"theirs": "t", "back": "esc"})
+    assert [line[1].text.partition(":")[0] for line in lines[4:]] == ["theirs", "back"]
+
+
+def configured(home: Path, text: str, **environ: str) -> Config:
+    (home / "hoptui").mkdir(exist_ok=True)
+    (home / "hoptui/config.toml").write_text(text)
+    return config.read({"theme": "dark"}, {"XDG_CONFIG_HOME": str(home), **environ})
+
+
+def test_a_key_of_ones_own_works_and_is_shown_everywhere(
+    scene: MakeScene, play: Play, read: Read, tmp_path: Path
+) -> None:
+    there = scene(gpus=1).live()
+    there.update(vital={"state": "paused"})
+    asked = '[keys]\n"run.pause" = "f5"\n"run.stop" = ""\n"confirm.yes" = "Y"\n"view.gpus" = "p"\n"run.wheel" = "c"\n'
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "f5 go on" in read(app, "keys")
+        assert "f5 goes on" in read(app, "progress")
+        assert "p GPUs" in read(app, "keys")
+        assert "stop" not in read(app, "keys")
+        await pilot.press("s")
+        assert isinstance(app.screen, RunScreen), "without a key it is only in the palette"
+        assert there.client.sent == []
+        await pilot.press("f5")
+        assert [c.verb for c in there.client.sent] == ["resume"]
+        await pilot.press("p")
+        await pilot.pause()
+        assert isinstance(app.screen, GpusScreen)
+        await pilot.press("escape", "question_mark")
+        await pilot.pause()
+        await pilot.pause()
+        assert isinstance(app.screen, Help)
+        assert "f5              Pause the run" in read(app, "help-lines")
+        await pilot.press("escape")
+        told = [str(notice.message) for notice in app._notifications]
+        assert told == [
+            f"{tmp_path}/hoptui/config.toml line 6: c is a key of run.checkpoint already: run.wheel keeps w"
+        ]
+        await app.run_action("stop", app.screen)
+        await pilot.pause()
+        assert isinstance(app.screen, Confirm)
+        assert "Y yes" in read(app, "question")
+        await pilot.press("y")
+        assert isinstance(app.screen, Confirm)
+        await pilot.press("Y")
+        assert [c.verb for c in there.client.sent] == ["resume", "stop"]
+
+    play(there.app(config=configured(tmp_path, asked)), script)

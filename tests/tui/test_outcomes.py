@@ -1,0 +1,87 @@
+"""What is said of a change in little room: whole parts are left out, and no number is ever cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hoptui.tui.lines import Line, lay
+from hoptui.tui.panels import events, knobs, outcomes
+from hoptui.tui.view import View
+from hoptui.wire.messages import Measured
+
+MakeScene = Callable[..., Any]
+RUN = "3f2a9c10"
+GAIN = Measured(
+    metric="env_steps_per_s", gain=1.108, interval=0.427, detectable=True, iterations=15, settled=True
+)
+NUMBER = re.compile(r"\d+(?: \d{3})*(?:[.:]\d+)*")
+
+
+def look(there: Any) -> View:
+    store = there.client.store
+    return View(store, there.client.link, store.run(RUN), store.vital(RUN), store.now(), 1_780_000_000.0, 0.0)
+
+
+def said(line: Line, width: int) -> str:
+    return "".join(piece for piece, _ in lay(line, width)).rstrip()
+
+
+@pytest.fixture
+def there(scene: MakeScene) -> Any:
+    found = scene().live(history=False)
+    found.record(
+        id="a", ago_s=12.0, knob="num_envs", before=2048, wanted=16384, effective=16384, step=1498, measured=GAIN
+    )  # fmt: skip
+    return found
+
+
+def test_parts_give_way_in_the_order_of_what_they_are_worth(there: Any) -> None:
+    record = there.client.store.commands["a"]
+    told = {width: said(outcomes.course(record, width), width) for width in (40, 30, 24, 14, 12, 4)}
+    assert told == {
+        40: "● applied at 1 498  ▲ +110.8 % ± 42.7",
+        30: "● applied  ▲ +110.8 % ± 42.7",
+        24: "●  ▲ +110.8 % ± 42.7",
+        14: "●  ▲ +110.8 %",
+        12: "● applied",
+        4: "●",
+    }
+
+
+@pytest.mark.parametrize("width", range(24, 130, 3))
+def test_no_width_shows_a_part_of_a_number(there: Any, width: int) -> None:
+    there.record(
+        id="b", ago_s=2.0, knob="rollout_len", before=64, wanted=1024, stage="scheduled", step=1_234_567
+    )
+    view = look(there)
+    knob = view.knob("num_envs")
+    assert knob is not None
+
+    def all_lines(width: int) -> list[str]:
+        lines = [*events.lines(view, 9, width), *knobs.rows(view, width, 0), *knobs.detail(view, knob, width)]
+        return [said(line, width) for line in (*lines, outcomes.last_change(view.last_change(), width))]
+
+    whole = set(NUMBER.findall(" ".join(all_lines(400))))
+    for line in all_lines(width):
+        assert set(NUMBER.findall(line)) <= whole, line
+
+
+def test_who_gave_a_command_is_left_out_before_what_it_did(there: Any) -> None:
+    view = look(there)
+    shown = [said(events.lines(view, 1, width)[0], width)[10:] for width in (90, 72, 58, 48, 46)]
+    assert shown == [
+        "● num_envs 2 048 → 16 384  applied at 1 498  ▲ +110.8 % ± 42.7  ana (pid 4121)",
+        "● num_envs 2 048 → 16 384  applied at 1 498  ▲ +110.8 % ± 42.7",
+        "● num_envs 2 048 → 16 384  ▲ +110.8 % ± 42.7",
+        "● num_envs 2 048 → 16 384  ▲ +110.8 %",
+        "● num_envs 2 048 → 16 384",
+    ]
+
+
+def test_bounds_without_room_leave_out_the_lower_one(there: Any) -> None:
+    rows = {width: said(knobs.rows(look(there), width, -1)[1], width) for width in (51, 49, 47)}
+    assert [row.partition("shape")[2].strip() for row in rows.values()] == ["8 … 1 024", "≤ 1 024", ""]

@@ -1,0 +1,55 @@
+"""A dashboard that only looks: it says so, offers no key that would send something, and takes none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hoptui.tui.screens.run import RunScreen
+from hoptui.wire.devices import GpuProcess
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_a_run_is_shown_and_no_key_steers_it(
+    scene: MakeScene, play: Play, read: Read, size: tuple[int, int]
+) -> None:
+    there = scene(gpus=1).live().history()
+    there.client.read_only = True
+    there.update(vital={"state": "paused"})
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "read-only" in read(app, "identity")
+        assert "goes on)" not in read(app, "progress"), "p does not"
+        keys = read(app, "keys")
+        assert "freeze" in keys
+        for word in ("edit", "undo", "pause", "go on", "checkpoint", "stop", "wheel"):
+            assert word not in keys
+        await pilot.press("e", "u", "p", "c", "s", "w", "f", "enter")
+        assert isinstance(app.screen, RunScreen)
+        assert not app.screen.query_one("#knobs").border_subtitle
+
+    play(there.app(), script, size)
+    assert (there.client.sent, there.client.leases, there.client.asked_hz) == ([], [], [])
+
+
+def test_the_overview_offers_to_end_nothing(scene: MakeScene, play: Play, read: Read) -> None:
+    there = scene(gpus=1).live()
+    there.client.read_only = True
+    there.tell(processes=(GpuProcess(gpu="GPU-0", pid=20711),), processes_version=1)
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        await pilot.pause()
+        assert "read-only" in read(app, "identity")
+        await pilot.press("shift+tab")
+        await pilot.pause()
+        assert app.focused.id == "process-list"
+        assert "end process" not in read(app, "keys")
+
+    play(there.app(run=None), script)
