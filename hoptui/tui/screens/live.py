@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LiveScreen(Screen[None]):
-    """Full screens and boxes alike: the app calls `draw` on the one on top, at the pace of the frame clock."""
+    """A full screen: the app calls `draw` at the pace of the frame clock, also while a box lies over it."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (32, "-tall")]
