@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 import torch
 
+from trainer.common.metrics import Finished, Newest
 from trainer.ppo.report import Lines, Pace, Result
 
 METRICS = {
@@ -19,37 +21,32 @@ METRICS = {
 }
 
 
-class Counts:
-    def __init__(self, iteration: int, env_steps: int) -> None:
-        self.iteration, self.env_steps = iteration, env_steps
-
-
 def unknown(_: float) -> None:
     return None
 
 
 def test_a_line_counts_the_steps_since_the_line_before() -> None:
     lines = Lines(1000)
-    first = " · ".join(lines.parts(Counts(22, 3200), 40, METRICS, 2.2, unknown, None))
+    first = " · ".join(lines.parts(Finished(22, 3200, METRICS), 40, 2.2, unknown, None))
     assert first == (
         "iteration 22/40 · env steps 3,200 · return 123.5 (2 episodes) · policy loss -0.0123 · value loss 4.57 · "
         "entropy 0.693 · 1,000 steps/s"
     )
-    assert list(lines.parts(Counts(23, 3300), 40, METRICS, 2.0, unknown, None))[-1] == "50 steps/s"
+    assert list(lines.parts(Finished(23, 3300, METRICS), 40, 2.0, unknown, None))[-1] == "50 steps/s"
 
 
 def test_an_evaluation_waits_for_the_next_line_and_is_told_once() -> None:
     lines = Lines(0)
     lines.evaluation(481.26)
-    assert "evaluation 481.3" in list(lines.parts(Counts(1, 10), 9, METRICS, 1.0, unknown, None))
+    assert "evaluation 481.3" in list(lines.parts(Finished(1, 10, METRICS), 9, 1.0, unknown, None))
     assert not any(
-        "evaluation" in part for part in lines.parts(Counts(2, 20), 9, METRICS, 1.0, unknown, None)
+        "evaluation" in part for part in lines.parts(Finished(2, 20, METRICS), 9, 1.0, unknown, None)
     )
 
 
 def test_an_unknown_return_is_drawn_as_a_gap() -> None:
     none = {**METRICS, "episode_return": torch.tensor(math.nan), "episodes": torch.tensor(0.0)}
-    assert "return –" in Lines(0).parts(Counts(1, 10), 9, none, 1.0, unknown, None)
+    assert "return –" in Lines(0).parts(Finished(1, 10, none), 9, 1.0, unknown, None)
 
 
 def test_the_pace_is_of_the_iterations_that_were_added() -> None:
@@ -91,5 +88,14 @@ def test_the_result_is_one_line_of_json_with_the_agreed_names() -> None:
 
 
 def test_a_line_tells_utilization_and_memory_where_they_are_known() -> None:
-    parts = list(Lines(0).parts(Counts(1, 1000), 9, METRICS, 2.0, lambda rate: rate / 1000, 12_300_000_000))
+    parts = list(Lines(0).parts(Finished(1, 1000, METRICS), 9, 2.0, lambda rate: rate / 1000, 12_300_000_000))
     assert parts[-3:] == ["500 steps/s", "50.0% MFU", "12.3 GB"]
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", [1, 2, 3]), ("cuda", [None, 1, 2])])
+def test_nothing_is_read_of_an_iteration_that_a_gpu_may_still_be_at(
+    device: str, expected: list[int | None]
+) -> None:
+    newest = Newest(torch.device(device))
+    told = [newest.of(Finished(number, 10 * number, METRICS)) for number in range(1, 4)]
+    assert [done.iteration if done else None for done in told] == expected

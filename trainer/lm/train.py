@@ -17,7 +17,7 @@ from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.memory import greatest_bytes, reset_peak
 from trainer.common.meter import Meter
-from trainer.common.metrics import measured
+from trainer.common.metrics import Finished, Newest, measured
 from trainer.common.options import KnobValues
 from trainer.common.phases import phase_clock
 from trainer.common.profile import Tracer
@@ -105,7 +105,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, text, state, saved), *CONVENTIONS])
             reset_peak(device)
-            told = state.position
+            newest, told = Newest(device), state.position
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
                 if restart.due():
@@ -120,9 +120,6 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                     tokens_total=state.position,
                     lr=lr,
                 )
-                if seconds := console.due():
-                    console.line(progress(job, state, metrics, (state.position - told) / seconds))
-                    told = state.position
                 meter.begin()  # the first iteration is over, and with it what had to be compiled
                 if job.evaluation_due(state.iteration):
                     with meter.apart(), clock.waited("evaluation"):
@@ -135,6 +132,10 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                     with meter.apart(), clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
+                done = newest.of(Finished(state.iteration, state.position, metrics))
+                if done and (seconds := console.due()):
+                    console.line(progress(job, state, done, (done.work - told) / seconds))
+                    told = done.work
                 tracer.end_iteration()
                 if ending == "passed":
                     break
@@ -211,13 +212,11 @@ def introduction(plan: Plan, text: Text, state: TrainingState, saved: Mapping[st
     return [*lines, *plan.notes, *state.notes]
 
 
-def progress(
-    job: LMOptions, state: TrainingState, metrics: Mapping[str, torch.Tensor], tokens_per_s: float
-) -> list[str]:
-    """The parts of a line for people; on a GPU reading the metrics waits for it."""
-    figures = (f"loss {float(metrics['loss']):.4f}", f"gradient {float(metrics['grad_norm']):.3g}")
+def progress(job: LMOptions, state: TrainingState, done: Finished, tokens_per_s: float) -> list[str]:
+    """The parts of a line for people."""
+    figures = (f"loss {float(done.metrics['loss']):.4f}", f"gradient {float(done.metrics['grad_norm']):.3g}")
     rate, used = f"{tokens_per_s:,.0f} tokens/s", utilization(state, tokens_per_s)
-    return line_parts(state.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
+    return line_parts(done.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
 
 
 def utilization(state: TrainingState, tokens_per_s: float) -> float | None:

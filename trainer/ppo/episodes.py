@@ -26,15 +26,16 @@ class Episodes:
     """
 
     def __init__(self, env: Environments) -> None:
-        self._finished = torch.zeros(2, device=env.age.device)
+        self._finished = torch.zeros(2, device=env.age.device)  # by environments that are no more
         self._begin(env)
 
     def follow(self, step: Step) -> None:
-        """Account for one step of all environments."""
+        """Account for one step of all environments: nothing is summed over them, which would take one block of threads."""
         done = step.terminated | step.truncated
         counted = done & self._whole
         self._running.add_(step.reward)
-        self._finished.add_(torch.stack((self._running * counted, counted)).sum(1))
+        self._returns.add_(self._running * counted)
+        self._count.add_(counted)
         self._running.masked_fill_(done, 0.0)
         self._whole.logical_or_(done)
 
@@ -43,8 +44,9 @@ class Episodes:
 
         Under several ranks the caller adds them up before it divides.
         """
-        finished = self._finished.clone()
-        self._finished.zero_()
+        finished = self._finished + torch.stack((self._returns.sum(), self._count.sum()))
+        for sums in (self._finished, self._returns, self._count):
+            sums.zero_()
         return finished
 
     def give(self, finished: Tensor) -> None:
@@ -54,19 +56,20 @@ class Episodes:
     def resize(self, env: Environments) -> None:
         """Follow `env` after its own resize, in new buffers."""
         running, whole = self._running, self._whole
+        self._finished = self.take()
         self._begin(env)
         self._go_on(running, whole)
 
     @property
-    def buffers(self) -> tuple[Tensor, Tensor]:
+    def buffers(self) -> tuple[Tensor, ...]:
         """What `follow` reads and changes for each environment."""
-        return self._running, self._whole
+        return self._running, self._whole, self._returns, self._count
 
-    def move(self, buffers: tuple[Tensor, Tensor]) -> None:
+    def move(self, buffers: tuple[Tensor, ...]) -> None:
         """Go on in buffers that were those of as many environments before: graphs may know them."""
         for now, own in zip(buffers, self.buffers, strict=True):
             now.copy_(own)
-        self._running, self._whole = buffers
+        self._running, self._whole, self._returns, self._count = buffers
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"running": self._running.clone(), "whole": self._whole.clone()}
@@ -75,6 +78,7 @@ class Episodes:
         """Go on with the saved episodes, as far as the environments do, which have loaded theirs before."""
         env = self._env
         if len(env.age) != len(self._running):
+            self._finished = self.take()
             self._begin(env)
         self._go_on(saved["running"].to(env.age.device), saved["whole"].to(env.age.device))
 
@@ -82,6 +86,8 @@ class Episodes:
         self._env = env
         self._running = torch.zeros_like(env.age, dtype=torch.float32)
         self._whole = env.age == 0
+        # Of the episodes that ended since the last `take`: sum of their returns, and number.
+        self._returns, self._count = torch.zeros_like(self._running), torch.zeros_like(self._running)
 
     def _go_on(self, running: Tensor, whole: Tensor) -> None:
         """Take over the first episodes; one that is about to begin is another one, whatever there was before."""

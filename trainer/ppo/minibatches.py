@@ -90,7 +90,9 @@ def order(
         own * cut.units, device=device
     )  # in one dimension: a size of 1 would be compiled for itself
     index = number % cut.units * cut.strata + (number // cut.units * ranks.world + ranks.rank)
-    drawn = torch.argsort(sort_keys(key, index, epoch).view(own, -1), -1)
+    keys = sort_keys(key, index, epoch).view(own, -1)
+    del number, index  # sorting takes much memory of its own
+    drawn = torch.argsort(keys, -1)
     # A stratum has every own-th of this rank's environments in each row, so its unit i is that of this number in all rows.
     shuffled = torch.add(stratum, drawn, alpha=own)
     whole = cut.units // cut.chunk * cut.chunk

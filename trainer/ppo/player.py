@@ -34,7 +34,7 @@ class Stage(NamedTuple):
     rollout: Rollout
     batch: Rollout
     env: tuple[Tensor, ...]
-    episodes: tuple[Tensor, Tensor]
+    episodes: tuple[Tensor, ...]
 
     @property
     def nbytes(self) -> int:

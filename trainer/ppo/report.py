@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
-from torch import Tensor
-
+from trainer.common.metrics import Finished
 from trainer.common.report import Ending, elapsed, percent, result_json
 
 CONVENTIONS = (
@@ -53,13 +51,6 @@ class Result:
         )
 
 
-class Counted(Protocol):
-    """How far a run has come: finished iterations, and environment steps in them."""
-
-    iteration: int
-    env_steps: int
-
-
 class Lines:
     """The parts of the line of an iteration; counts the steps since the line before."""
 
@@ -73,21 +64,20 @@ class Lines:
 
     def parts(
         self,
-        state: Counted,
+        done: Finished,
         total: int,
-        metrics: Mapping[str, Tensor],
         seconds: float,
         utilization: Callable[[float], float | None],
         memory: int | None,
     ) -> Iterator[str]:
-        """What is told `seconds` after the line before. Reads the metrics, which on a GPU waits for it.
+        """What is told of an iteration `seconds` after the line before; its work is environment steps.
 
         `utilization` gives the MFU at a rate of environment steps, `memory` is the peak in bytes.
         """
-        value = {name: float(metric) for name, metric in metrics.items()}
+        value = {name: float(metric) for name, metric in done.metrics.items()}
         episodes, mean = int(value["episodes"]), value["episode_return"]
-        yield f"iteration {state.iteration:,}/{total:,}"
-        yield f"env steps {state.env_steps:,}"
+        yield f"iteration {done.iteration:,}/{total:,}"
+        yield f"env steps {done.work:,}"
         if math.isnan(mean):
             yield "return –"
         else:
@@ -97,13 +87,13 @@ class Lines:
         yield f"policy loss {value['policy_loss']:.4f}"
         yield f"value loss {value['value_loss']:.3g}"
         yield f"entropy {value['entropy']:.3f}"
-        rate = (state.env_steps - self._steps) / seconds
+        rate = (done.work - self._steps) / seconds
         yield f"{rate:,.0f} steps/s"
         if used := percent(utilization(rate)):
             yield f"{used} MFU"
         if memory:
             yield f"{memory / 1e9:.1f} GB"
-        self._steps, self._evaluation = state.env_steps, None
+        self._steps, self._evaluation = done.work, None
 
 
 class Pace:

@@ -21,7 +21,7 @@ from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.graphs import WARM_UPS
 from trainer.common.memory import greatest_bytes, is_out_of_memory, release, reset_peak
-from trainer.common.metrics import measured
+from trainer.common.metrics import Finished, Newest, measured
 from trainer.common.phases import PhaseClock, phase_clock
 from trainer.common.profile import Tracer
 from trainer.common.ranks import Ranks, join, restarts
@@ -59,6 +59,7 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         told = write if ranks.rank == 0 else _nothing
         console, lines, pace = Console(_nothing if job.json else told), Lines(state.env_steps), Pace()
         ending: Ending = "finished"
+        newest = Newest(device)
         proven, caught_up = dataclasses.replace(config), False
         reset_peak(device)
 
@@ -111,16 +112,14 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                     lines.evaluation(state.evaluation_return)
                     if job.until_return is not None and state.evaluation_return >= job.until_return:
                         ending = "passed"
-                if seconds := console.due():
-                    console.line(
-                        lines.parts(
-                            state, job.iterations, metrics, seconds, utilization, greatest_bytes(device)
-                        )
-                    )
                 if job.checkpoint_due(state.iteration):
                     with clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
+                done = newest.of(Finished(state.iteration, state.env_steps, metrics))
+                if done and (seconds := console.due()):
+                    peak = greatest_bytes(device)
+                    console.line(lines.parts(done, job.iterations, seconds, utilization, peak))
                 tracer.end_iteration()
                 state.since += 1
                 if plain:

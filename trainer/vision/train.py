@@ -18,7 +18,7 @@ from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.memory import greatest_bytes, reset_peak
 from trainer.common.meter import Meter
-from trainer.common.metrics import measured
+from trainer.common.metrics import Finished, Newest, measured
 from trainer.common.options import KnobValues
 from trainer.common.phases import phase_clock
 from trainer.common.profile import Tracer
@@ -106,7 +106,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, state, saved), *CONVENTIONS])
             reset_peak(device)
-            told = state.position
+            newest, told = Newest(device), state.position
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
                 if restart.due():
@@ -129,9 +129,6 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                     samples_total=state.position,
                     lr=config.lr * part,
                 )
-                if seconds := console.due():
-                    console.line(progress(job, state, metrics, (state.position - told) / seconds))
-                    told = state.position
                 meter.begin()  # the first iteration is over, and with it what had to be compiled
                 if job.evaluation_due(state.iteration) and state.source.judged:
                     with meter.apart(), clock.waited("evaluation"):
@@ -144,6 +141,10 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                     with meter.apart(), clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
+                done = newest.of(Finished(state.iteration, state.position, metrics))
+                if done and (seconds := console.due()):
+                    console.line(progress(job, state, done, (done.work - told) / seconds))
+                    told = done.work
                 tracer.end_iteration()
                 if ending == "passed":
                     break
@@ -235,18 +236,16 @@ def introduction(plan: Plan, state: TrainingState, saved: Mapping[str, Any] | No
     return [*lines, *plan.notes, *state.notes]
 
 
-def progress(
-    job: VisionOptions, state: TrainingState, metrics: Mapping[str, torch.Tensor], samples_per_s: float
-) -> list[str]:
-    """The parts of a line for people; on a GPU reading the metrics waits for it."""
+def progress(job: VisionOptions, state: TrainingState, done: Finished, samples_per_s: float) -> list[str]:
+    """The parts of a line for people."""
     figures = (
-        f"loss {float(metrics['loss']):.4f}",
-        f"accuracy in training {float(metrics['train_accuracy']):.1%}" if state.source.judged else "",
-        f"gradient {float(metrics['grad_norm']):.3g}",
+        f"loss {float(done.metrics['loss']):.4f}",
+        f"accuracy in training {float(done.metrics['train_accuracy']):.1%}" if state.source.judged else "",
+        f"gradient {float(done.metrics['grad_norm']):.3g}",
     )
     rate = f"{samples_per_s:,.0f} images/s ({state.source.name})"
     used = utilization(state, samples_per_s)
-    return line_parts(state.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
+    return line_parts(done.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
 
 
 def utilization(state: TrainingState, samples_per_s: float) -> float | None:
