@@ -16,26 +16,46 @@ BEFORE = 60
 LATEST = 32
 """So many of a run's newest commands are looked at: as many knobs may be changed together and still be measured."""
 CHANGED = ("applied", "reverted")
+RESTARTED = "restarted"
+"""The code of a change that took effect in a new process."""
 ASIDE = ("phase/evaluation", "phase/checkpoint", "phase/paused")
 """Iterations with one of these phases are not counted as throughput."""
 
 
 def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[CommandRecord], list[int]]:
-    """The newest changes of an epoch that took effect, oldest first, and the places of those not measured to the end yet.
+    """The newest changes that took effect up to `epoch`, oldest first, and the places of those not measured to the end yet.
 
-    One that was taken back later is among them, since nothing before that may count for the next one; it is not measured.
+    A change by a restart takes effect in the next epoch, which goes on where the one before was left: the changes of that
+    one count with it. With any other restart it begins anew. One that was taken back later is among them, since nothing
+    before that may count for the next one; it is not measured.
     """
+    newest = [r for r in records[-LATEST:] if r.verb == "set"]
+    left = {r.epoch for r in newest if r.code in ("restarting", RESTARTED)}
+    first = epoch
+    while first - 1 in left:
+        first -= 1
     changes = [
         r
-        for r in records[-LATEST:]
-        if r.verb == "set" and r.stage in CHANGED and r.step is not None and r.epoch == epoch
+        for r in newest
+        if r.stage in CHANGED and r.step is not None and r.epoch + (r.code == RESTARTED) >= first
     ]
-    unmeasured = (
-        i
-        for i, r in enumerate(changes)
-        if r.stage == "applied" and (r.measured is None or not r.measured.settled)
-    )
-    return changes, list(unmeasured)
+    return changes, [i for i, r in enumerate(changes) if _open(r)]
+
+
+def lost(
+    records: Sequence[CommandRecord], counted: Sequence[CommandRecord]
+) -> Iterator[tuple[CommandRecord, Measured]]:
+    """What is to be said of the newest changes that are not `counted`, and will never be measured to the end."""
+    ids = {record.id for record in counted}
+    for record in records[-LATEST:]:
+        if record.verb == "set" and record.step is not None and _open(record) and record.id not in ids:
+            found = record.measured or Measured()
+            note = found.note if found.gain is not None else "not measured: the run was restarted"
+            yield record, structs.replace(found, settled=True, note=note)
+
+
+def _open(record: CommandRecord) -> bool:
+    return record.stage == "applied" and (record.measured is None or not record.measured.settled)
 
 
 def measured(
@@ -67,14 +87,21 @@ def measured(
 
 
 def throughput(rows: Columns, metric: str) -> list[tuple[int, float]]:
-    """(iteration, throughput) of the iterations that did nothing but train."""
+    """(iteration, throughput) of the iterations that did nothing but train.
+
+    Where a run has gone back to an earlier checkpoint, those since then.
+    """
     try:
         values = rows.column(metric)
     except KeyError:
         return []
     aside = [rows.column(name) for name in ASIDE if name in rows.names]
-    return [
-        (step, value)
-        for i, (step, value) in enumerate(zip(rows.steps(), values, strict=True))
-        if not math.isnan(value) and all(math.isnan(a[i]) for a in aside)
-    ]
+    points: list[tuple[int, float]] = []
+    for i, (step, value) in enumerate(zip(rows.steps(), values, strict=True)):
+        if math.isnan(value):
+            continue
+        if points and step < points[-1][0]:
+            points.clear()
+        if all(math.isnan(a[i]) for a in aside):
+            points.append((step, value))
+    return points

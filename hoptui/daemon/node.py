@@ -272,7 +272,10 @@ class Node:
 
     def _measure(self, run: TrackedRun) -> None:
         """Bring the measured effect of the newest applied changes up to date."""
-        applied, places = effects.unsettled(self.book.of(run.id), run.state.epoch)
+        records = self.book.of(run.id)
+        applied, places = effects.unsettled(records, run.state.epoch)
+        for record, found in effects.lost(records, applied):
+            self.book.measured(record, found)
         ring = self.rings.get(f"run/{run.id}")
         metric = run.state.headline or next((n for n in THROUGHPUT if n in run.metrics), "")
         if metric and ring is not None and places:

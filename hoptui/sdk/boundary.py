@@ -28,6 +28,8 @@ log = logging.getLogger("hoptui")
 
 MICROSECONDS = 6
 """Decimals of a duration: further ones are noise, and noise is what a recording cannot compress."""
+COMPANY_S = 0.25
+"""Before a restart the run stands so long for more: values that are sent together may reach two sides of a boundary."""
 PAUSE_TURN_S = 1.0
 """While paused, the ranks meet so often, and whenever something is due: none of them waits for long."""
 
@@ -156,7 +158,10 @@ class Boundary(Declarations):
             return
         try:
             if not agreement.quiet(self._wish is None and not (self.alive and self.desk.due)):
+                waiting = dict(self._waiting)
                 self._turn()
+                if self._waiting and self._waiting != waiting and not (self.paused or self.stopping):
+                    self._turn_again()
             news = agreement.difference(lambda: {n: h.wanted for n, h in self.knob_handles.items()})
             if news:
                 self.event(news, level="warning")
@@ -189,6 +194,12 @@ class Boundary(Declarations):
             self.paused, self.paused_until = False, 0.0
         if self._link is not None and turn.commands:
             self._link.wake()
+
+    def _turn_again(self) -> None:
+        """Carry out what was sent together with a value that needs a new process, while this one is there."""
+        if self.rank == 0 and self._link is not None and self.alive:
+            time.sleep(COMPANY_S)
+        self._turn()
 
     def _due(self) -> tuple[Command, ...]:
         if not self.alive:
@@ -227,24 +238,10 @@ class Boundary(Declarations):
             case "stop":
                 self._stop_by, self.stopping = who(command), True
             case _:
-                if problem := self._agreement.problem(self._objection(command)):
+                if problem := self._agreement.problem(self.objection(command)):
                     return structs.replace(done, stage="failed", reason=problem)
                 return self._set(command, done) if command.verb == "set" else self._call(command, done)
         return done
-
-    def _objection(self, command: Command) -> str:
-        """Why this rank cannot carry out a command, "" if it can."""
-        if command.verb != "set":
-            there = self.checkpoint_handler if command.verb == "checkpoint" else self.profile_handler
-            return "" if there else f"there is no {command.verb} handler"
-        handle = self.knob_handles.get(command.knob)
-        if handle is None:
-            return f"there is no knob {command.knob!r}"
-        try:
-            check_value(handle.spec, command.value)
-        except ValueError as error:
-            return str(error)
-        return ""
 
     def _set(self, command: Command, done: Outcome) -> Outcome | None:
         """All ranks set it, or none does. None where it waits for a new process: it stays `scheduled`."""

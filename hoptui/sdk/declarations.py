@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from hoptui.sdk.knobs import Knob, KnobHandle, annotated, field_reader, field_setter
-from hoptui.wire.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale
-from hoptui.wire.messages import Flops
+from hoptui.wire.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale, check_value
+from hoptui.wire.messages import Command, Flops
 
 log = logging.getLogger("hoptui")
 T = TypeVar("T", bool, int, float, str)
@@ -144,6 +144,20 @@ class Declarations:
             "stop",
             *(verb for verb, handler in with_handler.items() if handler),
         )
+
+    def objection(self, command: Command) -> str:
+        """Why a command to set a knob, or to have the script do something, cannot be carried out here; "" if it can."""
+        if command.verb != "set":
+            there = self.checkpoint_handler if command.verb == "checkpoint" else self.profile_handler
+            return "" if there else f"there is no {command.verb} handler"
+        handle = self.knob_handles.get(command.knob)
+        if handle is None:
+            return f"there is no knob {command.knob!r}"
+        try:
+            check_value(handle.spec, command.value)
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def reverted(self, handle: KnobHandle[Any], before: KnobValue, reason: str) -> None:
         """A knob was set back by the training script."""

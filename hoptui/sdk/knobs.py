@@ -79,6 +79,7 @@ class KnobHandle(Generic[T]):
         "_before",
         "_read",
         "_reverted",
+        "_settled",
         "by",
         "command",
         "in_effect",
@@ -107,6 +108,7 @@ class KnobHandle(Generic[T]):
         self._apply = apply
         self._read = read
         self._before: tuple[KnobValue, int, str] = (value, 0, "")
+        self._settled = False
         self._reverted: Callable[[KnobHandle[Any], KnobValue, str], object] | None = None
 
     @property
@@ -201,15 +203,29 @@ class KnobHandle(Generic[T]):
         if self._read is None:
             return False
         before = self.value, self.in_effect
-        self.value, self.in_effect = self._checked(self._read(), self.wanted)
+        self._take(self._read(), self.wanted)
         return before != (self.value, self.in_effect)
 
+    def settle(self) -> None:
+        """What the training script chose or derived by itself is what is wanted: nobody asked for another value.
+
+        For a knob that was left open, or that follows from another one. Call it in the setter of the knob that has
+        changed, this one or any other, on all ranks alike: the boundary reads the value back and tells everybody, as no
+        command's doing. Never raises.
+        """
+        self._settled = True
+
     def _put(self, wanted: KnobValue) -> None:
+        self._settled = False
         if self._apply is not None:
             self._apply(wanted)
-        effective = wanted if self._read is None else self._read()
+        self._take(wanted if self._read is None else self._read(), wanted)
+
+    def _take(self, effective: object, wanted: KnobValue) -> None:
         self.value, self.in_effect = self._checked(effective, wanted)
         self.wanted = wanted
+        if self._settled:
+            self.wanted, self.in_effect, self._settled = self.value, True, False
 
     def _checked(self, effective: object, wanted: KnobValue) -> tuple[T, bool]:
         if self.spec.kind == "float" and hasattr(effective, "__float__"):

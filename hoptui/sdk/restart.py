@@ -73,6 +73,7 @@ def arrived(handover: Handover, knobs: Mapping[str, KnobHandle[Any]], step: int,
             msgspec.structs.replace(
                 done,
                 stage="applied" if has_it else "failed",
+                code="restarted" if has_it else "",
                 effective=handle.value,
                 version=handle.version,
                 reason="" if has_it else f"after the restart {handle.name} is {shown(handle.value)}",

@@ -25,8 +25,8 @@ def change(knob: str, step: int | None, **fields: object) -> CommandRecord:
     return structs.replace(record, **fields)
 
 
-def measured(records: list[CommandRecord], found: Columns) -> dict[str, Measured]:
-    applied, places = effects.unsettled(records, 1)
+def measured(records: list[CommandRecord], found: Columns, epoch: int = 1) -> dict[str, Measured]:
+    applied, places = effects.unsettled(records, epoch)
     return {record.knob: effect for record, effect in effects.measured(applied, places, found, METRIC)}
 
 
@@ -90,3 +90,52 @@ def test_no_news_is_not_told_again() -> None:
     again = change("lr", 40, measured=structs.replace(first, settled=False))
     assert set(measured([again], found)) == {"lr"}, "it is settled now"
     assert measured([change("lr", 40, measured=first)], found) == {}
+
+
+def test_what_a_new_process_brought_is_measured_across_the_restart() -> None:
+    wider = change("d_model", 40, code="restarted", before=64, effective=128)
+    found = measured([wider], rows((40, 100.0), (40, 70.0)), epoch=2)["d_model"]
+    assert found.gain is not None
+    assert abs(found.gain + 0.3) < 0.03
+    late = measured([change("lr", 32), wider], rows((40, 100.0), (40, 70.0)), epoch=2)["lr"]
+    assert (late.settled, late.note) == (True, "another change came before it could be measured")
+
+
+def test_a_change_before_the_restart_bounds_what_the_restart_is_measured_against() -> None:
+    records = [change("accum", 20), change("d_model", 50, code="restarted")]
+    found = measured(records, rows((20, 50.0), (30, 100.0), (40, 100.0)), epoch=2)["d_model"]
+    assert found.before is not None
+    assert abs(found.before - 100.0) < 2.0
+
+
+def test_while_the_new_process_has_not_said_so_what_was_before_still_counts() -> None:
+    records = [change("lr", 40), change("d_model", 45, stage="scheduled", code="restarting")]
+    applied, places = effects.unsettled(records, 2)
+    assert ([record.knob for record in applied], places) == (["lr"], [0])
+    assert list(effects.lost(records, applied)) == []
+
+
+def test_what_another_restart_has_cut_off_is_not_measured_and_says_so() -> None:
+    known = Measured(metric=METRIC, gain=0.1, interval=0.2, iterations=15)
+    begun = Measured(metric=METRIC, before=100.0, iterations=7, note="measuring: 7 of 15 iterations")
+    records = [
+        change("unknown", 40),
+        change("begun", 40, measured=begun),
+        change("told", 40, measured=known),
+        change("new", 50, epoch=2),
+    ]
+    applied, places = effects.unsettled(records, 2)
+    assert ([record.knob for record in applied], places) == (["new"], [0])
+    said = {record.knob: found for record, found in effects.lost(records, applied)}
+    assert set(said) == {"unknown", "begun", "told"}
+    assert {said[knob].note for knob in ("unknown", "begun")} == {"not measured: the run was restarted"}
+    assert said["begun"].before == 100.0
+    assert said["told"] == structs.replace(known, settled=True)
+    settled = [structs.replace(record, measured=said.get(record.knob)) for record in records]
+    assert list(effects.lost(settled, applied)) == []
+
+
+def test_iterations_that_come_again_count_once() -> None:
+    values = [(step, 100.0) for step in range(60)] + [(step, 200.0) for step in range(30, 80)]
+    found = pack("run/r", [(t + 1, step, {METRIC: value}) for t, (step, value) in enumerate(values)])
+    assert effects.throughput(found, METRIC) == [(step, 200.0) for step in range(30, 80)]

@@ -87,7 +87,7 @@ def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: R
 
     restarting.say("go")
     done = viewer.outcome(command)
-    assert (done.stage, done.effective, done.before) == ("applied", 16, None)
+    assert (done.stage, done.effective, done.before, done.code) == ("applied", 16, None, "restarted")
     assert done.took_s is not None
     assert done.took_s > 0
     until(lambda: restarting.now().knobs and value(restarting.now())[0] == 16, what="the new value")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 
 import hoptui
+from hoptui.sdk import boundary
 from hoptui.sdk.restart import VARIABLE, Handover, Waiting, leave, take
 from hoptui.sdk.run import Run
 from hoptui.wire.messages import Command, Origin, Outcome
@@ -80,6 +81,47 @@ def test_values_are_checked_together_with_those_that_wait() -> None:
     assert told(run) == [("b", "failed")]
 
 
+class Watched:
+    """In place of the thread that talks to the daemon."""
+
+    drowsy = False
+
+    def wake(self) -> None: ...
+
+
+def test_what_is_sent_together_is_carried_out_before_the_restart_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    def meanwhile(seconds: float) -> None:
+        waits.append(seconds)
+        ask(run, "b", knob="layers", value=4)
+
+    run = connected(Config())
+    lr = run.knob("lr", 0.5, min=0.0, max=1.0)
+    monkeypatch.setattr(run, "_link", Watched())
+    monkeypatch.setattr("hoptui.sdk.boundary.time.sleep", meanwhile)
+    ask(run, "a", knob="width", value=16)
+    run.boundary()
+    assert run.restart_wanted == {"width": 16, "layers": 4}
+    assert waits == [boundary.COMPANY_S]
+    ask(run, "c", knob="lr", value=0.25)  # nothing that leaves this process: nobody waits for it
+    run.boundary()
+    assert (lr.value, len(waits)) == (0.25, 1)
+
+
+def test_a_paused_run_does_not_wait_and_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = connected(Config())
+    monkeypatch.setattr(run, "_link", Watched())
+    monkeypatch.setattr("hoptui.sdk.boundary.time.sleep", lambda _: pytest.fail("it waited"))
+    monkeypatch.setattr(run, "_wait_while_paused", lambda: None)
+    ask(run, "a", knob="width", value=16)
+    run.desk.receive(Command(id="p", run=run.id, epoch=1, verb="pause", hold_s=60.0), time.monotonic(), 1)
+    run.boundary()
+    assert (run.paused, run.restart_wanted) == (True, {"width": 16})
+
+
 def test_without_a_restart_the_command_has_failed_with_the_reason() -> None:
     run = connected(Config())
     ask(run, "a", knob="width", value=16)
@@ -115,6 +157,7 @@ def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
     after.boundary(1)
     first, second = after.desk.settle()
     assert (first.id, first.stage, first.effective, first.version) == ("a", "applied", 16, 1)
+    assert (first.code, second.stage, second.code) == ("restarted", "failed", "")
     assert first.took_s is not None
     assert 0 < first.took_s < 60
     width = after.knob_handles["width"].state()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.trainer.warm import Warm
 from trainer.__main__ import main
 from trainer.common.checkpoint import read_checkpoint
 
@@ -127,35 +128,19 @@ def test_help_names_every_knob_with_its_bounds_and_needs_no_torch() -> None:
     assert "Pendulum-v1: 128" in found.stdout
 
 
-@pytest.fixture(autouse=True)
-def _interruptible() -> Iterator[None]:
-    """A shell starts its background jobs with SIGINT ignored, and children would inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @contextmanager
-def long_run(*options: str) -> Iterator[subprocess.Popen[str]]:
+def long_run(*options: str) -> Iterator[Warm]:
     """A training process without end, past its first iterations; reaped whatever happens."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", "ppo", *SMALL, "--iterations", "1000000", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    too_late = threading.Timer(DEADLINE_S, process.kill)
-    too_late.start()
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("iteration "):
-                break
-        yield process
-    finally:
-        too_late.cancel()
-        process.kill()
-        process.communicate()
+    with Warm("-m", "trainer", "ppo", *SMALL, "--iterations", "1000000", *options) as process:
+        too_late = threading.Timer(DEADLINE_S, process.kill)
+        too_late.start()
+        try:
+            for line in process.stdout:
+                if line.startswith("iteration "):
+                    break
+            yield process
+        finally:
+            too_late.cancel()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -174,23 +159,12 @@ def test_a_signal_finishes_the_iteration_and_leaves_a_checkpoint(
 def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     # Iterations of minutes: the first signal alone would not end the test in time.
     slow = ("--evaluate-every", "0", "--epochs", "64", "--num-envs", "4096", "--minibatch-size", "16")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", "ppo", *slow, "--checkpoint-dir", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    with Warm("-m", "trainer", "ppo", *slow, "--checkpoint-dir", str(tmp_path)) as process:
         assert process.stdout.readline().startswith("ppo-cartpole")
         process.send_signal(signal.SIGINT)
         assert "once more ends at once" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S / 2)
-    finally:
-        process.kill()
-        process.communicate()
     assert process.returncode == 130
     assert err == "trainer: ended at once\n"
     assert list(tmp_path.iterdir()) == []
@@ -198,8 +172,6 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
     with long_run() as process:
-        assert process.stdout is not None
         process.stdout.close()
         assert process.wait(DEADLINE_S) == 1
-        assert process.stderr is not None
         assert process.stderr.read() == ""

@@ -16,30 +16,28 @@ from trainer.ppo.train import train
 
 SOLVED = {"CartPole-v1": 475.0, "CartPole-NoVel": 475.0, "Pendulum-v1": -200.0}
 BUDGET = {"CartPole-v1": 80, "CartPole-NoVel": 45, "Pendulum-v1": 32}
-"""Iterations: two to three times what the recipes need (15 to 35, 15 to 25, 12 to 16)."""
-EVALUATE_EVERY = {"CartPole-v1": 10, "CartPole-NoVel": 5, "Pendulum-v1": 4}
-ENOUGH = 40
-"""Iterations after which a working policy has solved either CartPole."""
+"""Iterations: two to three times what the recipes need (15 to 35, 15 to 30, 12 to 16)."""
+EVALUATE_EVERY = {"CartPole-v1": 5, "CartPole-NoVel": 5, "Pendulum-v1": 4}
 
 
-def learned(env: str, seed: int, iterations: int | None = None, **knobs: Any) -> Result:
-    job = Job(
-        env=env,
-        seed=seed,
-        iterations=iterations or BUDGET[env],
-        evaluate_every=EVALUATE_EVERY[env],
-        until_return=SOLVED[env],
-        threads=1,
-        knobs=knobs,
-    )
+def learned(env: str, seed: int, **fields: Any) -> Result:
+    job = Job(env=env, seed=seed, until_return=SOLVED[env], threads=1, **fields)
     return train(job, lambda _: None)
+
+
+def after(iterations: int, env: str, **knobs: Any) -> float:
+    """The return of the first evaluation, after so many iterations."""
+    result = learned(env, 0, iterations=iterations, evaluate_every=iterations, knobs=knobs)
+    assert (result.ending, result.iterations) == ("finished", iterations)
+    assert result.evaluation_return is not None
+    return result.evaluation_return
 
 
 @pytest.mark.parametrize("env", SOLVED)
 def test_one_of_two_seeds_solves_the_task_within_the_budget(env: str) -> None:
     returns = []
     for seed in range(2):
-        result = learned(env, seed)
+        result = learned(env, seed, iterations=BUDGET[env], evaluate_every=EVALUATE_EVERY[env])
         if result.ending == "passed":
             return
         returns.append(result.evaluation_return)
@@ -47,10 +45,8 @@ def test_one_of_two_seeds_solves_the_task_within_the_budget(env: str) -> None:
 
 
 def test_a_policy_without_a_memory_cannot_balance_what_it_does_not_see_move() -> None:
-    result = learned("CartPole-NoVel", 0, ENOUGH, policy="mlp")
-    assert result.iterations == ENOUGH
-    assert result.evaluation_return is not None
-    assert result.evaluation_return < 100
+    """It stays at 44 from the fifth iteration on; with a memory it has 435 after these."""
+    assert after(20, "CartPole-NoVel", policy="mlp") < 100
 
 
 def reversed_in_time(*fields: Tensor, **factors: Any) -> Tensor:
@@ -65,6 +61,6 @@ def shuffled(*fields: Tensor, **factors: Any) -> Tensor:
 
 @pytest.mark.parametrize("broken", [reversed_in_time, shuffled])
 def test_broken_advantages_do_not_solve_the_task(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seeds have 9 to 72 after these iterations and no more after twice as many; unbroken, they have 215 to 456."""
     monkeypatch.setattr(rollout, "gae", broken)
-    result = learned("CartPole-v1", 0, ENOUGH)
-    assert (result.ending, result.iterations) == ("finished", ENOUGH)
+    assert after(15, "CartPole-v1") < 150

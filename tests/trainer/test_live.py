@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 import hoptui
 from tests.conftest import TestNode, until
+from tests.trainer.warm import Warm
 from trainer.__main__ import main
 from trainer.common.checkpoint import read_checkpoint
 from trainer.ppo.config import PPOConfig
@@ -20,34 +20,35 @@ from trainer.ppo.policies.registry import SIZES
 from trainer.ppo.state import TrainingState
 
 SMALL = ("--num-envs", "8", "--rollout-len", "16", "--minibatch-size", "64", "--epochs", "2")
+COMMAND = ("ppo", *SMALL, "--evaluate-every", "0")
 
 
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "trainer", "ppo", *SMALL, "--evaluate-every", "0", *options]
+def training(node: TestNode, *options: str) -> Warm:
+    """A training process without end on this node."""
+    endless = ("--iterations", "1000000")
+    return Warm("-m", "trainer", *COMMAND, *endless, *options, environment=node.environment)
 
 
 def test_knobs_a_checkpoint_and_a_pause_over_the_wire(node: TestNode, tmp_path: Path) -> None:
     viewer = node.viewer()
-    process = node.spawn(
-        command("--name", "wired", "--iterations", "1000000", "--checkpoint-dir", str(tmp_path))
-    )
-    run = viewer.run("wired")
-    assert (run.headline, run.total) == ("env_steps_per_s", 1_000_000)
-    assert {"checkpoint", "pause", "stop"} <= set(run.can)
-    knobs = {state.spec.name: state for state in run.knobs}
-    assert knobs["num_envs"].value == 8
-    assert knobs["grad_accum"].spec.effect == "speed"
-    for knob, value in {"num_envs": 4, "lr": 5e-4}.items():
-        outcome = viewer.outcome(viewer.command(run, knob=knob, value=value))
-        assert (outcome.stage, outcome.effective) == ("applied", value)
-    refused = viewer.outcome(viewer.command(run, knob="num_envs", value=0))
-    assert (refused.stage, refused.code) == ("rejected", "out_of_range")
-    written = viewer.outcome(viewer.command(run, "checkpoint"))
-    assert written.stage == "applied"
-    assert read_checkpoint(tmp_path, "ppo")["config"]["num_envs"] == 4
-    assert viewer.outcome(viewer.command(run, "pause")).stage == "applied"
-    process.terminate()  # a signal ends a paused run, too
-    assert process.wait(15) == 0
+    with training(node, "--name", "wired", "--checkpoint-dir", str(tmp_path)) as process:
+        run = viewer.run("wired")
+        assert (run.headline, run.total) == ("env_steps_per_s", 1_000_000)
+        assert {"checkpoint", "pause", "stop"} <= set(run.can)
+        knobs = {state.spec.name: state for state in run.knobs}
+        assert knobs["num_envs"].value == 8
+        assert knobs["grad_accum"].spec.effect == "speed"
+        for knob, value in {"num_envs": 4, "lr": 5e-4}.items():
+            outcome = viewer.outcome(viewer.command(run, knob=knob, value=value))
+            assert (outcome.stage, outcome.effective) == ("applied", value)
+        refused = viewer.outcome(viewer.command(run, knob="num_envs", value=0))
+        assert (refused.stage, refused.code) == ("rejected", "out_of_range")
+        written = viewer.outcome(viewer.command(run, "checkpoint"))
+        assert written.stage == "applied"
+        assert read_checkpoint(tmp_path, "ppo")["config"]["num_envs"] == 4
+        assert viewer.outcome(viewer.command(run, "pause")).stage == "applied"
+        process.terminate()  # a signal ends a paused run, too
+        assert process.wait(15) == 0
     ended = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
     assert (ended.exit_reason, ended.exit_detail) == ("stopped", "by SIGTERM")
 
@@ -56,19 +57,19 @@ def test_training_is_the_same_without_hoptui_and_watched(
     node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     viewer = node.viewer()
-    watched = node.spawn(command("--iterations", "1000000", "--checkpoint-dir", str(tmp_path / "watched")))
-    run = viewer.run("ppo-cartpole")
-    source = f"run/{run.run}"
-    until(lambda: viewer.fetch(run=run.run, cursors={source: 0}, wait_s=0.05).columns, what="rows")
-    for _ in range(20):
-        viewer.fetch(run=run.run, cursors={source: 0}, wait_s=0.01)
-    assert viewer.outcome(viewer.command(run, "stop")).stage == "applied"
-    assert watched.wait(15) == 0
+    with training(node, "--checkpoint-dir", str(tmp_path / "watched")) as watched:
+        run = viewer.run("ppo-cartpole")
+        source = f"run/{run.run}"
+        until(lambda: viewer.fetch(run=run.run, cursors={source: 0}, wait_s=0.05).columns, what="rows")
+        for _ in range(20):
+            viewer.fetch(run=run.run, cursors={source: 0}, wait_s=0.01)
+        assert viewer.outcome(viewer.command(run, "stop")).stage == "applied"
+        assert watched.wait(15) == 0
     first = read_checkpoint(tmp_path / "watched", "ppo")
 
     monkeypatch.setenv("HOPTUI", "off")
     iterations = ("--iterations", str(first["iteration"]))
-    assert main(command(*iterations, "--checkpoint-dir", str(tmp_path / "alone"))[3:]) == 0
+    assert main([*COMMAND, *iterations, "--checkpoint-dir", str(tmp_path / "alone")]) == 0
     assert_same_numbers(first, read_checkpoint(tmp_path / "alone", "ppo"))
 
 

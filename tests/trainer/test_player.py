@@ -106,24 +106,25 @@ def test_only_what_autocast_would_cast_is_held_in_half_precision() -> None:
 
 
 @pytest.fixture
-def without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Trace, fuse the gradient in, guard and recompile as ever, but run the graph by torch's own kernels: C++ takes minutes."""
+def without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Trace, guard and recompile as ever, but run the graph by a backend of torch's own kernels: C++ takes minutes."""
     compile_: Callable[..., Any] = torch.compile
 
-    def traced(function: Any, *, mode: str, **options: Any) -> Any:
-        return compile_(function, backend="aot_eager", **options)
+    def begin(backend: str) -> None:
+        monkeypatch.setattr(
+            torch, "compile", lambda f, *, mode, **options: compile_(f, backend=backend, **options)
+        )
 
     torch.compiler.reset()
-    monkeypatch.setattr(torch, "compile", traced)
-    yield
+    yield begin
     torch.compiler.reset()
 
 
-@pytest.mark.usefixtures("without_inductor")
 @pytest.mark.parametrize(("env", "policy"), [("Pendulum-v1", "mlp"), ("CartPole-NoVel", "tiny")])
 def test_compiled_training_is_eager_training_and_knows_every_number_of_environments(
-    env: str, policy: str
+    env: str, policy: str, without_inductor: Callable[[str], None]
 ) -> None:
+    without_inductor("aot_eager")
     compiled, eager = small(env, policy=policy, compile="default"), small(env, policy=policy)
     for state in (compiled, eager):
         iterate(state, 2)
@@ -144,10 +145,10 @@ def test_compiled_training_is_eager_training_and_knows_every_number_of_environme
     torch.testing.assert_close(weights(compiled), weights(eager), rtol=0, atol=1e-5)
 
 
-@pytest.mark.usefixtures("without_inductor")
 def test_memory_that_runs_out_in_the_steady_state_may_compile_smaller_pieces(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, without_inductor: Callable[[str], None]
 ) -> None:
+    without_inductor("eager")  # whether it may is decided before a backend is asked
     state = small("CartPole-v1", compile="default")
     iterate(state, 2)
     add = state.update.gradient.add

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from tests.trainer.tensors import tensors
+from tests.trainer.warm import ranks
 from trainer.common.checkpoint import read_checkpoint
 from trainer.ppo.job import Job
 from trainer.ppo.train import train as train_here
@@ -88,48 +85,13 @@ Ends = list[list[dict[str, Any]]]
 """What each rank says at the end of each job: first by rank, then by job."""
 
 
-def free_port() -> str:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def train(world: int, jobs: list[dict[str, Any]]) -> Ends:
     """Train these jobs one after the other on so many processes, which are gone afterwards."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    common = {"HOPTUI": "off", "OMP_NUM_THREADS": "1", **meeting}
-    sizes = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, json.dumps(jobs)],
-            env={**os.environ, **common, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
+    with ranks("-c", SCRIPT, json.dumps(jobs), world=world) as children:
         said = [child.communicate(timeout=LIMIT_S) for child in children]
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate(timeout=10)
     for child, (_, err) in zip(children, said, strict=True):
         assert child.returncode == 0, err
     return [[json.loads(line) for line in out.splitlines()] for out, _ in said]
-
-
-def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
-    """All tensors of a nested state, by path."""
-    if isinstance(state, Tensor):
-        return {path: state}
-    children = (
-        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
-    )
-    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
 
 
 def assert_near(first: Path, second: Path) -> None:

@@ -12,15 +12,16 @@ from torch import Tensor
 import hoptui
 from hoptui.sdk import boundary
 from hoptui.wire.messages import Command
+from tests.trainer.gpu.small import iterate, ppo_state
+from tests.trainer.tensors import assert_equal
 from trainer.common.graphs import Graphs, Work
 from trainer.common.phases import HostClock
 from trainer.ppo import evaluate, player, update
 from trainer.ppo import state as states
 from trainer.ppo import train as training
 from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.registry import find_task, make_env
 from trainer.ppo.job import Job
-from trainer.ppo.state import KEPT_SIZES, TrainingState
+from trainer.ppo.state import KEPT_SIZES, OPEN, TrainingState
 from trainer.ppo.train import learned
 
 CPU = torch.device("cpu")
@@ -54,17 +55,9 @@ def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
     return made
 
 
-def small(env: str, **fields: Any) -> TrainingState:
-    sizes = {"num_envs": 6, "rollout_len": 8, "minibatch_size": 20, "context": 4, "sequence_len": 4}
-    config = PPOConfig(**{**sizes, "epochs": 2, **fields})
-    return TrainingState(make_env(find_task(env), config.num_envs, 0, CPU, staggered=True), config, 0, CPU)
-
-
-def iterate(state: TrainingState, times: int = 1) -> None:
-    for _ in range(times):
-        assert learned(state, HostClock(hoptui.connect("test"))) is not None
-        state.epoch += state.config.epochs
-        state.since += 1
+def small(env: str = "CartPole-v1", **fields: Any) -> TrainingState:
+    sizes = {"num_envs": 6, "minibatch_size": 20, "sequence_len": 4}
+    return ppo_state(CPU, env, **{**sizes, **OPEN, **fields})
 
 
 def change(state: TrainingState, prepared: bool, **values: int) -> None:
@@ -79,21 +72,8 @@ def change(state: TrainingState, prepared: bool, **values: int) -> None:
         state.prepare()
 
 
-def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
-    """All tensors of a nested state, by path."""
-    if isinstance(state, Tensor):
-        return {path: state}
-    children = (
-        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
-    )
-    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
-
-
 def assert_same(one: TrainingState, other: TrainingState) -> None:
-    found, wanted = tensors(one.state_dict()), tensors(other.state_dict())
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert torch.equal(found[name], value), name
+    assert_equal(one.state_dict(), other.state_dict())
     assert torch.equal(one.player.episodes.take(), other.player.episodes.take())
 
 
@@ -126,7 +106,7 @@ def test_changes_that_are_prepared_and_kept_train_as_changes_that_are_not(
 
 
 def test_what_a_change_needs_is_captured_in_it_and_never_again(tape: Tape) -> None:
-    state = small("CartPole-v1", compile="default")
+    state = small(compile="default")
     iterate(state, 4)
     assert tape.captures == 6  # a step, an estimate, a deal, pieces of 20 and of 8; the optimizer's step
     sizes = [{"num_envs": n} for n in (12, 24, 6, 12, 24)]
@@ -142,7 +122,7 @@ def test_what_a_change_needs_is_captured_in_it_and_never_again(tape: Tape) -> No
 def test_the_sizes_left_longest_ago_go_first_and_all_where_memory_is_short(
     tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = small("CartPole-v1", compile="default")
+    state = small(compile="default")
     for count in range(7, 7 + KEPT_SIZES + 2):
         change(state, True, num_envs=count)
     assert len(state.player._kept) == KEPT_SIZES
@@ -169,29 +149,90 @@ def test_the_sizes_left_longest_ago_go_first_and_all_where_memory_is_short(
     assert (state.player.kept_bytes, state.grad_accum) == (0, 1)  # that was enough: pieces stay as they are
 
 
+@pytest.mark.parametrize("where", ["estimate", "sums"])
 def test_a_rollout_without_room_is_played_again_once_other_sizes_are_forgotten(
-    tape: Tape, monkeypatch: pytest.MonkeyPatch
+    where: str, tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = small("CartPole-v1", compile="default")
+    state = small(compile="default")
     change(state, True, num_envs=12)
     assert state.player.kept_bytes > 0
-    estimate, calls = state.player.estimate, [0]
+    holder: Any = state.player if where == "estimate" else update
+    does, calls = getattr(holder, where), [0]
 
-    def short() -> None:
+    def short(*args: Any) -> Any:
         calls[0] += 1
         if calls[0] == 1:
             raise torch.OutOfMemoryError("made up")
-        estimate()
+        return does(*args)
 
-    monkeypatch.setattr(state.player, "estimate", short)
+    monkeypatch.setattr(holder, where, short)
     iterate(state)
     assert (calls, state.player.kept_bytes, state.env.num_envs) == ([2], 0, 12)
-    calls[0] = 0
+    calls[0], weights = 0, [weight.detach().clone() for weight in state.policy.parameters()]
     assert learned(state, HostClock(hoptui.connect("test"))) is None  # there is nothing left to forget
+    assert all(torch.equal(a, b) for a, b in zip(state.policy.parameters(), weights, strict=True))
+
+
+def in_fp16(recorder: Tape | None = None) -> TrainingState:
+    """A state whose losses are scaled, and whose gradients are always longer than they may be."""
+    return small(precision="fp16", compile="default" if recorder else "off", max_grad_norm=0.05)
+
+
+@pytest.mark.parametrize("where", ["unscale_", "clip", "_account", "step"])
+def test_in_fp16_a_step_without_room_is_taken_once_there_is_room(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enough, scarce = in_fp16(), in_fp16()
+    holders = {"unscale_": scarce.update.scaler, "clip": scarce.update.gradient, "_account": scarce.update}
+    holder: Any = holders.get(where, scarce.optimizer)
+    does, calls = getattr(holder, where), [0]
+
+    def short(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise torch.OutOfMemoryError("made up")
+        return does(*args)
+
+    monkeypatch.setattr(holder, where, short)
+    wanted, found = iterate(enough, 2), iterate(scarce, 2)
+    assert calls[0] > 4
+    assert_same(scarce, enough)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(found[name].nan_to_num(), value.nan_to_num()), name
+
+
+def test_in_fp16_a_step_is_taken_as_it_is_where_it_could_not_be_captured(
+    tape: Tape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scaler has been told then that the gradient is unscaled, and it is not: a capture computes nothing."""
+    captured, plain = in_fp16(tape), in_fp16()
+    gradient, capture = captured.update.gradient, tape.capture
+
+    def full(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("made up")
+
+    def short(function: Work) -> Work:
+        if function != captured.update._step:
+            return capture(function)
+        held = gradient.exchanged.clone()
+        with monkeypatch.context() as patch:
+            patch.setattr(gradient, "clip", full)
+            try:
+                function()
+            finally:
+                gradient.exchanged.copy_(held)
+        raise AssertionError("it was captured")
+
+    monkeypatch.setattr(tape, "capture", short)
+    iterate(captured, 3)
+    iterate(plain, 3)
+    assert captured.graphs.refused == 1
+    assert_same(captured, plain)
 
 
 def test_where_memory_has_run_out_the_size_that_was_too_much_is_not_kept(tape: Tape) -> None:
-    state = small("CartPole-v1", compile="default")
+    state = small(compile="default")
     change(state, True, num_envs=12)
     state.rehearses = False
     captures = tape.captures
@@ -201,7 +242,7 @@ def test_where_memory_has_run_out_the_size_that_was_too_much_is_not_kept(tape: T
 
 
 def test_the_index_of_a_size_is_kept_by_the_graphs_that_read_it_alone(tape: Tape) -> None:
-    state = small("CartPole-v1", compile="default")
+    state = small(compile="default")
     iterate(state, 4)
     assert set(state.update._index) == {20, 8}
     state.graphs.clear()

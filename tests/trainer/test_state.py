@@ -8,33 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-import hoptui
+from tests.trainer.gpu.small import iterate, ppo_state
+from tests.trainer.tensors import assert_equal, tensors
 from trainer.common.errors import UsageError
-from trainer.common.phases import HostClock
-from trainer.common.ranks import Ranks
 from trainer.ppo import memory
 from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.registry import PHYSICS, find_task, make_env
+from trainer.ppo.envs.registry import PHYSICS
 from trainer.ppo.envs.vector import VectorEnv
 from trainer.ppo.joined import joined, shared
-from trainer.ppo.state import TrainingState
-from trainer.ppo.train import learned
+from trainer.ppo.state import OPEN, TrainingState
 
 CPU = torch.device("cpu")
 CASES = [("CartPole-v1", "mlp"), ("Pendulum-v1", "mlp"), ("CartPole-NoVel", "tiny")]
 
 
 def small(env: str = "CartPole-v1", **fields: Any) -> TrainingState:
-    sizes = {
-        "num_envs": 6,
-        "rollout_len": 4,
-        "minibatch_size": 12,
-        "context": 4,
-        "sequence_len": 4,
-        "epochs": 2,
-    }
-    config = PPOConfig(**{**sizes, **fields})
-    return TrainingState(make_env(find_task(env), config.num_envs, 0, CPU, staggered=True), config, 0, CPU)
+    sizes = {"num_envs": 6, "rollout_len": 4, "minibatch_size": 12, "sequence_len": 4}
+    return ppo_state(CPU, env, **{**sizes, **OPEN, **fields})
 
 
 def envs_of(state: TrainingState) -> VectorEnv:
@@ -42,27 +32,8 @@ def envs_of(state: TrainingState) -> VectorEnv:
     return state.env
 
 
-def iterate(state: TrainingState) -> None:
-    assert learned(state, HostClock(hoptui.connect("test"))) is not None
-    state.epoch += state.config.epochs
-
-
-def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
-    """All tensors of a nested state, by path."""
-    if isinstance(state, Tensor):
-        return {path: state}
-    children = (
-        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
-    )
-    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
-
-
 def assert_same(first: TrainingState, second: TrainingState) -> None:
-    one, other = tensors(first.state_dict()), tensors(second.state_dict())
-    assert one.keys() == other.keys()
-    assert len(one) > 40
-    for name, value in one.items():
-        assert torch.equal(other[name], value), name
+    assert_equal(first.state_dict(), second.state_dict())
 
 
 def test_growing_keeps_environments_and_fits_the_storage() -> None:
@@ -250,45 +221,6 @@ def test_in_fp16_losses_are_scaled_and_a_step_that_overflows_is_left_out(env: st
     half.rebuild()
     iterate(half)
     assert not torch.equal(next(half.policy.parameters()), held[0])
-
-
-class WithAnother(Ranks):
-    """This rank beside one that says `other` wherever everybody is asked."""
-
-    def __init__(self, other: object) -> None:
-        super().__init__(0, 2, 0, 2)
-        object.__setattr__(self, "other", other)
-
-    def gather(self, value: object) -> list[Any]:
-        return [value, self.other]  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "raised"),
-    [
-        (None, (False, ""), None),
-        (torch.OutOfMemoryError("made up"), (False, ""), MemoryError),
-        (None, (True, "MemoryError('made up')"), MemoryError),
-        (None, (False, "ValueError('made up')"), RuntimeError),
-        (ValueError("made up"), (True, "MemoryError('other')"), ValueError),
-    ],
-)
-def test_what_fails_on_one_rank_fails_on_all_after_all_were_asked(
-    own: Exception | None, other: object, raised: type[Exception] | None
-) -> None:
-    state = small()
-    state.ranks = WithAnother(other)
-
-    def work() -> int:
-        if own is not None:
-            raise own
-        return 5
-
-    if raised is None:
-        assert state._together(work) == 5
-    else:
-        with pytest.raises(raised, match="made up"):
-            state._together(work)
 
 
 def test_a_config_is_plain_data() -> None:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.trainer.steered import Job, Told, trained
+from tests.trainer.tensors import tensors
+from tests.trainer.warm import ranks
 from trainer.common.checkpoint import read_checkpoint
 
 LIMIT_S = 200.0
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "lm": {"d_model": 16, "layers": 1, "heads": 2, "seq_len": 16, "batch_tokens": 144, "micro_batch": 4},
     "vision": {"batch_size": 31, "micro_batch": 8, "d_model": 16, "layers": 1, "heads": 2},
@@ -106,28 +102,8 @@ def restarting_job(folder: Path) -> Job:
 
 def on_two(jobs: list[Job]) -> list[list[dict[str, Any]]]:
     """What each rank says: first by rank, then by line."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    common = {"HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **meeting}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.trainer.steered", json.dumps(jobs)],
-            env={**os.environ, **common, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-            | {"RANK": rank, "LOCAL_RANK": rank},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-    try:
+    with ranks("-m", "tests.trainer.steered", json.dumps(jobs)) as children:
         said = [child.communicate(timeout=LIMIT_S) for child in children]
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate(timeout=10)
     for child, (_, error) in zip(children, said, strict=True):
         assert child.returncode == 0, error
     return [[json.loads(line) for line in out.splitlines()] for out, _ in said]
@@ -141,16 +117,6 @@ def together(folder: Path) -> list[list[dict[str, Any]]]:
         jobs = [turned_job(folder, "lm", 2), turned_job(folder, "vision", 2)]
         jobs += [restless_job(folder, "lm"), restless_job(folder, "vision"), restarting_job(folder)]
         return on_two(jobs)
-
-
-def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
-    """All tensors of a nested state, by path."""
-    if isinstance(state, Tensor):
-        return {path: state}
-    children = (
-        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
-    )
-    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
 
 
 def assert_same_story(first: Told, second: Told) -> None:

@@ -15,13 +15,18 @@ from torch import Tensor
 
 import hoptui
 from hoptui.wire.messages import Command, Outcome
+from tests.trainer.tensors import assert_equal
 from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.errors import UsageError
+from trainer.common.ranks import ALONE
 from trainer.common.restart import Restart
 from trainer.ppo import train as training
+from trainer.ppo.config import PPOConfig
 from trainer.ppo.job import Job
+from trainer.ppo.live import set_threads
 from trainer.ppo.report import Result
+from trainer.ppo.state import TrainingState
 
 SMALL = {"num_envs": 8, "rollout_len": 16, "minibatch_size": 64, "epochs": 2}
 
@@ -36,23 +41,9 @@ def trained(job: Job) -> tuple[Result, list[str]]:
     return training.train(job, lines.append), lines
 
 
-def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
-    """All tensors of a nested state, by path."""
-    if isinstance(state, Tensor):
-        return {path: state}
-    children = (
-        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
-    )
-    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
-
-
 def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Two checkpoints hold the same numbers, bit for bit."""
-    one, other = tensors(first), tensors(second)
-    assert one.keys() == other.keys()
-    assert len(one) > 50
-    for name, value in one.items():
-        assert torch.equal(other[name], value), name
+    assert_equal(first, second)
     assert first["env_steps"] == second["env_steps"]
 
 
@@ -179,6 +170,35 @@ def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
     assert (config["num_envs"], config["lr"], config["clip_range"]) == (20, 1e-4, 0.1)
 
 
+def test_pieces_that_nobody_chose_are_in_effect_as_they_are_with_another_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TrainingState, "_measured_pieces", lambda _, share: -(-share // 32))
+    steered = Steered(
+        monkeypatch,
+        {
+            0: lambda run: run.ask("set", knob="minibatch_size", value=128),
+            1: lambda run: run.ask("set", knob="grad_accum", value=3),
+            2: lambda run: run.ask("set", knob="minibatch_size", value=2),
+            3: lambda run: run.ask("set", knob="grad_accum", value=0),
+        },
+    )
+    seen: list[tuple[int, bool]] = []
+    iterate = training.learned
+
+    def watched(*args: Any) -> dict[str, Tensor] | None:
+        handle = steered.run.knob_handles["grad_accum"]
+        seen.append((handle.value, handle.in_effect))
+        return iterate(*args)
+
+    monkeypatch.setattr(training, "learned", watched)
+    trained(small_job(iterations=5))
+    # Two of 64 samples, four of 128; three because somebody said so, which two samples cannot be cut in; the best again.
+    assert seen == [(2, True), (4, True), (3, True), (2, False), (1, True)]
+    assert [(o.stage, bool(o.reason)) for o in steered.finished()] == [("applied", False)] * 4
+    assert not [text for text in steered.notes() if "grad_accum" in text]
+
+
 def test_dropped_episodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="num_envs", value=2)})
     trained(small_job())
@@ -303,6 +323,17 @@ def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatc
     trained(small_job(iterations=2, knobs={"num_envs": 256}))
     assert steered.finished()[0].effective == 4096
     assert torch.get_num_threads() == 4
+
+
+def test_a_change_of_sizes_leaves_the_threads_alone_where_a_gpu_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Code compiled for the GPU is of one number of threads too: another one compiled all of it anew."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    for minibatch_size in (256, 4096):
+        config = PPOConfig(minibatch_size=minibatch_size, num_envs=256)
+        set_threads(small_job(iterations=1), config, torch.device("cuda"), ALONE)
+        assert torch.get_num_threads() == 1
 
 
 def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from trainer.common.device import wait_for
-from trainer.common.memory import is_out_of_memory, release
+from trainer.common.memory import insist, is_out_of_memory, release
 
 Work = Callable[[], None]
 Place = tuple[Hashable, Hashable]
@@ -84,7 +84,8 @@ class CudaRecorder:
             raise cause or error from None
         finally:
             cause = None  # its traceback refers to this frame, and to all that the function had made
-        return graph.replay
+        # Its first launch takes memory of the driver's; without that, nothing is computed.
+        return partial(insist, self._device, graph.replay)
 
     def forget(self) -> None:
         # Replays may still be queued, on another stream than the one that torch waits for before it unmaps a segment: the

@@ -14,6 +14,7 @@ import hoptui
 from trainer.common.automatic import LeftOpen
 from trainer.common.batch import Batched, piece_for, pieces
 from trainer.common.gradient import Pieces
+from trainer.common.meter import Meter
 from trainer.common.options import declared
 from trainer.common.ranks import Ranks
 
@@ -43,11 +44,12 @@ class Tunable(Protocol):
 
 
 class Tuning:
-    """Applies such knobs of a run. `costs` tells the run what a unit of work costs now."""
+    """Applies such knobs of a run, `meter` standing meanwhile. `costs` tells the run what a unit of work costs now."""
 
-    def __init__(self, run: hoptui.Run, state: Tunable, costs: Callable[[], None]) -> None:
-        self._run, self._state, self._costs = run, state, costs
+    def __init__(self, run: hoptui.Run, state: Tunable, meter: Meter, costs: Callable[[], None]) -> None:
+        self._run, self._state, self._meter, self._costs = run, state, meter, costs
         self._told = len(state.notes)
+        self._handles: Mapping[str, hoptui.KnobHandle[Any]] = {}
 
     def apply(self) -> dict[str, Apply]:
         """What applies each of them, by name."""
@@ -66,6 +68,7 @@ class Tuning:
         def apply(value: object) -> None:
             then()
             self._state.automatic.choose(name, value)
+            self._settle("grad_accum")
             self._costs()
 
         return apply
@@ -74,25 +77,31 @@ class Tuning:
         """Micro-batches are to be of another size."""
         state = self._state
         in_use = state.pieces.micro_batch
-        state.fit()
-        self._tell()
-        if state.pieces.micro_batch != in_use:  # else memory has just run out, and they were halved already
-            state.rehearse()
+        with self._meter.apart():
+            state.fit()
+            self._tell()
+            # Else memory has just run out, and they were halved already.
+            if state.pieces.micro_batch != in_use:
+                state.rehearse()
 
-    def resize(self) -> None:
-        """A batch is to have another number of samples, or samples of another size."""
-        self._state.fit()
-        self._tell()
-        self._state.rehearse()
+    def resize(self, *follow: str) -> None:
+        """A batch is to have another number of samples, or samples of another size; the knobs that `follow` do as well."""
+        with self._meter.apart():
+            self._state.fit()
+            self._tell()
+            self._state.rehearse()
+        self._settle("grad_accum", *follow)
         self._costs()
 
     def rebuild(self) -> None:
         """The model is to be computed in another way."""
-        self._state.rebuild()
-        self.resize()
+        with self._meter.apart():
+            self._state.rebuild()
+            self.resize()
 
     def follow(self, handles: Mapping[str, hoptui.KnobHandle[Any]]) -> None:
-        """Have micro-batches that were halved because memory ran out told as the knob's new value."""
+        """Have what these knobs come to by themselves told: micro-batches halved because memory ran out, pieces that follow."""
+        self._handles = handles
 
         def smaller(before: int, now: int) -> None:
             with self._state.automatic.kept():
@@ -124,6 +133,14 @@ class Tuning:
             raise
         if grad_accum:
             self._state.automatic.choose("micro_batch", config.micro_batch)
+            self._settle("micro_batch")
+        else:
+            self._settle("grad_accum")
+
+    def _settle(self, *follow: str) -> None:
+        """Knobs that `follow` from the one that was turned, and those that nobody has chosen, are what they are to be."""
+        for name in {*follow, *self._state.automatic.names}:
+            self._handles[name].settle()
 
     def _tell(self) -> None:
         """What was measured to choose something, as events."""

@@ -6,12 +6,13 @@ import contextlib
 import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 import psutil
 import torch
 
 from trainer.common.device import free_bytes
+from trainer.common.ranks import Ranks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,15 +52,42 @@ def release(device: torch.device) -> None:
 def insist(device: torch.device, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What `work` returns; where memory runs out in it, once more after all was given back that nothing refers to.
 
-    Only for work that has all the memory it needs before it changes anything.
+    Only for work that has all the memory it needs before it changes anything. While a CUDA graph is captured it is done
+    once: nothing can be given back there.
     """
     try:
         return work(*args, **kwargs)
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if capturing or not is_out_of_memory(error):
             raise
     release(device)
     return work(*args, **kwargs)
+
+
+def together(ranks: Ranks, device: torch.device, work: Callable[[], R]) -> R:
+    """What `work` returns on this rank, which waits for no other one in it; all ranks call this.
+
+    Raises:
+        MemoryError: memory ran out in it, on this rank or on another one.
+        RuntimeError: it raised something else on another rank.
+    """
+    found, error = None, None
+    try:
+        found = work()
+    except Exception as raised:
+        # Without its traceback, which would keep the memory of what failed.
+        short = is_out_of_memory(raised)
+        error = MemoryError(str(raised).partition("\n")[0] or "memory ran out") if short else raised
+    if isinstance(error, MemoryError):
+        release(device)
+    everybodys = ranks.gather((isinstance(error, MemoryError), "" if error is None else repr(error)))
+    if error is not None:
+        raise error
+    for short, text in everybodys:
+        if text:
+            raise (MemoryError if short else RuntimeError)(f"on another rank: {text}")
+    return cast(R, found)
 
 
 def reset_peak(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""The steady rate of a run: without compilation, evaluations and checkpoints."""
+"""The steady rate of a run: without compilation, evaluations, checkpoints, and what is tried out for a knob."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ class Meter:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """What is done in here does not count."""
+        """What is done in here does not count; it goes on as it was afterwards."""
+        running = self.running
         self.pause()
         try:
             yield
         finally:
-            self.begin()
+            if running:
+                self.begin()
 
     def rate(self) -> float | None:
         """Units a second, None as long as nothing was measured. To be read while it stands."""

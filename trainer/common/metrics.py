@@ -27,14 +27,30 @@ class Finished(NamedTuple):
 class Newest:
     """The newest iteration whose metrics can be read without waiting: on a GPU the one before the one just queued.
 
-    To wait for that would drain the queue, and of two times between boundaries make one too long and one too short.
+    Their copy to the host is queued behind their own iteration. To read them later, from where they are, would wait for
+    all that was queued since: of two times between boundaries one would be too long and the other too short.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._late = device.type != "cpu"
-        self._before: Finished | None = None
+        self._before: tuple[Finished, torch.Event] | None = None
 
     def of(self, queued: Finished) -> Finished | None:
-        """Called at the end of each iteration. None as long as there is none."""
-        self._before, before = queued, self._before
-        return before if self._late else queued
+        """Called at the end of each iteration, after the clock has waited for the one before. None as long as there is none."""
+        if not self._late:
+            return queued
+        before, self._before = self._before, _copied(queued)
+        if before is None:
+            return None
+        finished, arrived = before
+        arrived.synchronize()
+        return finished
+
+
+def _copied(queued: Finished) -> tuple[Finished, torch.Event]:
+    """The same with metrics in pinned memory, which are there once the event has happened."""
+    values = torch.stack(tuple(queued.metrics.values()))
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
+    arrived = torch.Event(values.device)
+    arrived.record()
+    return queued._replace(metrics=dict(zip(queued.metrics, host, strict=True))), arrived

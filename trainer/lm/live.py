@@ -5,20 +5,21 @@ from __future__ import annotations
 import hoptui
 from trainer.common.device import gpu_uuid
 from trainer.common.live import Tuning
+from trainer.common.meter import Meter
 from trainer.lm.state import TrainingState
 
 
-def declare(run: hoptui.Run, state: TrainingState) -> None:
+def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
     """Tell the run its knobs, its metrics, its GPU and its cost. Knobs are applied by the run, between two iterations."""
     config, world = state.config, state.ranks.world
-    tuning = Tuning(run, state, lambda: declare_cost(run, state))
+    tuning = Tuning(run, state, meter, lambda: declare_cost(run, state))
 
     def lengthen(length: int) -> None:
         """A piece keeps its tokens, so that it takes the memory that it took."""
         config.check(world)
         held = state.held_out.length
         config.micro_batch = max(1, config.micro_batch * held // length)
-        tuning.resize()
+        tuning.resize("micro_batch")
 
     def decay(weight_decay: float) -> None:
         state.optimizer.param_groups[0]["weight_decay"] = weight_decay

@@ -49,7 +49,7 @@ class Result(Figures):
     """How a run ended.
 
     `tokens` counts the whole run. `tokens_per_s` is its steady rate on all GPUs together, without the first iteration,
-    evaluations and checkpoints.
+    evaluations, checkpoints, and what is tried out for a knob.
     """
 
     workload = WORKLOAD
@@ -91,7 +91,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         )
         clock = phase_clock(run, device)
         with StopOnSignal(run), run, ranks.guard(run):
-            declare(run, state)
+            declare(run, state, meter)
             about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest}
             saver = Saver(
                 run,

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (Schulman et al. 2016, eq. 16), in few launches."""
+"""Generalised advantage estimation (Schulman et al. 2016, eq. 16), in few launches, and how good the values under it are."""
 
 from __future__ import annotations
 
@@ -37,3 +37,23 @@ def scan(delta: Tensor, carry: Tensor) -> Tensor:
         carry = torch.cat((carry[:-reach] * carry[reach:], carry[-reach:]))
         reach *= 2
     return delta
+
+
+def sums(advantage: Tensor, target: Tensor) -> Tensor:
+    """Sum and sum of squares of both, (4,) float64: of several ranks they are added up."""
+    return torch.cat((_sums(advantage), _sums(target)))
+
+
+def _sums(values: Tensor) -> Tensor:
+    values = values.double()
+    return torch.stack((values.sum(), values.square().sum()))
+
+
+def explained_variance(means: Tensor) -> Tensor:
+    """The part of the variance of the targets that the values explain, 0-d, from `sums` over the number of samples.
+
+    A target is a value and its advantage, so an advantage is what the value left unexplained.
+    """
+    residual, its_square, target, target_square = means
+    explained: Tensor = 1 - (its_square - residual.square()) / (target_square - target.square())
+    return explained

@@ -30,13 +30,15 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
     told = len(state.notes)
 
     def prepare() -> None:
-        """Let the change take as long as it takes, and tell what was measured for it."""
+        """Let the change take as long as it takes, and tell what was measured or chosen for it."""
         nonlocal told
-        set_threads(job, config, state.ranks)
+        set_threads(job, config, state.device, state.ranks)
         state.prepare()
         for note in state.notes[told:]:
             run.event(note)
         told = len(state.notes)
+        for name in state.automatic:
+            handles[name].settle()
 
     def fit(_: object) -> None:
         before = state.env.num_envs
@@ -123,14 +125,18 @@ def declare_cost(run: hoptui.Run, state: TrainingState) -> None:
     run.flops(flops_per_step(state), metric="env_steps_per_s", precision=precision)
 
 
-def set_threads(job: Job, config: PPOConfig, ranks: Ranks) -> None:
-    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch.
+def set_threads(job: Job, config: PPOConfig, device: torch.device, ranks: Ranks) -> None:
+    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch computed on the CPU.
 
-    Before anything is computed: the number of threads changes the order of sums, and so the last bits.
+    Before anything is computed: the number of threads changes the order of sums, and so the last bits. Compiled code is
+    of one number, on a GPU too: where that does the work, a change of sizes must not cost a compilation of everything.
     """
     minibatch = min(config.minibatch_size // ranks.world, config.num_envs * config.rollout_len)
-    chosen = choose_threads(minibatch // max(1, config.grad_accum))
-    torch.set_num_threads(job.threads or max(1, chosen // ranks.local_world))
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    elif device.type == "cpu":
+        chosen = choose_threads(minibatch // max(1, config.grad_accum))
+        torch.set_num_threads(max(1, chosen // ranks.local_world))
 
 
 def _reader(state: TrainingState, name: str) -> Callable[[], float]:

@@ -19,6 +19,7 @@ from trainer.common.memory import USABLE, Trial, predicted_peak
 from trainer.common.modes import Precision
 from trainer.common.precision import autocast
 from trainer.common.ranks import ALONE
+from trainer.ppo.advantages import sums
 from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymTask
@@ -38,6 +39,17 @@ SORTS = (torch.ops.aten.sort.default, torch.ops.aten.sort.stable)
 
 ROOMY = 1000
 """What is made beside a rollout's storage is less than so many times as much, whichever policy there is."""
+
+
+class NoRoomError(Exception):
+    """Memory ran out on one of the ranks: in the rollout, or however small the pieces of a minibatch were.
+
+    `freed` is set where a rank has given back what was only kept for later: then it may fit now.
+    """
+
+    def __init__(self, text: str, *, freed: bool = False) -> None:
+        super().__init__(text)
+        self.freed = freed
 
 
 class PeakMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -88,6 +100,7 @@ def bytes_needed(config: PPOConfig, task: Physics | GymTask, policy: Policy, pre
         rollout.estimate(
             hollow, gamma=numbers.gamma, gae_lambda=numbers.gae_lambda, reward_scale=numbers.reward_scale
         )
+        sums(rollout.advantage, rollout.target)
         rows, steps = rollout.units // config.num_envs, rollout.sequence
         dealt = cut(config.num_envs, rows, steps, config.minibatch_size, ALONE.world)
         deal = Deal(rollout.units, dealt.count, meta)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 
@@ -13,7 +13,7 @@ from trainer.common.compile import choose_mode
 from trainer.common.device import free_bytes
 from trainer.common.gradient import Pieces
 from trainer.common.graphs import graphs
-from trainer.common.memory import Trial, is_out_of_memory, limit_bytes, release
+from trainer.common.memory import Trial, limit_bytes, together
 from trainer.common.modes import CompileMode, Precision
 from trainer.common.precision import choose_precision, use
 from trainer.common.ranks import ALONE, Ranks
@@ -30,8 +30,6 @@ from trainer.ppo.player import make_player
 from trainer.ppo.policies.registry import make_policy
 from trainer.ppo.update import Update
 
-T = TypeVar("T")
-
 OPEN: Mapping[str, int | str] = {"precision": "auto", "compile": "auto", "grad_accum": 0}
 """Knobs that may be left open, and how: they are settled when training starts, and again in the next process."""
 KEPT_SIZES, KEPT_SHARE = 4, 0.1
@@ -44,7 +42,7 @@ class TrainingState:
     `iteration` counts finished iterations, `epoch` the passes over rollouts in them, `env_steps` the steps of all ranks;
     `evaluation_return` is the newest one. `since` counts the iterations since something had to be compiled anew;
     `rehearses` is false where memory has run out, and nothing is kept or captured in advance. `notes` says what was
-    measured.
+    measured. `automatic` is what the knobs that were left open are here; elsewhere it may be another.
 
     Raises:
         MemoryError: the device has not the memory for `config`.
@@ -87,9 +85,7 @@ class TrainingState:
         self.rehearses = True
         self.notes: list[str] = []
         self._trials: list[Trial] = []
-        self._automatic: dict[
-            str, int | str
-        ] = {}  # what was left open is this here; elsewhere it may be another
+        self.automatic: dict[str, int | str] = {}
         self.rebuild()
         self.cut_anew()
 
@@ -134,7 +130,7 @@ class TrainingState:
             MemoryError: pieces so large were too much before, or not even small ones fit; on all ranks.
         """
         config, share = self.config, self._share
-        is_open = config.grad_accum in (0, self._automatic.get("grad_accum"))
+        is_open = config.grad_accum in (0, self.automatic.get("grad_accum"))
         if not config.grad_accum or (is_open and sizes):
             config.grad_accum = self._measured_pieces(share)
         pieces = self.update.pieces
@@ -142,9 +138,9 @@ class TrainingState:
         pieces.resize(
             max(1, min(size, pieces.ceiling - 1)) if pieces.ceiling and (sizes or is_open) else size
         )
-        self._automatic.pop("grad_accum", None)
+        self.automatic.pop("grad_accum", None)
         if is_open:
-            self._automatic["grad_accum"] = config.grad_accum = self.grad_accum
+            self.automatic["grad_accum"] = config.grad_accum = self.grad_accum
         self.since = 0
 
     def fit(self) -> int:
@@ -156,7 +152,7 @@ class TrainingState:
             MemoryError: a device has not the memory; on all ranks.
         """
         before = self.player.rollout.sequence
-        dropped = self._together(self._fit)
+        dropped = together(self.ranks, self.device, self._fit)
         if self.player.rollout.sequence != before:  # what is sampled as one
             self._forget_measured()
         self.cut_anew()
@@ -176,9 +172,9 @@ class TrainingState:
         for name, value in chosen.items():
             asked = getattr(config, name)
             if asked == "auto":
-                self._automatic[name] = value
-            elif asked != self._automatic.get(name):
-                self._automatic.pop(name, None)
+                self.automatic[name] = value
+            elif asked != self.automatic.get(name):
+                self.automatic.pop(name, None)
             setattr(config, name, value)
         self.player.forget()
         self.graphs.clear()
@@ -203,7 +199,7 @@ class TrainingState:
             self.player.prepare()
             self.update.prepare(self.player.stored, self.config.minibatch_size)
 
-        self._together(both)
+        together(self.ranks, self.device, both)
 
     def forget_sizes(self) -> int:
         """Give back what is kept of the sizes of before; returns how many there were."""
@@ -244,10 +240,10 @@ class TrainingState:
             return 1
         if not self._trials:
             measure = partial(self.update.measure, self.player.stored)
-            self._trials = self._together(lambda: measured(share, measure))
+            self._trials = together(self.ranks, self.device, lambda: measured(share, measure))
         room = limit_bytes(self.device) - torch.cuda.memory_allocated(self.device)
         pieces = int(max(self.ranks.gather(fewest_pieces(share, self._trials, room))))
-        if pieces != self._automatic.get("grad_accum"):
+        if pieces != self.automatic.get("grad_accum"):
             self.notes.append(f"grad_accum chosen by measurement: {pieces}")
         return pieces
 
@@ -256,34 +252,10 @@ class TrainingState:
         self._trials = []
         self.update.pieces.forget()
 
-    def _together(self, work: Callable[[], T]) -> T:
-        """What `work` returns, which waits for no other rank.
-
-        Raises:
-            MemoryError: memory ran out in it, on this rank or on another one.
-            RuntimeError: it raised something else on another rank.
-        """
-        found, error = None, None
-        try:
-            found = work()
-        except Exception as raised:
-            # Without its traceback, which would keep the memory of what failed.
-            short = is_out_of_memory(raised)
-            error = MemoryError(str(raised).partition("\n")[0] or "memory ran out") if short else raised
-        if isinstance(error, MemoryError):
-            release(self.device)
-        everybodys = self.ranks.gather((isinstance(error, MemoryError), "" if error is None else repr(error)))
-        if error is not None:
-            raise error
-        for short, text in everybodys:
-            if text:
-                raise (MemoryError if short else RuntimeError)(f"on another rank: {text}")
-        return cast(T, found)
-
     def _smaller(self, before: int, after: int) -> None:
         """Memory ran out in the middle of an update: pieces of another size may have to be compiled right now."""
-        if "grad_accum" in self._automatic:
-            self._automatic["grad_accum"] = self.grad_accum
+        if "grad_accum" in self.automatic:
+            self.automatic["grad_accum"] = self.grad_accum
         self.since = 0
         if self.mode != "off":
             torch.compiler.set_stance("default")
@@ -305,7 +277,7 @@ class TrainingState:
             "env": self.env.task.id,
             "seed": self.seed,
             "world": self.ranks.world,
-            "config": dataclasses.asdict(self.config) | {name: OPEN[name] for name in self._automatic},
+            "config": dataclasses.asdict(self.config) | {name: OPEN[name] for name in self.automatic},
             "iteration": self.iteration,
             "epoch": self.epoch,
             "env_steps": self.env_steps,

@@ -35,9 +35,9 @@ from trainer.ppo.envs.registry import find_task, make_env
 from trainer.ppo.evaluate import episodes
 from trainer.ppo.job import Job, Plan, make_plan
 from trainer.ppo.live import declare, flops_per_step, make_room, set_threads
+from trainer.ppo.memory import NoRoomError
 from trainer.ppo.report import CONVENTIONS, Lines, Pace, Result
 from trainer.ppo.state import TrainingState
-from trainer.ppo.update import NoRoomError
 
 WORKLOAD = "ppo"
 
@@ -213,7 +213,7 @@ def prepare(job: Job, saved: Mapping[str, Any] | None, ranks: Ranks) -> tuple[Pl
     device = choose_device(job.device)
     try:
         plan = make_plan(job, saved)
-        set_threads(job, plan.config, ranks)
+        set_threads(job, plan.config, device, ranks)
         task = find_task(plan.env)
         env = make_env(
             task,

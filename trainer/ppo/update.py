@@ -19,8 +19,10 @@ from trainer.common.memory import Trial, insist, is_out_of_memory, peak_bytes, r
 from trainer.common.modes import CompileMode, Precision
 from trainer.common.precision import autocast, grad_scaler
 from trainer.common.ranks import Ranks
+from trainer.ppo.advantages import explained_variance, sums
 from trainer.ppo.coefficients import Coefficients
 from trainer.ppo.loss import LOSS_METRICS, gathered_loss
+from trainer.ppo.memory import NoRoomError
 from trainer.ppo.minibatches import Cut, Deal, cut, order, statistics_of
 from trainer.ppo.policies.policy import Policy
 from trainer.ppo.rollout import Rollout
@@ -30,17 +32,6 @@ NO_ROLLOUT = -1
 
 
 PieceLoss = Callable[[Policy, Rollout, Tensor, Tensor, Coefficients], tuple[Tensor, Tensor]]
-
-
-class NoRoomError(Exception):
-    """Memory ran out on one of the ranks: in the rollout, or however small the pieces of a minibatch were.
-
-    `freed` is set where a rank has given back what was only kept for later: then it may fit now.
-    """
-
-    def __init__(self, text: str, *, freed: bool = False) -> None:
-        super().__init__(text)
-        self.freed = freed
 
 
 class Update:
@@ -115,21 +106,21 @@ class Update:
         begin, end = 0, epochs * dealt.count
         self._totals.zero_()
         self._length.zero_()
-        trouble = None if ready else NO_ROLLOUT
+        judged = _judged(rollout) if ready else None
+        trouble = NO_ROLLOUT if judged is None else None
         while True:
             trouble = self._learn(rollout, dealt, epoch, range(begin, end), trouble)
             if self._ranks.all(trouble is None):
                 break
             begin, trouble = self._give_way(dealt, trouble), None
-        sums = torch.cat((self._totals / epochs, _sums(rollout.advantage), _sums(rollout.target)))
-        self._ranks.add(sums)
-        means = sums / (rollout.size * self._ranks.world)
-        residual, its_square, target, target_square = means[len(LOSS_METRICS) :]
-        unexplained = (its_square - residual.square()) / (target_square - target.square())
+        assert judged is not None  # else there was trouble
+        found = torch.cat((self._totals / epochs, judged))
+        self._ranks.add(found)
+        means = found / (rollout.size * self._ranks.world)
         return {
             **dict(zip(LOSS_METRICS, means.float(), strict=False)),
             "grad_norm": self._length / end,
-            "explained_variance": (1 - unexplained).float(),
+            "explained_variance": explained_variance(means[len(LOSS_METRICS) :]).float(),
         }
 
     def prepare(self, rollout: Rollout, minibatch_size: int) -> None:
@@ -227,8 +218,7 @@ class Update:
                     self.gradient.clear()
                     self.gradient.notes.fill_(1)
                 self._ranks.add(self.gradient.exchanged)
-                # What it allocates, it allocates before it changes anything.
-                insist(self._device, self._graphs.run, "optimizer step", self._step)
+                self._graphs.run("optimizer step", self._step)
         return trouble
 
     def _dealt_out(self, rollout: Rollout, dealt: Cut, number: int) -> Deal:
@@ -316,21 +306,39 @@ class Update:
         self._found.add_(figures)
 
     def _step(self) -> None:
-        note, found = self.gradient.notes[0], self._found.double()
-        skipped = note.clamp(max=1)
-        taken = 1 - skipped
+        """Where memory runs out, the part that found none is done again: each takes all its memory before it changes anything."""
+        device = self._device
+        try:
+            insist(device, self._unscale)
+            norm = insist(device, self.gradient.clip, self._coefficients.max_grad_norm)
+            insist(device, self._account, norm)
+            insist(device, self.scaler.step, self._optimizer)
+            self.scaler.update()
+        except (RuntimeError, MemoryError):
+            # A capture that failed has computed nothing, and the scaler believes that it has.
+            if self.scaler.is_enabled():
+                self.scaler.update(new_scale=self.scaler._scale)
+            raise
+
+    def _unscale(self) -> None:
         if self.scaler.is_enabled():
-            self.gradient.flat.masked_fill_(note > 0, torch.inf)  # which it looks for, too
+            self.gradient.flat.masked_fill_(self.gradient.notes[0] > 0, torch.inf)  # which it looks for, too
         self.scaler.unscale_(self._optimizer)
-        norm = self.gradient.clip(self._coefficients.max_grad_norm)
-        self._skipped.copy_(skipped)
-        self._length.addcmul_(norm, taken)
+
+    def _account(self, norm: Tensor) -> None:
+        """Let the step be skipped if a rank was in trouble, or else count in the means of the update."""
+        skipped, found = self.gradient.notes[0].clamp(max=1), self._found.double()
+        taken = 1 - skipped
         self._totals.addcmul_(found, taken)
-        self.scaler.step(self._optimizer)
-        self.scaler.update()
+        self._length.addcmul_(norm, taken)
+        self._skipped.copy_(skipped)
 
 
-def _sums(values: Tensor) -> Tensor:
-    """Sum and sum of squares (2,) in float64."""
-    values = values.double()
-    return torch.stack((values.sum(), values.square().sum()))
+def _judged(rollout: Rollout) -> Tensor | None:
+    """The `sums` of a rollout; None where there is no memory for them."""
+    try:
+        return sums(rollout.advantage, rollout.target)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    return None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hoptui
 from trainer.common.device import gpu_uuid
 from trainer.common.live import Tuning
+from trainer.common.meter import Meter
 from trainer.vision.state import TrainingState
 
 
-def declare(run: hoptui.Run, state: TrainingState) -> None:
+def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
     """Tell the run its knobs, its metrics, its GPU and its cost. Knobs are applied by the run, between two iterations."""
     config = state.config
-    tuning = Tuning(run, state, lambda: declare_cost(run, state))
+    tuning = Tuning(run, state, meter, lambda: declare_cost(run, state))
     matrices = state.optimizer.param_groups[0]
 
     def decay(weight_decay: float) -> None:

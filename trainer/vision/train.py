@@ -50,7 +50,7 @@ class Result(Figures):
     """How a run ended.
 
     `samples` counts the whole run. `samples_per_s` is its steady rate on all GPUs together, without the first iteration,
-    evaluations and checkpoints.
+    evaluations, checkpoints, and what is tried out for a knob.
     """
 
     workload = WORKLOAD
@@ -92,7 +92,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
         )
         clock = phase_clock(run, device)
         with StopOnSignal(run), run, ranks.guard(run), state:
-            declare(run, state)
+            declare(run, state, meter)
             about = {"preset": plan.preset, "data": plan.data, "name": plan.name}
             saver = Saver(
                 run,

@@ -15,6 +15,7 @@ from hoptui.wire.messages import Command
 from tests.trainer.gpu.small import lm_state, vision_state, weights
 from tests.trainer.lm.conftest import CLOCK
 from trainer.common.batch import piece_for
+from trainer.common.meter import Meter
 from trainer.common.ranks import Ranks
 from trainer.lm import live as lm_live
 from trainer.lm import update as lm_update
@@ -32,7 +33,7 @@ class Workload(NamedTuple):
     """A workload on the smallest model there is; `loss` names what its state computes a piece with."""
 
     state: Callable[..., Any]
-    declare: Callable[[hoptui.Run, Any], object]
+    declare: Callable[[hoptui.Run, Any, Meter], object]
     update: Callable[..., dict[str, Tensor]]
     loss: str
 
@@ -85,7 +86,7 @@ class Steered:
         setattr(state, workload.loss, watched)
         self.run = hoptui.connect("a test")
         with self.run:
-            workload.declare(self.run, state)
+            workload.declare(self.run, state, Meter(CPU))
             for _ in self.run.iterations(STEPS):
                 self.cut.append(0)
                 self._computing = True
@@ -151,6 +152,53 @@ def test_a_change_is_applied_once_its_pieces_have_been_computed(
     assert found.rehearsed[-len(sizes) :] == sizes
     (outcome,) = found.run.desk.settle()
     assert (outcome.stage, outcome.effective) == ("applied", value)
+    assert [handle.name for handle in found.run.knob_handles.values() if not handle.in_effect] == []
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "knob", "value", "follow"),
+    [
+        (8, "grad_accum", 4, {"micro_batch": 2}),
+        (4, "grad_accum", 0, {"micro_batch": 4, "grad_accum": 2}),
+        (3, "precision", "auto", {"precision": "fp32"}),
+        (0, "micro_batch", 0, {"grad_accum": 1}),
+    ],
+)
+def test_what_follows_or_was_left_open_is_in_effect_as_it_is(
+    micro_batch: int, knob: str, value: int | str, follow: dict[str, object], workload: Workload
+) -> None:
+    found = Steered(workload, workload.state(micro_batch=micro_batch), knob, value)
+    (outcome,) = found.run.desk.settle()
+    assert (outcome.stage, outcome.reason) == ("applied", "")
+    handles = found.run.knob_handles
+    assert {name: handles[name].value for name in follow} == follow
+    assert [handle.name for handle in handles.values() if not handle.in_effect] == []
+
+
+@pytest.mark.parametrize(("knob", "value"), [("micro_batch", 4), ("grad_accum", 4), ("precision", "bf16")])
+def test_what_is_tried_out_for_a_knob_is_no_part_of_the_steady_rate(
+    knob: str, value: int | str, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    state, meter, run = workload.state(micro_batch=8), Meter(CPU, lambda: now), hoptui.connect("a test")
+    rehearse = state.rehearse
+
+    def slow() -> None:
+        nonlocal now
+        now += 50.0
+        rehearse()
+
+    monkeypatch.setattr(state, "rehearse", slow)
+    workload.declare(run, state, meter)
+    meter.begin()
+    command = Command(id="turned", run=run.id, epoch=1, verb="set", knob=knob, value=value)
+    run.desk.receive(command, time.monotonic(), 1)
+    run.boundary()
+    assert (run.desk.settle()[0].stage, now) == ("applied", 50.0)
+    now += 2.0
+    meter.add(10)
+    meter.pause()
+    assert meter.rate() == 5.0
 
 
 def test_what_was_too_much_is_refused_with_its_reason(workload: Workload) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,9 @@ from trainer.common.memory import (
     release,
     reset_peak,
     set_peak_aside,
+    together,
 )
+from trainer.common.ranks import Ranks
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -160,3 +163,58 @@ def test_what_found_no_memory_is_done_once_more_and_other_faults_are_not() -> No
     errors = [RuntimeError("made up")]
     with pytest.raises(RuntimeError, match="made up"):
         insist(CPU, work, 1, more=2)
+
+
+def test_while_a_graph_is_captured_nothing_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def work() -> None:
+        nonlocal calls
+        calls += 1
+        raise torch.OutOfMemoryError("made up")
+
+    monkeypatch.setattr(memory, "release", lambda _: None)
+    for capturing, times in ((True, 1), (False, 2)):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda capturing=capturing: capturing)
+        calls = 0
+        with pytest.raises(torch.OutOfMemoryError):
+            insist(torch.device("cuda"), work)
+        assert calls == times
+
+
+class WithAnother(Ranks):
+    """This rank beside one that says `other` wherever everybody is asked."""
+
+    def __init__(self, other: object) -> None:
+        super().__init__(0, 2, 0, 2)
+        object.__setattr__(self, "other", other)
+
+    def gather(self, value: object) -> list[Any]:
+        return [value, self.other]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "raised"),
+    [
+        (None, (False, ""), None),
+        (torch.OutOfMemoryError("made up"), (False, ""), MemoryError),
+        (None, (True, "MemoryError('made up')"), MemoryError),
+        (None, (False, "ValueError('made up')"), RuntimeError),
+        (ValueError("made up"), (True, "MemoryError('other')"), ValueError),
+    ],
+)
+def test_what_fails_on_one_rank_fails_on_all_after_all_were_asked(
+    own: Exception | None, other: object, raised: type[Exception] | None
+) -> None:
+    ranks = WithAnother(other)
+
+    def work() -> int:
+        if own is not None:
+            raise own
+        return 5
+
+    if raised is None:
+        assert together(ranks, CPU, work) == 5
+    else:
+        with pytest.raises(raised, match="made up"):
+            together(ranks, CPU, work)

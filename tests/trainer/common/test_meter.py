@@ -23,3 +23,19 @@ def test_only_what_is_done_while_it_runs_counts() -> None:
     meter.pause()
     meter.pause()
     assert meter.rate() == 5.0
+
+
+def test_what_is_apart_before_it_runs_does_not_let_it_run() -> None:
+    now = 0.0
+    meter = Meter(torch.device("cpu"), lambda: now)
+    with meter.apart():
+        now = 5.0
+    assert not meter.running
+    meter.begin()
+    with meter.apart(), meter.apart():
+        now = 10.0
+    assert meter.running
+    now = 12.0
+    meter.add(4)
+    meter.pause()
+    assert meter.rate() == 2.0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ import torch
 
 import hoptui
 from hoptui.wire.messages import Command
-from tests.conftest import until
+from tests.trainer.warm import ranks
 from trainer.common.errors import UsageError
-from trainer.common.heartbeat import SILENT_S, Heartbeat, Neighbour, machine
 from trainer.common.ranks import ALONE, join
 
 LIMIT_S = 60.0  # by far less than the limits of collectives: what ends sooner was ended by the heartbeat
@@ -35,70 +33,25 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 
 ROOT = str(Path(__file__).resolve().parents[3])
 
-Start = Callable[..., list[subprocess.Popen[str]]]
-
 
 @contextmanager
-def starting() -> Iterator[Start]:
-    """Start a script as two ranks, by torchrun (one process) or plainly (two); all are gone afterwards."""
-    children: list[subprocess.Popen[str]] = []
-
-    def spawn(command: list[str], **environment: str) -> None:
-        children.append(
-            subprocess.Popen(
-                command,
-                env={
-                    **os.environ,
-                    "HOPTUI": "off",
-                    "OMP_NUM_THREADS": "1",
-                    "PYTHONPATH": ROOT,
-                    **environment,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-
-    def begin(script: str, *, torchrun: bool = False) -> list[subprocess.Popen[str]]:
-        python = [sys.executable, "-c", BEGIN + script]
-        if torchrun:
-            spawn([sys.executable, *TORCHRUN, *python])
-            return children
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        common = {
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        for rank in ("0", "1"):
-            spawn(python, RANK=rank, LOCAL_RANK=rank, **common)
-        return children
-
-    try:
-        yield begin
-    finally:
-        for child in children:
-            end(child)
-
-
-def end(child: subprocess.Popen[str]) -> None:
-    """A process and those that it started, gone and reaped."""
-    family = psutil.Process(child.pid).children(recursive=True) if child.poll() is None else []
-    for process in family:
-        process.kill()
-    child.kill()
-    child.communicate(timeout=10)
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with starting() as begin:
-        yield begin
+def torchrun(script: str) -> Iterator[subprocess.Popen[str]]:
+    """A script as two ranks under torchrun; all of them are gone afterwards."""
+    with subprocess.Popen(
+        [sys.executable, *TORCHRUN, sys.executable, "-c", BEGIN + script],
+        env={**os.environ, "HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as both:
+        try:
+            yield both
+        finally:
+            if both.poll() is None:
+                for child in psutil.Process(both.pid).children(recursive=True):
+                    child.kill()
+            both.kill()
 
 
 AGREEING = """
@@ -168,8 +121,7 @@ with join("cpu") as ranks:  # another job of the same processes, in a store that
 @pytest.fixture(scope="module")
 def agreed() -> list[dict[str, Any]]:
     """What two ranks under torchrun found, by rank."""
-    with starting() as begin:
-        (both,) = begin(AGREEING, torchrun=True)
+    with torchrun(AGREEING) as both:
         out, err = both.communicate(timeout=LIMIT_S)
     assert both.returncode == 0, err
     assert "vanished" not in err
@@ -219,25 +171,23 @@ RAISES_BESIDE_A_HANG = """
 """
 
 
-def test_a_killed_rank_is_the_reason_that_the_others_give(start: Start) -> None:
-    (both,) = start(TRAINS + VANISHES, torchrun=True)
-    said = both.communicate(timeout=LIMIT_S)[1]
+def test_a_killed_rank_is_the_reason_that_the_others_give() -> None:
+    """Also under torchrun, which stops them meanwhile."""
+    with torchrun(TRAINS + VANISHES) as both:
+        said = both.communicate(timeout=LIMIT_S)[1]
     assert both.returncode == 1
     assert "trainer: rank 1 vanished\n" in said
     assert "LostRankError: rank 1 vanished" in said
 
 
-@pytest.mark.parametrize("torchrun", [True, False])
-def test_a_rank_that_raises_ends_one_that_waits_for_ever(start: Start, torchrun: bool) -> None:
-    children = start(TRAINS + RAISES_BESIDE_A_HANG, torchrun=torchrun)
-    out, err = children[0].communicate(timeout=LIMIT_S)
-    assert children[0].returncode == 1
-    assert "trainer: rank 1: ValueError: no such batch\n" in err
-    assert out == "exception: rank 1: ValueError: no such batch"  # what the run was told
-    if not torchrun:
+def test_a_rank_that_raises_ends_one_that_waits_for_ever() -> None:
+    with ranks("-c", BEGIN + TRAINS + RAISES_BESIDE_A_HANG) as (waits, raises):
+        out, err = waits.communicate(timeout=LIMIT_S)
+        assert waits.returncode == 1
         assert err == "trainer: rank 1: ValueError: no such batch\n"
-        assert "ValueError: no such batch" in children[1].communicate(timeout=10)[1]
-        assert children[1].returncode == 1
+        assert out == "exception: rank 1: ValueError: no such batch"  # what the run was told
+        assert "ValueError: no such batch" in raises.communicate(timeout=10)[1]
+        assert raises.returncode == 1
 
 
 def test_alone_a_run_is_as_without_ranks() -> None:
@@ -250,12 +200,12 @@ def test_alone_a_run_is_as_without_ranks() -> None:
 
 def test_alone_nothing_waits() -> None:
     tensor = torch.ones(2)
-    with ALONE as ranks:
-        ranks.add(tensor)
+    with ALONE as alone:
+        alone.add(tensor)
         assert tensor.tolist() == [1.0, 1.0]
-        assert (ranks.all(True), ranks.all(False)) == (True, False)
-        assert (ranks.share(b"x"), ranks.share(None)) == (b"x", b"")
-        assert ranks.gather(3) == [3]
+        assert (alone.all(True), alone.all(False)) == (True, False)
+        assert (alone.share(b"x"), alone.share(None)) == (b"x", b"")
+        assert alone.gather(3) == [3]
 
 
 def place(monkeypatch: pytest.MonkeyPatch, **given: str) -> None:
@@ -307,96 +257,3 @@ def test_a_bad_environment_is_one_sentence(
     place(monkeypatch, **(TWO | changed))
     with pytest.raises(UsageError, match=said):
         join("cpu")
-
-
-class MemoryStore:
-    """A store in this process; `gone` makes every call raise."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-        self.gone = False
-
-    def set(self, key: str, value: str) -> None:
-        self._there()
-        self.values[key] = value.encode()
-
-    def get(self, key: str) -> bytes:
-        self._there()
-        return self.values[key]
-
-    def add(self, key: str, amount: int) -> int:
-        self._there()
-        found = int(self.values.get(key, b"0")) + amount
-        self.values[key] = str(found).encode()
-        return found
-
-    def check(self, keys: list[str]) -> bool:
-        self._there()
-        return all(key in self.values for key in keys)
-
-    def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
-        self._there()
-        return self.values.setdefault(key, desired_value.encode())
-
-    def _there(self) -> None:
-        if self.gone:
-            raise RuntimeError("connection reset")
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    monkeypatch.setattr("trainer.common.heartbeat.BEAT_S", 0.005)
-    return MemoryStore()
-
-
-def beating(store: MemoryStore, said: list[str]) -> Heartbeat:
-    heartbeat = Heartbeat(store, 0, 2, "rank 0", said.append)
-    heartbeat.start()
-    return heartbeat
-
-
-def test_a_rank_of_another_machine_is_missed_when_its_beats_stop() -> None:
-    away = Neighbour("another-boot pid:[4026531836] 17")
-    beats = [away.gone(beats=n, now=10.0 * n) for n in range(5)]
-    assert beats == [False] * 5  # late, and alive
-    assert not away.gone(beats=4, now=40.0 + SILENT_S)
-    assert away.gone(beats=4, now=40.1 + SILENT_S)
-    assert SILENT_S <= 25  # others end within 30 s
-
-
-def test_a_rank_of_this_machine_is_missed_when_its_process_is_gone() -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
-        here = Neighbour(f"{machine()} {child.pid}")
-        assert not here.gone(beats=0, now=0.0)
-        assert not here.gone(
-            beats=0, now=1e6
-        )  # silent, but there: it may be stopped, or hold the interpreter
-        child.kill()
-        until(lambda: here.gone(beats=0, now=0.0), what="the end of the process")  # a zombie is over
-
-
-def test_a_rank_that_left_is_not_missed(store: MemoryStore) -> None:
-    said: list[str] = []
-    place = subprocess.Popen(["true"])
-    place.wait(5)
-    heartbeat = beating(store, said)
-    store.set("left/1", "1")
-    store.set("place/1", f"{machine()} {place.pid}")
-    until(lambda: int(store.values.get("beat/0", b"0")) > 20, what="some beats")
-    assert not said
-    del store.values["left/1"]
-    assert heartbeat.wait(5.0) == "rank 1 vanished"
-    heartbeat.stop()
-
-
-def test_the_first_reason_is_everybodys_and_a_store_that_is_gone_is_one(store: MemoryStore) -> None:
-    said: list[str] = []
-    heartbeat = beating(store, said)
-    store.set("reason", "rank 1: MemoryError: too much")
-    assert heartbeat.wait(5.0) == "rank 1: MemoryError: too much"
-    assert heartbeat.post("rank 0: RuntimeError: after that") == "rank 1: MemoryError: too much"
-    heartbeat.stop()
-    other = beating(MemoryStore(), said)
-    other._store.gone = True  # type: ignore[attr-defined]
-    assert other.wait(5.0) == "rank 0 vanished"
-    other.stop()

@@ -274,17 +274,49 @@ def test_where_memory_stays_short_pieces_stay_small(device: torch.device) -> Non
     assert_near(weights(short.policy), wanted, 1e-5)
 
 
-@pytest.mark.parametrize("compile", ["off", "graphs"])
+@pytest.mark.parametrize(
+    ("compile", "precision", "part"),
+    [
+        ("off", "fp32", "clip"),
+        ("graphs", "fp32", "_account"),
+        ("off", "fp16", "clip"),
+        ("graphs", "fp16", "_unscale"),
+        ("graphs", "fp16", "_account"),
+    ],
+)
 def test_a_step_of_the_optimizer_that_does_not_fit_is_taken_once_there_is_room(
     compile: str,  # noqa: A002
+    precision: str,
+    part: str,
     in_graphs: Make,
     device: torch.device,
 ) -> None:
-    enough, (short, _) = ppo_state(device), in_graphs(device, "CartPole-v1", compile)
-    short.update._step = scarce(short.update._step)  # type: ignore[method-assign]
+    enough = ppo_state(device, precision=precision)
+    short, _ = in_graphs(device, "CartPole-v1", compile, precision=precision)
+    holder: Any = short.update.gradient if part == "clip" else short.update
+    setattr(holder, part, scarce(getattr(holder, part)))
     for each in (enough, short):
         iterate(each, 2)
     assert short.grad_accum == 1
+    assert_near(weights(short.policy), weights(enough.policy), 1e-5)
+
+
+def test_in_fp16_a_step_is_taken_as_it_is_where_it_cannot_be_captured(
+    in_graphs: Make, device: torch.device
+) -> None:
+    enough = ppo_state(device, precision="fp16")
+    short, _ = in_graphs(device, "CartPole-v1", "graphs", precision="fp16")
+    clip = short.update.gradient.clip
+
+    def full(longest: Tensor) -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            raise torch.OutOfMemoryError("made up")
+        return clip(longest)
+
+    short.update.gradient.clip = full  # type: ignore[method-assign, assignment]
+    for each in (enough, short):
+        iterate(each, 4)
+    assert short.graphs.refused == 1
     assert_near(weights(short.policy), weights(enough.policy), 1e-5)
 
 

@@ -22,6 +22,7 @@ from trainer.common.checkpoint import read_checkpoint
 pytestmark = pytest.mark.gpus(count=2)
 
 ROOT = Path(__file__).resolve().parents[3]
+PATH = os.pathsep.join((str(ROOT), *filter(None, (os.environ.get("PYTHONPATH"),))))
 LIMIT_S = 80.0
 END_S = 30.0
 """So soon the other rank ends after one is gone."""
@@ -138,7 +139,7 @@ def started(world: int, script: str, *arguments: str) -> Iterator[subprocess.Pop
     several = [sys.executable, *torchrun] if world > 1 else []
     child = subprocess.Popen(
         [*several, sys.executable, "-c", BEGIN + script, *arguments],
-        env={**os.environ, "HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": PATH},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

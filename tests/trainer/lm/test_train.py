@@ -15,6 +15,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.wire.messages import Command
+from tests.trainer.tensors import tensors
 from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.errors import UsageError
@@ -76,16 +77,6 @@ class Trial:
 @pytest.fixture
 def trial(corpus_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
     return Trial(corpus_folder, monkeypatch)
-
-
-def tensors(state: Any, path: str = "") -> dict[str, Tensor]:
-    """All tensors of a nested state, by path."""
-    if isinstance(state, Tensor):
-        return {path: state}
-    children = (
-        state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
-    )
-    return {name: t for key, child in children for name, t in tensors(child, f"{path}/{key}").items()}
 
 
 def test_a_run_learns_and_says_so(trial: Trial) -> None:

@@ -3,14 +3,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import cyclopts
 import psutil
 import pytest
 
+from tests.trainer.warm import Warm
 from trainer.vision.command import vision
 
 app = cyclopts.App(name="trainer")
@@ -59,35 +58,14 @@ def test_an_option_that_is_no_number_is_refused() -> None:
 def test_a_signal_to_all_its_processes_stops_it_cleanly(tmp_path: Path, image_folder: Path) -> None:
     """As Ctrl-C in a terminal or Slurm's SIGTERM does it: the workers hear it too."""
     options = ["--data", str(image_folder), "--num-workers", "2", "--checkpoint-dir", str(tmp_path / "out")]
-    trainer = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "trainer",
-            *TINY,
-            *options,
-            "--iterations",
-            "1000000",
-            "--evaluate-every",
-            "0",
-        ],
-        env={**os.environ, "HOPTUI": "off"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert trainer.stdout is not None
+    endless = ("--iterations", "1000000", "--evaluate-every", "0")
+    with Warm("-m", "trainer", *TINY, *options, *endless, new_session=True) as trainer:
         for line in trainer.stdout:
             if line.startswith("iteration "):
                 break
         workers = psutil.Process(trainer.pid).children()
         os.killpg(trainer.pid, signal.SIGTERM)
         out, _ = trainer.communicate(timeout=60)
-    finally:
-        trainer.kill()
-        trainer.communicate(timeout=10)
     assert trainer.returncode == 0
     assert out.splitlines()[-1].startswith("stopped after ")
     assert len(list((tmp_path / "out").iterdir())) == 1
