@@ -30,6 +30,8 @@ and it would look like one that may go."""
 JOBS = 20_000
 MANY = 1000
 """So many jobs wake the thread before its time."""
+REFUSED_TOLD_S = 60.0
+"""How long it is told that jobs were refused, counted from the last one."""
 
 
 class Archive:
@@ -47,7 +49,7 @@ class Archive:
         self._history = History(where, limits)
         self._found: list[Found] = []
         self._restored = threading.Event()
-        self._refused = 0
+        self._refused, self._refused_at = 0, -REFUSED_TOLD_S
 
     def start(self) -> None:
         self._thread.start()
@@ -103,8 +105,8 @@ class Archive:
     @property
     def problem(self) -> str:
         """Why history is not being kept, "" if it is."""
-        if self._refused:
-            return f"the disk does not keep up: {self._refused} jobs were refused"
+        if time.monotonic() - self._refused_at < REFUSED_TOLD_S:
+            return f"the disk did not keep up: {self._refused} jobs were refused, the last less than a minute ago"
         return self._history.problem
 
     def problem_of(self, run: str) -> str:
@@ -113,7 +115,7 @@ class Archive:
 
     def _put(self, job: Callable[[], None], *, now: bool = False) -> None:
         if len(self._jobs) >= JOBS:
-            self._refused += 1
+            self._refused, self._refused_at = self._refused + 1, time.monotonic()
             return
         self._jobs.append(job)
         if now or len(self._jobs) == MANY:

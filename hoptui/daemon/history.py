@@ -58,6 +58,7 @@ class History:
         self._where = where
         self._limits = limits
         self._open: dict[str, _Open] = {}
+        self._unopened: dict[str, tuple[KnownRun, NodeState]] = {}
         self.flushed: dict[str, int] = {}
         self.problem = ""
 
@@ -87,7 +88,7 @@ class History:
     # writing
 
     def remember(self, known: KnownRun, node: NodeState) -> None:
-        """What is known of a run and of the node under it; opens its recording if need be."""
+        """What is known of a run and of the node under it; opens its recording if need be, and with each flush until it can."""
         run = known.state.run
         opened = self._open.get(run)
         new = opened is None
@@ -95,8 +96,12 @@ class History:
             try:
                 recording = Recording.create(self._where.recording(run))
             except RecordingError as error:
+                if run not in self._unopened:
+                    log.warning("history is not being kept: %s", error.reason)
+                self._unopened[run] = known, node
                 self.problem = error.reason
                 return
+            self._unopened.pop(run, None)
             opened = self._open[run] = _Open(recording)
             self.problem = ""
         opened.recording.remember(RUN, msgspec.json.encode(known))
@@ -106,6 +111,8 @@ class History:
 
     def node(self, runs: Iterable[str], state: NodeState) -> None:
         """The node as it is now."""
+        for run in self._unopened.keys() & set(runs):
+            self._unopened[run] = self._unopened[run][0], state
         raw = encode_node(state)
         for opened in self._of(runs):
             if raw != opened.node:
@@ -128,6 +135,8 @@ class History:
 
     def flush(self) -> None:
         """Bring what waits to the disk, and keep each recording within its limit."""
+        for known, node in list(self._unopened.values()):
+            self.remember(known, node)
         for opened in self._open.values():
             self._flush(opened)
 
@@ -150,6 +159,7 @@ class History:
 
     def close(self, run: str) -> None:
         """The run has exited, or the daemon ends."""
+        self._unopened.pop(run, None)
         opened = self._open.pop(run, None)
         if opened is None:
             return

@@ -167,38 +167,6 @@ def test_two_viewers_change_one_knob(node: TestNode) -> None:
     assert (late.code, late.effective, late.version) == ("version_conflict", 8, 1)
 
 
-@pytest.mark.parametrize(
-    ("knob", "value", "code", "says"),
-    [
-        ("grad_accum", 65, "out_of_range", "65"),
-        ("grad_accum", 0, "out_of_range", "grad_accum"),
-        ("grad_accum", 2.5, "bad_type", "whole number"),
-        ("grad_accum", True, "bad_type", "whole number"),
-        ("grad_accum", "many", "bad_type", "'many'"),
-        ("lr", float("nan"), "bad_type", "finite"),
-        ("lr", float("inf"), "bad_type", "finite"),
-        ("grad_acum", 8, "unknown_knob", "did you mean grad_accum"),
-    ],
-)
-def test_bad_values_change_nothing(
-    shared_run: tuple[RawViewer, RunState], knob: str, value: Any, code: str, says: str
-) -> None:
-    viewer, run = shared_run
-    outcome = viewer.outcome(viewer.command(run, knob=knob, value=value))
-    assert (outcome.stage, outcome.code) == ("rejected", code)
-    assert says in outcome.reason
-    assert outcome.reason.count("\n") == 0
-    assert {k.spec.name: k.version for k in viewer.run().knobs} == {"grad_accum": 0, "lr": 0}
-
-
-def test_unknown_run_and_stale_epoch(shared_run: tuple[RawViewer, RunState]) -> None:
-    viewer, run = shared_run
-    send = {"id": "u1", "run": "nosuchid", "epoch": 1, "verb": "set", "knob": "lr", "value": 1e-3}
-    viewer.send(messages.Command(**send))  # type: ignore[arg-type]
-    assert viewer.outcome("u1").code == "no_such_run"
-    assert viewer.outcome(viewer.command(run, knob="lr", value=1e-3, epoch=7)).code == "stale_epoch"
-
-
 RAISING = """
 import time, hoptui
 run = hoptui.connect("toy")
@@ -384,13 +352,6 @@ for i in run.iterations():
     assert again.run == run.run
     assert any(e.kind == "restarted" for e in viewer.fetch().events)
     assert viewer.outcome(viewer.command(run, knob="lr", value=1e-3)).code == "stale_epoch"
-
-
-@pytest.fixture
-def shared_run(node: TestNode) -> tuple[RawViewer, RunState]:
-    node.start()
-    viewer = node.viewer()
-    return viewer, viewer.run()
 
 
 def test_the_daemon_is_single_and_leaves_when_idle(node: TestNode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.archive import Archive
+from hoptui.daemon.archive import REFUSED_TOLD_S, Archive
 from hoptui.daemon.history import History
 from hoptui.daemon.retention import Limits
 from hoptui.recording import Recording
@@ -180,3 +181,36 @@ def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path:
         assert live.exists()
     finally:
         archive.close(10.0)
+
+
+def test_jobs_that_were_refused_are_told_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr("hoptui.daemon.archive.JOBS", 1)
+    archive = Archive(Addresses(tmp_path, tmp_path), Limits(), lambda *_: None)  # its thread takes nothing
+    archive.finish("a")
+    assert archive.problem == ""
+    archive.finish("b")
+    archive.finish("c")
+    assert archive.problem == "the disk did not keep up: 2 jobs were refused, the last less than a minute ago"
+    now += REFUSED_TOLD_S
+    assert archive.problem == ""
+
+
+def test_a_recording_that_could_not_be_made_is_made_when_it_can_be(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "later"
+    in_the_way.touch()
+    history = make(in_the_way)
+    history.remember(KNOWN, NODE)
+    history.flush()
+    assert "later" in history.problem
+    in_the_way.unlink()
+    in_the_way.mkdir()
+    history.flush()
+    assert history.problem == ""
+    history.append(("r",), [rows(1, 5)])
+    history.flush()
+    with Recording.open(tmp_path / "later" / "r.hoptui") as recording:
+        assert recording.last_t(SOURCE) == 5 * S

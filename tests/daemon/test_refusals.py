@@ -1,0 +1,52 @@
+"""What is refused with its reason and changes nothing: one run for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hoptui.wire import messages
+from hoptui.wire.messages import RunState
+from tests.conftest import RawViewer, new_node
+
+
+@pytest.fixture(scope="module")
+def shared_run() -> Iterator[tuple[RawViewer, RunState]]:
+    with new_node() as node:
+        node.start()
+        viewer = node.viewer()
+        yield viewer, viewer.run()
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "code", "says"),
+    [
+        ("grad_accum", 65, "out_of_range", "65"),
+        ("grad_accum", 0, "out_of_range", "grad_accum"),
+        ("grad_accum", 2.5, "bad_type", "whole number"),
+        ("grad_accum", True, "bad_type", "whole number"),
+        ("grad_accum", "many", "bad_type", "'many'"),
+        ("lr", float("nan"), "bad_type", "finite"),
+        ("lr", float("inf"), "bad_type", "finite"),
+        ("grad_acum", 8, "unknown_knob", "did you mean grad_accum"),
+    ],
+)
+def test_bad_values_change_nothing(
+    shared_run: tuple[RawViewer, RunState], knob: str, value: Any, code: str, says: str
+) -> None:
+    viewer, run = shared_run
+    outcome = viewer.outcome(viewer.command(run, knob=knob, value=value))
+    assert (outcome.stage, outcome.code) == ("rejected", code)
+    assert says in outcome.reason
+    assert outcome.reason.count("\n") == 0
+    assert {k.spec.name: k.version for k in viewer.run().knobs} == {"grad_accum": 0, "lr": 0}
+
+
+def test_unknown_run_and_stale_epoch(shared_run: tuple[RawViewer, RunState]) -> None:
+    viewer, run = shared_run
+    send = {"id": "u1", "run": "nosuchid", "epoch": 1, "verb": "set", "knob": "lr", "value": 1e-3}
+    viewer.send(messages.Command(**send))  # type: ignore[arg-type]
+    assert viewer.outcome("u1").code == "no_such_run"
+    assert viewer.outcome(viewer.command(run, knob="lr", value=1e-3, epoch=7)).code == "stale_epoch"
