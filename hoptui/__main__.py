@@ -6,10 +6,16 @@ import sys
 def main() -> int:
     """Run the command line; Ctrl-C while it is still being imported ends it as quietly as later."""
     try:
-        if sys.argv[1:3] == ["daemon", "forward"]:  # a viewer at the other end of a line waits for it
+        words = sys.argv[1:]
+        if words[:2] == ["daemon", "forward"]:  # a viewer at the other end of a line waits for it
             from hoptui.cli.forwarding import main as forward
 
-            return forward(sys.argv[3:])
+            return forward(words[2:])
+        if not words or words[0] == "attach":
+            from hoptui.cli import opening
+
+            if opening.is_plain(words):
+                return opening.main(words)
         from hoptui.cli.main import main as run
 
         return run()

@@ -47,7 +47,7 @@ def demo(
         say("starting a PPO run; the dashboard opens once it trains (Ctrl-C ends it)")
         with look() as seen:
             run = training.live(seen)
-        from hoptui.cli.dashboard import open_dashboard
+        from hoptui.cli.opening import open_dashboard
 
         code = open_dashboard(run.run)
         if training.ended is not None:

@@ -107,11 +107,12 @@ def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
 def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
     """These, and before them those that only the recording knows still."""
     from hoptui.recording import RecordingError
+    from hoptui.viewer import bygone
 
     if not path.exists():
         return newest
     try:
-        recorded = _commands(path)
+        recorded = bygone.recorded(path)
     except RecordingError as error:
         warn(f"hoptui: {error}: older commands than those that the daemon knows are not listed")
         return newest
@@ -119,21 +120,10 @@ def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
     return sorted(known.values(), key=lambda record: (record.wall, record.seq))
 
 
-def _commands(path: Path) -> list[CommandRecord]:
-    """What a recording has, oldest first.
-
-    Raises:
-        RecordingError: it cannot be read.
-    """
-    from hoptui.recording import Recording, shelf
-
-    with Recording.open(path, still=shelf.at_rest(path)) as recording:
-        return sorted(recording.commands(), key=lambda record: record.wall)
-
-
 def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     from hoptui.cli import recordings
     from hoptui.recording import RecordingError
+    from hoptui.viewer import bygone
 
     where = recordings.places()
     found = recordings.entries(where)
@@ -143,6 +133,6 @@ def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     try:
-        return entry.state, None, _commands(entry.path)
+        return entry.state, None, bygone.recorded(entry.path)
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from hoptui.cli.recordings import is_path
 from hoptui.cli.terminal import MISSING, Fail, usage
 from hoptui.viewer.config import Config
-from hoptui.viewer.places import Place
+from hoptui.viewer.places import Place, is_path
 from hoptui.viewer.way import Here, There, Way
 from hoptui.wire.addresses import AddressError, addresses
 

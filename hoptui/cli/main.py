@@ -1,4 +1,4 @@
-"""The console script: which commands there are, and what happens to errors."""
+"""The console script: which commands there are."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from cyclopts import App, CycloptsError
 from cyclopts.exceptions import UnusedCliTokensError
 
 from hoptui import __version__
+from hoptui.cli.failing import carried_out, one_line
 from hoptui.cli.options import AS_SET, Dashboard
-from hoptui.cli.terminal import INTERRUPTED, OK, REJECTED, USAGE, Fail, give_up_stdout, warn
-
-PIPE_CLOSED = 128 + 13
-"""As of a program that the signal ends: who reads its output left early, which is no error."""
+from hoptui.cli.terminal import OK, usage
 
 SEE = "Look"
 STEER = "Steer"
@@ -77,34 +75,16 @@ def build() -> App:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
     words = list(sys.argv[1:] if argv is None else argv)
+    return carried_out(lambda: _run(words), words)
+
+
+def _run(words: list[str]) -> int:
     try:
-        return _run(words)
-    except Fail as fail:
-        if str(fail):
-            warn(f"hoptui: {fail}")
-        return fail.code
+        code = build()(words, exit_on_error=False, print_error=False, result_action="return_value")
     except UnusedCliTokensError as error:
-        warn(f"hoptui: {_too_much(words, error.unused_tokens or [])}; try hoptui --help")
-        return USAGE
+        raise usage(f"{_too_much(words, error.unused_tokens or [])}; try hoptui --help") from None
     except CycloptsError as error:
-        warn(f"hoptui: {_one_line(str(error))} Try hoptui --help.")
-        return USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        give_up_stdout()
-        return PIPE_CLOSED
-    except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # the same, while a help page was printed
-            return PIPE_CLOSED
-        raise
-    except Exception as error:
-        warn(f"hoptui: {type(error).__name__}: {_one_line(str(error))}; {_keep_traceback()}")
-        return REJECTED
-
-
-def _run(argv: list[str]) -> int:
-    code = build()(argv, exit_on_error=False, print_error=False, result_action="return_value")
+        raise usage(f"{one_line(str(error))} Try hoptui --help.") from None
     return code if isinstance(code, int) else OK
 
 
@@ -118,22 +98,3 @@ def _too_much(words: list[str], unused: list[str]) -> str:
         return f"hoptui {words[0]} does not take {word!r}"
     near = difflib.get_close_matches(word, names, n=1)
     return f"there is no command {word!r}" + (f", did you mean {near[0]}?" if near else "")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _keep_traceback() -> str:
-    """Write the traceback where it can be read later, and say where."""
-    import traceback
-
-    from hoptui.wire.addresses import AddressError, addresses
-
-    try:
-        path = addresses().directory / "cli.log"
-        with path.open("a") as file:
-            file.write(f"{' '.join(sys.argv)}\n{traceback.format_exc()}\n")
-    except (AddressError, OSError) as error:
-        return f"its traceback could not be kept ({error})"
-    return f"the traceback is in {path}"

@@ -38,11 +38,12 @@ NONE = 1 << 62
 
 
 class Look:
-    """A session, and what the daemon said of the node when it began."""
+    """A session, and what the daemon said of the node when it began; without `readings` of GPUs, where none are told."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, readings: bool = True) -> None:
         self.session = session
         self.store = Store()
+        self._readings = readings
         self.refresh()
         if session.started_daemon:
             self._await_runs(time.monotonic() + RETURN_S)
@@ -68,7 +69,8 @@ class Look:
     def refresh(self) -> None:
         """Ask for everything again."""
         newest = self.session.fetch(latest=True)
-        self.store.apply(structs.replace(newest, columns=(*self._gpu_rows(newest), *newest.columns)))
+        rows = self._gpu_rows(newest) if self._readings else ()
+        self.store.apply(structs.replace(newest, columns=(*rows, *newest.columns)))
 
     def _gpu_rows(self, newest: Delta) -> tuple[Columns, ...]:
         """The last rows of the GPUs: the newest one alone has not got the readings that are taken now and then."""
@@ -101,7 +103,8 @@ class Look:
         state = self.session.where.state
         if next(state.glob("*.hoptui"), None) is None:
             return ""
-        from hoptui.cli.recordings import entries, is_path, matching
+        from hoptui.cli.recordings import entries, matching
+        from hoptui.viewer.places import is_path
 
         which = matching(entries(self.session.where), name)
         if not which:
@@ -183,10 +186,11 @@ def _read_only(found: Config, why: str) -> Fail:
 
 
 @contextlib.contextmanager
-def look(*, start_daemon: bool = True, steers: bool = False) -> Iterator[Look]:
+def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = True) -> Iterator[Look]:
     """Connect, look once, and turn everything that can go wrong on the way into a Fail.
 
     `steers` is said by a command that is going to send something: it ends here if this is read-only, before anybody is asked.
+    `readings=False` by one that tells none of the GPUs.
 
     Raises:
         NoDaemon: there is none, and it was not to be started.
@@ -197,7 +201,7 @@ def look(*, start_daemon: bool = True, steers: bool = False) -> Iterator[Look]:
     found = config.read()
     try:
         with Session(start_daemon=start_daemon, timeout_s=ANSWER_S, read_only=found.read_only) as session:
-            yield Look(session)
+            yield Look(session, readings=readings)
     except ReadOnlyError as error:
         raise _read_only(found, str(error)) from None
     except NoDaemon:

@@ -11,15 +11,10 @@ from hoptui.cli.terminal import MISSING, Fail
 from hoptui.recording import shelf
 from hoptui.recording.shelf import Entry
 from hoptui.viewer import format as text
+from hoptui.viewer.places import RECORDED, is_path
 from hoptui.wire.addresses import AddressError, Addresses, addresses
 
-SUFFIX = ".hoptui"
 MOST_LISTED = 5
-
-
-def is_path(name: str) -> bool:
-    """Whether this is how a file is named, and no run."""
-    return name.endswith(SUFFIX) or ("/" in name and "://" not in name)
 
 
 def places() -> Addresses:
@@ -84,12 +79,12 @@ def matching(found: Sequence[Entry], name: str, *, shortest: int = 1) -> list[En
 
 def taken(state: Path) -> tuple[int, int]:
     """How many recordings there are and what they take; none of them is opened."""
-    files = list(state.glob(f"*{SUFFIX}*"))
+    files = list(state.glob(f"*{RECORDED}*"))
     sizes = 0
     for path in files:
         with contextlib.suppress(OSError):  # deleted meanwhile
             sizes += path.stat().st_size
-    return sum(path.name.endswith(SUFFIX) for path in files), sizes
+    return sum(path.name.endswith(RECORDED) for path in files), sizes
 
 
 def title(entry: Entry) -> str:

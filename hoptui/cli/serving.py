@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from hoptui.cli.node import look, refuse_read_only
 from hoptui.cli.terminal import OK, REJECTED, Fail, say, usage
+from hoptui.viewer.places import is_path
 
 PORT = 8765
 DRIVER = "hoptui.tui.browser:BrowserDriver"
@@ -34,7 +35,6 @@ def serve(
         from hoptui.web.server import serve as serve_until_ended
     except ImportError as error:
         raise usage(f"hoptui serve needs textual-serve: pip install 'hoptui[web]' ({error})") from None
-    from hoptui.cli.recordings import is_path
 
     if not 0 <= port < 1 << 16:
         raise usage(f"--port takes 0 to 65535, not {port}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,23 +17,15 @@ from textual.screen import Screen
 
 from hoptui.tui.actions import bindings
 from hoptui.tui.board import Board
-from hoptui.tui.commands import Palette
+from hoptui.tui.commands import Palette, PaletteBox
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.frame import EVERYTHING, TICK_S, Frame, Pace
 from hoptui.tui.messages import StoreChanged
-from hoptui.tui.panels import help_page, runs
+from hoptui.tui.panels import runs
 from hoptui.tui.personal import PersonalApp
 from hoptui.tui.preferences import HIDEABLE, Preferences
-from hoptui.tui.screens.box import LiveBox
-from hoptui.tui.screens.chart import ChartScreen
-from hoptui.tui.screens.gpus import GpusScreen
-from hoptui.tui.screens.help import Help
-from hoptui.tui.screens.history import HistoryScreen
-from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.tui.screens.live import LiveScreen
-from hoptui.tui.screens.overview import OverviewScreen
+from hoptui.tui.screens.live import Live, LiveScreen
 from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.screens.settings import SettingsScreen
 from hoptui.tui.staging import Staging
 from hoptui.tui.steering import Steering, left_paused
 from hoptui.tui.view import SECOND, Connection, View, undoable
@@ -42,6 +37,10 @@ from hoptui.wire.messages import RunState
 
 RENEW_EVERY_S = 1.0
 FAST_HZ = 10.0
+
+_FURTHER = ("overview", "chart", "knob_editor", "gpus", "history", "help", "settings")
+"""Screens that are imported where they are opened, or one a beat once the first one is seen: nobody waits for them at the start."""
+_FURTHER_AFTER_S = 1.0
 
 
 class HoptuiApp(PersonalApp):
@@ -68,6 +67,10 @@ class HoptuiApp(PersonalApp):
         "screens/settings.tcss",
         "styles/hidden.tcss",
     ]
+    alone = False
+    """Whether the process is ours. What has been imported then is kept out of the search for garbage, which would find none in
+    it and make one key in fifty wait for 15 to 40 ms."""
+
     COMMANDS = {Palette}
     BINDINGS: ClassVar[list[BindingType]] = bindings("everywhere")
     AUTO_FOCUS = None
@@ -95,6 +98,8 @@ class HoptuiApp(PersonalApp):
         self._renew_at = 0.0
         self._changed = False
         self._fast = False
+        self._further = iter(_FURTHER)
+        self._further_at = math.inf
 
     def view(self, run: str | None) -> View:
         """The store and a run at this moment."""
@@ -128,12 +133,17 @@ class HoptuiApp(PersonalApp):
     # life --------------------------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
-        return RunScreen(self._asked) if self._asked else OverviewScreen()
+        if self._asked:
+            return RunScreen(self._asked)
+        from hoptui.tui.screens.overview import OverviewScreen
+
+        return OverviewScreen()
 
     def on_mount(self) -> None:
         self.client.start()
         if not self._asked:
             self.client.watch(None)
+        self._find_asked()  # the client may have set out before, and be there
         if self._frames:
             self.set_interval(TICK_S, self.tick)
 
@@ -142,7 +152,8 @@ class HoptuiApp(PersonalApp):
 
     def _on_change(self, change: Change) -> None:
         """Called in the client's thread: it may post a message and nothing else."""
-        self.post_message(StoreChanged(change))
+        if self.is_running:  # before that there is nobody to read it, and `on_mount` sees what has changed
+            self.post_message(StoreChanged(change))
 
     def on_store_changed(self, event: StoreChanged) -> None:
         if event.change == "node":
@@ -157,6 +168,19 @@ class HoptuiApp(PersonalApp):
     def _draw_changes(self) -> None:
         self._changed = False
         self._draw(EVERYTHING)
+
+    def on_ready(self) -> None:
+        """There is a layout to draw on."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.begin()
+            self._draw(EVERYTHING)
+        self._further_at = self.clock() + _FURTHER_AFTER_S
+        self._keep_imports()
+
+    def _keep_imports(self) -> None:
+        if self.alone:
+            gc.freeze()
+            gc.enable()
 
     def tick(self) -> None:
         """One beat of the frame clock."""
@@ -173,12 +197,15 @@ class HoptuiApp(PersonalApp):
         frame = self.pace.due(now, driver.waiting if isinstance(driver, TerminalDriver) else 0)
         if any(frame):
             self._draw(frame)
+        elif now >= self._further_at and (further := next(self._further, "")):
+            importlib.import_module(f"hoptui.tui.screens.{further}")
+            self._keep_imports()
 
     def _draw(self, frame: Frame) -> None:
         """Draw the full screen that is seen, and the box over it; what is hidden is drawn when it comes back."""
         behind = next(s for s in reversed(self.screen_stack) if isinstance(s, LiveScreen))
         for screen in dict.fromkeys((behind, self.screen)):
-            if isinstance(screen, LiveScreen | LiveBox) and screen.is_mounted:
+            if isinstance(screen, Live) and screen.begun and screen.is_mounted:
                 # A screen that is being taken down loses its widgets one by one while this clock still beats.
                 with self.batch_update(), suppress(NoMatches):
                     screen.draw(frame)
@@ -218,11 +245,15 @@ class HoptuiApp(PersonalApp):
 
     def open_overview(self) -> None:
         """Show the node instead of what is on screen."""
+        from hoptui.tui.screens.overview import OverviewScreen
+
         self.client.watch(None)
         self._go(OverviewScreen())
 
     def open_gpus(self, gpu: str, run: str | None = None) -> None:
         """Show all readings of a GPU, by its UUID, on top of what is on screen; with a run, only that run's GPUs."""
+        from hoptui.tui.screens.gpus import GpusScreen
+
         self.push_screen(GpusScreen(gpu, run))
 
     def _go(self, screen: LiveScreen) -> None:
@@ -234,6 +265,8 @@ class HoptuiApp(PersonalApp):
 
     def edit_knob(self, run: str, knob: str) -> None:
         """Open the editor of a knob, on the value that is staged if there is one."""
+        from hoptui.tui.screens.knob_editor import KnobEditor
+
         view, staged = self.view(run), self.staging.find(run, knob)
         found = view.knob(knob)
         if found is not None and view.run is not None:
@@ -252,6 +285,9 @@ class HoptuiApp(PersonalApp):
 
     def action_help(self) -> None:
         """What can be done on the screen on top, and what it shows; again closes it."""
+        from hoptui.tui.panels import help_page
+        from hoptui.tui.screens.help import Help
+
         if isinstance(self.screen, Help):
             self.screen.dismiss(None)
         else:
@@ -263,19 +299,25 @@ class HoptuiApp(PersonalApp):
         """Offer what works now: with the palette on top, hardly any key does."""
         if not isinstance(self.screen, CommandPalette):
             self.worked = self.screen.active_bindings
-            super().action_command_palette()
+            self.push_screen(PaletteBox(id="--command-palette"))
 
     def action_settings(self) -> None:
+        from hoptui.tui.screens.settings import SettingsScreen
+
         if not isinstance(self.screen, SettingsScreen):
             self.push_screen(SettingsScreen())
 
     def action_history(self) -> None:
         """The commands given to the run on screen, on the overview those given to all."""
+        from hoptui.tui.screens.history import HistoryScreen
+
         if not isinstance(self.screen, HistoryScreen):
             self.push_screen(HistoryScreen(getattr(self.screen, "run_id", None)))
 
     def open_charts(self, run: str | None, *, find: bool) -> None:
         """Show the charts of a run, or of the node, as they were left; with `find`, what else could be charted too."""
+        from hoptui.tui.screens.chart import ChartScreen
+
         screen = ChartScreen(run, self._boards.setdefault(run, Board()))
         self.push_screen(screen)
 
@@ -309,17 +351,21 @@ class HoptuiApp(PersonalApp):
                 screen.redraw()
 
 
-def run(run: str | None, *, config: Config | None = None) -> int:
+def run(run: str | None, *, config: Config | None = None, client: Client | None = None) -> int:
     """Open the dashboard on a run (its name or the beginning of its id), or on the overview; blocks until the person leaves.
 
-    Returns the exit code: 0, or 128 + the signal that ended it. No run is touched by leaving.
+    `client` is one that may have set out already; it is closed when the person leaves. Returns the exit code: 0, or 128 + the
+    signal that ended it. No run is touched by leaving.
     """
     config = config or Config()
+    ours = client or Client(read_only=config.read_only)
 
     def connect(on_change: Callable[[Change], None]) -> Client:
-        return Client(on_change=on_change, read_only=config.read_only)
+        ours.on_change = on_change
+        return ours
 
     app = HoptuiApp(connect, run, config=config)
+    app.alone = True
     app.run(mouse=config.mouse)
     for held in app.steering.held:
         print(left_paused(app.client.store, held))
@@ -339,5 +385,6 @@ def replay(path: str, *, config: Config | None = None) -> int:
 
     config = config or Config()
     app = ReplayApp(Replay(path), config=config)
+    app.alone = True
     app.run(mouse=config.mouse)
     return app.return_code or 0

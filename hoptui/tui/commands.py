@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.screen import Screen
 
 from hoptui.tui.actions import ACTIONS, Action
@@ -25,6 +26,13 @@ _OTHERWISE = (
     "app.leave_now",
     "app.help_now",
 )  # the palette itself, and second keys of others
+
+
+class PaletteBox(CommandPalette):
+    """Closes once: at the second click of a double click beside it, Textual's closes what lies below, or the app falls."""
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
 class Entry(NamedTuple):

@@ -210,6 +210,7 @@ def run(ways: Mapping[str, Way], here: str | None, run: str | None, *, config: C
         return lambda on_change: Client(way=way, on_change=on_change, read_only=config.read_only)
 
     app = FleetApp({name: connector(way) for name, way in ways.items()}, run, here=here, config=config)
+    app.alone = True
     app.run(mouse=config.mouse)
     for host in app.hosts:
         for held in host.steering.held:

@@ -49,7 +49,7 @@ def settle(asked: Mapping[str, Asked]) -> tuple[dict[str, str], list[str]]:
             granted[name] = _checked(name, wish.keys)
         except ValueError as error:
             problems.append(f"{wish.place}: {error}")
-    while clashes := list(_clashes(granted)):
+    while granted and (clashes := list(_clashes(granted))):
         for mine, key, other in clashes:
             if mine.id in granted:
                 problems.append(

@@ -61,6 +61,12 @@ class PersonalApp(App[None]):
         kept = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
         return [*kept, *self._no_colours]
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """Before the first screen there is nothing to refresh: the theme's variables are set, and Textual, which asks for it
+        because a theme was chosen, would read all sheets and forget them, to read them again for the screen."""
+        if self.screen_stack:
+            super().refresh_css(animate)
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return themes.DARK.variables
 

@@ -1,4 +1,4 @@
-"""What this person wants of the dashboard: keys, theme, hidden panels, the metric of the chart; and what of it is remembered."""
+"""What this person wants of the dashboard: keys, theme, panels, the metric of the chart; and what of it is remembered."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ HIDEABLE = (
 )
 
 
+ALONE = ("throughput", "learning", "hardware", "phases", "knobs", "events")
+"""The panels of a run of which one may be shown alone, by their names on its screen."""
+
+
 class Preferences:
     """The configuration settled with the actions there are, and the choices of this sitting. `problems` are a line each."""
 
@@ -49,6 +53,7 @@ class Preferences:
         self.metric = config.remembered.metric
         known = {panel.id for panel in HIDEABLE}
         self.hidden = tuple(name for name in config.remembered.hidden if name in known)
+        self.alone = config.remembered.alone if config.remembered.alone in ALONE else ""
         self.theme: Value = config.values["theme"]
         self._kept = config.remembered
         self._kind = self.look.kind
@@ -86,10 +91,20 @@ class Preferences:
         self.hidden = (*self.hidden, panel) if hide else tuple(one for one in self.hidden if one != panel)
         return self._remember(hidden=self.hidden)
 
+    def choose_alone(self, panel: str) -> str:
+        """Show this panel of a run alone, of the next run too, or all again (""); one sentence if that is not remembered."""
+        if panel == self.alone:
+            return ""
+        self.alone = panel
+        return self._remember(alone=panel)
+
     def origin(self, choice: str) -> str:
-        """Whose word the metric is, or what is with a panel (by its id): `remembered`, `chosen here`, or `default`."""
+        """Whose word the metric is, or the panel shown `alone`, or what is with a panel (by its id): `remembered`, `chosen here`, or
+        `default`."""
         if choice == "metric":
             made, kept = bool(self.metric), self.metric == self._kept.metric
+        elif choice == "alone":
+            made, kept = bool(self.alone), self.alone == self._kept.alone
         else:
             made = choice in self.hidden
             kept = made == (choice in self._kept.hidden)

@@ -64,7 +64,8 @@ class Client:
     """Connects to the daemon of `where` (default: this user's), or the one at the end of `way`, in a thread of its own.
 
     `on_change` is called in that thread, and only for changes of state: of the link, the node or what is known of its past,
-    events, commands, or of a run's state word. Rows are looked up in `store` by whoever draws them, when they draw.
+    events, commands, or of a run's state word; it may be set later, by who then looks at what there is. Rows are looked up in
+    `store` by whoever draws them, when they draw.
 
     A `read_only` one only looks: `send`, `lease` and `sample` raise `ReadOnlyError`, so that nothing but questions leaves it.
     """
@@ -86,7 +87,7 @@ class Client:
         self.link = Link("connecting", time.monotonic(), node=node)
         self._where = where
         self._way = way
-        self._on_change = on_change
+        self.on_change = on_change
         self._start_daemon = start_daemon
         if node:
             client = f"{client} over ssh from {socket.gethostname()}"
@@ -106,8 +107,9 @@ class Client:
         self._check_at = 0.0
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
-        self._thread.start()
+        """Begin to connect, if it has not begun; returns at once."""
+        if not self._thread.ident:
+            self._thread.start()
 
     def again(self) -> None:
         """Try now what would be tried later, or no more."""
@@ -279,11 +281,11 @@ class Client:
 
     def _tell(self) -> None:
         """Call `on_change` for what is different from what was told last."""
-        now = self._versions()
+        now, on_change = self._versions(), self.on_change
         before, self._told = self._told, now
-        if self._on_change is not None:
+        if on_change is not None:
             for change in (change for change in now if now[change] != before.get(change)):
-                self._on_change(change)
+                on_change(change)
 
     def _versions(self) -> dict[Change, object]:
         states: dict[str, State] = {run: vital.state for run, vital in self.store.vitals.items()}

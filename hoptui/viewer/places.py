@@ -77,6 +77,11 @@ def parse(typed: str) -> Place:
     return Place(host, user, port, unquote(run.rstrip("/")))
 
 
+def is_path(name: str) -> bool:
+    """Whether this is how a recording's file is named, and no run."""
+    return name.endswith(RECORDED) or ("/" in name and "://" not in name)
+
+
 def _host_and_port(typed: str, rest: str) -> tuple[str, int | None]:
     if rest.startswith("["):
         host, _, rest = rest[1:].partition("]")

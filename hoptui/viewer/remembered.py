@@ -1,4 +1,4 @@
-"""Choices that a person made in the dashboard, kept for the next time: the theme, hidden panels, the metric in the chart.
+"""Choices that a person made in the dashboard, kept for the next time: the theme, hidden panels, one shown alone, the metric in the chart.
 
 They have a file of their own in the state directory, written whole and put in place in one step. `config.toml` is the
 person's and is never written: a program that does so loses its comments and order sooner or later. What `config.toml` sets
@@ -17,10 +17,12 @@ LONGEST_FILE = 1 << 16
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """`theme` as `config.toml` would name it, `hidden` the ids of panels, `metric` of the learning chart; empty: no choice."""
+    """`theme` as `config.toml` would name it, `hidden` the ids of panels, `alone` the one panel of a run that is shown,
+    `metric` of the learning chart; empty: no choice."""
 
     theme: str = ""
     hidden: tuple[str, ...] = ()
+    alone: str = ""
     metric: str = ""
 
 

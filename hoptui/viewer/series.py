@@ -19,6 +19,7 @@ from hoptui.viewer.closeups import Part
 from hoptui.wire.messages import Buckets
 
 CAPACITY = 2048
+SLACK = 8
 FACTOR = 4
 LEVELS = 10  # 2048 × 4⁹ samples: 620 days at 10 Hz
 HOLE = 3  # a pause longer than so many usual spacings is drawn as a gap
@@ -51,9 +52,10 @@ class _Level:
         self.high.append(high)
 
     def trim(self) -> None:
-        """Drop the oldest, a quarter at once: one by one would shift the arrays with every sample."""
+        """Drop the oldest, `SLACK` at once: an array that loses fewer than 16 items keeps its memory, and one that lost a
+        quarter would give it back and grow again, in other places: of hundreds of them a third of the heap became holes."""
         extra = len(self.t) - CAPACITY
-        if extra >= CAPACITY // 4:
+        if extra >= SLACK:
             del self.t[:extra], self.low[:extra], self.high[:extra]
             self.carried -= extra
             self.whole = False
@@ -254,10 +256,13 @@ def bucketed(
     """Entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets, with the holes of `Series.window`."""
     found = Window([], [], [])
     span = t1 - t0 + 1
-    i, slot = 0, -1
+    i, slot, even = 0, -1, -1
     while i < len(t):
         into = (t[i] - t0) * points // span
-        if i and into > slot + 1 and _hole(t, i):
+        if i and into > slot + 1:
+            # What is no longer than HOLE of the shortest spacing is no hole whatever is usual around it, and most are that.
+            even = HOLE * min(map(sub, t[1:], t)) if even < 0 else even
+        if i and into > slot + 1 and t[i] - t[i - 1] > even and _hole(t, i):
             found.t.append((t[i - 1] + t[i]) // 2)
             found.low.append(NAN)
             found.high.append(NAN)

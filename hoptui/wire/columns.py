@@ -131,16 +131,19 @@ def concatenate(source: str, parts: Iterable[Columns]) -> Columns:
     kept = [p for p in parts if len(p)]
     if len(kept) == 1:
         return kept[0]
-    names = list(dict.fromkeys(name for p in kept for name in p.names))
-    blank = array("d", [NAN])
-    values = []
-    for name in names:
-        raw = [p.values[p.names.index(name)] if name in p.names else (blank * len(p)).tobytes() for p in kept]
-        values.append(b"".join(raw))
+    names = tuple(dict.fromkeys(name for p in kept for name in p.names))
+    if all(p.names == names for p in kept):  # as nearly always: a tenth of the time
+        values = tuple(map(b"".join, zip(*(p.values for p in kept), strict=True)))
+    else:
+        found = [dict(zip(p.names, p.values, strict=True)) for p in kept]
+        blank = [(array("d", [NAN]) * len(p)).tobytes() for p in kept]
+        values = tuple(
+            b"".join(one.get(name, gap) for one, gap in zip(found, blank, strict=True)) for name in names
+        )
     return Columns(
         source=source,
-        names=tuple(names),
+        names=names,
         t=b"".join(p.t for p in kept),
         step=b"".join(p.step for p in kept),
-        values=tuple(values),
+        values=values,
     )

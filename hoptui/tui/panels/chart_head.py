@@ -21,6 +21,7 @@ def identity(view: View, board: Board, beside: str) -> Line:
     """`hoptui  ppo-cartpole · chart 2 of 4  beside ppo-before`."""
     host = text.clean(view.node.host, 40) if view.node else ""
     name = text.clean(view.run.name, 40) if view.run else host
+    told = view.run is not None or view.replay is not None or view.link.state != "live"  # a node has no state
     count = f" · chart {board.index + 1} of {len(board.charts)}" if board.charts else " · charts"
     return (
         Span(" hoptui  ", "title"),
@@ -28,7 +29,7 @@ def identity(view: View, board: Board, beside: str) -> Line:
         Span(count, "dim"),
         Span(f"  beside {beside}" if beside else "", "2"),
         GAP,
-        *header.state(view),
+        *(header.state(view) if told else ()),
         Span(f"   {text.clock(view.wall)} ", "dim"),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span, fitted, pack
-from hoptui.tui.panels import gpus, host, learning, phases
+from hoptui.tui.panels import gpus, host, learning, phases, verdict, waiting
 from hoptui.tui.panels.header import banner, rate, state
 from hoptui.tui.panels.outcomes import last_change
 from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number
@@ -17,11 +17,13 @@ MOST_GPUS = 4
 
 def summary(view: View, metric: str, width: int, span_s: float, *, plain: bool) -> list[Line]:
     """Throughput and return with charts two rows high, the phases in one bar, a line a GPU and one for the host."""
+    if view.run is None:
+        return [waiting.line(view, "looking for the run"), *([host.short(view, width)] if view.node else [])]
     head = headline(view)
     figures = max(24, min(46, width - 20))
     across = width - figures - 2
     latest = view.store.latest(view.source)
-    unit = text.clean(view.run.units.get(metric, ""), 12) if view.run else ""
+    unit = text.clean(view.run.units.get(metric, ""), 12)
     others = [fact(label_of(n), number(latest.get(n)), VALUE) for n in learning.metrics(view) if n != metric]
     beside: list[Line] = [
         (Span(text.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
@@ -54,7 +56,7 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     ]
     shout = banner(view)
     if shout is not None:
-        found.append((Span(shout.text, shout.ink),))
+        found.append((Span(shout.said(width), shout.ink),))
     if run is not None and vital is not None:
         of = f" / {text.grouped(run.total)}" if run.total else ""
         found.append(_figure("iteration", f"{text.grouped(vital.step)}{of}"))
@@ -62,6 +64,8 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     latest = view.store.latest(view.source).get(metric)
     if metric:
         found.append(_figure(label_of(metric), number(latest)))
+    if vital is not None:
+        found.append(verdict.line(view, width))
     found += [gpus.short(view, gpu, width) for gpu in view.gpus()[:MOST_GPUS]]
     return found
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from typing import NamedTuple
 
-from hoptui.tui.lines import GAP, Line, Span, bar, pack
+from hoptui.tui.lines import GAP, Line, Span, pack
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.readings import Gauge, current, fact, gauges, of, percent, ratio
 from hoptui.tui.view import View
@@ -86,7 +85,8 @@ def _facts(view: View, now: dict[str, float]) -> list[Line]:
     found: list[Line] = [held(reason) for reason in _told(now)]
     hidden = contrast(now)
     found += [(Span(f"▸ {hidden}", "warn"),)] if hidden else []
-    found.append((Span(value_text("°C", now.get("temperature_c"))),))
+    if "temperature_c" in now:
+        found.append((Span(value_text("°C", now["temperature_c"])),))
     if "memory_temperature_c" in now:
         found.append((Span("HBM ", "dim"), Span(value_text("°C", now["memory_temperature_c"]))))
     return found + together(view)
@@ -148,114 +148,25 @@ def power_curves(gpus: tuple[GpuInfo, ...], *, share: bool = False) -> list[Want
     return [Wanted(f"gpu/{g.uuid}", "power_w", _called(g), ink) for g, ink in zip(gpus, inks, strict=False)]
 
 
-class _Columns(NamedTuple):
-    """How wide the parts of a GPU's line are; 0 leaves a part out. `bars` of the first figures get one."""
-
-    name: int
-    bars: int
-    bar: int
-    temperature: int
-    clock: int
-    held: int
-    user: int
-
-    @classmethod
-    def of(cls, gpus: tuple[GpuInfo, ...], width: int, *, users: bool) -> _Columns:
-        left = max(0, width - 5 - sum(w for _, _, w in FIGURES) - _POWER - _MEMORY)
-
-        def take(*wanted: int) -> int:
-            nonlocal left
-            found = next((cells for cells in wanted if cells <= left), 0)
-            left -= found
-            return found
-
-        mixed = len({gpu.name for gpu in gpus}) > 1
-        name = take(*((16, 9) if width >= 100 else (9,))) if mixed else 0
-        temperature, clock = take(5), take(7)
-        held = take(13, 3)
-        user = take(16) if users else 0
-        bars = next((count for count in (6, 4, 2) if left // count >= 7), 0)
-        across = min(16, left // bars - 1) if bars else 0
-        left -= bars * (across + 1)
-        held += take(*range(min(7, left), 0, -1)) if held > 3 else 0
-        return cls(name, bars, across, temperature, clock, held, user + left if user else 0)
-
-
-_POWER, _MEMORY = 10, 12
-
-
-def head(gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) -> Line:
-    """What stands over `rows`, with the units."""
-    c = _Columns.of(gpus, width, users=users)
-    spans = [Span("", width=5), *([Span("GPU", "dim", c.name)] if c.name else [])]
-    for i, (_, label, cells) in enumerate(FIGURES):
-        spans.append(Span(label, "dim", cells + (c.bar + 1) * (i < min(4, c.bars)), right=True))
-    wide = (c.bar + 1) * (c.bars > 4)
-    spans += [Span("W", "dim", _POWER + wide, right=True), Span("GiB", "dim", _MEMORY + wide, right=True)]
-    spans += [Span("°C", "dim", c.temperature, right=True)] if c.temperature else []
-    spans += [Span("MHz", "dim", c.clock, right=True)] if c.clock else []
-    spans += [Span("  clocks", "dim", c.held)] if c.held > 3 else []
-    return (*spans, Span("  used by", "dim", c.user)) if c.user else tuple(spans)
-
-
-def rows(
-    view: View, gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False, cursor: int = -1
-) -> list[Line]:
-    """One line a GPU: how busy it is in four ways, power, memory, temperature, clocks and who uses it, as much as fits."""
-    columns = _Columns.of(gpus, width, users=users)
-    return [_row(view, gpu, columns, chosen=i == cursor) for i, gpu in enumerate(gpus)]
-
-
-def _row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
-    spans = [Span("› " if chosen else "  ", "key"), Span("└" if gpu.parent else str(gpu.index), "dim", 3)]
-    if c.name:
-        spans.append(Span(_short_name(gpu), "", c.name))
-    if why := trouble(view, gpu):
-        return (*spans, Span("✕ ", "bad"), Span(why, "warn"))
-    now = readings(view, gpu)
-    hidden = bool(contrast(now))
-    for i, (name, _, cells) in enumerate(FIGURES):
-        barred = i < c.bars
-        spans += [Span("  "), *bar(ratio(now.get(name), 100), c.bar, ink_of(name))] if barred else []
-        ink = "warn" if hidden and name == "sm_active" else "" if name in now else "dim"
-        spans.append(Span(_figure(now.get(name)), ink, cells - barred, right=True))
-    for value, part, whole, ink, cells in (
-        (watts(now, gpu), now.get("power_w"), gpu.power_limit_w, "2", _POWER),
-        (memory(now, gpu), now.get("memory_used_bytes"), total(now, gpu), "1", _MEMORY),
-    ):
-        barred = c.bars > 4
-        spans += [Span("  "), *bar(ratio(part, whole), c.bar, ink)] if barred else []
-        spans.append(Span(value.rpartition(" ")[0] or value, "", cells - barred, right=True))
-    for name, cells in (("temperature_c", c.temperature), ("sm_clock_mhz", c.clock)):
-        if cells:
-            spans.append(Span(_bare(text.grouped(now.get(name))), "", cells, right=True))
-    spans += _held_cell(now, c.held)
-    if c.user:
-        spans += [Span("  "), Span(users(view, gpu), "dim", c.user - 2)]
-    return tuple(spans)
-
-
 def short(view: View, gpu: GpuInfo, width: int) -> Line:
     """A GPU in one line of a small screen, with its labels, as much as fits."""
     name = f"GPU {gpu.index}"
     if why := trouble(view, gpu):
         return Span(f"{name} ", "dim"), Span("✕ ", "bad"), Span(why, "warn")
     now = readings(view, gpu)
+    if not now:
+        return Span(f"{name} ", "dim"), Span("no current readings", "dim")
     measured = (
         FIGURES if any(n in now for n, _, _ in WORK) else (*FIGURES[:1], ("memory_busy", "memory busy %", 0))
     )
-    chunks = [fact(label.removesuffix(" %"), _figure(now.get(n)), 4) for n, label, _ in measured]
+    chunks = [fact(label.removesuffix(" %"), figure(now.get(n)), 4) for n, label, _ in measured]
     chunks.append((Span(watts(now, gpu)),))
     chunks.append((Span(memory(now, gpu)),))
     chunks.append((Span(value_text("°C", now.get("temperature_c"))),))
     worst = _told(now)[:1]
-    sign = (
-        [span for reason in worst for span in held(reason)]
-        if width >= 90
-        else [Span(_sign(r), _ink(r)) for r in worst]
-    )
+    last = [span for reason in worst for span in (held(reason) if width >= 90 else (sign(reason),))]
     room = width - len(name) - 1 - 2  # for the sign
-    return (Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *sign)
+    return (Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *last)
 
 
 def part(gpu: GpuInfo) -> str:
@@ -329,37 +240,21 @@ def _told(now: dict[str, float]) -> list[Reason]:
     return [reason for reason in meanings.reasons(now.get("throttle")) if reason.bit != meanings.IDLE]
 
 
-def _held_cell(now: dict[str, float], cells: int) -> list[Span]:
-    """The first thing that holds the clocks back; the sign alone where there is no room to tell which."""
-    found = meanings.reasons(now.get("throttle"))[:1]
-    if not cells or not found:
-        return [Span("", width=cells)] if cells else []
-    if cells <= 3:
-        return [Span(f" {_sign(found[0])}", _ink(found[0]), cells)]
-    dim = "dim" if found[0].bit == meanings.IDLE else ""
-    return [Span("  "), *(Span(s.text, s.ink or dim, cells - 2) for s in held(found[0]))]
-
-
-def _sign(reason: Reason) -> str:
-    return {"alarm": "✕", "warning": "⚠"}.get(reason.level, "·")
-
-
-def _ink(reason: Reason) -> str:
-    return _SIGNS[reason.level][1]
+def sign(reason: Reason) -> Span:
+    """The sign of `held` alone, where there is no room for the word: blank for what is usual."""
+    sign, ink = _SIGNS[reason.level]
+    return Span(sign.strip(), ink)
 
 
 def _called(gpu: GpuInfo) -> str:
     return f"MIG {part(gpu)}" if gpu.parent else f"GPU {gpu.index}"
 
 
-def _figure(value: float | None) -> str:
-    return _bare(percent(value))
+def figure(value: float | None) -> str:
+    """A share in per cent without its unit."""
+    return bare(percent(value))
 
 
-def _bare(value: str) -> str:
+def bare(value: str) -> str:
+    """A text without the per cent at its end."""
     return value.removesuffix(" %")
-
-
-def _short_name(gpu: GpuInfo) -> str:
-    name = text.clean(gpu.name.removeprefix("NVIDIA "), 40)
-    return f"{name.partition('MIG ')[2]} {part(gpu)}" if gpu.parent else name

@@ -27,11 +27,16 @@ USUAL_HZ = 2.0
 
 
 class Banner(NamedTuple):
-    """What a person must know at once, in one sentence."""
+    """What a person must know at once, in one sentence, and the same in few words where it is long."""
 
     symbol: str
     text: str
     ink: str
+    short: str = ""
+
+    def said(self, width: int) -> str:
+        """The sentence where it fits."""
+        return self.short if self.short and len(self.text) > width else self.text
 
 
 def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line:
@@ -93,7 +98,8 @@ def progress(view: View, width: int) -> Line:
     """The banner if there is one, else how much of the run is done; a plain rule where its length is unknown."""
     shout = banner(view)
     if shout is not None:
-        return Span(f" {shout.symbol} ", shout.ink), Span(shout.text, shout.ink), GAP
+        said = shout.said(width - len(shout.symbol) - 2)
+        return Span(f" {shout.symbol} ", shout.ink), Span(said, shout.ink), GAP
     done = _done(view)
     if done is None:
         return (Span(TRACK * width, "track"),)
@@ -114,8 +120,11 @@ def banner(view: View) -> Banner | None:
         case "lost":
             since = text.duration(max(0.0, view.clock - to.since))
             reason = f" ({text.clean(to.reason)})" if to.reason else ""
-            what = f"link to {to.node or 'the daemon'} lost {since} ago{reason}"
-            return Banner("◌", f"{what}: training goes on, reconnecting", "warn")
+            what, then = (
+                f"link to {to.node or 'the daemon'} lost {since} ago",
+                "training goes on, reconnecting",
+            )
+            return Banner("◌", f"{what}{reason}: {then}", "warn", f"{what}: {then}")
     run, vital = view.run, view.vital
     if run is None:
         return None
@@ -129,7 +138,7 @@ def banner(view: View) -> Banner | None:
         return Banner(words.STATES[vital.state].symbol, _explained(view), INKS[vital.state])
     wrong = gpus.alarm(view)
     if wrong:
-        return Banner("⚠", wrong, "bad")
+        return Banner("⚠", wrong, "bad", wrong.partition(". ")[0])
     if run.epoch > 1 and view.wall - run.started_wall < RESTART_SHOWN_S:
         since = text.duration(view.wall - run.started_wall)
         return Banner(

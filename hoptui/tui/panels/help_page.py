@@ -53,6 +53,9 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("ETA", "Iterations that are left, times the seconds of one now. A change of a knob changes it."),
         ("phases", "Where the time of an iteration goes, by the marks that the run sets (run.phase). Good: the phase that does "
          "the learning takes most of it."),
+        ("▸", "What takes most of an iteration, measured over the newest ones: where to look first. Dimmed: of the time that is named."),
+        ("over time", "With room for it the shares of the phases are stacked over time, each a mean over as long as the title says. "
+         "Blank: no iteration is known there, or a knob was changed (┆)."),
         ("◷ 4 → 8", "A change on its way. The value in effect is the old one until the run has read the new one back."),
         ("learning", "What the run logs, by its own names: what they mean and what is good, only the run's author knows."),
     ),
@@ -91,6 +94,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("+6.1 % ± 1.2", "What the change did to it; the ± is wide enough to be right 95 times in 100."),
         ("no detectable", "The change did less than its ± can tell apart from noise. It may be nothing, or little."),
         ("together with", "Changes of one boundary have one effect: what each did alone nobody can tell."),
+        ("older", "The newest 2 000 are listed; where there may be more, the end of the list reads those before from the recordings."),
         ("copy", "The terminal is asked to copy (OSC 52); some refuse, so the line is shown as well."),
     ),
 }  # fmt: skip

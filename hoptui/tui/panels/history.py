@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, overload
 
 from hoptui.tui.lines import Line, Span
@@ -110,8 +110,8 @@ class Rows(Sequence[Line]):
         return _row(self._view, record, self._cells, chosen=index == self._cursor)
 
 
-def story(view: View, record: CommandRecord, width: int) -> list[Line]:
-    """All that is known of one command, with what to type to give it again."""
+def story(view: View, record: CommandRecord, width: int, known: Mapping[str, CommandRecord]) -> list[Line]:
+    """All that is known of one command, with what to type to give it again; `known` are all commands by their ids."""
     run = view.store.run(record.run)
     knob = next((k for k in run.knobs if k.spec.name == record.knob), None) if run else None
     found = [("command", Span(f"{'set ' if record.verb == 'set' else ''}{words.change(record)}", "strong"))]
@@ -119,7 +119,7 @@ def story(view: View, record: CommandRecord, width: int) -> list[Line]:
     client = f", {text.clean(record.origin.client, 24)}" if record.origin.client else ""
     found.append(("asked", Span(f"{text.day_clock(record.wall)} by {words.who(record.origin)}{client}")))
     if record.why:
-        found.append(("why", Span(reason(record, view.store.commands))))
+        found.append(("why", Span(reason(record, known))))
     took_s = (record.settled - record.t) / 1e9 if record.settled else None
     later = (
         f", {text.seconds(max(took_s, 0.001))} later" if took_s is not None and record.stage in FINAL else ""
@@ -129,7 +129,7 @@ def story(view: View, record: CommandRecord, width: int) -> list[Line]:
         version = f" (version {record.version})" if record.version is not None else ""
         value = text.value(record.effective, knob.spec if knob else None)
         found.append(("value", Span(f"{value} read back from the run{version}")))
-    if undone := _undone(view, record):
+    if undone := _undone(record, known):
         found.append(("undone", Span(undone)))
     found += _measured(view, record)
     if run is not None:
@@ -185,9 +185,9 @@ def _wrapped(label: str, span: Span, width: int) -> list[Line]:
     ]
 
 
-def _undone(view: View, record: CommandRecord) -> str:
+def _undone(record: CommandRecord, known: Mapping[str, CommandRecord]) -> str:
     """By whom and when a change was set back, if it was."""
-    for other in view.store.commands.values():
+    for other in known.values():
         if other.why == f"{UNDO}{record.id}" and other.stage == "applied":
             return f"{text.clock(other.wall)} by {words.who(other.origin)}"
     return ""

@@ -20,7 +20,8 @@ LINKS: dict[str, tuple[Word, str]] = {
     "lost": (Word("◌", "link lost"), "warn"),
     "failed": (Word("✕", "no link"), "bad"),
 }
-_NAME, _STATE, _STEP, _SPEED = 32, 16, 19, 9
+_NAME, _STEP, _SPEED = 32, 19, 9
+_APART = 2  # blanks after the state
 
 
 class Host(NamedTuple):
@@ -43,16 +44,19 @@ def listed(hosts: Sequence[Host]) -> list[Row]:
 
 
 def rows(hosts: Sequence[Host], width: int, cursor: int) -> list[Line]:
-    """`listed` as it is drawn."""
-    seen = {host.name: host for host in hosts}
-    longest = max((width_of((Span(_name(row)),)) for row in listed(hosts)), default=0)
+    """`listed` as it is drawn, in columns as wide as what is in them."""
+    seen, found = {host.name: host for host in hosts}, listed(hosts)
+    longest = max((width_of((Span(_name(row)),)) for row in found), default=0)
     name = min(_NAME, 2 + longest, width // 3)
-    found = []
-    for i, row in enumerate(listed(hosts)):
-        mark = Span("› " if i == cursor else "  ", "key")
-        line = _host(seen[row.host], name) if row.run is None else _run(seen[row.host], row.run, name, width)
-        found.append((mark, *line))
-    return found
+    ran = [(_of(seen[row.host], row.run), row.run) for row in found if row.run is not None]
+    state = _APART + max((len(_word(view)[0].text) + 2 for view, _ in ran), default=0)
+    step = min(_STEP, max((len(_iteration(view, run)) for view, run in ran), default=0))
+    lines: list[Line] = []
+    for i, row in enumerate(found):
+        mark, host = Span("› " if i == cursor else "  ", "key"), seen[row.host]
+        line = _host(host, name) if row.run is None else _run(host, row.run, (name, state, step), width)
+        lines.append((mark, *line))
+    return lines
 
 
 def summary(hosts: Sequence[Host]) -> str:
@@ -103,7 +107,7 @@ def _hardware(view: View) -> Line:
     if not shown:
         cpu = current(view, "host").get("cpu_percent")
         why = gpus.none(view) if view.node else "waiting for the daemon"
-        return (Span(f"CPU {text.si(cpu)} %" if cpu is not None else "", ""), Span(f"   {why}", "dim"))
+        return (Span(f"CPU {cpu:.0f} %" if cpu is not None else "", ""), Span(f"   {why}", "dim"))
     values = [current(view, f"gpu/{gpu.uuid}") for gpu in shown]
     busy = [found["busy"] for found in values if "busy" in found]
     watts = [found["power_w"] for found in values if "power_w" in found]
@@ -113,29 +117,41 @@ def _hardware(view: View) -> Line:
     return (Span(", ".join(told)),)
 
 
-def _run(host: Host, run: RunState, name: int, width: int) -> Line:
-    view = host.view._replace(run=run, vital=host.view.store.vital(run.run))
-    if view.node_stale:  # what was known is old, and how the run is now nobody knows
-        word, ink = words.UNKNOWN_STATE, "stale"
-    elif view.vital is None:
-        word, ink = words.UNKNOWN_STATE, "dim"
-    else:
-        word, ink = words.STATES[view.vital.state], header.INKS[view.vital.state]
-    step = text.grouped(view.vital.step) if view.vital else text.UNKNOWN
-    of = f" / {text.grouped(run.total)}" if run.total else ""
+def _run(host: Host, run: RunState, columns: tuple[int, int, int], width: int) -> Line:
+    """A run of a host; `columns` are the cells of its name, its state and its iterations."""
+    view, (name, state, step) = _of(host, run), columns
+    word, ink = _word(view)
     speed = headline(view)
     old = "stale" if view.node_stale else ""
     return (
         Span("  ", width=2),
         Span(f"{text.clean(host.name, 30)}/", "dim"),
         Span(text.clean(run.name, 40), old or "strong", max(4, name - 3 - len(text.clean(host.name, 30)))),
-        Span(f"{word.symbol} {word.text}", ink, _STATE),
-        Span(f"{step}{of}", old, _STEP, right=True),
+        Span(f"{word.symbol} {word.text}", ink, state),
+        Span(_iteration(view, run), old, step, right=True),
         Span(text.si(None if view.node_stale else speed.value), old, _SPEED, right=True),
         Span(f" {speed.unit}", "dim"),
         GAP,
         Span(text.duration(max(0.0, view.wall - run.started_wall)) + " " if width >= 100 else "", "dim"),
     )
+
+
+def _of(host: Host, run: RunState) -> View:
+    return host.view._replace(run=run, vital=host.view.store.vital(run.run))
+
+
+def _word(view: View) -> tuple[Word, str]:
+    """The state of the view's run and its ink; of a host that does not answer what was known is old."""
+    if view.node_stale:
+        return words.UNKNOWN_STATE, "stale"
+    if view.vital is None:
+        return words.UNKNOWN_STATE, "dim"
+    return words.STATES[view.vital.state], header.INKS[view.vital.state]
+
+
+def _iteration(view: View, run: RunState) -> str:
+    step = text.grouped(view.vital.step) if view.vital else text.UNKNOWN
+    return f"{step} / {text.grouped(run.total)}" if run.total else step
 
 
 def _since(view: View) -> str:

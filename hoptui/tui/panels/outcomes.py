@@ -59,8 +59,10 @@ def last_change(record: CommandRecord | None, width: int) -> Line:
     most = effect(record, shared=False)
     # The last one is cut: nothing at all would be as if there were no effect.
     told = first_fitting((most, effect(record, brief=True) or most, most), width)
-    if record is None or record.measured is None or not told:
+    if record is None:
         return ()
+    if record.measured is None or not told:
+        return (Span(f"{words.change(record)}: its effect is not measured", "dim"),)
     room = width - width_of(told)
     whole, short = f" since {words.change(record)}", f" since {text.clean(record.knob)}"
     if record.measured.gain is not None and record.measured.note:  # never as if it had been this one alone

@@ -6,13 +6,16 @@ from typing import NamedTuple
 
 from hoptui.tui.lines import FULL, TRACK, Line, Span
 from hoptui.tui.panels import waiting
-from hoptui.tui.panels.readings import recent
 from hoptui.tui.view import SECOND, View
+from hoptui.tui.widgets.line_chart import whole_dots
 from hoptui.viewer import format as text
 
 PREFIX = "phase/"
-WITHIN_S = 20.0
-BUCKETS = 1000  # of the window: fine enough to tell iterations with a phase from those without
+OTHER = "other"
+WITHIN_S = 30.0
+MOST = 1000  # iterations: a window that would hold more is shorter
+BUCKETS = 1024  # of the window: fine enough to tell iterations with a phase from those without
+FEW = 3  # iterations that are counted rather than told by the time they took
 _INKS = ("1", "2", "3", "4")
 MOST_S = 1e9  # what a run says beyond that is no time
 LEAST_SPREAD = 0.05  # ranks whose iterations differ by less are not worth a word
@@ -29,20 +32,32 @@ class Phase(NamedTuple):
     ink: str
 
 
+class Split(NamedTuple):
+    """The mean seconds of an iteration (None: unknown), of how many iterations it is the mean, and their phases."""
+
+    whole: float | None
+    iterations: int
+    phases: list[Phase]
+
+
 def iteration_s(view: View) -> float | None:
-    """The mean seconds of an iteration over the same window as the phases, the newest where none ended in it.
+    """The mean seconds of an iteration over the same window as the phases.
 
     It is counted as they are: the middles of a few coarse buckets would count an evaluation now and then several times,
     and show the difference as time that nothing accounts for.
     """
-    return _mean(view, view.source)
+    return _mean(*_spent(view, "iteration_s"))
 
 
 def slowest(view: View) -> str:
     """Which rank of this node takes longest for an iteration: `slowest: rank 3, 1.42 s`; "" where they take the same."""
     ranks = view.run.ranks if view.run else ()
-    means = {0: _mean(view, view.source)}
-    means |= {r.rank: _mean(view, f"rank/{view.run.run}/{r.rank}") for r in ranks if view.run}
+    if not ranks:
+        return ""
+    means = {0: iteration_s(view)}
+    for other in ranks:
+        source = f"rank/{view.run.run}/{other.rank}" if view.run else ""
+        means[other.rank] = _mean(*_spent(view, "iteration_s", source))
     known = {rank: mean for rank, mean in means.items() if mean is not None}
     last = max(known, key=lambda rank: known[rank], default=0)
     if len(known) < 2 or known[last] < (1 + LEAST_SPREAD) * min(known.values()):
@@ -50,26 +65,70 @@ def slowest(view: View) -> str:
     return f"slowest: rank {last}, {text.seconds(known[last])}"
 
 
-def _mean(view: View, source: str) -> float | None:
-    spent, rows = _spent(view, "iteration_s", source)
-    mean = spent / rows if rows else recent(view, source, "iteration_s", WITHIN_S)
+def title(view: View) -> str:
+    """`Where an iteration goes · 1.82 s · slowest: rank 3, 1.94 s`, as far as it is known."""
+    whole = iteration_s(view)
+    parts = ("Where an iteration goes", text.seconds(whole) if whole else "", slowest(view))
+    return " · ".join(filter(None, parts))
+
+
+def since(view: View, split: Split) -> str:
+    """Which iterations the means are of: `over the last 30 s`, `in the last iteration`, of a silent run `over 30 s until 2 m ago`."""
+    count, series = split.iterations, view.store.series(view.source, "iteration_s")
+    if series is None or not count:
+        return ""
+    over_s = min(_within_s(view), (series.last_t - series.first_t) / SECOND + (split.whole or 0.0))
+    stretch = text.duration(over_s)
+    if 1 < count <= FEW:
+        stretch = f"{count} iterations"
+    age_s = (view.now - series.last_t) / SECOND
+    if view.metrics_stale and age_s >= 1:
+        ago = f"{text.duration(age_s)} ago"
+        return f"over {stretch} until {ago}" if count > 1 else f"in an iteration that ended {ago}"
+    return f"over the last {stretch}" if count > 1 else "in the last iteration"
+
+
+def _mean(spent: float, rows: int) -> float | None:
+    mean = spent / rows if rows else None
     return mean if mean is not None and 0 < mean < MOST_S else None
 
 
+def _within_s(view: View) -> float:
+    pace = view.vital.iteration_s if view.vital else None
+    return WITHIN_S if pace is None else min(WITHIN_S, max(1.0, MOST * pace))
+
+
 def _spent(view: View, name: str, source: str = "") -> tuple[float, int]:
-    """The sum of a metric over the window, and in how many rows it is: an evaluation is not in every iteration."""
-    series = view.store.series(source or view.source, name)
-    if series is None:
+    """The sum of a metric over the window, and in how many rows it is: an evaluation is not in every iteration.
+
+    The window ends with the run's newest iteration: one may take longer than the window, and a run that has fallen silent
+    does not thereby forget its phases.
+    """
+    series, run = (
+        view.store.series(source or view.source, name),
+        view.store.series(view.source, "iteration_s"),
+    )
+    if series is None or run is None:
         return 0.0, 0
-    found = series.window(view.now - int(WITHIN_S * SECOND), view.now, BUCKETS)
+    # To whole dots, as charts ask: what was read once for the one serves the other.
+    t0, t1 = whole_dots(view.now - run.last_t + int(_within_s(view) * SECOND), view.now, BUCKETS)
+    found = series.window(t0, t1 - 1, BUCKETS)
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
     return sum(values), len(values)
 
 
-def measured(view: View) -> list[Phase]:
+def outermost(view: View) -> dict[str, str]:
+    """The phases that lie in no other, in the order in which the run first passed them, each with its ink."""
+    names = [name.removeprefix(PREFIX) for name in view.store.names(view.source) if name.startswith(PREFIX)]
+    tops = [path for path in names if path.rpartition("/")[0] not in names]
+    return {path: _INKS[number % len(_INKS)] for number, path in enumerate(tops)}
+
+
+def measured(view: View) -> Split:
     """The phases in the order in which the run first passed them, and what is left as `other`."""
     seconds: dict[str, float] = {}
-    iterations = _spent(view, "iteration_s")[1]
+    total, iterations = _spent(view, "iteration_s")
+    whole = _mean(total, iterations)
     for name in view.store.names(view.source):
         if name.startswith(PREFIX):
             spent, rows = _spent(view, name)
@@ -77,9 +136,9 @@ def measured(view: View) -> list[Phase]:
                 seconds[name.removeprefix(PREFIX)] = spent / max(rows, iterations)
     found: list[Phase] = []
     at = 0.0
-    tops = [path for path in seconds if path.rpartition("/")[0] not in seconds]
-    for number, path in enumerate(tops):
-        ink = _INKS[number % len(_INKS)]
+    for path, ink in outermost(view).items():
+        if path not in seconds:
+            continue
         found.append(Phase(path, seconds[path], at, 0, ink))
         inner = at
         for child in seconds:
@@ -87,16 +146,14 @@ def measured(view: View) -> list[Phase]:
                 found.append(Phase(child, seconds[child], inner, 1, ink))
                 inner += seconds[child]
         at += seconds[path]
-    whole = iteration_s(view)
     if found and whole is not None and whole - at > LEAST_OTHER * whole:
-        found.append(Phase("other", whole - at, at, 0, "dim"))
-    return found
+        found.append(Phase(OTHER, whole - at, at, 0, "dim"))
+    return Split(whole, iterations, found)
 
 
 def lines(view: View, width: int, height: int) -> list[Line]:
     """One line a phase in at most `height`; the smallest nested ones are left out first."""
-    found = measured(view)
-    whole = iteration_s(view)
+    whole, _, found = measured(view)
     if not found or whole is None:
         return _none(view)
     found = _most(found, height)
@@ -108,8 +165,8 @@ def lines(view: View, width: int, height: int) -> list[Line]:
 
 def short(view: View, width: int) -> list[Line]:
     """One stacked bar of the outermost phases, and a line that names them."""
-    whole = iteration_s(view)
-    found = [phase for phase in measured(view) if not phase.depth]
+    whole, _, found = measured(view)
+    found = [phase for phase in found if not phase.depth]
     if not found or whole is None:
         return _none(view, 'run.phase("rollout") in its loop names phases')
     head = Span(f"iteration {text.seconds(whole)} ", "dim")
@@ -118,7 +175,7 @@ def short(view: View, width: int) -> list[Line]:
     drawn = 0
     for phase in found:
         end = _cells(phase.start + phase.seconds, whole, across)
-        spans.append(Span((TRACK if phase.path == "other" else FULL) * max(0, end - drawn), phase.ink))
+        spans.append(Span((TRACK if phase.path == OTHER else FULL) * max(0, end - drawn), phase.ink))
         drawn = max(drawn, end)
     names = [
         span
@@ -134,10 +191,10 @@ def short(view: View, width: int) -> list[Line]:
 def _row(phase: Phase, whole: float, label: int, across: int) -> Line:
     start = min(across - 1, _cells(phase.start, whole, across))
     end = max(start + 1, _cells(phase.start + phase.seconds, whole, across))
-    stroke = TRACK if phase.path == "other" else FULL
+    stroke = TRACK if phase.path == OTHER else FULL
     share = text.percent(phase.seconds / whole, decimals=0)
     return (
-        Span(_label(phase), "dim" if phase.depth or phase.path == "other" else "", label),
+        Span(_label(phase), "dim" if phase.depth or phase.path == OTHER else "", label),
         Span(" " * start),
         Span(stroke * (end - start), phase.ink),
         Span(" " * (across - end)),

@@ -46,35 +46,35 @@ def rows(view: View, width: int, cursor: int) -> list[Line]:
         (Span("› " if i == cursor else "  ", "key"), *_row(view, one, width - 2, gpus=True))
         for i, one in enumerate(listed(view))
     ]
-    return [*found, *((Span("  "), *line) for line in _untold(view, None, bool(found)))]
+    return [*found, *((Span("  "), *line) for line in _untold(view, None, bool(found), width - 2))]
 
 
 def lines(view: View, width: int, most: int, gpu: str) -> list[Line]:
     """At most `most` lines of one GPU, the last one saying how many are left out."""
     found = [_row(view, one, width, gpus=False) for one in listed(view, gpu)]
-    found += _untold(view, gpu, bool(found))
+    found += _untold(view, gpu, bool(found), width)
     if len(found) <= most:
         return found
     kept = found[: max(0, most - 1)]
     return [*kept, (Span(f"and {len(found) - len(kept)} more", "dim"),)]
 
 
-def _untold(view: View, gpu: str | None, some: bool) -> list[Line]:
+def _untold(view: View, gpu: str | None, some: bool, width: int) -> list[Line]:
     """GPUs whose processes cannot be known: nobody on a GPU is something else. Without any process, why that is."""
     refused = [(info, why) for info in _asked(view, gpu) if (why := info.missing.get("processes", ""))]
     if refused or some:
         return [_refused(info, why, gpus=gpu is None) for info, why in refused]
     if view.replay is not None:
         return [(Span("processes are not recorded", "dim"),)]
-    return [(Span(_nobody(view, gpu), "dim"),)]
+    return [(Span(_nobody(view, gpu, width), "dim"),)]
 
 
 def _asked(view: View, gpu: str | None) -> list[GpuInfo]:
     return [info for info in (view.node.gpus if view.node else ()) if gpu is None or info.uuid == gpu]
 
 
-def _nobody(view: View, gpu: str | None) -> str:
-    """That no process is known, and whether that means that there is none."""
+def _nobody(view: View, gpu: str | None, width: int) -> str:
+    """That no process is known, and whether that means that there is none; as much as there is room for."""
     asked = _asked(view, gpu)
     if not asked:
         return waiting.short(view) or "there is no GPU"
@@ -83,7 +83,8 @@ def _nobody(view: View, gpu: str | None) -> str:
     if held > _A_CONTEXT:
         used = value_text("B", held)
         said = f"the driver names no process, yet {used} are in use"
-        return said if gpu else f"{said}: by another container, or hidden from this one"
+        whose = () if gpu else (": by another container, or hidden from this one", ": by another container")
+        return next((said + more for more in whose if len(said + more) <= width), said)
     if len(read) == len(asked):
         return "no process holds this GPU" if gpu else "no process holds a GPU"
     if read:

@@ -14,6 +14,7 @@ from hoptui.viewer import words
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import value_text
 
+LEAST_BAR = 4  # cells
 VALUE = 7  # cells of a figure: what stands after it does not move
 
 
@@ -52,14 +53,15 @@ def recent(view: View, source: str, name: str, within_s: float) -> float | None:
 
 
 def headline(view: View) -> Headline:
-    """What the run declared as its headline; else its first rate; else the seconds of an iteration."""
+    """What the run declared as its headline; else its first rate; else the seconds of an iteration. Without a run it has no unit."""
     names = view.store.names(view.source)
     declared = view.run.headline if view.run else ""
     name = declared or next((n for n in names if n.endswith("_per_s")), "")
     if name:
         unit = words.unit_of(name, view.run.units if view.run else {})
         return Headline(name, unit, recent(view, view.source, name, 2.0))
-    return Headline("iteration_s", "s/iteration", recent(view, view.source, "iteration_s", 2.0))
+    unit = "s/iteration" if view.run else ""
+    return Headline("iteration_s", unit, recent(view, view.source, "iteration_s", 2.0))
 
 
 def label_of(name: str) -> str:
@@ -80,11 +82,14 @@ def fact(label: str, value: str, width: int = 0) -> Line:
 
 def gauges(found: list[Gauge], width: int) -> list[Line]:
     """Gauges two abreast where there is room, else one below the other; columns aligned, bars of one length."""
-    abreast = 2 if width >= 54 else 1
-    columns = [found[i::abreast] for i in range(abreast)]
-    labels = [max((len(g.label) for g in column), default=0) + 1 for column in columns]
-    values = [max((len(g.value) for g in column), default=0) + 1 for column in columns]
-    across = max(4, (width - 3 * (abreast - 1) - sum(labels) - sum(values)) // abreast)
+    for abreast in (2, 1):
+        columns = [found[i::abreast] for i in range(abreast)]
+        labels = [max((len(g.label) for g in column), default=0) + 1 for column in columns]
+        values = [max((len(g.value) for g in column), default=0) + 1 for column in columns]
+        across = (width - 3 * (abreast - 1) - sum(labels) - sum(values)) // abreast
+        if across >= LEAST_BAR:
+            break
+    across = max(LEAST_BAR, across)
     lines = []
     for i in range(0, len(found), abreast):
         spans: list[Span] = []

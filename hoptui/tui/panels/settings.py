@@ -18,7 +18,7 @@ NAME, LEAST_NAME, VALUE = 32, 12, 18
 class Item(NamedTuple):
     """Something that is set; `enter` says what Enter does to it here (empty: nothing), `help` how to set it elsewhere."""
 
-    kind: Literal["problem", "setting", "panel", "metric", "key"]
+    kind: Literal["problem", "setting", "panel", "alone", "metric", "key"]
     name: str
     label: str
     value: str
@@ -28,7 +28,7 @@ class Item(NamedTuple):
 
 
 def items(preferences: Preferences) -> list[Item]:
-    """What is wrong, first; then settings, panels, the metric, and the keys that are not the usual ones."""
+    """What is wrong, first; then settings, panels, the one shown alone, the metric, and the keys that are not the usual ones."""
     file = preferences.config.file
     known = (
         f"{short(file)} " if file else ""
@@ -40,6 +40,14 @@ def items(preferences: Preferences) -> list[Item]:
         ),
         *(_setting(preferences, setting) for setting in SETTINGS),
         *(_panel(preferences, panel.id, panel.label) for panel in HIDEABLE),
+        Item(
+            "alone",
+            "alone",
+            "run: one panel alone",
+            preferences.alone or "all are shown",
+            preferences.origin("alone"),
+            "It is remembered when a digit shows one panel of a run alone, or all again.",
+        ),
         Item(
             "metric",
             "metric",

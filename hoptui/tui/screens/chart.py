@@ -282,7 +282,7 @@ class ChartScreen(LiveScreen):
         ends = [Option("nothing", "end the comparison")] if self.comparison.companion else []
 
         def typed(path: str) -> list[Option]:
-            return [Option(path, "the file of this name")] if Path(path).expanduser().is_file() else []
+            return [Option(path, "the file of this name")] if file_of(path) else []
 
         def answered(answer: Found | None) -> None:
             if answer is None:
@@ -292,8 +292,8 @@ class ChartScreen(LiveScreen):
                 self.redraw()
             elif answer.place < len(ends) + len(found):
                 self.compare(found[answer.place - len(ends)].path)
-            else:
-                self.compare(Path(answer.option.text).expanduser())
+            elif path := file_of(answer.option.text):
+                self.compare(path)
 
         options = [*ends, *(Option(one.name, one.about) for one in found)]
         nothing = "there is no other recording; type the path of one"
@@ -334,3 +334,16 @@ class ChartScreen(LiveScreen):
 
     def _chart(self, slot: int) -> TouchChart:
         return self.query_one(f"#chart-{slot}", TouchChart)
+
+
+def file_of(typed: str) -> Path | None:
+    """The file that is called so; None where there is none, or it cannot be looked at."""
+    try:
+        path = Path(typed).expanduser()
+        return path if path.is_file() else None
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # too long a name, a closed folder; nobody's home; no name at all
+        return None

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
-from textual.screen import ModalScreen
 
 from hoptui.tui.actions import bindings, key_text, of
+from hoptui.tui.frame import EVERYTHING, Frame
 from hoptui.tui.lines import Line, Span
+from hoptui.tui.screens.box import LiveBox
+from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-
-if TYPE_CHECKING:
-    from hoptui.tui.app import HoptuiApp
 
 WIDTH, FRAME = 72, 6  # cells of the box, and of its border and padding
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(LiveBox[bool]):
     """Ends with True on `y` alone; everything else is a no. The consequence may have several lines."""
 
     BINDINGS = bindings("confirm")
 
     def __init__(self, title: str, question: str, consequence: str) -> None:
-        super().__init__(classes="veil")
+        super().__init__()
         self._title = title
         self.question = question
         self._consequence = consequence
@@ -34,18 +32,21 @@ class Confirm(ModalScreen[bool]):
         yield Panel(Lines("question"), name="confirm", kind="box")
 
     def on_mount(self) -> None:
-        self.query_one(Panel).label(self._title)
-        app = cast("HoptuiApp", self.app)
-        yes, no = (app.keyed(action) for action in of("confirm"))
+        self._panel("confirm").label(self._title)
+        self.draw(EVERYTHING)
+
+    def draw(self, frame: Frame) -> None:
+        """Nothing in it changes but the width there is."""
+        yes, no = (self.hoptui.keyed(action) for action in of("confirm"))
         keys: Line = (
             Span(key_text(yes.keys), "key"), Span(" yes   ", "dim"), Span(key_text(no.keys), "key"), Span(" no", "dim"),
         )  # fmt: skip
-        width = min(WIDTH, self.app.size.width * 96 // 100) - FRAME
-        told = [line for one in self._consequence.splitlines() for line in textwrap.wrap(one, max(8, width))]
-        asked = [(Span(line, "strong"),) for line in textwrap.wrap(self.question, max(8, width))]
+        width = max(8, min(WIDTH, self.app.size.width * 96 // 100) - FRAME)
+        asked = [(Span(line, "strong"),) for line in textwrap.wrap(self.question, width)]
+        told = [line for one in self._consequence.splitlines() for line in textwrap.wrap(one, width)]
         lines = [*asked, *((Span(line, "dim"),) for line in told), (), keys]
-        self.query_one(Lines).styles.height = len(lines)
-        self.query_one(Lines).show(lines)
+        set_height(self._lines("question"), len(lines))
+        self._lines("question").show(lines)
 
     def action_yes(self) -> None:
         self.dismiss(True)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal
 
 from textual.app import ComposeResult
-from textual.screen import ModalScreen
 
 from hoptui.tui.actions import bindings, key_text, of
+from hoptui.tui.frame import EVERYTHING, Frame
 from hoptui.tui.panels import editor
+from hoptui.tui.screens.box import LiveBox
+from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
 from hoptui.wire.knobs import KnobState, KnobValue
 
-if TYPE_CHECKING:
-    from hoptui.tui.app import HoptuiApp
-
 Choice = Literal["theirs", "mine", "back"]
 
 
-class Conflict(ModalScreen[Choice]):
+class Conflict(LiveBox[Choice]):
     """Three ways on: leave `theirs` in effect, set `mine` over it, or go back to think. `began` is the value of before both."""
 
     BINDINGS = bindings("conflict")
 
     def __init__(self, knob: KnobState, began: KnobValue, mine: KnobValue) -> None:
-        super().__init__(classes="veil")
+        super().__init__()
         self._knob = knob
         self._began = began
         self._mine = mine
@@ -35,12 +34,16 @@ class Conflict(ModalScreen[Choice]):
         yield Panel(Lines("sides"), name="conflict", kind="box")
 
     def on_mount(self) -> None:
-        self.query_one(Panel).label(f"{text.clean(self._knob.spec.name, 40)} was changed meanwhile")
-        keyed = cast("HoptuiApp", self.app).keyed
+        self._panel("conflict").label(f"{text.clean(self._knob.spec.name, 40)} was changed meanwhile")
+        self.draw(EVERYTHING)
+
+    def draw(self, frame: Frame) -> None:
+        """Nothing in it changes: it is about what had been set when it opened."""
+        keyed = self.hoptui.keyed
         keys = {a.label: key_text(keyed(a).keys) for a in of("conflict") if keyed(a).keys}
         lines = editor.sides(self._knob, self._began, self._mine, keys)
-        self.query_one(Lines).styles.height = len(lines)
-        self.query_one(Lines).show(lines)
+        set_height(self._lines("sides"), len(lines))
+        self._lines("sides").show(lines)
 
     def action_choose(self, choice: Choice) -> None:
         self.dismiss(choice)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.fuzzy import Matcher
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from hoptui.tui.actions import bindings, of
+from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
 from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-
-if TYPE_CHECKING:
-    from hoptui.tui.personal import PersonalApp
 
 MOST = 200  # of the best matches are listed
 
@@ -40,7 +38,7 @@ class Found(NamedTuple):
     together: bool
 
 
-class Finder(ModalScreen[Found]):
+class Finder(LiveBox[Found]):
     """Ends with what was found, or None.
 
     `more` makes options of what is typed, and is asked at each change: their indices are those after `options`. `together` offers the key that puts the
@@ -58,7 +56,7 @@ class Finder(ModalScreen[Found]):
         together: bool = False,
         more: Callable[[str], Sequence[Option]] = lambda typed: (),
     ) -> None:
-        super().__init__(classes="veil")
+        super().__init__()
         self._title = title
         self._options = list(options)
         self._nothing = nothing
@@ -75,10 +73,10 @@ class Finder(ModalScreen[Found]):
 
     def on_mount(self) -> None:
         actions = [a for a in of("finder") if self._together or a.id != "finder.together"]
-        self.query_one(Panel).label(self._title, cast("PersonalApp", self.app).legend(actions))
-        self.query_one("#find-prompt", Lines).show([(Span("find", "dim"),)])
+        self._panel("finder").label(self._title, self.hoptui.legend(actions))
+        self._lines("find-prompt").show([(Span("find", "dim"),)])
         self.query_one(Input).focus()
-        self.call_after_refresh(self._search, "")
+        self._search("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -86,22 +84,23 @@ class Finder(ModalScreen[Found]):
 
     def _search(self, typed: str) -> None:
         """List the best matches, all in their own order where nothing is typed."""
-        if not self.query(Choices):
-            return  # the box was left before it was filled
         self._shown = matches(self._options, typed)
         self._shown += [(len(self._options) + i, option) for i, option in enumerate(self._more(typed))]
-        self._list().index = 0
-        self._draw()
+        self._list("find-list").index = 0
+        self.redraw()
 
-    def _draw(self) -> None:
-        rows = [_row(option, chosen=i == self._list().index) for i, (_, option) in enumerate(self._shown)]
+    def draw(self, frame: Frame) -> None:
+        if not frame.lists:
+            return
+        choices = self._list("find-list")
+        rows = [_row(option, chosen=i == choices.index) for i, (_, option) in enumerate(self._shown)]
         if not rows:
             rows = [(Span("nothing is called that" if self._options else self._nothing, "dim"),)]
-        self._list().show_rows(rows, len(self._shown))
+        choices.show_rows(rows, len(self._shown))
 
     def _end(self, *, together: bool) -> None:
         if self._shown:
-            self.dismiss(Found(*self._shown[self._list().index], together))
+            self.dismiss(Found(*self._shown[self._list("find-list").index], together))
 
     # keys --------------------------------------------------------------------------------------------------------------
 
@@ -109,10 +108,10 @@ class Finder(ModalScreen[Found]):
         return self._together if action == "together" else True
 
     def action_move(self, by: int) -> None:
-        self._list().move_to(self._list().index + by)
+        self._list("find-list").move_to(self._list("find-list").index + by)
 
     def action_page(self, direction: int) -> None:
-        self._list().action_page(direction)
+        self._list("find-list").action_page(direction)
 
     def action_take(self) -> None:
         self._end(together=False)
@@ -125,14 +124,11 @@ class Finder(ModalScreen[Found]):
 
     def on_moved(self, event: Moved) -> None:
         event.stop()
-        self._draw()
+        self.redraw()
 
     def on_picked(self, event: Picked) -> None:
         event.stop()
         self._end(together=False)
-
-    def _list(self) -> Choices:
-        return self.query_one(Choices)
 
 
 def matches(options: Sequence[Option], typed: str) -> list[tuple[int, Option]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -24,13 +25,17 @@ from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
 from hoptui.viewer.history import Filter, newest_first, person
+from hoptui.viewer.store import MOST_COMMANDS
 from hoptui.wire.messages import CommandRecord
 
 FORMS = "words that are said of a command, stage:applied, by:ana"
 
 
 class HistoryScreen(LiveScreen):
-    """The commands of the run with the id `run`, of all runs without one."""
+    """The commands of the run with the id `run`, of all runs without one.
+
+    The store holds the newest `MOST_COMMANDS`; at the end of the list those before are read from the recordings, as many at a time.
+    """
 
     BINDINGS = bindings("history")
 
@@ -39,7 +44,10 @@ class HistoryScreen(LiveScreen):
         self.run_id = run
         self.wanted = Filter()
         self._chosen = ""  # stays chosen when another command comes in above it
-        self._known: tuple[object, Filter, list[CommandRecord]] = (None, self.wanted, [])
+        self._older: Mapping[str, CommandRecord] = {}
+        self._looking = False  # for older ones
+        self._all_read = False
+        self._known: tuple[object, object, Filter, list[CommandRecord]] = (None, None, self.wanted, [])
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -78,9 +86,11 @@ class HistoryScreen(LiveScreen):
         rows = history.Rows(view, shown, cells, choices.index) if shown else [nothing]
         choices.show_rows(rows, len(shown), faded=view.link.state != "live")
         self._lines("history-head").show([history.head(cells)] if shown else [])
-        count = f"{len(shown)} of {len(every)}" if self.wanted != Filter() else str(len(every))
-        title = ["Commands", count if every else "", choices.part]
-        asked = f"only {self.wanted}" if self.wanted != Filter() else ""
+        count = text.grouped(len(every))
+        count = f"{text.grouped(len(shown))} of {count}" if self.wanted != Filter() else count
+        newest = " newest" * self._has_older(view)
+        title = ["Commands", f"{count}{newest}" if every else "", choices.part]
+        asked = f"only {self.wanted}" if self.wanted != Filter() else self._where_older(view)
         self._panel("commands").label(" · ".join(filter(None, title)), text.clean(asked, 60))
 
     def _nothing(self, filtered: bool) -> str:
@@ -103,15 +113,48 @@ class HistoryScreen(LiveScreen):
 
     def _every(self, view: View) -> list[CommandRecord]:
         """The commands of the run, also of one that the node has forgotten meanwhile."""
-        return [c for c in view.commands() if self.run_id in (None, c.run)]
+        found = {**self._older, **view.store.commands} if self._older else view.store.commands
+        return [c for c in found.values() if self.run_id in (None, c.run)]
 
     def _shown(self, view: View) -> list[CommandRecord]:
         """The commands that are wanted, looked through once for each change of them."""
-        commands, wanted, found = self._known
-        if commands is not view.store.commands or wanted != self.wanted:
+        commands, older, wanted, found = self._known
+        if commands is not view.store.commands or older is not self._older or wanted != self.wanted:
             found = newest_first(self._every(view), self.wanted)
-            self._known = (view.store.commands, self.wanted, found)
+            self._known = (view.store.commands, self._older, self.wanted, found)
         return found
+
+    # older ones --------------------------------------------------------------------------------------------------------
+
+    def _has_older(self, view: View) -> bool:
+        """Whether there may be commands before those listed: the store is full, and of a recording it holds all."""
+        return view.replay is None and len(view.store.commands) >= MOST_COMMANDS and not self._all_read
+
+    def _where_older(self, view: View) -> str:
+        """How to get at them: recordings are files of the node that the run is on."""
+        if not self._has_older(view):
+            return ""
+        there = view.link.node
+        return (
+            f"older ones: hoptui history, on {there}" if there else "older ones come at the end of the list"
+        )
+
+    def _look_back(self, view: View) -> None:
+        """Read as many again from the recordings, unless that is being done."""
+        if self._looking or view.link.node or not self._has_older(view):
+            return
+        runs = [self.run_id] if self.run_id else [run.run for run in view.node.runs] if view.node else []
+        self._looking = True
+        self.run_worker(self._read_older(runs, {**self._older, **view.store.commands}))
+
+    async def _read_older(self, runs: list[str], known: Mapping[str, CommandRecord]) -> None:
+        from hoptui.viewer.bygone import older  # here, because it needs SQLite and a live dashboard does not
+
+        found, problem = await asyncio.to_thread(older, runs, known.keys(), MOST_COMMANDS)
+        self.hoptui.tell(problem)
+        self._older = {**{record.id: record for record in found}, **self._older}
+        self._looking, self._all_read = False, not found
+        self.redraw()
 
     # keys --------------------------------------------------------------------------------------------------------------
 
@@ -154,13 +197,15 @@ class HistoryScreen(LiveScreen):
         shown = self._shown(self.view())
         at = self._list("command-list").index
         self._chosen = shown[at].id if at < len(shown) else ""
+        if at >= len(shown) - 1:
+            self._look_back(self.view())
         self.redraw()
 
     def on_picked(self, event: Picked) -> None:
         event.stop()
         shown = self._shown(self.view())
         if event.index < len(shown):
-            self.app.push_screen(Story(self.run_id, shown[event.index].id))
+            self.app.push_screen(Story(self.run_id, shown[event.index].id, self._older))
 
 
 class FilterBox(LiveBox[None]):

@@ -74,8 +74,8 @@ class KnobEditor(LiveBox[None]):
     def on_mount(self) -> None:
         keys = self.hoptui.legend(a for a in of("editor") if self._is_offered(a))
         self.query_one(Panel).label(text.clean(self.draft.spec.name, 40), keys)
-        self.query_one("#prompt", Lines).show([(Span("new value", "dim"),)])
-        self.query_one("#about", Lines).styles.height = len(self._about(self._view(), self._last))
+        self._lines("prompt").show([(Span("new value", "dim"),)])
+        self._lines("about").styles.height = len(self._about(self._view(), self._last))
         self.query_one(Input).focus()
         self.draw(EVERYTHING)
 
@@ -84,9 +84,9 @@ class KnobEditor(LiveBox[None]):
         view = self._view()
         knob = self._knob(view)
         self._look_for_others(view, knob)
-        self.query_one("#about", Lines).show(self._about(view, knob), faded=view.stale)
-        self.query_one("#verdict", Lines).show(self._verdict(view, knob))
-        self.query_one("#trail", Lines).show(editor.trail(self._record(view), knob))
+        self._lines("about").show(self._about(view, knob), faded=view.stale)
+        self._lines("verdict").show(self._verdict(view, knob))
+        self._lines("trail").show(editor.trail(self._record(view), knob))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()

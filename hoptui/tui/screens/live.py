@@ -1,10 +1,11 @@
-"""A screen that is drawn by the frame clock from a view of the store."""
+"""What is drawn by the frame clock from a view of the store: full screens here, boxes over them in `box`."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
+from textual._styles_cache import StylesCache
 from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
 
 
-class LiveScreen(Screen[None]):
-    """A full screen: the app calls `draw` at the pace of the frame clock, also while a box lies over it."""
+class Live(Widget):
+    """To be the last base of a screen: the app calls `draw` at the pace of the frame clock once it has `begun`, and so does every
+    new size."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (32, "-tall")]
-
+    begun = True
     _redrawing = False
 
     @property
@@ -35,6 +35,69 @@ class LiveScreen(Screen[None]):
     def draw(self, frame: Frame) -> None:
         """Bring the parts that are due up to date."""
         raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Draw everything, once, when the sizes of the widgets are known."""
+        if not self._redrawing:
+            self._redrawing = True
+            self.call_after_refresh(self._redraw)
+
+    def _redraw(self) -> None:
+        self._redrawing = False
+        # It may be on its way out, and loses its widgets one by one.
+        with self.app.batch_update(), suppress(NoMatches):
+            self.draw(EVERYTHING)
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def on_screen_resume(self) -> None:
+        self.redraw()
+
+    def on_unmount(self) -> None:
+        """Let go of what was drawn here: a cache of Textual's keeps the last thousand widgets' lines for their sizes, which
+        after some hours of looking around are 30 MB."""
+        StylesCache.get_inner_outer.cache_clear()
+
+    def _lines(self, name: str) -> Lines:
+        return self.query_one(f"#{name}", Lines)
+
+    def _list(self, name: str) -> Choices:
+        return self.query_one(f"#{name}", Choices)
+
+    def _panel(self, name: str) -> Panel:
+        return self.query_one(f"#{name}", Panel)
+
+
+class LiveScreen(Screen[None], Live):
+    """A full screen, drawn also while a box lies over it. `begun` says that its widgets have their sizes: until then it is neither
+    drawn by the frame clock nor painted."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (32, "-tall")]
+
+    begun = False
+
+    def begin(self) -> None:
+        """Its widgets have sizes: to be called before it is drawn for the first time."""
+        if not self.begun:
+            self.begun = True
+            self._repaint_required = False  # asked for by being mounted: it would be painted twice
+
+    def _redraw(self) -> None:
+        self.begin()
+        super()._redraw()
+
+    def _compositor_refresh(self) -> None:
+        """Textual would paint a new screen empty, and again with what is drawn on it: the first is left out."""
+        if self.begun:
+            super()._compositor_refresh()
+        else:
+            self._dirty_widgets.clear()  # their regions are kept by the compositor
+
+    def on_mount(self) -> None:
+        self.hoptui.furnish(self)
+        self.redraw()
 
     def view(self) -> View:
         """The node, and the run if the screen is of one, at this moment."""
@@ -48,36 +111,6 @@ class LiveScreen(Screen[None]):
         """The actions for the key bar."""
         found = [a for a in of(*scopes) if a.label]  # type: ignore[arg-type]
         return [a for a in found if self.works(a)]
-
-    def redraw(self) -> None:
-        """Draw everything, once, when the sizes of the widgets are known."""
-        if not self._redrawing:
-            self._redrawing = True
-            self.call_after_refresh(self._redraw)
-
-    def _redraw(self) -> None:
-        self._redrawing = False
-        with self.app.batch_update(), suppress(NoMatches):  # it may be on its way out: see `LiveBox`
-            self.draw(EVERYTHING)
-
-    def _lines(self, name: str) -> Lines:
-        return self.query_one(f"#{name}", Lines)
-
-    def _list(self, name: str) -> Choices:
-        return self.query_one(f"#{name}", Choices)
-
-    def _panel(self, name: str) -> Panel:
-        return self.query_one(f"#{name}", Panel)
-
-    def on_mount(self) -> None:
-        self.hoptui.furnish(self)
-        self.redraw()
-
-    def on_resize(self) -> None:
-        self.redraw()
-
-    def on_screen_resume(self) -> None:
-        self.redraw()
 
 
 def set_height(widget: Widget, height: int) -> None:

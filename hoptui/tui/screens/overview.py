@@ -10,7 +10,7 @@ from hoptui.tui.ending import Endings
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import events, gpus, header, host, processes, runs
+from hoptui.tui.panels import events, gpu_table, gpus, header, host, processes, runs
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.view import View
@@ -120,13 +120,13 @@ class OverviewScreen(LiveScreen):
         shown = view.gpus()
         width = choices.size.width
         cursor = choices.index if choices.has_focus else -1
-        rows = gpus.rows(view, shown, width, users=True, cursor=cursor)
+        rows = gpu_table.rows(view, shown, width, users=True, cursor=cursor)
         top.display = bool(shown)
         least = _ELSE_TALL if self.size.height >= 32 else _ELSE_LOW
         visible = max(1, min(len(shown), max(MANY_GPUS, self.size.height - least)))
         self._gpu_lines = visible + BORDER + bool(shown)
         set_height(panel, self._gpu_lines)
-        top.show([gpus.head(shown, width, users=True)])
+        top.show([gpu_table.head(shown, width, users=True)])
         choices.show_rows(
             rows or [(Span(gpus.none(view), "dim"),)],
             len(rows),

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from hoptui.tui.actions import bindings, of
+from hoptui.tui.frame import Frame
 from hoptui.tui.lines import Span
+from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.time_bar import elapsed
 from hoptui.viewer import format as text
 from hoptui.viewer.replay import SECOND, Replay
-
-if TYPE_CHECKING:
-    from hoptui.tui.personal import PersonalApp
 
 FORMS = (
     ("14:05:30", "a time of day, or with its date 2026-05-04 14:05"),
@@ -29,13 +26,13 @@ FORMS = (
 )
 
 
-class GoTo(ModalScreen[int]):
+class GoTo(LiveBox[int]):
     """Ends with the stamp to go to, or None."""
 
     BINDINGS = bindings("goto")
 
     def __init__(self, replay: Replay) -> None:
-        super().__init__(classes="veil")
+        super().__init__()
         self._replay = replay
         self.found: int | None = None
 
@@ -48,10 +45,15 @@ class GoTo(ModalScreen[int]):
             yield Lines("where-verdict")
 
     def on_mount(self) -> None:
-        self.query_one(Panel).label("Go to", cast("PersonalApp", self.app).legend(of("goto")))
+        self._panel("go-to").label("Go to", self.hoptui.legend(of("goto")))
         self._lines("forms").show([(Span(form, "key", 12), Span(meaning, "dim")) for form, meaning in FORMS])
         self._lines("where-prompt").show([(Span("where", "dim"),)])
         self.query_one(Input).focus()
+
+    def draw(self, frame: Frame) -> None:
+        """Nothing in it changes but the width there is."""
+        if frame.lists:
+            self._tell(self.query_one(Input).value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -87,6 +89,3 @@ class GoTo(ModalScreen[int]):
         whole = (reel.end - reel.start) / SECOND
         since = elapsed((self.found - reel.start) / SECOND, whole).strip()
         return (Span("✓ ", "good"), Span(f"{text.day_clock(reel.wall(self.found))}, {since} after the start"))
-
-    def _lines(self, name: str) -> Lines:
-        return self.query_one(f"#{name}", Lines)

@@ -10,11 +10,11 @@ from textual.reactive import reactive
 from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame import Frame
-from hoptui.tui.lines import pack
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import compact, events, gpus, header, host, knobs, learning, phases, throughput
-from hoptui.tui.panels.readings import fact, headline
+from hoptui.tui.panels import compact, events, header, knobs, learning, throughput, verdict
+from hoptui.tui.panels.readings import headline
 from hoptui.tui.screens.live import LiveScreen, set_height
+from hoptui.tui.screens.run_panels import HardwarePanel, PhasesPanel, Stretch
 from hoptui.tui.screens.staged import StagedBox
 from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
@@ -22,7 +22,7 @@ from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.line_chart import LineChart, Wanted
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.scale import SPANS, span_of
+from hoptui.tui.widgets.scale import SPANS
 from hoptui.viewer import format as text
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import Verb
@@ -37,9 +37,9 @@ VERBS: dict[str, Verb] = {
     "wheel": "set",
 }
 DEFAULT_SPAN_S = 300.0
-FACT_LINES = 2
 LEAST_BOX = 3  # lines below which a box of knobs has none to show
 BORDER = 2
+ROOMY = 50  # lines of a terminal that has room for phases over time beside everything else
 
 
 class RunScreen(LiveScreen):
@@ -60,6 +60,7 @@ class RunScreen(LiveScreen):
     def compose(self) -> ComposeResult:
         yield Lines("identity")
         yield Lines("progress")
+        yield Lines("verdict")
         with Vertical(id="body"):
             with Horizontal(id="charts"):
                 yield Panel(Lines("speed", classes="two"), LineChart("speed-chart"), name="throughput")
@@ -67,10 +68,8 @@ class RunScreen(LiveScreen):
             yield Panel(Lines("summary"), name="compact")
             with Horizontal(id="middle"):
                 with Vertical(id="left"):
-                    yield Panel(
-                        Lines("readings"), LineChart("hardware-chart"), Lines("host"), name="hardware"
-                    )
-                    yield Panel(Lines("phase-lines"), name="phases")
+                    yield HardwarePanel()
+                    yield PhasesPanel()
                 yield Panel(Choices("knob-list"), Lines("knob-detail"), name="knobs")
             yield Panel(Lines("event-lines"), name="events")
         yield Lines("numbers")
@@ -78,8 +77,11 @@ class RunScreen(LiveScreen):
 
     def on_mount(self) -> None:
         self._list("knob-list").focus()
-        self.metric = self.hoptui.preferences.metric
+        self.metric, self.alone = self.hoptui.preferences.metric, self.hoptui.preferences.alone
         super().on_mount()
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.height >= ROOMY, "-roomy")
 
     # drawing -----------------------------------------------------------------------------------------------------------
 
@@ -121,9 +123,13 @@ class RunScreen(LiveScreen):
         metric, old = compact.chosen_metric(view, self.metric), view.metrics_stale
         if self.mode == "compact":
             lines = self._lines("summary")
-            shown = compact.summary(view, metric, lines.size.width, self._span(view), plain=self.hoptui.ascii)
-            set_height(self._panel("compact"), len(shown) + BORDER)
+            shown = compact.summary(
+                view, metric, lines.size.width, self._stretch(view).span_s, plain=self.hoptui.ascii
+            )
             room = self.query_one("#body").size.height - len(shown) - BORDER
+            if room == LEAST_BOX - 1:  # the last line, of the host, is worth less than a knob
+                shown, room = shown[:-1], LEAST_BOX
+            set_height(self._panel("compact"), len(shown) + BORDER)
             self.set_class(room < LEAST_BOX, "-cramped")
             lines.show(shown, faded=old)
             self._label("compact", "Run", self._age(view))
@@ -137,59 +143,21 @@ class RunScreen(LiveScreen):
             "Learning",
             view.hint("view.metric", "next metric") if len(learning.metrics(view)) > 1 else "",
         )
-        self._draw_hardware(view)
-
-    def _draw_hardware(self, view: View) -> None:
-        readings, below = self._lines("readings"), self._lines("host")
-        shown, width = view.gpus(), readings.size.width
-        if not shown:
-            lines = [*gpus.absent(view, width), *host.lines(view, width)]
-            title = (
-                "Host"
-                if view.node is None
-                else "Host · no GPU of its own"
-                if view.node.gpus
-                else "Host · no GPU"
-            )
-        elif len(shown) == 1:
-            lines = gpus.detail(view, shown[0], width, FACT_LINES)
-            title = gpus.title(shown[0])
-        else:
-            chunks = [fact(gauge.label, gauge.value) for gauge in gpus.mfu(view)] + gpus.together(view)
-            lines = [gpus.head(shown, width), *gpus.rows(view, shown, width), *pack(chunks, width)[:1]]
-            title = gpus.kinds(shown)
-        set_height(readings, len(lines))
-        readings.show(lines, faded=view.node_stale)
-        below.display = bool(shown)
-        below.show([host.short(view, width)], faded=view.node_stale)
-        self._label("hardware", title)
+        self.query_one(HardwarePanel).tell(view)
 
     def _draw_charts(self, view: View) -> None:
-        span_s, marks = self._span(view), tuple(throughput.marks(view))
-        ended = view.exited and view.vital is not None and view.vital.last_t
-        end = view.vital.last_t if ended and view.vital else None
-        newest = "end" if ended else "now"
+        stretch = self._stretch(view)
         head, metric = headline(view), compact.chosen_metric(view, self.metric)
-        for chart, name, ink in (("speed-chart", head.name, "1"), ("score-chart", metric, "3")):
+        for place, name, ink in (("speed-chart", head.name, "1"), ("score-chart", metric, "3")):
             wanted = [Wanted(view.source, name, name, ink)] if name else []
-            self.query_one(f"#{chart}", LineChart).plot(
+            span_s, marks, end, newest = stretch
+            self.query_one(f"#{place}", LineChart).plot(
                 view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale
             )
-        shown = view.gpus()
-        if shown:
-            lines = gpus.work_curves(view, shown)
-            lines += gpus.power_curves(shown, share=True) if len(shown) == 1 else []
-        else:
-            cpus = max(1, view.node.cpus if view.node else 1)
-            lines = [Wanted("host", "cpu_percent", "host CPU %", "1")]
-            lines.append(Wanted(f"process/{self.run_id}", "cpu_percent", "run CPU %", "2", 1 / cpus))
-        hardware = self.query_one("#hardware-chart", LineChart)
-        hardware.display = len(shown) <= gpus.CHARTED
-        if hardware.display:
-            hardware.plot(view, lines, span_s, marks=marks, bounds=(0.0, 100.0), faded=view.node_stale)
-            self._panel("hardware").legend([(line.label, line.ink) for line in lines])
+        self.query_one(HardwarePanel).draw(view, stretch)
 
     def _draw_lists(self, view: View) -> None:
+        self._lines("verdict").show([verdict.line(view, self.size.width - 2)], faded=view.metrics_stale)
         choices, detail, happened = (
             self._list("knob-list"),
             self._lines("knob-detail"),
@@ -212,13 +180,7 @@ class RunScreen(LiveScreen):
         )
         self._label("events", "Events")
         if self.mode == "full":
-            lines = self._lines("phase-lines")
-            lines.show(
-                phases.lines(view, lines.size.width, max(1, lines.size.height)), faded=view.metrics_stale
-            )
-            whole = phases.iteration_s(view)
-            parts = ("Where an iteration goes", text.seconds(whole) if whole else "", phases.slowest(view))
-            self._label("phases", " · ".join(filter(None, parts)))
+            self.query_one(PhasesPanel).draw(view, self._stretch(view))
 
     def _draw_keys(self, view: View) -> None:
         actions = self.key_actions("run")
@@ -234,9 +196,8 @@ class RunScreen(LiveScreen):
         note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
         self.query_one(KeyBar).show_actions(actions, last, note)
 
-    def _span(self, view: View) -> float:
-        age_s = view.wall - view.run.started_wall if view.run else 0.0
-        return span_of(age_s, self.longest_s)
+    def _stretch(self, view: View) -> Stretch:
+        return Stretch.of(view, self.longest_s)
 
     def _age(self, view: View) -> str:
         """How old the values are, where they are."""
@@ -310,6 +271,7 @@ class RunScreen(LiveScreen):
 
     def action_alone(self, panel: str) -> None:
         self.alone = "" if self.alone == panel else panel
+        self.hoptui.tell(self.hoptui.preferences.choose_alone(self.alone))
 
     def action_freeze(self) -> None:
         self.frozen = not self.frozen
@@ -340,7 +302,9 @@ class RunScreen(LiveScreen):
         self.redraw()
 
     def action_shorter(self) -> None:
-        self.longest_s = max((s for s in SPANS if s < self._span(self.view())), default=self.longest_s)
+        self.longest_s = max(
+            (s for s in SPANS if s < self._stretch(self.view()).span_s), default=self.longest_s
+        )
         self.redraw()
 
     def action_longer(self) -> None:

@@ -42,10 +42,10 @@ class StagedBox(LiveBox[None]):
 
     def on_mount(self) -> None:
         self._fit(len(self._rows()))
-        self._list().focus()
+        self._list("staged-list").focus()
 
     def draw(self, frame: Frame) -> None:
-        view, rows, choices = self._view(), self._rows(), self._list()
+        view, rows, choices = self._view(), self._rows(), self._list("staged-list")
         self._fit(len(rows))
         lines = panel.rows(view, rows, self.sent, choices.size.width, choices.index)
         choices.show_rows(lines, len(rows), faded=view.stale)
@@ -54,9 +54,9 @@ class StagedBox(LiveBox[None]):
             line = panel.summary(records, len(self.sent))
         else:
             line = panel.advice(view, rows) if rows else (Span("nothing is staged", "dim"),)
-        self.query_one("#staged-summary", Lines).show([(), line])
+        self._lines("staged-summary").show([(), line])
         works = [a for a in of("staged") if self.check_action(a.action, ())]
-        self.query_one("#staged", Panel).label("Staged changes", self.hoptui.legend(works))
+        self._panel("staged").label("Staged changes", self.hoptui.legend(works))
 
     # keys --------------------------------------------------------------------------------------------------------------
 
@@ -84,15 +84,13 @@ class StagedBox(LiveBox[None]):
 
     def action_remove(self) -> None:
         """Take the chosen change out again."""
-        rows = self._rows()
-        self.hoptui.staging.remove(self._run, rows[min(self._list().index, len(rows) - 1)].spec.name)
+        self.hoptui.staging.remove(self._run, self._chosen.spec.name)
         if not self._rows():
             self.dismiss(None)
 
     def action_edit(self) -> None:
         """Type another value for the chosen change."""
-        rows = self._rows()
-        self.hoptui.edit_knob(self._run, rows[min(self._list().index, len(rows) - 1)].spec.name)
+        self.hoptui.edit_knob(self._run, self._chosen.spec.name)
 
     def action_close(self) -> None:
         self.dismiss(None)
@@ -140,13 +138,15 @@ class StagedBox(LiveBox[None]):
 
     def _fit(self, rows: int) -> None:
         """Give the list as many lines as it has rows, as far as there is room."""
-        set_height(self._list(), max(1, min(rows, self.app.size.height - AROUND)))
+        set_height(self._list("staged-list"), max(1, min(rows, self.app.size.height - AROUND)))
 
     def _rows(self) -> Sequence[Staged]:
         return self._gone or self.hoptui.staging.of(self._run)
 
-    def _list(self) -> Choices:
-        return self.query_one("#staged-list", Choices)
+    @property
+    def _chosen(self) -> Staged:
+        rows = self._rows()
+        return rows[min(self._list("staged-list").index, len(rows) - 1)]
 
     def _view(self) -> View:
         return self.hoptui.view(self._run)

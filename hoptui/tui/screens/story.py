@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
@@ -13,15 +15,17 @@ from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
+from hoptui.wire.messages import CommandRecord
 
 
 class Story(LiveBox[None]):
-    """Goes on being drawn: a command may be on its way, or its effect being measured."""
+    """Goes on being drawn: a command may be on its way, or its effect being measured. `older` are those that the store lacks."""
 
     BINDINGS = bindings("story")
 
-    def __init__(self, run: str | None, command: str) -> None:
+    def __init__(self, run: str | None, command: str, older: Mapping[str, CommandRecord]) -> None:
         super().__init__()
+        self._older = older
         self._run = run
         self._command = command
 
@@ -35,15 +39,16 @@ class Story(LiveBox[None]):
 
     def draw(self, frame: Frame) -> None:
         view = self.hoptui.view(self._run)
-        record, lines = view.store.commands.get(self._command), self.query_one(Lines)
+        known = {**self._older, **view.store.commands}
+        record, lines = known.get(self._command), self._lines("story-lines")
         if record is not None and lines.size.width:
-            shown = history.story(view, record, lines.size.width)
+            shown = history.story(view, record, lines.size.width, known)
             set_height(lines, len(shown))
             lines.show(shown)
 
     def action_copy(self) -> None:
         view = self.hoptui.view(self._run)
-        record = view.store.commands.get(self._command)
+        record = view.store.commands.get(self._command) or self._older.get(self._command)
         if record is not None:
             copy_again(self.hoptui, view, record)
 

@@ -41,10 +41,14 @@ class KeyBar(Lines):
             at += width_of(_item(action))
         self.show([(*head, GAP, *tail)])
 
+    def action_at(self, x: int) -> str:
+        """The action whose key is drawn in a column, empty where there is none."""
+        return next((action for start, end, action in self._places if start <= x < end), "")
+
     async def on_click(self, event: events.Click) -> None:
-        for start, end, action in self._places:
-            if start <= event.x < end:
-                await self.app.run_action(action, default_namespace=self.screen)
+        # The second click of a double click may come to a screen that the first has closed.
+        if self.screen.is_active and (action := self.action_at(event.x)):
+            await self.app.run_action(action, default_namespace=self.screen)
 
 
 def _item(action: Action) -> Line:

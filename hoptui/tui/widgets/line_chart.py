@@ -89,20 +89,9 @@ class LineChart(Lines):
 
         `newest` names the right end; in a replay `now` is a time of day.
         """
-        if newest == "now" and view.replay is not None:
-            newest = text.clock(view.wall)
-        x0, x1 = whole_dots(int(span_s * SECOND), view.now if end is None else end, self.dots)
-        ticks = time_ticks((x1 - x0) / SECOND, max(2, self.dots // raster.ACROSS // LABEL_CELLS))
-        paper = Paper(
-            x0,
-            x1,
-            ticks=tuple((x1 - ago * SECOND, label) for ago, label in ticks),
-            end=newest,
-            marks=tuple(marks),
-            bounds=bounds,
-        )
+        paper = latest(view, span_s, self.dots, marks=marks, bounds=bounds, newest=newest, end=end)
         for one in wanted:
-            view.store.look_closer(one.source, one.metric, x0, x1 - 1, self.dots)
+            view.store.look_closer(one.source, one.metric, paper.x0, paper.x1 - 1, self.dots)
         found = ((view.store.series(w.source, w.metric), w) for w in wanted)
         pens = [Pen(series, w.label, w.ink, w.factor) for series, w in found if series is not None]
         self.draw(paper, pens, view.clock, faded=faded)
@@ -118,6 +107,25 @@ class LineChart(Lines):
         self._shown, self._versions, self._at = key, versions, clock
         self.curves = [pen.curve(paper.x0, paper.x1, self.dots) for pen in pens]
         self.show(plot(self.curves, paper, width, height), faded=faded)
+
+
+def latest(
+    view: View,
+    span_s: float,
+    dots: int,
+    *,
+    marks: Sequence[Mark] = (),
+    bounds: tuple[float, float] | None = None,
+    newest: str = "now",
+    end: int | None = None,
+) -> Paper:
+    """The last `span_s` seconds before `end` (default: now), in so many dot columns; `newest` is as in `LineChart.plot`."""
+    if newest == "now" and view.replay is not None:
+        newest = text.clock(view.wall)
+    x0, x1 = whole_dots(int(span_s * SECOND), view.now if end is None else end, dots)
+    ticks = time_ticks((x1 - x0) / SECOND, max(2, dots // raster.ACROSS // LABEL_CELLS))
+    placed = tuple((x1 - ago * SECOND, label) for ago, label in ticks)
+    return Paper(x0, x1, ticks=placed, end=newest, marks=tuple(marks), bounds=bounds)
 
 
 def whole_dots(span: int, end: int, dots: int) -> tuple[int, int]:

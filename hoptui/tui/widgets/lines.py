@@ -32,6 +32,7 @@ class Lines(Widget):
         self._lines: list[Line] = []
         self.faded = False
         self.cursor = -1
+        self._style: Style | None = None
 
     @property
     def lines(self) -> list[Line]:
@@ -61,9 +62,17 @@ class Lines(Widget):
             self.refresh(*regions)
         return bool(changed)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Textual finds out a widget's style from all that it lies in: once for all lines, and only if one of them is drawn."""
+        self._style = None
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._style = None
+
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        base = self.rich_style
+        base = self._style = self._style or self.rich_style
         if y >= len(self._lines):
             return Strip([Segment(" " * width, base)], width)
         app = self._hoptui
@@ -72,8 +81,15 @@ class Lines(Widget):
             ground = Color.parse(app.theme_variables["ink-cursor"]).rich_color
             base += Style(bgcolor=ground, bold=ground.is_default or None)  # what has no ground is bold
         pieces = lay(self._lines[y], width, plain=app.ascii, blocks=app.blocks)
-        fade = inks["stale"] if self.faded else None
+        # Under a veil what is faded already could not be read any more: it keeps to one ink, but to one that is seen.
+        fade = inks["" if self._veiled else "stale"] if self.faded else None
         return Strip([Segment(text, base + (fade or inks[ink])) for text, ink in pieces], width)
+
+    @property
+    def _veiled(self) -> bool:
+        """Whether something lies over its screen that dims it."""
+        top = self.app.screen
+        return top is not self.screen and top.styles.background.a > 0
 
     @property
     def _hoptui(self) -> HoptuiApp:

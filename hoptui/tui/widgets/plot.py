@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from hoptui.tui.widgets.scale import Scale, log_scale, value_scale
 
 EVEN = 6  # with fewer rows a tick that is one off is seen
 AXIS_WIDTH = 7  # six cells of label and the line
+_RUN = re.compile(rb"%c|(.)\1*" % raster.MARK, re.DOTALL)
+"""The cells of one owner that stand side by side; a mark stands alone, because each has an ink of its own."""
 BELOW = -400.0  # a power of ten that no number has: where a logarithmic axis has what is not above zero
 
 
@@ -127,16 +130,14 @@ def _label_rows(scale: Scale, rows: int) -> dict[int, str]:
 def _runs(text: str, owner: bytes, inks: Sequence[str], marks: dict[int, str]) -> Line:
     """One raster row as spans of one ink each."""
     spans: list[Span] = []
-    start = 0
-    while start < len(owner):
-        own, rest = owner[start], owner[start:]
-        end = start + (1 if own == raster.MARK else len(rest) - len(rest.lstrip(rest[:1])))
+    for run in _RUN.finditer(owner):
+        start, end = run.span()
+        own = owner[start]
         if own == raster.MARK:
             ink = marks[start]
         else:
             ink = "strong" if own == raster.CROSS else inks[own - 1] if own else ""
         spans.append(Span(text[start:end], ink))
-        start = end
     return tuple(spans)
 
 

@@ -16,6 +16,8 @@ ACROSS, DOWN = 2, 4  # dots of a cell
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _STROKES = [[[sum(column[a : b + 1]) for b in range(DOWN)] for a in range(DOWN)] for column in _DOTS]
 """By the dot column of a cell, the first and the last dot of a vertical stroke in it: its bits."""
+_CHARACTERS = " " + "".join(chr(0x2800 + bits) for bits in range(1, 256))
+"""By the bits of a cell, what is written there."""
 
 
 class Trace(NamedTuple):
@@ -75,7 +77,8 @@ def draw(
     the edge.
     """
     cells = [bytearray(width) for _ in range(height)]
-    sharing: list[list[bytes]] = [[b""] * width for _ in range(height)]
+    owner = [bytearray(width) for _ in range(height)]  # the last one to get there
+    shared: dict[tuple[int, int], bytes] = {}  # of the few cells with more than one, all of them
     for number in range(len(traces), 0, -1):
         trace = traces[number - 1]
         for x, (upper, lower) in enumerate(_spans(trace, width * ACROSS, height * DOWN, bottom, top)):
@@ -86,12 +89,17 @@ def draw(
             for row in range(first, last + 1):
                 a = upper % DOWN if row == first else 0
                 cells[row][column] |= strokes[a][lower % DOWN if row == last else DOWN - 1]
-                if number not in sharing[row][column]:
-                    sharing[row][column] = bytes((number,)) + sharing[row][column]
-    owner = [bytearray(own[x % len(own)] if own else 0 for x, own in enumerate(row)) for row in sharing]
+                before = owner[row][column]
+                if before != number:
+                    owner[row][column] = number
+                    if before:
+                        others = shared.get((row, column), bytes((before,)))
+                        shared[row, column] = bytes((number,)) + others
+    for (row, column), own in shared.items():
+        owner[row][column] = own[column % len(own)]
     text = []
     for bits, owners in zip(cells, owner, strict=True):
-        characters = [chr(0x2800 + b) if b else " " for b in bits]
+        characters = list(bits.decode("latin-1").translate(_CHARACTERS))
         if cross is not None and 0 <= cross < width and not owners[cross]:
             characters[cross], owners[cross] = "│", CROSS
         for column in marks:
@@ -104,25 +112,32 @@ def draw(
 def _spans(trace: Trace, columns: int, rows: int, bottom: float, top: float) -> list[tuple[int, int]]:
     """(upper, lower) dot row a column, joined to the column before; an empty range (0, -1) in a gap."""
     scale = (rows - 1) / (top - bottom) if top > bottom else 0.0
+    least, most = _rows(trace.low[:columns], top, scale, rows), _rows(trace.high[:columns], top, scale, rows)
     spans: list[tuple[int, int]] = []
-    before: tuple[int, int] | None = None
-    for low, high in zip(trace.low[:columns], trace.high[:columns], strict=True):
-        if math.isnan(low) or math.isnan(high):
+    above, below = rows, -1  # of the column before; without one nothing is to be joined
+    for lower, upper in zip(least, most, strict=True):
+        if lower < 0 or upper < 0:
             spans.append((0, -1))
-            before = None
+            above, below = rows, -1
             continue
-        upper, lower = own = _row(high, top, scale, rows), _row(low, top, scale, rows)
-        if before is not None:
-            upper = min(upper, before[1] + 1)
-            lower = max(lower, before[0] - 1)
-        spans.append((upper, lower))
-        before = own
+        joined = above < rows
+        spans.append(
+            (
+                below + 1 if joined and below < upper else upper,
+                above - 1 if joined and above > lower else lower,
+            )
+        )
+        above, below = upper, lower
     return spans
 
 
-def _row(value: float, top: float, scale: float, rows: int) -> int:
-    raw = (top - value) * scale if scale else 0.0
-    return round(min(max(raw, 0.0), rows - 1.0))
+def _rows(values: Sequence[float], top: float, scale: float, rows: int) -> list[int]:
+    """The dot row of each value, -1 for an unknown one; what is outside lies at the edge."""
+    last = rows - 1
+    if not scale:
+        return [0 if v == v else -1 for v in values]
+    raw = [(top - v) * scale for v in values]
+    return [round(r) if 0.0 < r < last else 0 if r <= 0.0 else last if r >= last else -1 for r in raw]
 
 
 def _bridge(values: list[float], start: int, end: int) -> None:

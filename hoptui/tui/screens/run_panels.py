@@ -1,0 +1,92 @@
+"""The panels of the run screen that have a chart under what they tell, and the stretch of time that its charts show."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hoptui.tui.panels import hardware, host, phase_chart, phases, throughput
+from hoptui.tui.screens.live import set_height
+from hoptui.tui.view import View
+from hoptui.tui.widgets.line_chart import LineChart
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.plot import Mark
+from hoptui.tui.widgets.scale import span_of
+from hoptui.viewer import format as text
+
+LEAST_CHART = 3  # lines, with the x axis
+
+
+class Stretch(NamedTuple):
+    """`span_s` seconds up to `end` (None: now), which the axis calls `newest`, with `marks` where knobs were changed."""
+
+    span_s: float
+    marks: tuple[Mark, ...]
+    end: int | None = None
+    newest: str = "now"
+
+    @classmethod
+    def of(cls, view: View, longest_s: float) -> Stretch:
+        """As much of a run as there is, at most `longest_s`; of one that is over its end."""
+        age_s = view.wall - view.run.started_wall if view.run else 0.0
+        span_s, marks = span_of(age_s, longest_s), tuple(throughput.marks(view))
+        last = view.vital.last_t if view.exited and view.vital is not None else 0
+        return cls(span_s, marks, last, "end") if last else cls(span_s, marks)
+
+
+class HardwarePanel(Panel):
+    """The run's GPUs, and the host under them, or alone; between them a chart where there is room."""
+
+    def __init__(self) -> None:
+        self._readings, self._host = Lines("readings"), Lines("host")
+        self._chart = LineChart("hardware-chart")
+        self._spare = 0  # lines for the chart
+        super().__init__(self._readings, self._chart, self._host, name="hardware")
+
+    def tell(self, view: View) -> None:
+        """The readings of this moment."""
+        width, height = self.content_size
+        title, lines = hardware.told(view, width)
+        beside = bool(view.gpus())
+        if height:  # unless it is not shown now
+            lines = lines[: max(1, height - beside)]  # what is cut is worth less than the host
+        self._spare = height - len(lines) - beside
+        set_height(self._readings, len(lines))
+        self._readings.show(lines, faded=view.node_stale)
+        self._host.display = beside
+        self._host.show([host.short(view, width)], faded=view.node_stale)
+        self.label(title)
+
+    def draw(self, view: View, stretch: Stretch) -> None:
+        """What they did, up to now: they go on when the run has ended."""
+        curves = hardware.curves(view) if self._spare >= LEAST_CHART else []
+        self._chart.display = bool(curves)
+        span_s, marks, _, _ = stretch
+        if curves:
+            self._chart.plot(view, curves, span_s, marks=marks, bounds=(0.0, 100.0), faded=view.node_stale)
+        self.legend([(curve.label, curve.ink) for curve in curves])
+
+
+class PhasesPanel(Panel):
+    """Where an iteration goes, and under it, where there is room, where they went over time."""
+
+    def __init__(self) -> None:
+        self._bars, self._layers = Lines("phase-lines"), Lines("phase-chart")
+        super().__init__(self._bars, self._layers, name="phases")
+
+    def draw(self, view: View, stretch: Stretch) -> None:
+        """The bars first: the layers take what they leave."""
+        width, height = self.content_size
+        if not height:
+            return
+        bars = phases.lines(view, width, height)
+        span_s, marks, end, newest = stretch
+        chart, over_s = phase_chart.layers(
+            view, width, height - len(bars), span_s, marks=marks, newest=newest, end=end
+        )
+        set_height(self._bars, len(bars))
+        self._bars.show(bars, faded=view.metrics_stale)
+        self._layers.show(chart, faded=view.metrics_stale)
+        means = f" · over time as means of {text.seconds(over_s)}" if chart else ""
+        self.label(f"{phases.title(view)}{means}")
+        self.legend(phase_chart.legend(view) if chart else [])
