@@ -34,7 +34,7 @@ demo: setup
 	@$(BIN)/hoptui demo
 
 test: setup
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-gpu: setup
 	@$(BIN)/python -m pytest tests/telemetry/test_real_driver.py tests/sdk/test_cuda.py tests/trainer/gpu --ignore tests/trainer/gpu/test_graphs.py

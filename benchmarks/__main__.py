@@ -17,6 +17,9 @@ ALL = (
     "recording",
     "cartpole",
     "throughput",
+    "rivals",
+    "endurance",
+    "monkey_live",
 )
 
 

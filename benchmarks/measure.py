@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import platform
 import pty
+import re
 import select
 import shutil
 import signal
@@ -31,6 +33,8 @@ from hoptui.wire.messages import RunState
 RESULTS = Path(__file__).parent / "results"
 SPELL_S = 0.2
 """How often a GPU load says its rate."""
+THIN_S, PAUSE_S = 0.01, 0.02
+"""A thin line carries what it can in such pieces; between two frames nothing comes for longer."""
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -188,15 +192,19 @@ class Terminal:
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = psutil.Process(self.pid)
 
-    def read(self, seconds: float) -> None:
-        """Take what it writes for so long."""
+    def read(self, seconds: float, rate: float | None = None) -> None:
+        """Take what it writes for so long, at most `rate` bytes a second of it."""
         end = time.monotonic() + seconds
+        most = max(1, int((rate or 1e9) * THIN_S))
         while (left := end - time.monotonic()) > 0:
             if select.select([self._fd], [], [], left)[0]:
                 try:
-                    self.written.append((time.monotonic() - self.started, os.read(self._fd, 1 << 16)))
+                    data = os.read(self._fd, min(1 << 16, most))
                 except OSError:
                     return
+                self.written.append((self.clock(), data))
+                if rate is not None:
+                    time.sleep(len(data) / rate)
 
     def type(self, keys: bytes) -> None:
         os.write(self._fd, keys)
@@ -205,6 +213,10 @@ class Terminal:
         """CPU seconds of the program and its children so far."""
         tree = [self.process, *self.process.children(recursive=True)]
         return float(sum(sum(p.cpu_times()[:2]) for p in tree))
+
+    def clock(self) -> float:
+        """Seconds since the program began."""
+        return time.monotonic() - self.started
 
     def bytes_between(self, start: float, end: float) -> int:
         return sum(len(data) for at, data in self.written if start <= at < end)
@@ -227,6 +239,27 @@ class Terminal:
             if len(goal & drawn(screen)) >= share * len(goal):
                 return at
         return self.written[-1][0]
+
+    def screen(self) -> list[str]:
+        """What is on the screen now."""
+        screen, stream = _emulator(self.columns, self.rows)
+        for _, data in self.written:
+            stream.feed(data)
+        return list(screen.display)
+
+    def shown(self, pattern: str, start: float, every_s: float = 0.25) -> list[tuple[float, re.Match[str]]]:
+        """What the screen showed of a pattern from `start` on, looked at so often where no frame was half written; the time is
+        seconds since the program began."""
+        screen, stream = _emulator(self.columns, self.rows)
+        found, look_at = [], start
+        for (at, data), (following, _) in itertools.pairwise(self.written):
+            stream.feed(data)
+            look_at = max(look_at, at + PAUSE_S) if at + PAUSE_S < following else look_at
+            while at + PAUSE_S <= look_at < following:
+                if seen := re.search(pattern, "\n".join(screen.display)):
+                    found.append((look_at, seen))
+                look_at += every_s
+        return found
 
     def close(self) -> None:
         with suppress(psutil.NoSuchProcess):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -35,6 +36,14 @@ for i in run.iterations():
         time.sleep(0.01)
     run.log(samples=100 * grad_accum.value, loss=1.0 / (i + 1))
 """
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-snapshots",
+        action="store_true",
+        help="write what the screens look like now as the golden files",
+    )
 
 
 def until(
@@ -230,17 +239,40 @@ def _over(process: psutil.Process) -> bool:
         return True
 
 
-@pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestNode]:
+def pytest_sessionstart() -> None:
+    """Collecting tests imports and makes much that stays: to look for garbage in it takes as long as the rest."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_is_of_one_file() -> None:
+    """What stays from imports and earlier files is looked through no more: with torch's modules that takes a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def new_node() -> Iterator[TestNode]:
     """A node of its own: no daemon yet."""
     base = Path(tempfile.mkdtemp(prefix="hoptui-test-"))
-    monkeypatch.setenv("HOPTUI_DIR", str(base / "run"))
-    monkeypatch.setenv("HOPTUI_STATE_DIR", str(base / "state"))
-    monkeypatch.setenv("HOPTUI_IDLE_S", "20")
-    monkeypatch.delenv("HOPTUI", raising=False)
-    found = TestNode(addresses())
-    try:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOPTUI_DIR", str(base / "run"))
+        environment.setenv("HOPTUI_STATE_DIR", str(base / "state"))
+        environment.setenv("HOPTUI_IDLE_S", "20")
+        environment.delenv("HOPTUI", raising=False)
+        found = TestNode(addresses())
+        try:
+            yield found
+        finally:
+            found.close()
+            shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def node() -> Iterator[TestNode]:
+    with new_node() as found:
         yield found
-    finally:
-        found.close()
-        shutil.rmtree(base, ignore_errors=True)

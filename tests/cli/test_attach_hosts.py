@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.cli import dashboard
+from hoptui.cli import opening
 from hoptui.tui import fleet
 from hoptui.viewer.places import Place
 from hoptui.viewer.way import Here, There, Way
@@ -23,7 +23,7 @@ from tests.conftest import TestNode, until
 
 @pytest.fixture(autouse=True)
 def drawable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard, "_drawable", lambda: True)
+    monkeypatch.setattr(opening, "_drawable", lambda: True)
 
 
 @pytest.mark.parametrize(

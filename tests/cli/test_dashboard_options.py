@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from hoptui.cli import dashboard
-from hoptui.cli.options import AS_SET
+from hoptui.cli import opening
 from hoptui.tui import app
+from hoptui.viewer import client
 from hoptui.viewer.config import Config
 from tests.cli.conftest import Hoptui
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Config]]:
-    """What the dashboard was opened with; there is a terminal."""
+    """What the dashboard was opened with; there is a terminal, and no client sets out."""
     calls: list[tuple[Any, Config]] = []
 
     def run(asked: Any, *, config: Config, **_: Any) -> int:
         calls.append((asked, config))
         return 0
 
-    monkeypatch.setattr(dashboard, "interactive", lambda: True)
+    monkeypatch.setattr(opening, "interactive", lambda: True)
+    monkeypatch.setattr(client, "Client", MagicMock())
     monkeypatch.setattr(app, "run", run)
     monkeypatch.setattr(app, "replay", run)
     return calls
@@ -71,6 +73,6 @@ def test_a_terminal_without_utf8_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> 
     class Latin:
         encoding = "latin-1"
 
-    monkeypatch.setattr(dashboard.sys, "stdout", Latin())  # type: ignore[attr-defined]
-    found = dashboard.configured(AS_SET)
+    monkeypatch.setattr(opening.sys, "stdout", Latin())  # type: ignore[attr-defined]
+    found = opening.configured()
     assert found.values["ascii"] == (True, "the terminal's encoding")

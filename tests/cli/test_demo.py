@@ -142,7 +142,7 @@ def test_leaving_the_dashboard_leaves_the_run(
         return 0
 
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
-    monkeypatch.setattr("hoptui.cli.dashboard.open_dashboard", dashboard)
+    monkeypatch.setattr("hoptui.cli.opening.open_dashboard", dashboard)
     ended = hoptui("demo")
     [process] = trainers(node.where.directory)
     [run] = shown
@@ -165,7 +165,7 @@ def test_a_run_that_ended_meanwhile(hoptui: Hoptui, node: TestNode, monkeypatch:
         return 0
 
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
-    monkeypatch.setattr("hoptui.cli.dashboard.open_dashboard", dashboard)
+    monkeypatch.setattr("hoptui.cli.opening.open_dashboard", dashboard)
     ended = hoptui("demo")
     assert (ended.code, ended.err) == (0, "")
     assert "has ended; hoptui status " in ended.out

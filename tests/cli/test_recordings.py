@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hoptui.cli import dashboard, removing
+from hoptui.cli import opening, removing
 from hoptui.cli.recordings import size
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
@@ -243,7 +243,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
         seen.append((path, config.ascii, config.mouse))
         return 0
 
-    monkeypatch.setattr(dashboard, "interactive", lambda: True)
+    monkeypatch.setattr(opening, "interactive", lambda: True)
     monkeypatch.setattr(app, "replay", play)
     return seen
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from hoptui.viewer.client import Change, Link
 from hoptui.viewer.config import Config
 from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.store import Store
-from hoptui.wire.columns import pack
+from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.wire.messages import (
@@ -74,6 +75,54 @@ GPU = GpuInfo(
     sm_clock_max_mhz=1980.0, driver="580.159.04", architecture="Hopper",
 )  # fmt: skip
 NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+
+
+@cache
+def recent(ns: int, seconds: int, gpus: tuple[tuple[str, int, bool], ...]) -> tuple[Columns, ...]:
+    """Rows of the last `seconds` of the run, the host, and GPUs: their id, number, and whether they have GPM counters."""
+    sources: dict[str, list[tuple[int, int, dict[str, float]]]] = {}
+    for i in range(seconds):
+        t = ns - (seconds - i) * SECOND + SECOND // 2
+        x = i / seconds
+        speed = (480e3 + 30e3 * (x > 0.55)) * (1 + 0.02 * math.sin(i / 3))
+        pace = 65536 / speed
+        run = {
+            "env_steps_per_s": speed,
+            "iteration_s": pace,
+            "episode_return": 500 * (1 - math.exp(-4 * x)) * (1 + 0.04 * math.sin(i * 1.7)),
+            "policy_loss": -0.012 + 0.004 * math.sin(i),
+            "value_loss": 18 * math.exp(-3 * x) + 0.2,
+            "entropy": 0.69 - 0.3 * x,
+            "approx_kl": 0.004 + 0.001 * math.cos(i),
+            "phase/rollout": 0.61 * pace,
+            "phase/rollout/env": 0.38 * pace,
+            "phase/rollout/policy": 0.22 * pace,
+            "phase/update": 0.33 * pace,
+        }
+        step = 1204 - (seconds - i) // 2
+        sources.setdefault(f"run/{RUN}", []).append((t, step, run))
+        host = {
+            "cpu_percent": 34 + 8 * math.sin(i / 9), "memory_used_bytes": float(58 << 30),
+            "memory_total_bytes": float(128 << 30), "load_1m": 12.1, "disk_read_bytes_per_s": 0.0,
+            "disk_written_bytes_per_s": 1.3e6, "net_received_bytes_per_s": 42e3, "net_sent_bytes_per_s": 9e3,
+        }  # fmt: skip
+        sources.setdefault("host", []).append((t, -1, host))
+        process = {"cpu_percent": 190 + 30 * math.cos(i / 7), "memory_rss_bytes": 3.2 * (1 << 30)}
+        sources.setdefault(f"process/{RUN}", []).append((t, -1, process))
+        for uuid, index, gpm in gpus:
+            gpu_row = {
+                "busy": 92 - 7 * index + 5 * math.sin(i / 4), "memory_busy": 31 + 4 * math.cos(i / 5),
+                "power_w": 612 - 30 * index + 25 * math.sin(i / 6), "memory_used_bytes": 58.1 * (1 << 30),
+                "memory_total_bytes": float(80 << 30), "temperature_c": 64.0 + index,
+                "memory_temperature_c": 71.0, "sm_clock_mhz": 1980.0, "throttle": 4.0 if index == 0 else 0.0,
+            }  # fmt: skip
+            if gpm:
+                gpu_row |= {
+                    "sm_active": 81.0 - index, "sm_occupancy": 35.4, "tensor_active": 34.0, "dram_active": 31.0,
+                    "fp32_active": 8.3, "mfu_estimated": 34.9, "pcie_rx_bytes_per_s": 18.9e6, "window_s": 0.5,
+                }  # fmt: skip
+            sources.setdefault(f"gpu/{uuid}", []).append((t, -1, gpu_row))
+    return tuple(pack(source, rows) for source, rows in sources.items())
 
 
 class FakeClient:
@@ -188,49 +237,8 @@ class Scene:
 
     def rows(self, seconds: int) -> None:
         """Rows of all sources for the last `seconds`."""
-        sources: dict[str, list[tuple[int, int, dict[str, float]]]] = {}
-        for i in range(seconds):
-            t = self.client.ns - (seconds - i) * SECOND + SECOND // 2
-            x = i / seconds
-            speed = (480e3 + 30e3 * (x > 0.55)) * (1 + 0.02 * math.sin(i / 3))
-            pace = 65536 / speed
-            run = {
-                "env_steps_per_s": speed,
-                "iteration_s": pace,
-                "episode_return": 500 * (1 - math.exp(-4 * x)) * (1 + 0.04 * math.sin(i * 1.7)),
-                "policy_loss": -0.012 + 0.004 * math.sin(i),
-                "value_loss": 18 * math.exp(-3 * x) + 0.2,
-                "entropy": 0.69 - 0.3 * x,
-                "approx_kl": 0.004 + 0.001 * math.cos(i),
-                "phase/rollout": 0.61 * pace,
-                "phase/rollout/env": 0.38 * pace,
-                "phase/rollout/policy": 0.22 * pace,
-                "phase/update": 0.33 * pace,
-            }
-            step = 1204 - (seconds - i) // 2
-            sources.setdefault(f"run/{RUN}", []).append((t, step, run))
-            host = {
-                "cpu_percent": 34 + 8 * math.sin(i / 9), "memory_used_bytes": float(58 << 30),
-                "memory_total_bytes": float(128 << 30), "load_1m": 12.1, "disk_read_bytes_per_s": 0.0,
-                "disk_written_bytes_per_s": 1.3e6, "net_received_bytes_per_s": 42e3, "net_sent_bytes_per_s": 9e3,
-            }  # fmt: skip
-            sources.setdefault("host", []).append((t, -1, host))
-            process = {"cpu_percent": 190 + 30 * math.cos(i / 7), "memory_rss_bytes": 3.2 * (1 << 30)}
-            sources.setdefault(f"process/{RUN}", []).append((t, -1, process))
-            for gpu in self.gpus:
-                gpu_row = {
-                    "busy": 92 - 7 * gpu.index + 5 * math.sin(i / 4), "memory_busy": 31 + 4 * math.cos(i / 5),
-                    "power_w": 612 - 30 * gpu.index + 25 * math.sin(i / 6), "memory_used_bytes": 58.1 * (1 << 30),
-                    "memory_total_bytes": float(80 << 30), "temperature_c": 64.0 + gpu.index,
-                    "memory_temperature_c": 71.0, "sm_clock_mhz": 1980.0, "throttle": 4.0 if gpu.index == 0 else 0.0,
-                }  # fmt: skip
-                if "gpm" not in gpu.missing:
-                    gpu_row |= {
-                        "sm_active": 81.0 - gpu.index, "sm_occupancy": 35.4, "tensor_active": 34.0, "dram_active": 31.0,
-                        "fp32_active": 8.3, "mfu_estimated": 34.9, "pcie_rx_bytes_per_s": 18.9e6, "window_s": 0.5,
-                    }  # fmt: skip
-                sources.setdefault(f"gpu/{gpu.uuid}", []).append((t, -1, gpu_row))
-        self.tell(columns=tuple(pack(source, rows) for source, rows in sources.items()))
+        gpus = tuple((gpu.uuid, gpu.index, "gpm" not in gpu.missing) for gpu in self.gpus)
+        self.tell(columns=recent(self.client.ns, seconds, gpus))
 
     def gpu(self, index: int = 0, **readings: float) -> Scene:
         """One newer row of a GPU: only these readings."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.recording import Recording
 from hoptui.tui.panels import history, outcomes
 from hoptui.tui.replay import ReplayApp
 from hoptui.tui.screens.history import FilterBox, HistoryScreen
@@ -17,8 +18,12 @@ from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.story import Story
 from hoptui.tui.view import View
 from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer.client import Link
+from hoptui.viewer.format import grouped
 from hoptui.viewer.replay import Replay
-from hoptui.wire.messages import Measured, Origin
+from hoptui.viewer.store import MOST_COMMANDS
+from hoptui.wire.addresses import addresses
+from hoptui.wire.messages import CommandRecord, Measured, Origin
 from tests.viewer.recorded_run import ID, at, write
 
 MakeScene = Callable[..., Any]
@@ -82,7 +87,7 @@ def test_a_row_never_cuts_what_a_change_did_while_there_is_something_to_leave_ou
 
 def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
     view = look(given(scene))
-    told = said(history.story(view, view.store.commands["a"], 90))
+    told = said(history.story(view, view.store.commands["a"], 90, view.store.commands))
     for part in (
         "command     set num_envs 1 024 → 2 048",
         "run         ppo-cartpole, epoch 1",
@@ -96,10 +101,10 @@ def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
         "again       hoptui set ppo-cartpole num_envs=2048",
     ):
         assert part in told
-    undo = said(history.story(view, view.store.commands["b"], 90))
+    undo = said(history.story(view, view.store.commands["b"], 90, view.store.commands))
     assert "why         undo of num_envs 1 024 → 2 048" in undo
     assert "effect      not measured" in undo
-    refused = said(history.story(view, view.store.commands["c"], 90))
+    refused = said(history.story(view, view.store.commands["c"], 90, view.store.commands))
     assert "✕ rejected: lr = 2 is out of bounds" in refused
     assert "effect" not in refused
     assert "value" not in refused
@@ -231,3 +236,63 @@ def test_nothing_was_ever_asked(scene: MakeScene, play: Play, read: Read) -> Non
         assert read(app, "command-list").strip() == "nobody has given a command yet"
 
     play(scene(gpus=1).live().app(), script)
+
+
+def test_at_the_end_of_the_list_those_that_the_store_no_longer_holds_are_read(
+    scene: MakeScene, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOPTUI_STATE_DIR", str(tmp_path / "state"))
+    there = scene().live(history=False)
+    first = WALL - 10 * MOST_COMMANDS
+    given = [
+        CommandRecord(id=f"c{i}", run=RUN, epoch=1, verb="checkpoint", t=i + 1, wall=first + i, seq=i + 1)
+        for i in range(MOST_COMMANDS + 30)
+    ]
+    with Recording.create(addresses().recording(RUN)) as recording:
+        for record in given:
+            recording.command(record)
+        recording.flush()
+    there.tell(commands=tuple(given[30:]))
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.push_screen(HistoryScreen(RUN))
+        await pilot.pause()
+        panel = app.screen.query_one("#commands", Panel)
+        assert panel.title.startswith(f"Commands · {grouped(2000)} newest · ")
+        assert str(panel.border_subtitle) == "older ones come at the end of the list"
+        await pilot.press("end")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert panel.title.startswith(f"Commands · {grouped(2030)} newest · ")
+        await pilot.press("end")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert panel.title.startswith(f"Commands · {grouped(2030)} · "), "there is nothing before them"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "checkpoint" in app.screen.query_one("#story-lines").text
+
+    play(there.app(), script)
+
+
+def test_on_another_node_it_is_told_where_older_ones_are(scene: MakeScene, play: Play) -> None:
+    there = scene().live(history=False)
+    there.client.link = Link("live", 0.0, node="gpu07")
+    there.tell(
+        commands=tuple(
+            CommandRecord(id=f"c{i}", run=RUN, epoch=1, verb="checkpoint", t=i + 1, wall=WALL - 9, seq=i + 1)
+            for i in range(MOST_COMMANDS)
+        )
+    )
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.push_screen(HistoryScreen(RUN))
+        await pilot.pause()
+        await pilot.press("end")
+        assert not app.workers
+        assert (
+            str(app.screen.query_one("#commands").border_subtitle) == "older ones: hoptui history, on gpu07"
+        )
+
+    play(there.app(), script)

@@ -237,18 +237,18 @@ def test_a_click_on_a_key_or_a_row_is_a_press(scene: MakeScene, play: Play, read
     play(there.app(), script)
 
 
-@pytest.mark.parametrize("answer", ["n", "escape", "enter", "q", "s"])
-def test_only_y_stops_a_run(scene: MakeScene, play: Play, answer: str) -> None:
+def test_only_y_stops_a_run(scene: MakeScene, play: Play) -> None:
     there = scene(gpus=1).live()
 
     async def script(app: Any, pilot: Any) -> None:
-        await pilot.press("s")
-        assert isinstance(app.screen, Confirm)
-        assert app.screen.question == "Stop ppo-cartpole (pid 20711)?"
-        await pilot.press(answer)
-        assert there.client.sent == []
-        if isinstance(app.screen, Confirm):
-            await pilot.press("n")
+        for answer in ("n", "escape", "enter", "q", "s"):
+            await pilot.press("s")
+            assert isinstance(app.screen, Confirm), answer
+            assert app.screen.question == "Stop ppo-cartpole (pid 20711)?"
+            await pilot.press(answer)
+            assert there.client.sent == [], answer
+            if isinstance(app.screen, Confirm):
+                await pilot.press("n")
         await pilot.press("s", "y")
         await pilot.pause()
         assert [c.verb for c in there.client.sent] == ["stop"]

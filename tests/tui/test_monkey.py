@@ -1,4 +1,4 @@
-"""Keys at random: nothing falls, and nothing is sent that the last key did not plainly mean."""
+"""Keys, clicks and sizes at random: nothing falls, and nothing is sent that the last gesture did not plainly mean."""
 
 from __future__ import annotations
 
@@ -6,49 +6,33 @@ import asyncio
 import itertools
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
-from textual.command import CommandPalette
 from textual.events import Resize
 from textual.geometry import Size
 
+from benchmarks import monkey
+from benchmarks.monkey import Gesture, Seen, Sent, UnmeantError
 from hoptui.tui import asking
-from hoptui.tui.actions import ACTIONS
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.finder import Finder
+from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.screens.staged import StagedBox
+from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.wire.devices import GpuProcess
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 SECOND = 1_000_000_000
-LEAVES = {"q", "ctrl+c", "ctrl+q"}
-KEYS = [
-    *sorted({key for a in ACTIONS for key in a.keys.split(",")} - LEAVES),
-    "1",
-    "8",
-    "backspace",
-    "ctrl+z",
-]
-STEERING = ["p", "c", "u", "e", "s", "a", "up", "8", "enter", "enter", "y", "n", "escape", "escape", "escape"]
-SEED = 1
-PLAIN = {"pause": "run.pause", "resume": "run.pause", "checkpoint": "run.checkpoint"}
-"""What is sent at once, by one key on the run's screen."""
+SEED, GESTURES = 1, 40
 
 
-def meant(verb: str, key: str, screen: Any) -> bool:
-    """Whether a command is what this key means on this screen."""
-    if isinstance(screen, CommandPalette):
-        return key == "enter" and verb != "stop"
-    if verb == "stop":
-        return key == "y" and isinstance(screen, Confirm) and screen.question.startswith("Stop ")
-    if verb in PLAIN and isinstance(screen, RunScreen):
-        return key in next(a.keys for a in ACTIONS if a.id == PLAIN[verb]).split(",")
-    return verb == "set" and (key == "enter" or (key == "y" and isinstance(screen, Confirm)))
+def pressed(*keys: str) -> Iterator[Gesture]:
+    return (Gesture("key", (key,)) for key in keys)
 
 
 def test_a_box_may_be_gone_before_it_is_filled(scene: MakeScene, play: Play) -> None:
@@ -77,8 +61,14 @@ def test_a_box_may_be_gone_before_it_is_filled(scene: MakeScene, play: Play) -> 
     play(there.app(), script, (80, 24))
 
 
+def as_long_as(gestures: int) -> Callable[[], bool]:
+    """So many gestures, and no more."""
+    left = itertools.count(gestures, -1)
+    return lambda: next(left) > 0
+
+
 @pytest.mark.parametrize(("seed", "read_only", "size"), [(SEED, False, (80, 24)), (SEED, True, (120, 40))])
-def test_random_keys(
+def test_random_gestures(
     scene: MakeScene,
     play: Play,
     monkeypatch: pytest.MonkeyPatch,
@@ -92,27 +82,108 @@ def test_random_keys(
     chosen = random.Random(seed)
     signals: list[object] = []
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *sent: signals.append(sent))
+    watch = monkey.Watch()
+    watch.over(there.client)
+    made = 0
 
     async def script(app: Any, pilot: Any) -> None:
-        for step in range(36):
-            key = chosen.choice(chosen.choice((KEYS, STEERING))) if step else "p"
-            screen, before = app.screen, len(there.client.sent)
-            await pilot.press(key)
-            for command in there.client.sent[before:]:
-                assert meant(command.verb, key, screen), (command.verb, key, screen)
-                assert command.verb != "set" or command.expect_version is not None
+        def go_on() -> bool:
+            nonlocal made
+            made += 1
             there.client.ns += SECOND // 3
             if chosen.random() < 0.2:
                 there.rows(1)
             app.tick()
-        assert app.is_running
+            return made <= GESTURES
+
+        hand = itertools.chain(pressed("p"), monkey.gestures(chosen))
+        await monkey.play(app, pilot, watch, hand, go_on)
 
     app = there.app()
     play(app, script, size=size)
-    assert app.return_code == 0 or app.return_code is None
+    assert made > GESTURES or app.return_code == 0, "it fell"
     assert not signals
-    assert read_only or there.client.sent, "these keys do mean something"
+    assert all(c.verb != "set" or c.expect_version is not None for c in there.client.sent)
     if read_only:
         assert not there.client.sent
         assert not there.client.leases
         assert not there.client.asked_hz
+    else:
+        assert there.client.sent, "these gestures do mean something"
+
+
+@pytest.mark.parametrize("first", [None, "ppo-cartpole"])
+def test_a_double_click_beside_the_palette_closes_it_alone(
+    scene: MakeScene, play: Play, first: str | None
+) -> None:
+    there = scene().live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        below = app.screen
+        await pilot.press("ctrl+p")
+        assert app.screen is not below
+        await monkey.make(app, pilot, Gesture("double", at=(300, 999)))
+        assert app.screen is below
+
+    play(there.app(first), script)
+
+
+def test_a_double_click_on_back_goes_back_once(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=2).live().history()
+
+    async def script(app: Any, pilot: Any) -> None:
+        below = app.screen
+        await pilot.press("h")
+        bar = app.screen.query_one(KeyBar)
+        at = next(x for x in range(bar.size.width) if bar.action_at(x) == "back")
+        share = (-(-at * 1000 // app.size.width) + 5, 999)
+        await monkey.make(app, pilot, Gesture("double", at=share))
+        assert app.screen is below
+
+    play(there.app(), script)
+
+
+def test_the_watch_sees_what_nobody_meant(scene: MakeScene, play: Play) -> None:
+    """What is asked for by no gesture, by another one, or of another knob: the monkey itself can fail."""
+    there = scene(gpus=2).live().history()
+    watch = monkey.Watch()
+    watch.over(there.client)
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.screen.action_freeze = lambda: app.client.send(
+            "stop", there.run.run
+        )  # a key that does another thing
+        with pytest.raises(UnmeantError, match=r"'stop'.*freeze"):
+            await monkey.play(app, pilot, watch, pressed("space"), as_long_as(1))
+
+    play(there.app(), script)
+
+
+def test_what_a_gesture_means(scene: MakeScene, play: Play) -> None:
+    there = scene().live().history()
+
+    async def script(app: Any, pilot: Any) -> None:
+        run, box = app.screen, KnobEditor(there.run.run, there.run.knobs[2], 1)
+        asked = Confirm("Set", "Set lr 1 → 2?", "")
+        good = [
+            (Sent("pause"), Seen(run, "pause", {})),
+            (Sent("pause.renew"), Seen(run, "", {})),
+            (Sent("set", "lr", 2.0, "undo of a"), Seen(run, "undo", {})),
+            (Sent("set", "lr", 2.0), Seen(asked, "yes", {}, asked.question)),
+            (Sent("set", "grad_accum", 8), Seen(box, "send", {"grad_accum": 8})),
+        ]
+        bad = [
+            (Sent("pause"), Seen(run, "freeze", {})),
+            (Sent("pause"), Seen(box, "pause", {})),
+            (Sent("stop"), Seen(run, "stop", {})),
+            (Sent("stop"), Seen(asked, "yes", {}, asked.question)),
+            (Sent("set", "lr", 2.0), Seen(run, "undo", {})),
+            (Sent("set", "lr", 2.0), Seen(asked, "no", {}, asked.question)),
+            (Sent("set", "grad_accum", 16), Seen(box, "send", {"grad_accum": 8})),
+            (Sent("set", "lr", 8), Seen(box, "send", {"grad_accum": 8})),
+            (Sent("wheel.steal"), Seen(run, "wheel", {})),
+        ]
+        assert [pair for pair in good if not monkey.meant(*pair)] == []
+        assert [pair for pair in bad if monkey.meant(*pair)] == []
+
+    play(there.app(), script)

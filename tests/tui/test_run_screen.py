@@ -29,7 +29,7 @@ def test_what_a_person_sees_in_one_second(scene: MakeScene, play: Play, read: Re
         assert identity.endswith("● live   iteration 1 204 / 5 000   4 m 0 s   ETA 1 h 55 m")
         assert read(app, "progress").endswith("24 %")
         speed = read(app, "speed").splitlines()
-        assert speed[0].startswith("502 k env steps/s   iteration 129 ms")
+        assert speed[0].startswith("502 k env steps/s   iteration 128 ms")
         assert speed[1] == "▲ +6.1 % ± 1.2 since num_envs 1 024 → 2 048"
         assert read(app, "score").startswith("474 episode return\npolicy loss -0.0111")
         assert "550 k┤" in read(app, "speed-chart")
@@ -246,7 +246,7 @@ def test_the_compact_screen_has_knobs_and_events_behind_a_key(
         summary = read(app, "summary").splitlines()
         assert summary[0].startswith("502 k env steps/s")
         assert summary[1].startswith("▲ +6.1 % ± 1.2 since num_envs 1 024 → 2 048")
-        assert summary[4].startswith("iteration 129 ms ━")
+        assert summary[4].startswith("iteration 128 ms ━")
         assert summary[6].startswith("GPU 0")
         assert "num_envs" in read(app, "knob-list")
         assert "checkpoint written" not in read_all(app)

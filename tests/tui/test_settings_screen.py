@@ -62,6 +62,19 @@ def test_a_theme_is_remembered_unless_something_stronger_sets_it(
     assert kept(tmp_path).theme == "none"
 
 
+def test_the_panel_shown_alone_is_remembered(tmp_path: Path) -> None:
+    found = Preferences(read_config(tmp_path))
+    assert found.choose_alone("phases") == ""
+    assert kept(tmp_path).alone == "phases"
+    again = Preferences(read_config(tmp_path))
+    assert again.alone == "phases"
+    shown = {item.name: (item.value, item.origin) for item in settings.items(again)}
+    assert shown["alone"] == ("phases", "remembered")
+    again.choose_alone("")
+    shown = {item.name: (item.value, item.origin) for item in settings.items(again)}
+    assert shown["alone"] == ("all are shown", "default")
+
+
 def test_what_cannot_be_remembered_is_told(tmp_path: Path) -> None:
     (tmp_path / "hoptui").write_text("a file where the directory should be")
     found = Preferences(read_config(tmp_path))
@@ -183,7 +196,7 @@ def test_hidden_panels_leave_no_hole_and_small_terminals_show_all(
     async def script(app: Any, pilot: Any) -> None:
         regions = [panel.region for panel in app.screen.query(".panel") if panel.size.height]
         wide = sum(region.area for region in regions)
-        assert wide == size[0] * (size[1] - 3), "the panels that are left fill the screen"
+        assert wide == size[0] * (size[1] - 4), "the panels that are left fill the screen"
         await pilot.resize_terminal(80, 24)
         await pilot.pause()
         await pilot.press("v")

@@ -1,0 +1,268 @@
+"""Both ends of the wire with a simulated clock: a node on which a day goes by, and a client that looks at it. No sockets, no waiting."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from array import array
+from collections.abc import Callable
+
+import msgspec
+
+from benchmarks.eight_gpus import ALL, GPUS, row
+from benchmarks.measure import until
+from hoptui.daemon.ancestry import Ancestry
+from hoptui.daemon.archive import Archive
+from hoptui.daemon.node import Node
+from hoptui.daemon.retention import Limits
+from hoptui.daemon.runs import RunDesk
+from hoptui.daemon.samplers import SamplerDesk
+from hoptui.daemon.viewers import ViewerDesk
+from hoptui.viewer.client import Change, Link
+from hoptui.viewer.outbox import Outbox
+from hoptui.viewer.protocol import Conversation, Leased, LeaseOp
+from hoptui.viewer.store import Store
+from hoptui.wire import codec, messages
+from hoptui.wire.addresses import Addresses
+from hoptui.wire.columns import Columns, pack
+from hoptui.wire.devices import Devices, HostInfo, Sample
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+
+SECOND = 1_000_000_000
+START = 1_000 * SECOND
+TICK = SECOND // 2
+POOL = 1024  # different rows of each source, met again and again
+RUN, NAME = "longday1", "a-long-day"
+KNOBS = ("num_envs", "grad_accum", "epochs")
+KEPT_UP_S = 60
+VIEWER, RUNNER = b"viewer", b"run"
+
+
+class SimulatedClock:
+    """Monotonic ns that somebody moves."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self._wall = time.time() - START / SECOND
+
+    def t(self) -> int:
+        return self.now
+
+    def wall(self) -> float:
+        return self._wall + self.now / SECOND
+
+
+class DayNode:
+    """The daemon without its loop, with a run and samplers that speak to its desks."""
+
+    def __init__(self, clock: SimulatedClock, where: Addresses) -> None:
+        self._clock = clock
+        self._answers: list[bytes] = []
+        self._archive = Archive(where, Limits(), self._from_the_past)
+        self._archive.start()
+        self.node = Node(clock, self._archive, lambda: None, lambda patience: None)
+        self._runs = RunDesk(self.node, self._to_run, self._tell)
+        self._viewers = ViewerDesk(self.node, self._to_viewer, self._runs, lambda: None)
+        self._samplers = SamplerDesk(self.node, Ancestry())
+        self._queries = 0
+        self._commands: list[messages.Command] = []
+        self._knobs = {
+            name: KnobState(
+                spec=KnobSpec(name=name, kind="int", default=8, min=1, max=64, effect="speed"), value=8
+            )
+            for name in KNOBS
+        }
+        self._step = 0
+        self._pools = {gpu.uuid: _pool([row(gpu.index, i / 2) for i in range(POOL)]) for gpu in GPUS}
+        self._metrics = _pool([_run_row() for _ in range(POOL)])
+        self._kept_up = clock.now
+        self._samplers.receive(HostInfo(cpus=64, memory_total_bytes=512 << 30))
+        self._samplers.receive(Devices(gpus=GPUS))
+        self._samplers.troubled("")
+        self.node.sampler_problem = ""
+        self._runs.receive(RUNNER, None, self._hello())
+        self._samplers.tend()
+
+    def live_until(self, t: int) -> None:
+        """Let the run and the samplers say what they have to say until then."""
+        while self._clock.now + TICK <= t:
+            self._clock.now += TICK
+            self._step += 1
+            at = self._step % POOL
+            parts = [_stamped(f"gpu/{gpu.uuid}", self._pools[gpu.uuid][at], self._clock.now) for gpu in GPUS]
+            if self._step % 2:
+                host = {
+                    "cpu_percent": random.random() * 100,
+                    "memory_used_bytes": 58e9,
+                    "load_1m": random.random(),
+                }
+                parts.append(pack("host", [(self._clock.now, -1, host)]))
+            self._samplers.receive(Sample(parts=tuple(parts)))
+            self._carry_out()
+            told = _stamped(f"run/{RUN}", self._metrics[at], self._clock.now, self._step)
+            self._runs.receive(RUNNER, None, messages.Rows(parts=(told,)))
+            self._runs.receive(RUNNER, None, messages.Pulse(step=self._step))
+            if self._step % 1200 == 0:
+                note = messages.Note(
+                    t=self._clock.now, step=self._step, text=f"checkpoint {self._step} written"
+                )
+                self._runs.receive(RUNNER, None, note)
+        if self._clock.now - self._kept_up >= KEPT_UP_S * SECOND:
+            self._kept_up = self._clock.now
+            self.node.tidy()
+
+    def answer(self, frames: list[bytes]) -> list[bytes]:
+        """What the desk for viewers answers, and its archive."""
+        for frame in frames:
+            message = codec.from_viewer([frame])
+            self._queries += isinstance(message, messages.Query)
+            self._viewers.receive(VIEWER, None, message)
+        until(lambda: not self._queries, what="answers about the past")
+        self._viewers.serve()
+        answers, self._answers = self._answers, []
+        return answers
+
+    def keep_up(self) -> None:
+        """Wait until the disk has what has been said, as it would have in a real day."""
+        source, newest = f"run/{RUN}", self._clock.now
+        until(lambda: self._archive.flushed(source) >= newest, 120, "the archive")
+
+    def close(self) -> None:
+        self._archive.close(30.0)
+
+    def _carry_out(self) -> None:
+        """The run's boundary: do what was asked for."""
+        for command in self._commands:
+            held = self._knobs[command.knob]
+            assert command.value is not None
+            self._knobs[command.knob] = msgspec.structs.replace(
+                held, value=command.value, version=held.version + 1
+            )
+            done = messages.Outcome(
+                id=command.id, stage="applied", step=self._step, before=held.value, effective=command.value,
+                version=held.version + 1, t=self._clock.now, took_s=0.0,
+            )  # fmt: skip
+            self._runs.receive(RUNNER, None, done)
+            self._runs.receive(
+                RUNNER, None, messages.Declare(knobs=tuple(self._knobs.values()), can=("set",))
+            )
+        self._commands.clear()
+
+    def _hello(self) -> messages.RunHello:
+        return messages.RunHello(
+            protocol=messages.PROTOCOL, run=RUN, name=NAME, epoch=1, nonce="day", pid=os.getpid(),
+            started=self._clock.now, knobs=tuple(self._knobs.values()), headline="env_steps_per_s", can=("set",),
+            visible=ALL,
+        )  # fmt: skip
+
+    def _to_run(self, identity: bytes, message: messages.ToRun) -> bool:
+        if isinstance(message, messages.Command):
+            self._commands.append(message)
+            accepted = messages.Outcome(id=message.id, stage="scheduled", step=self._step + 1)
+            self._runs.receive(RUNNER, None, accepted)
+        return True
+
+    def _to_viewer(self, identity: bytes, message: messages.ToViewer) -> bool:
+        self._answers.append(codec.encode(message))
+        return True
+
+    def _tell(self, record: messages.CommandRecord, outcome: messages.Outcome) -> None:
+        self._viewers.tell(record, outcome)
+
+    def _from_the_past(self, identity: bytes, answer: messages.Buckets | messages.Error) -> None:
+        """Called in the archive's thread."""
+        self._answers.append(codec.encode(answer))
+        self._queries -= 1
+
+
+class DayClient:
+    """The dashboard's client without its thread: `ask` carries frames to the node, at a time, and brings its answers."""
+
+    def __init__(self, clock: SimulatedClock, ask: Callable[[int, list[bytes]], list[bytes]]) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._outbox = Outbox()
+        self._ids = itertools.count(1)
+        self._on_change: Callable[[Change], None] = lambda change: None
+        self.store = Store(clock.t)
+        self.link = Link("connecting", 0.0)
+        self.read_only = False
+        self._conversation = Conversation(self.store, self._outbox, client="day", viewer="day")
+        self._told: tuple[int, ...] = ()
+
+    def connect(self, on_change: Callable[[Change], None]) -> DayClient:
+        """For the app that this is the client of."""
+        self._on_change = on_change
+        return self
+
+    def start(self) -> None:
+        self._conversation.connected(self._clock.now / SECOND)
+        for _ in range(4):  # hello, what there is, its past, its rows
+            self.turn()
+
+    def close(self) -> None:
+        """There is nothing open."""
+
+    def turn(self) -> None:
+        """Say what is due, and take in what comes back."""
+        talk, now = self._conversation, self._clock.now
+        frames = [codec.encode(message) for message in talk.due(now / SECOND)]
+        for frame in self._ask(now, frames):
+            talk.receive(codec.to_viewer([frame]), now / SECOND, len(frame))
+        if talk.greeted and self.link.state != "live":
+            self.link = Link("live", now / SECOND)
+        told = (self.store.node_version, self.store.events_version, self.store.commands_version)
+        if told != self._told:
+            self._told = told
+            self._on_change("node")
+
+    def set_next(self) -> None:
+        """Turn one knob after the other, as a person does."""
+        number = next(self._ids)
+        self.send("set", RUN, knob=KNOBS[number % len(KNOBS)], value=1 << number % 6)
+
+    def watch(self, run: str | None) -> None:
+        self._conversation.watch(run, self._clock.now / SECOND)
+
+    def send(
+        self,
+        verb: messages.Verb,
+        run_id: str,
+        *,
+        knob: str = "",
+        value: KnobValue | None = None,
+        expect_version: int | None = None,
+        why: str = "",
+        hold_s: float = 60.0,
+    ) -> str:
+        command = messages.Command(
+            id=f"day-{time.monotonic_ns()}", run=run_id, epoch=1, verb=verb, knob=knob, value=value
+        )
+        self.store.sent(command)
+        self._outbox.add(command, self._clock.now / SECOND)
+        return command.id
+
+    def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
+        self._conversation.lease(run_id, op, what)
+
+    def sample(self, hz: float) -> None:
+        self._conversation.hz = hz
+
+
+def _run_row() -> dict[str, float]:
+    return {f"metric_{k}": random.random() for k in range(38)} | {
+        "env_steps_per_s": 5e5 + 1e4 * random.random(),
+        "iteration_s": 0.5,
+    }
+
+
+def _pool(rows: list[dict[str, float]]) -> list[Columns]:
+    """Rows, packed one by one as they travel."""
+    return [pack("", [(0, -1, one)]) for one in rows]
+
+
+def _stamped(source: str, columns: Columns, t: int, step: int = -1) -> Columns:
+    stamps = {"t": array("q", (t,)).tobytes(), "step": array("q", (step,)).tobytes()}
+    return msgspec.structs.replace(columns, source=source, **stamps)

@@ -1,0 +1,147 @@
+"""hoptui beside other terminal monitors, in one run on one machine: start to the first frame, CPU, bytes to the terminal, memory,
+and what is on the screen.
+
+Each draws to a terminal of 120×40 at its own default rate, one after another, on a GPU node beside the same load. hoptui's
+dashboard is a process of its own beside a daemon and samplers that also record: their cost is told apart, and they are there
+whether anybody looks or not. What cannot be had here, or ends by itself, is told as such, with what it said last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import psutil
+
+from benchmarks.gpu_node import RUN, cpu_s, hoptui_processes, load
+from benchmarks.measure import Bench, Terminal, bench, machine, report, spread
+
+OPENINGS, OPENING_S = 5, 4.0
+SETTLE_S, SLICE_S, SLICES = 6.0, 4.0, 5
+HOPTUI = [sys.executable, "-m", "hoptui"]
+TOOLS: dict[str, list[str]] = {
+    "hoptui": HOPTUI,
+    "hoptui attach": [*HOPTUI, "attach", "beside"],
+    "nvitop": ["nvitop"],
+    "nvtop": ["nvtop"],
+    "wandb leet symon": ["wandb", "leet", "symon"],
+    "PufferLib": ["puffer", "train", "puffer_cartpole"],
+}
+WHY_NOT = {
+    "PufferLib": "its console is part of its trainer; release 3.0 is source only, built against torch with a compiler and "
+    "libraries that its build downloads, and the wheels of 2.0 are without it",
+}
+"""Why a tool that is not on the PATH is hard to have, where that is more than not being installed."""
+SIGNS = {
+    "GPU busy": r"busy ?%|gpu[- ]?util|gpu ?%|\butl\b",
+    "SM active": r"\bsm ?%|sm active",
+    "tensor cores": r"tensor",
+    "DRAM": r"\bdram\b",
+    "power": r"\d ?w\b|\bpower\b",
+    "why clocks give way": r"power cap|thermal|throttl",
+    "processes": r"\bpid\s+[a-z]|on the gpus",
+    "training's throughput": r"(steps|samples|tokens)/s|\bsps\b",
+    "knobs of the run": r"\bknobs\b",
+}
+"""What is looked for on a screen, in small letters, by what it stands for."""
+
+
+def measure(node: Bench, name: str) -> dict[str, Any]:
+    """The figures of one tool."""
+    command = TOOLS[name]
+    if shutil.which(command[0]) is None:
+        why = f"{command[0]} is not on the PATH"
+        return {"ran": False, "why": "not available: " + "; ".join(filter(None, (why, WHY_NOT.get(name))))}
+    opened = []
+    for _ in range(OPENINGS):
+        with _terminal(node, command) as terminal:
+            terminal.read(OPENING_S)
+            if _ended(terminal):
+                return {"ran": False, "why": "it ends by itself", "last_words": _text(terminal)[-8:]}
+            opened.append(terminal.first_full_frame_s(share=0.7))
+    with _terminal(node, command) as terminal:
+        terminal.read(SETTLE_S)
+        cpu, sent, rss = [], [], []
+        for _ in range(SLICES):
+            before, at = terminal.cpu_s(), terminal.clock()
+            terminal.read(SLICE_S)
+            took = terminal.clock() - at
+            cpu.append(100 * (terminal.cpu_s() - before) / took)
+            sent.append(terminal.bytes_between(at, at + took) / took / 1000)
+            rss.append(_rss_mib([terminal.process, *terminal.process.children(recursive=True)]))
+        if _ended(terminal):
+            return {"ran": False, "why": "it ended by itself", "last_words": _text(terminal)[-8:]}
+        screen = _text(terminal)
+    return {
+        "ran": True,
+        "first_frame_s": spread(opened, 2),
+        "cpu_percent_of_a_core": spread(cpu, 2),
+        "kb_per_s": spread(sent, 2),
+        "rss_mib": spread(rss, 1),
+        "shows": shows(screen),
+        "screen": screen,
+    }
+
+
+def background(node: Bench) -> dict[str, Any]:
+    """The daemon and its samplers while nobody looks."""
+    processes = hoptui_processes(node)
+    cpu = []
+    for _ in range(SLICES):
+        before = cpu_s(processes)
+        _, alive = psutil.wait_procs(processes, timeout=SLICE_S)
+        cpu.append(100 * (cpu_s(alive) - before) / SLICE_S)
+    return {
+        "cpu_percent_of_a_core": spread(cpu, 2),
+        "rss_mib": round(_rss_mib(processes), 1),
+        "processes": len(processes),
+    }
+
+
+def shows(screen: Sequence[str]) -> list[str]:
+    """What of `SIGNS` is on a screen."""
+    text = "\n".join(screen).lower()
+    return [what for what, sign in SIGNS.items() if re.search(sign, text)]
+
+
+def _terminal(node: Bench, command: Sequence[str]) -> AbstractContextManager[Terminal]:
+    return contextlib.closing(Terminal(command, node.environment))
+
+
+def _ended(terminal: Terminal) -> bool:
+    return terminal.process.status() == psutil.STATUS_ZOMBIE
+
+
+def _text(terminal: Terminal) -> list[str]:
+    """The lines that are on its screen, without empty ones at the end of it."""
+    lines = [line.rstrip() for line in terminal.screen()]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _rss_mib(processes: Sequence[psutil.Process]) -> float:
+    return float(sum(process.memory_info().rss for process in processes)) / 2**20
+
+
+def main() -> None:
+    """Measure and report."""
+    gpus = machine().get("gpus", [])
+    with bench() as node, load(node, "matmul") if gpus else nullcontext():
+        node.python(RUN)
+        node.run("beside")
+        tools = {name: measure(node, name) for name in TOOLS}
+        behind = background(node)
+    report(
+        "rivals",
+        {"size": "120x40", "load": "matmul" if gpus else None, "tools": tools, "hoptui_behind_it": behind},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""What a state looks like, compared with its golden file: at three sizes and in two themes, from one app that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from textual._compositor import LayoutUpdate
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.strip import Strip
+from textual.widgets import Input
+
+from hoptui.tui import app as dashboard
+from hoptui.tui import fleet
+from hoptui.tui.app import HoptuiApp
+from hoptui.tui.messages import StoreChanged
+from hoptui.viewer import store
+from tests.tui.conftest import WALL
+from tests.tui.snapshots import picture
+from tests.viewer.recorded_run import ID, write
+
+GOLDEN = Path(__file__).parent / "golden"
+SIZES = ((80, 24), (120, 40), (200, 50))
+THEMES = ("dark", "light")
+FRAMES = 8  # a screen that has not come to rest after so many never will
+SHOWN = 60  # lines of a difference
+
+Step = str | Callable[[HoptuiApp], object]
+"""A key as Textual names it, or something that happens to the app; what is awaitable is awaited."""
+Snapshot = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In UTC, and with the wall clock of the scene also where no node has told its own."""
+    monkeypatch.setenv("TZ", "UTC")
+    for module in (dashboard, fleet, store):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: WALL))
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_written() -> Iterator[None]:
+    """Nobody looks at what Textual writes between two pictures, and it would be most of the work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Screen, "_compositor_refresh", lambda screen: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording of a run of ten minutes."""
+    return write(tmp_path_factory.mktemp("recorded") / f"{ID}.hoptui")
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest) -> Snapshot:
+    """`snapshot(app, *steps)`: take the steps, and compare what is then on screen with the golden file of the test's name.
+
+    `sizes` and `themes` may be others; the first theme is the one that the app has.
+    """
+
+    def compare(
+        app: HoptuiApp,
+        *steps: Step,
+        sizes: Sequence[tuple[int, int]] = SIZES,
+        themes: Sequence[str] = THEMES,
+    ) -> None:
+        views: list[picture.View] = []
+        asyncio.run(take(views, app, steps, sizes, themes))
+        title = " ".join((request.function.__doc__ or "").split())
+        now = picture.text(title, themes, views)
+        check(
+            golden_file(request.function.__name__), now, update=request.config.getoption("update_snapshots")
+        )
+
+    return compare
+
+
+def check(golden: Path, now: str, *, update: bool) -> None:
+    """Fail where a picture is not what its golden file says; `update` writes the file instead."""
+    if update:
+        golden.write_text(now)
+    elif not golden.exists():
+        pytest.fail(f"there is no {golden.name}: pytest --update-snapshots writes it", pytrace=False)
+    elif (before := golden.read_text()) != now:
+        keeps = "it looks different (pytest --update-snapshots keeps that)"
+        pytest.fail(f"{keeps}:\n{difference(before, now)}", pytrace=False)
+
+
+def golden_file(test: str) -> Path:
+    """Where the golden file of a test is, by the test's name."""
+    return GOLDEN / f"{test.removeprefix('test_')}.txt"
+
+
+def difference(before: str, now: str) -> str:
+    """What changed, as far as it is short enough to be read."""
+    lines = list(
+        difflib.unified_diff(before.splitlines(), now.splitlines(), "golden", "now", n=1, lineterm="")
+    )
+    rest = [f"… and {len(lines) - SHOWN} lines more"] if len(lines) > SHOWN else []
+    return "\n".join(lines[:SHOWN] + rest)
+
+
+async def take(
+    views: list[picture.View],
+    app: HoptuiApp,
+    steps: Sequence[Step],
+    sizes: Sequence[tuple[int, int]],
+    themes: Sequence[str],
+) -> None:
+    """Add the screen after the steps, which are taken at the first size, at each size and in each theme."""
+    app.animation_level = "none"
+    order = list(themes)
+    async with app.run_test(size=sizes[0]) as pilot:
+        app.post_message(StoreChanged("node"))
+        await pilot.pause()
+        for step in steps:
+            await _take(step, app, pilot)
+        for size in sizes:
+            await pilot.resize_terminal(*size)
+            await _come_to_rest(app, pilot)
+            drawn = {}
+            for theme in order:
+                if len(themes) > 1:
+                    app.theme = f"hoptui-{theme}"
+                    await pilot.pause()
+                drawn[theme] = seen(app)
+            views.append(picture.view(size, [drawn[theme] for theme in themes]))
+            order.reverse()  # the theme that is there already comes first: changing it is what costs most
+
+
+async def _take(step: Step, app: HoptuiApp, pilot: Pilot[Any]) -> None:
+    if isinstance(step, str):
+        await pilot.press(step)
+    else:
+        done = step(app)
+        if isinstance(done, Awaitable):
+            await done
+    await pilot.pause()
+
+
+async def _come_to_rest(app: HoptuiApp, pilot: Pilot[Any]) -> None:
+    """Let the app draw until nothing changes any more. The cursor of an input does not blink."""
+    before: object = None
+    for _ in range(FRAMES):
+        app.post_message(StoreChanged("node"))
+        await pilot.pause()
+        for entry in app.screen.query(Input):
+            entry.cursor_blink = False
+        now = [
+            (w.region, w.border_title, w.border_subtitle, getattr(w, "lines", None))
+            for screen in app.screen_stack
+            for w in screen.query("*")
+        ]
+        if now == before:
+            return
+        before = now
+    pytest.fail("the screen does not come to rest")
+
+
+def seen(app: HoptuiApp) -> list[Strip]:
+    """The rows of the screen, with what shows through a box: what Textual draws a screenshot of."""
+    update = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
+    assert isinstance(update, LayoutUpdate)
+    return [Strip.join(list(row)) for row in update.strips]

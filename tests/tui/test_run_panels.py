@@ -1,0 +1,203 @@
+"""What the run screen makes of its room: the verdict, the panel that stays alone, the charts, and what lies under a question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from textual.color import Color
+
+from hoptui.tui import themes
+from hoptui.tui.frame import EVERYTHING
+from hoptui.tui.lines import Line
+from hoptui.tui.panels import compact, gpus, header, outcomes
+from hoptui.tui.preferences import Preferences
+from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer.client import Link
+from hoptui.viewer.config import Config
+from hoptui.viewer.remembered import Remembered
+from tests.tui.conftest import RUN
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+READABLE = 3.0  # a contrast (WCAG) at which large or secondary text is read
+
+
+async def settled(app: Any, pilot: Any) -> None:
+    """Twice: what is drawn may give the widgets other sizes."""
+    for _ in range(2):
+        app._draw(EVERYTHING)
+        await pilot.pause()
+
+
+def test_the_verdict_survives_the_smallest_layout_beside_a_knob(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await settled(app, pilot)
+        assert read(app, "verdict") == "▸ largest phase: rollout 61 % · over the last 30 s"
+        assert read(app, "knob-list").startswith("› num_envs")
+        assert "host CPU" not in read(app, "summary"), "it is worth less"
+        await pilot.resize_terminal(59, 15)
+        await settled(app, pilot)
+        assert "▸ largest phase: rollout 61 %" in read(app, "numbers")
+
+    play(scene(gpus=1).live().history().app(), script, (60, 16))
+
+
+def test_the_verdict_of_a_run_that_does_not_answer_is_dimmed_with_its_age(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+    there.client.ns += 42_000_000_000
+    there.update(vital={"state": "unresponsive", "pulse_age_s": 42.0})
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert read(app, "verdict").endswith("over 30 s until 42 s ago")
+        assert app.screen.query_one("#verdict", Lines).faded
+        assert read(app, "phase-lines").startswith("rollout"), "it has not forgotten them"
+
+    play(there.app(), script)
+
+
+def test_a_panel_shown_alone_is_so_the_next_time_and_has_its_chart(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await settled(app, pilot)
+        assert not app.screen.query_one("#throughput", Panel).region.area
+        assert "100┤" in read(app, "phase-chart")
+        assert "rollout" in str(app.screen.query_one("#phases", Panel).border_subtitle)
+        assert "esc all panels" in read(app, "keys")
+        await pilot.press("escape")
+        await settled(app, pilot)
+        assert app.screen.query_one("#throughput", Panel).region.area
+        assert read(app, "phase-chart") == "", "there is no room for it"
+        assert not app.screen.query_one("#phases", Panel).border_subtitle
+        assert app.preferences.alone == ""
+        await pilot.resize_terminal(120, 52)
+        await settled(app, pilot)
+        assert "100┤" in read(app, "phase-chart")
+
+    play(scene(gpus=1).live().app(config=Config(remembered=Remembered(alone="phases"))), script)
+
+
+def test_a_panel_of_another_version_is_not_shown_alone() -> None:
+    assert Preferences(Config(remembered=Remembered(alone="ghosts"))).alone == ""
+
+
+def test_where_there_is_no_room_for_the_hardware_chart_its_legend_goes_and_the_host_stays(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        hardware = app.screen.query_one("#hardware", Panel)
+        await settled(app, pilot)
+        assert not hardware.border_subtitle
+        assert "power cap" in read(app, "readings")
+        assert read(app, "host").startswith("host CPU")
+        await pilot.resize_terminal(120, 40)
+        await settled(app, pilot)
+        assert "SM %" in str(hardware.border_subtitle)
+
+    play(scene(gpus=1).live().app(), script, (100, 32))
+
+
+def test_a_question_is_wrapped_anew_where_the_terminal_gets_narrower(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("s")
+        await pilot.pause()
+        wide = read(app, "question").splitlines()
+        await pilot.resize_terminal(40, 30)
+        await settled(app, pilot)
+        narrow = read(app, "question").splitlines()
+        assert len(narrow) > len(wide)
+        assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(wide).split())
+
+    play(scene(gpus=1).live().app(), script)
+
+
+def test_what_was_dimmed_already_is_still_read_under_a_question(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+    there.update(vital={"state": "unresponsive", "pulse_age_s": 12.0})
+
+    async def script(app: Any, pilot: Any) -> None:
+        speed = app.screen.query_one("#speed", Lines)
+
+        def ink() -> Color:
+            return Color.from_rich_color(speed.render_line(0)._segments[0].style.color)
+
+        for theme in (themes.DARK, themes.LIGHT):
+            app.theme = theme.name
+            await pilot.pause()
+            faded = ink()
+            assert faded == Color.parse(theme.variables["ink-stale"])
+            await pilot.press("s")
+            await pilot.pause()
+            veil = app.screen.styles.background
+            assert 0 < veil.a < 1
+            ground = Color.parse(theme.background)
+            assert contrast(ink().blend(ground, veil.a), ground) >= READABLE
+            assert contrast(faded.blend(ground, veil.a), ground) < READABLE, "dimmed twice it would not be"
+            await pilot.press("n")
+            await pilot.pause()
+            assert ink() == faded
+
+    play(there.app(), script)
+
+
+def test_a_banner_keeps_what_matters_where_it_does_not_fit(scene: MakeScene) -> None:
+    there = scene(gpus=1).live()
+    there.client.link = Link("lost", 88.0, "the daemon (pid 77) does not answer")
+    view = there.app().view(RUN)
+    assert said(header.progress(view, 120)).endswith(
+        "(the daemon (pid 77) does not answer): training goes on, reconnecting"
+    )
+    assert (
+        said(header.progress(view, 78))
+        == " ◌ link to the daemon lost 12 s ago: training goes on, reconnecting"
+    )
+    hot = scene(gpus=1).live().gpu(throttle=float(0x40), busy=90.0)
+    view = hot.app().view(RUN)
+    assert len(said(header.progress(view, 200))) > 78
+    assert said(header.progress(view, 78)) == " ⚠ GPU 0: too hot (hardware)"
+
+
+def test_a_change_whose_effect_was_not_measured_is_named(scene: MakeScene) -> None:
+    there = scene(gpus=1).live().history()
+    record = there.record(id="x", ago_s=10.0, knob="lr", before=3e-4, wanted=1e-4, effective=1e-4)
+    assert said(outcomes.last_change(record, 80)) == "lr 3.0e-4 → 1.0e-4: its effect is not measured"
+    assert outcomes.last_change(None, 80) == ()
+
+
+def test_a_gpu_without_current_readings_says_so_in_its_line(scene: MakeScene) -> None:
+    there = scene(gpus=1).live()
+    there.client.ns += 60_000_000_000
+    line = gpus.short(there.app().view(RUN), there.gpus[0], 76)
+    assert said(line) == "GPU 0 no current readings"
+
+
+def test_while_connecting_a_small_terminal_says_so_once_in_a_box(scene: MakeScene) -> None:
+    lines = compact.summary(scene().app().view(None), "", 76, 300.0, plain=False)
+    assert [said(line) for line in lines] == ["connecting to the daemon"]
+
+
+def said(line: Line) -> str:
+    return "".join(span.text for span in line)
+
+
+def contrast(one: Color, other: Color) -> float:
+    """The contrast ratio of WCAG 2."""
+
+    def luminance(color: Color) -> float:
+        parts = (part / 255 for part in color.rgb)
+        linear = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
