@@ -12,8 +12,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from hoptui.tui.app import HoptuiApp
+from hoptui.tui.fleet import FleetApp, Reached
 from hoptui.tui.messages import StoreChanged
 from hoptui.tui.replay import ReplayApp
+from hoptui.viewer.client import Change, Client, Link
 from hoptui.viewer.config import read
 from hoptui.viewer.recorded import RecordedStore
 from hoptui.viewer.replay import Replay
@@ -25,8 +27,8 @@ HOME = "/home/me"
 """Of somebody who has set nothing."""
 SETTLE_S = 1.0  # what is drawn least often is drawn once a second
 
-Seat = Literal["replay", "live"]
-"""Who looks: somebody who plays the recording, or somebody who sat there when it was made."""
+Seat = Literal["replay", "live", "hosts"]
+"""Who looks: somebody who plays the recording, or who sat there when it was made, alone or with another host that is down."""
 
 
 class To(NamedTuple):
@@ -69,6 +71,9 @@ class Then(Replay):
     def start(self) -> None:
         """Nothing plays: moments are gone to."""
 
+    def again(self) -> None:
+        """It is there."""
+
     def send(
         self,
         verb: Verb,
@@ -89,6 +94,19 @@ class Then(Replay):
             if (given.verb, given.knob, given.wanted) == (verb, knob, value):
                 return given.id
         raise NeverGivenError(f"{verb} {knob} {value}")
+
+
+class Down(Client):
+    """A host that cannot be reached: nothing is known of it."""
+
+    NAME = "gpu08"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.link = Link("lost", -40.0, f"{self.NAME}: No route to host", node=self.NAME)
+
+    def start(self) -> None:
+        """It is not even tried."""
 
 
 class Clock:
@@ -136,16 +154,26 @@ class Camera:
         return self.app.export_screenshot(title="hoptui")
 
 
+def hosts(then: Then) -> dict[str, Callable[[Callable[[Change], None]], Reached]]:
+    """How to connect to the recorded host and to one that is down."""
+    node = then.store.node
+    return {node.host if node else "here": lambda changed: then, Down.NAME: lambda changed: Down()}
+
+
 @asynccontextmanager
 async def sitting(
     seat: Seat = "replay", *, theme: str = "dark", size: tuple[int, int], moment: str
 ) -> AsyncIterator[Camera]:
     """Open the dashboard at a moment of the recording, which stands still, in a terminal of so many columns and rows."""
     clock, config = Clock(), read({"theme": theme}, {"HOME": HOME})
-    replay = (Replay if seat == "replay" else Then)(RECORDING, clock=clock)
+    replay = Replay(RECORDING, clock=clock) if seat == "replay" else Then(RECORDING, clock=clock)
     replay.seek(replay.find(moment))
+    app: HoptuiApp
     if seat == "replay":
-        app: HoptuiApp = ReplayApp(replay, config=config, clock=clock, frames=False)
+        app = ReplayApp(replay, config=config, clock=clock, frames=False)
+    elif isinstance(replay, Then) and seat == "hosts":
+        app = fleet = FleetApp(hosts(replay), config=config, clock=clock, frames=False)
+        fleet.wall = lambda: fleet.view(None).wall  # type: ignore[method-assign]  # somebody's whose clock was right
     else:
         run = replay.store.run_id
         app = HoptuiApp(lambda changed: replay, run, config=config, clock=clock, frames=False)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from screenshots.camera import Step, sitting
 
 SIZE = (120, 40)
-FROM = "+56s"
-"""Eight seconds before minibatch_size was set from 4096 to 32768."""
+FROM = "+86s"
+"""Four seconds before the run stands still to set minibatch_size from 4096 to 32768."""
 BEAT_S = 0.25
 
 

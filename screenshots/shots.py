@@ -14,6 +14,7 @@ from hoptui.tui.screens.finder import Finder
 from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.history import FilterBox, HistoryScreen
+from hoptui.tui.screens.hosts import HostsScreen
 from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.replay_go_to import GoTo
@@ -28,7 +29,7 @@ SMALL, WIDE, LARGE = (80, 24), (120, 40), (200, 50)
 EVERY = (WIDE, SMALL, LARGE)
 LATE = "95%"
 """A moment at which all knobs have been turned and the run goes on."""
-BEFORE, AFTER = "+37s", "+62s"
+BEFORE, AFTER = "+54s", "+88s"
 """Around the moment at which num_envs was set from 256 to 2048."""
 
 
@@ -79,6 +80,7 @@ SHOTS = (
     Shot("help", Help, ("question_mark",)),
     Shot("settings", SettingsScreen, ("f4",)),
     Shot("go_to", GoTo, ("g", *"#300")),
+    Shot("hosts", HostsScreen, ("down",), seat="hosts", sizes=(WIDE, SMALL)),
     Shot("live", RunScreen, seat="live", sizes=(WIDE, SMALL)),
     Shot("editor", KnobEditor, EDITED, seat="live", moment=BEFORE),
     Shot("question", Confirm, (*EDITED, "enter"), seat="live", moment=BEFORE),
