@@ -1,4 +1,4 @@
-"""The animated picture: a replay around a change of a knob, played at five times its pace by the keys named here."""
+"""The animated picture: a replay around two changes of knobs, played fast by the keys named here."""
 
 from __future__ import annotations
 
