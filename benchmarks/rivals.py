@@ -75,7 +75,7 @@ def measure(node: Bench, name: str) -> dict[str, Any]:
             sent.append(terminal.bytes_between(at, at + took) / took / 1000)
             rss.append(_rss_mib([terminal.process, *terminal.process.children(recursive=True)]))
         if _ended(terminal):
-            return {"ran": False, "why": "it ended by itself", "last_words": _text(terminal)[-8:]}
+            return {"ran": False, "why": "it ends by itself", "last_words": _text(terminal)[-8:]}
         screen = _text(terminal)
     return {
         "ran": True,
