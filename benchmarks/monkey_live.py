@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from benchmarks import monkey
@@ -28,6 +28,7 @@ from benchmarks.measure import Bench, machine, report, until
 from hoptui.tui.app import HoptuiApp
 from hoptui.viewer.client import Change, Client
 from hoptui.viewer.config import Config
+from hoptui.viewer.session import RefusedError
 from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.messages import CommandRecord
 
@@ -93,7 +94,8 @@ def somebody_else(node: Bench, seed: int) -> Iterator[Counter[str]]:
                     knob = chosen.choice(run.knobs)
                     session.submit(run, "set", knob=knob.spec.name, value=another(knob, chosen))
                 else:
-                    session.lease(run.run, "take" if what == "take" else "release")
+                    with suppress(RefusedError):  # the wheel is the monkey's, or it has stopped the run
+                        session.lease(run.run, "take" if what == "take" else "release")
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
