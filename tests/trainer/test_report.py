@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from trainer.common.metrics import Finished, Newest
+from trainer.common.metrics import Finished, Teller
 from trainer.ppo.report import Lines, Pace, Result
 
 METRICS = {
@@ -91,9 +91,8 @@ def test_a_line_tells_utilization_and_memory_where_they_are_known() -> None:
     assert parts[-3:] == ["500 steps/s", "50.0% MFU", "12.3 GB"]
 
 
-def test_on_a_cpu_the_newest_iteration_is_the_one_that_has_just_ended() -> None:
-    newest = Newest(torch.device("cpu"))
-    assert [newest.of(Finished(number, 10 * number, METRICS)) for number in (1, 2)] == [
-        Finished(1, 10, METRICS),
-        Finished(2, 20, METRICS),
-    ]
+def test_on_a_cpu_the_iteration_that_is_told_of_has_just_ended() -> None:
+    teller = Teller(torch.device("cpu"))
+    ended = [Finished(number, 10 * number, METRICS) for number in (1, 2, 3)]
+    told = [teller.ready(one, due=due) for one, due in zip(ended, (True, False, True), strict=True)]
+    assert told == [ended[0], None, ended[2]]

@@ -24,32 +24,35 @@ class Finished(NamedTuple):
     metrics: Mapping[str, Tensor]
 
 
-class Newest:
-    """The newest iteration whose metrics can be read without waiting: on a GPU the one before the one just queued.
+class Teller:
+    """Gives iterations to be told of, with metrics that can be read without waiting: on a GPU one iteration late.
 
-    Their copy to the host is queued behind their own iteration. To read them later, from where they are, would wait for
-    all that was queued since: of two times between boundaries one would be too long and the other too short.
+    There their copy to the host is queued behind their own iteration. To read them later, from where they are, would wait
+    for all that was queued since: of two times between boundaries one would be too long and the other too short.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._late = device.type != "cpu"
-        self._before: tuple[Finished, torch.Event] | None = None
+        self._copy: tuple[Finished, torch.Event] | None = None
 
-    def of(self, queued: Finished) -> Finished | None:
-        """Called at the end of each iteration, after the clock has waited for the one before. None as long as there is none."""
+    def ready(self, queued: Finished, *, due: bool) -> Finished | None:
+        """What to tell now, if anything. Called at the end of each iteration, after the clock has waited for the one before.
+
+        `due` says that it is time to tell of something, as it does until that was done: nothing is copied before.
+        """
         if not self._late:
-            return queued
-        before, self._before = self._before, _copied(queued)
-        if before is None:
+            return queued if due else None
+        if self._copy is None:
+            self._copy = _copied(queued) if due else None
             return None
-        finished, arrived = before
+        (finished, arrived), self._copy = self._copy, None
         arrived.synchronize()
         return finished
 
 
 def _copied(queued: Finished) -> tuple[Finished, torch.Event]:
     """The same with metrics in pinned memory, which are there once the event has happened."""
-    values = torch.stack(tuple(queued.metrics.values()))
+    values = torch.stack(tuple(queued.metrics.values())).detach()
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
     arrived = torch.Event(values.device)
     arrived.record()

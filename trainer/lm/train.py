@@ -17,7 +17,7 @@ from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.memory import greatest_bytes, reset_peak
 from trainer.common.meter import Meter
-from trainer.common.metrics import Finished, Newest, measured
+from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.options import KnobValues
 from trainer.common.phases import phase_clock
 from trainer.common.profile import Tracer
@@ -105,7 +105,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, text, state, saved), *CONVENTIONS])
             reset_peak(device)
-            newest, told = Newest(device), state.position
+            teller, told = Teller(device), state.position
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
                 if restart.due():
@@ -132,8 +132,8 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                     with meter.apart(), clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
-                done = newest.of(Finished(state.iteration, state.position, metrics))
-                if done and (seconds := console.due()):
+                seconds = console.due()
+                if done := teller.ready(Finished(state.iteration, state.position, metrics), due=seconds > 0):
                     console.line(progress(job, state, done, (done.work - told) / seconds))
                     told = done.work
                 tracer.end_iteration()

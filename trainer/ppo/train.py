@@ -21,7 +21,7 @@ from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.graphs import WARM_UPS
 from trainer.common.memory import greatest_bytes, is_out_of_memory, release, reset_peak
-from trainer.common.metrics import Finished, Newest, measured
+from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.phases import PhaseClock, phase_clock
 from trainer.common.profile import Tracer
 from trainer.common.ranks import Ranks, join, restarts
@@ -59,7 +59,7 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         told = write if ranks.rank == 0 else _nothing
         console, lines, pace = Console(_nothing if job.json else told), Lines(state.env_steps), Pace()
         ending: Ending = "finished"
-        newest = Newest(device)
+        teller = Teller(device)
         proven, caught_up = dataclasses.replace(config), False
         reset_peak(device)
 
@@ -116,8 +116,8 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                     with clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
-                done = newest.of(Finished(state.iteration, state.env_steps, metrics))
-                if done and (seconds := console.due()):
+                seconds = console.due()
+                if done := teller.ready(Finished(state.iteration, state.env_steps, metrics), due=seconds > 0):
                     peak = greatest_bytes(device)
                     console.line(lines.parts(done, job.iterations, seconds, utilization, peak))
                 tracer.end_iteration()
