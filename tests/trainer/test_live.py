@@ -13,9 +13,11 @@ from tests.conftest import TestNode, until
 from tests.trainer.warm import Warm
 from trainer.__main__ import main
 from trainer.common.checkpoint import read_checkpoint
+from trainer.common.ranks import ALONE
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import find_task, make_env
-from trainer.ppo.live import declare_cost, flops_per_step
+from trainer.ppo.job import Job
+from trainer.ppo.live import declare_cost, flops_per_step, set_threads
 from trainer.ppo.policies.registry import SIZES
 from trainer.ppo.state import TrainingState
 
@@ -110,3 +112,14 @@ def test_a_transformer_pays_for_its_attention_too() -> None:
     d = widths.d_model
     weights = 2 * d + widths.layers * (4 * d * d + 2 * d * widths.ff) + 2 * d + d
     assert flops_per_step(state) == (2 * weights + 4 * widths.layers * d * 8) * 4
+
+
+def test_a_change_of_sizes_leaves_the_threads_alone_where_a_gpu_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Code compiled for the GPU is of one number of threads too: another one compiled all of it anew."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    for minibatch_size in (256, 4096):
+        config = PPOConfig(minibatch_size=minibatch_size, num_envs=256)
+        set_threads(Job(iterations=1), config, torch.device("cuda"), ALONE)
+        assert torch.get_num_threads() == 1

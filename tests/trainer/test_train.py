@@ -19,12 +19,9 @@ from tests.trainer.tensors import assert_equal
 from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.errors import UsageError
-from trainer.common.ranks import ALONE
 from trainer.common.restart import Restart
 from trainer.ppo import train as training
-from trainer.ppo.config import PPOConfig
 from trainer.ppo.job import Job
-from trainer.ppo.live import set_threads
 from trainer.ppo.report import Result
 from trainer.ppo.state import TrainingState
 
@@ -323,17 +320,6 @@ def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatc
     trained(small_job(iterations=2, knobs={"num_envs": 256}))
     assert steered.finished()[0].effective == 4096
     assert torch.get_num_threads() == 4
-
-
-def test_a_change_of_sizes_leaves_the_threads_alone_where_a_gpu_computes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Code compiled for the GPU is of one number of threads too: another one compiled all of it anew."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
-    for minibatch_size in (256, 4096):
-        config = PPOConfig(minibatch_size=minibatch_size, num_envs=256)
-        set_threads(small_job(iterations=1), config, torch.device("cuda"), ALONE)
-        assert torch.get_num_threads() == 1
 
 
 def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(

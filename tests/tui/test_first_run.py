@@ -49,7 +49,7 @@ def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, li
         processes.rows(view, 80, -1)[:1],
         events.lines(view, 5, 60),
         knobs.rows(view, 60, 0),
-        phases.lines(view, 60, 5),
+        phases.lines(view, phases.measured(view), 60, 5),
         learning.lines(view, "", 60)[:1],
     ):
         assert text(lines).strip() == short
@@ -87,7 +87,7 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene) -> None:
         "nothing is logged yet",
         "run.log(loss=…) in its loop is shown here",
     ]
-    assert text(phases.lines(view, 60, 5)) == "no iteration has ended yet"
+    assert text(phases.lines(view, phases.measured(view), 60, 5)) == "no iteration has ended yet"
     assert "run.knob(name, value) makes one" in text(knobs.rows(view, 60, 0))
 
 

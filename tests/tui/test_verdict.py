@@ -14,7 +14,8 @@ MakeScene = Callable[..., Scene]
 
 
 def told(there: Scene, width: int = 120) -> str:
-    return "".join(span.text for span in verdict.line(there.app().view(RUN), width))
+    view = there.app().view(RUN)
+    return "".join(span.text for span in verdict.line(view, phases.measured(view), width))
 
 
 def iterations(there: Scene, rows: Iterable[dict[str, float]], every_s: float, ago_s: float = 0.0) -> Scene:
@@ -60,7 +61,8 @@ def test_a_silent_run_keeps_its_phases_with_their_age(scene: MakeScene) -> None:
     there.client.ns += 120 * SECOND
     there.update(vital={"state": "unresponsive", "pulse_age_s": 120.0})
     assert told(there).endswith("rollout 61 % of an iteration (env 38 %) · over 30 s until 2 m 0 s ago")
-    lines = phases.lines(there.app().view(RUN), 60, 5)
+    view = there.app().view(RUN)
+    lines = phases.lines(view, phases.measured(view), 60, 5)
     assert "".join(span.text for span in lines[0]).startswith("rollout")
 
 

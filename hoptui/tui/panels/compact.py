@@ -65,7 +65,7 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     if metric:
         found.append(_figure(label_of(metric), number(latest)))
     if vital is not None:
-        found.append(verdict.line(view, width))
+        found.append(verdict.line(view, phases.measured(view), width))
     found += [gpus.short(view, gpu, width) for gpu in view.gpus()[:MOST_GPUS]]
     return found
 

@@ -65,10 +65,10 @@ def slowest(view: View) -> str:
     return f"slowest: rank {last}, {text.seconds(known[last])}"
 
 
-def title(view: View) -> str:
+def title(view: View, split: Split) -> str:
     """`Where an iteration goes · 1.82 s · slowest: rank 3, 1.94 s`, as far as it is known."""
-    whole = iteration_s(view)
-    parts = ("Where an iteration goes", text.seconds(whole) if whole else "", slowest(view))
+    whole = text.seconds(split.whole) if split.whole else ""
+    parts = ("Where an iteration goes", whole, slowest(view))
     return " · ".join(filter(None, parts))
 
 
@@ -151,9 +151,9 @@ def measured(view: View) -> Split:
     return Split(whole, iterations, found)
 
 
-def lines(view: View, width: int, height: int) -> list[Line]:
+def lines(view: View, split: Split, width: int, height: int) -> list[Line]:
     """One line a phase in at most `height`; the smallest nested ones are left out first."""
-    whole, _, found = measured(view)
+    whole, _, found = split
     if not found or whole is None:
         return _none(view)
     found = _most(found, height)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.panels import phases
-from hoptui.tui.panels.phases import OTHER, Phase
+from hoptui.tui.panels.phases import OTHER, Phase, Split
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 
@@ -12,11 +12,10 @@ SIGN = Span("▸ ", "key")
 UNKNOWN = "what holds the run back is not known"
 
 
-def line(view: View, width: int) -> Line:
+def line(view: View, split: Split, width: int) -> Line:
     """`▸ largest phase: rollout 61 % of an iteration (env 38 %) · over the last 30 s`, as much as fits; else why it is not known."""
     if view.run is None:
         return ()
-    split = phases.measured(view)
     whole, _, found = split
     if whole is None:
         return SIGN, Span(f"{UNKNOWN}: no iteration has ended yet", "dim")

@@ -11,7 +11,7 @@ from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import compact, events, header, knobs, learning, throughput, verdict
+from hoptui.tui.panels import compact, events, header, knobs, learning, phases, throughput, verdict
 from hoptui.tui.panels.readings import headline
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.screens.run_panels import HardwarePanel, PhasesPanel, Stretch
@@ -157,7 +157,10 @@ class RunScreen(LiveScreen):
         self.query_one(HardwarePanel).draw(view, stretch)
 
     def _draw_lists(self, view: View) -> None:
-        self._lines("verdict").show([verdict.line(view, self.size.width - 2)], faded=view.metrics_stale)
+        split = phases.measured(view)
+        self._lines("verdict").show(
+            [verdict.line(view, split, self.size.width - 2)], faded=view.metrics_stale
+        )
         choices, detail, happened = (
             self._list("knob-list"),
             self._lines("knob-detail"),
@@ -180,7 +183,7 @@ class RunScreen(LiveScreen):
         )
         self._label("events", "Events")
         if self.mode == "full":
-            self.query_one(PhasesPanel).draw(view, self._stretch(view))
+            self.query_one(PhasesPanel).draw(view, split, self._stretch(view))
 
     def _draw_keys(self, view: View) -> None:
         actions = self.key_actions("run")

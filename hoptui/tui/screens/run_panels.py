@@ -74,12 +74,12 @@ class PhasesPanel(Panel):
         self._bars, self._layers = Lines("phase-lines"), Lines("phase-chart")
         super().__init__(self._bars, self._layers, name="phases")
 
-    def draw(self, view: View, stretch: Stretch) -> None:
+    def draw(self, view: View, split: phases.Split, stretch: Stretch) -> None:
         """The bars first: the layers take what they leave."""
         width, height = self.content_size
         if not height:
             return
-        bars = phases.lines(view, width, height)
+        bars = phases.lines(view, split, width, height)
         span_s, marks, end, newest = stretch
         chart, over_s = phase_chart.layers(
             view, width, height - len(bars), span_s, marks=marks, newest=newest, end=end
@@ -88,5 +88,5 @@ class PhasesPanel(Panel):
         self._bars.show(bars, faded=view.metrics_stale)
         self._layers.show(chart, faded=view.metrics_stale)
         means = f" · over time as means of {text.seconds(over_s)}" if chart else ""
-        self.label(f"{phases.title(view)}{means}")
+        self.label(f"{phases.title(view, split)}{means}")
         self.legend(phase_chart.legend(view) if chart else [])
