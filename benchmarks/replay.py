@@ -24,7 +24,8 @@ from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import CommandRecord, Event, Measured, NodeState, Origin, RunState
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord, Event, NodeState, Origin, RunState
 
 SECOND = 1_000_000_000
 LENGTH_S = 3600

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from hoptui.daemon.registry import TrackedRun
+from hoptui.wire.measured import Measured
 from hoptui.wire.messages import (
     FINAL,
     Command,
     CommandRecord,
     Lease,
     LeaseState,
-    Measured,
     Origin,
     Outcome,
     Stage,

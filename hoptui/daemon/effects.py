@@ -9,7 +9,8 @@ from msgspec import structs
 
 from hoptui.tuner.effect import WARM_UP, measure
 from hoptui.wire.columns import Columns
-from hoptui.wire.messages import CommandRecord, Measured
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord
 
 BEFORE = 60
 """Iterations before a change that its effect is measured against, at most."""

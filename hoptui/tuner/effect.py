@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean, median, variance
 
-from hoptui.wire.messages import Measured
+from hoptui.wire.measured import Measured
 
 BLOCK = 5
 MIN_BLOCKS = 3

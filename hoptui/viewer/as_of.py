@@ -13,7 +13,8 @@ from msgspec import structs
 
 from hoptui.viewer import words
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import FINAL, CommandRecord, Event, Measured, RunState
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import FINAL, CommandRecord, Event, RunState
 
 LEFT_A_VALUE = ("applied", "failed", "reverted")  # stages in which a knob's value was read back
 ALIVE = ("started", "restarted", "reconnected")

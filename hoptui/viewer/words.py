@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from hoptui.viewer import format as text
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import CommandRecord, Measured, Origin, RunState, Stage, State, Vital
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord, Origin, RunState, Stage, State, Vital
 
 
 class Word(NamedTuple):

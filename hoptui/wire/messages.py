@@ -13,6 +13,8 @@ import msgspec
 from hoptui.wire.columns import Columns
 from hoptui.wire.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
 from hoptui.wire.knobs import KnobState, KnobValue
+from hoptui.wire.measured import Measured
+from hoptui.wire.tuning import Diagnosis, Tune, Tuned, TunerState
 
 PROTOCOL = 1
 
@@ -42,24 +44,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     pid: int = 0
     client: str = ""
-
-
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change did to the throughput: relative `gain` ± `interval` (0.061 is +6.1 %), None while unknown.
-
-    `before` and `after` are medians of `metric`, `iterations` how many were measured after the change. `detectable` is
-    False where the interval includes zero. `note` says why there is no figure.
-    """
-
-    metric: str = ""
-    before: float | None = None
-    after: float | None = None
-    gain: float | None = None
-    interval: float | None = None
-    detectable: bool = False
-    iterations: int = 0
-    settled: bool = False
-    note: str = ""
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True):
@@ -383,7 +367,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for. `gpus` are the
     UUIDs of its GPUs: as it says, or as its environment and its processes tell. `ranks` are the other processes of
-    this epoch that have come to this node, in order of rank.
+    this epoch that have come to this node, in order of rank. `diagnosis` and `tuner` are None before there is one.
     """
 
     run: str
@@ -407,6 +391,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     exited_wall: float = 0.0
     lease: LeaseState | None = None
     recording: str = ""
+    diagnosis: Diagnosis | None = None
+    tuner: TunerState | None = None
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
@@ -497,6 +483,6 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Command | Hold | Retire | Error
-FromViewer = ViewerHello | Command | Lease | Fetch | Query | ViewerBye | Shutdown
-ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Error
+FromViewer = ViewerHello | Command | Lease | Tune | Fetch | Query | ViewerBye | Shutdown
+ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | Error
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

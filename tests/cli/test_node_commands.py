@@ -16,7 +16,8 @@ from hoptui.recording import Recording
 from hoptui.recording.known import KnownRun
 from hoptui.wire import presence
 from hoptui.wire.devices import GpuInfo
-from hoptui.wire.messages import Event, Measured, Origin, ViewerHello
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Event, Origin, ViewerHello
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon, make_record, make_run
 

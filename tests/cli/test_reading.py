@@ -6,7 +6,8 @@ import pytest
 
 from hoptui.wire import presence
 from hoptui.wire.columns import pack
-from hoptui.wire.messages import Event, Fetch, FromViewer, Measured, Query, ToViewer, Vital
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_record, make_run
 

@@ -9,7 +9,8 @@ from msgspec import structs
 from hoptui.daemon import effects
 from hoptui.tuner.effect import WARM_UP
 from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import CommandRecord, Measured
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord
 
 METRIC = "tokens_per_s"
 

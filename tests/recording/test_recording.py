@@ -17,7 +17,8 @@ from hoptui.recording import Recording, RecordingError
 from hoptui.recording.blocks import ROWS
 from hoptui.recording.boots import Boot
 from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import CommandRecord, Event, Measured, Origin
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord, Event, Origin
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from hoptui.recording import Recording
 from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import CommandRecord, Event, Measured, Origin
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord, Event, Origin
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

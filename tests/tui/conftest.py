@@ -23,12 +23,12 @@ from hoptui.viewer.store import Store
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.measured import Measured
 from hoptui.wire.messages import (
     Command,
     CommandRecord,
     Delta,
     Event,
-    Measured,
     NodeState,
     Origin,
     RunState,

@@ -23,7 +23,8 @@ from hoptui.viewer.format import grouped
 from hoptui.viewer.replay import Replay
 from hoptui.viewer.store import MOST_COMMANDS
 from hoptui.wire.addresses import addresses
-from hoptui.wire.messages import CommandRecord, Measured, Origin
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord, Origin
 from tests.viewer.recorded_run import ID, at, write
 
 MakeScene = Callable[..., Any]

@@ -17,7 +17,8 @@ from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Link
-from hoptui.wire.messages import Delta, Measured, Outcome
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Delta, Outcome
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -12,7 +12,7 @@ import pytest
 
 from hoptui.wire.columns import pack
 from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import Measured
+from hoptui.wire.measured import Measured
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -11,7 +11,7 @@ import pytest
 from hoptui.tui.lines import Line, lay
 from hoptui.tui.panels import events, knobs, outcomes
 from hoptui.tui.view import View
-from hoptui.wire.messages import Measured
+from hoptui.wire.measured import Measured
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"

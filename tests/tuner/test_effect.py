@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hoptui.tuner import effect
 from hoptui.tuner.effect import LOOKS, WARM_UP, measure
-from hoptui.wire.messages import Measured
+from hoptui.wire.measured import Measured
 
 SEEDS = 150
 

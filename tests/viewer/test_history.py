@@ -8,7 +8,8 @@ import pytest
 
 from hoptui.viewer.history import Filter, again, command_line, named, newest_first, person, reason
 from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import Measured, Origin
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Origin
 from tests.viewer.fake_daemon import make_node, make_record, make_run
 
 ANA = make_record("a", why="more work", seq=1)

@@ -6,7 +6,8 @@ import pytest
 
 from hoptui.viewer import words
 from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState
-from hoptui.wire.messages import CommandRecord, Measured, Origin, Stage, State, Vital
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import CommandRecord, Origin, Stage, State, Vital
 from tests.viewer.fake_daemon import make_record, make_run
 
 

@@ -11,7 +11,8 @@ import pytest
 from hoptui.tui.ending import Endings
 from hoptui.viewer.process import Held
 from hoptui.wire.devices import GpuProcess
-from hoptui.wire.messages import LeaseState, Measured, Origin, Outcome
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import LeaseState, Origin, Outcome
 from tests.tui.conftest import RUN, Scene
 
 Snapshot = Callable[..., None]

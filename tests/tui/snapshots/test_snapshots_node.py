@@ -12,7 +12,8 @@ from hoptui.tui.fleet import FleetApp
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.config import Config
 from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import Measured, Origin, Vital
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Origin, Vital
 from tests.tui.conftest import RUN, WALL, Scene
 
 Snapshot = Callable[..., None]

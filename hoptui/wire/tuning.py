@@ -1,0 +1,127 @@
+"""What holds a run back, and what the tuner does about it: as the daemon tells it to every viewer and recording."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from hoptui.wire.knobs import KnobValue
+from hoptui.wire.measured import Measured
+
+Verdict = Literal[
+    "launch-bound",  # the GPU waits for kernels to be launched
+    "data-bound",  # it waits for the input
+    "env-bound",  # it waits for environments that are stepped on the CPU
+    "memory-bandwidth-bound",
+    "compute-bound",  # it is near what its arithmetic units can do
+    "power-limited",
+    "heat-limited",
+    "communication-bound",  # it waits for other ranks
+    "memory-unused",  # work is cut smaller than memory asks for
+    "healthy",  # nothing stands out
+    "unknown",  # too little is known, and the evidence says what
+]
+Objective = Literal["throughput", "energy"]
+Stand = Literal["off", "baseline", "trial", "holding", "waiting"]
+Result = Literal["running", "kept", "reverted", "failed", "interrupted", "unfinished"]
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that might help: which knob, which way, what it would cost.
+
+    `value` is what to set, None where no more than the direction can be said; `knob` is empty where no knob of the run helps.
+    """
+
+    knob: str = ""
+    direction: Literal["up", "down", "to", ""] = ""
+    value: KnobValue | None = None
+    text: str = ""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What limits a run, over the `seconds` before `t`. `confidence` is 0 to 1; `evidence` figures in words, the strongest first."""
+
+    verdict: Verdict = "unknown"
+    confidence: float = 0.0
+    evidence: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    seconds: float = 0.0
+    t: int = 0
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Within what the tuner works.
+
+    `memory` is the share of a GPU's memory that a trial may be expected to take, other processes' included; `power_w` the most
+    watts a GPU; `budget` the share of the run's time that trials may take; `learning` the knobs of that effect it may turn
+    besides those of effect `speed` ("*": all); `dry` says what it would try, and tries nothing.
+    """
+
+    memory: float = 0.92
+    power_w: float | None = None
+    budget: float = 0.02
+    objective: Objective = "throughput"
+    learning: tuple[str, ...] = ()
+    dry: bool = False
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A knob of a trial: from what to what."""
+
+    knob: str
+    before: KnobValue
+    value: KnobValue
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the tuner tried, or tries now. `text` says in one sentence why, and how it ended."""
+
+    changes: tuple[Change, ...]
+    result: Result = "running"
+    t: int = 0
+    step: int | None = None
+    iterations: int = 0
+    seconds: float = 0.0
+    measured: Measured | None = None
+    text: str = ""
+
+
+class TunerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The tuner of one run.
+
+    `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot go on now. `text` says
+    it in one sentence. `next` are the changes that it would try next. `tried` are ended trials, oldest first; `frozen` knobs
+    that it leaves alone, `spent` the share of the run's time since its start that went into trials.
+    """
+
+    stand: Stand = "off"
+    text: str = ""
+    limits: Limits = Limits()
+    trial: Trial | None = None
+    next: tuple[Change, ...] = ()
+    tried: tuple[Trial, ...] = ()
+    frozen: tuple[str, ...] = ()
+    spent: float = 0.0
+    started: int = 0
+    user: str = ""
+
+
+class Tune(msgspec.Struct, frozen=True, kw_only=True, tag="tune"):
+    """A request to the tuner of a run: start it within `limits`, stop it, leave `knob` alone (`freeze`) or not (`release`)."""
+
+    id: int
+    run: str
+    op: Literal["start", "stop", "freeze", "release"]
+    knob: str = ""
+    limits: Limits = Limits()
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True, tag="tuned"):
+    """The answer to a Tune: `granted`, or why not."""
+
+    id: int
+    run: str
+    granted: bool
+    reason: str = ""
+    state: TunerState = TunerState()
