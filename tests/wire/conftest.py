@@ -13,6 +13,8 @@ from hoptui.wire import codec, devices, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import pack
 from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.measured import Measured
+from hoptui.wire.tuning import Advice, Change, Diagnosis, Limits, Trial, Tune, Tuned, TunerState
 
 ACCUM = KnobState(
     spec=KnobSpec(
@@ -40,7 +42,7 @@ COLUMNS = pack("run/r1", [(5, 1, {"loss": 0.5, "lr": 3e-4}), (9, 2, {"loss": mat
 LEASE = messages.LeaseState(
     id=4, run="r1", holder=ANA, viewer="v1", left_s=7.5, granted=True, reason="taken over"
 )
-MEASURED = messages.Measured(
+MEASURED = Measured(
     metric="tokens_per_s",
     before=1e5,
     after=1.1e5,
@@ -86,6 +88,38 @@ EVENT = messages.Event(
     level="warning",
     source="gpu/GPU-1",
 )
+DIAGNOSIS = Diagnosis(
+    verdict="launch-bound",
+    confidence=0.8,
+    evidence=("SM active 5 %", "busy 100 %"),
+    advice=(Advice(knob="micro_batch", direction="up", value=64, text="larger kernels"),),
+    seconds=20.0,
+    t=18,
+)
+LIMITS = Limits(memory=0.9, power_w=400.0, budget=0.05, objective="energy", learning=("num_envs",), dry=True)
+CHANGE = Change(knob="grad_accum", before=8, value=4)
+TRIAL = Trial(
+    changes=(CHANGE,),
+    result="kept",
+    t=17,
+    step=1205,
+    iterations=30,
+    seconds=41.5,
+    measured=MEASURED,
+    text="larger kernels: kept",
+)
+TUNER = TunerState(
+    stand="trial",
+    text="trying grad_accum 4",
+    limits=LIMITS,
+    trial=TRIAL,
+    next=(CHANGE,),
+    tried=(TRIAL,),
+    frozen=("lr",),
+    spent=0.01,
+    started=16,
+    user="ana",
+)
 RUN = messages.RunState(
     run="r1",
     name="ppo",
@@ -108,6 +142,8 @@ RUN = messages.RunState(
     exited_wall=1.8e9,
     lease=LEASE,
     recording="/var/tmp/hoptui-1000/r1.hoptui",
+    diagnosis=DIAGNOSIS,
+    tuner=TUNER,
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -248,6 +284,7 @@ EXAMPLES: list[messages.Message] = [
         why="less memory",
     ),
     messages.Lease(id=4, run="r1", op="steal", what="pause", seconds=30.0),
+    Tune(id=8, run="r1", op="freeze", knob="lr", limits=LIMITS),
     messages.Fetch(
         id=5,
         run="r1",
@@ -290,6 +327,7 @@ EXAMPLES: list[messages.Message] = [
         mean=DOUBLES,
     ),
     LEASE,
+    Tuned(id=8, run="r1", granted=True, reason="begun", state=TUNER),
     messages.Error(code="no_such_run", text="there is no run r2", id=6),
     devices.Devices(gpus=(GPU,), reason="one is lost"),
     devices.HostInfo(cpus=64, memory_total_bytes=1 << 40),
