@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
@@ -14,7 +11,8 @@ from typing import Annotated, Literal, TextIO
 from cyclopts import Parameter
 
 from hoptui.cli import recordings
-from hoptui.cli.terminal import OK, REJECTED, Fail, give_up_stdout, say, usage, warn
+from hoptui.cli.output import Force, Output, keep_recording, target, to_file, to_stdout
+from hoptui.cli.terminal import OK, REJECTED, Fail, say, usage
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording import export as writers
 from hoptui.recording.export import Wanted
@@ -32,14 +30,7 @@ def export(
     format: Annotated[  # noqa: A002 - the option's name
         Format | None, Parameter(show_default=False, help="csv unless the name of --output says another.")
     ] = None,
-    output: Annotated[
-        str,
-        Parameter(
-            name=("--output", "-o"),
-            allow_leading_hyphen=True,
-            help="The file to write; - is standard output.",
-        ),
-    ] = "-",
+    output: Output = "-",
     source: Annotated[
         list[str] | None,
         Parameter(
@@ -54,28 +45,24 @@ def export(
         Parameter(show_default=False, help="From here: +1h after the start, 14:05, 50%, #1200, or ISO 8601."),
     ] = None,
     until: Annotated[str | None, Parameter(show_default=False, help="Up to here.")] = None,
-    force: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Overwrite the output file.")
-    ] = False,
+    force: Force = False,
 ) -> int:
     """Write a recording as CSV, JSON lines or Parquet; unknown values are empty or null, never 0."""
-    path = None if output == "-" else Path(output).expanduser()
-    kind = format or _kind(path)
-    if kind == "parquet" and path is None:
+    named = Path(output) if output != "-" else None
+    kind = format or _kind(named)
+    if kind == "parquet" and named is None:
         raise usage("Parquet needs a file: give --output PATH")
-    if path is not None:
-        _check(path, force=force)
+    path = target(output, force=force)
     found = recordings.find(recording)
-    if path is not None and path.resolve() == found.resolve():
-        raise Fail(f"{path} is the recording itself", REJECTED)
+    keep_recording(path, found)
     try:
         with Recording.open(found) as opened:
             wanted = _wanted(opened, source, metrics, since, until)
             if path is None:
-                with _stdout() as stream:
+                with to_stdout() as stream:
                     _write(opened, kind, stream, wanted)
             else:
-                _to_file(path, lambda part: _write(opened, kind, part, wanted))
+                to_file(path, lambda part: _write(opened, kind, part, wanted))
                 say(f"{path}: {recordings.size(path.stat().st_size)}")
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None
@@ -89,15 +76,6 @@ def _kind(path: Path | None) -> Format:
         case ".parquet":
             return "parquet"
     return "csv"
-
-
-def _check(path: Path, *, force: bool) -> None:
-    if path.is_dir():
-        raise Fail(f"{path} is a directory", REJECTED)
-    if path.exists() and not force:
-        raise Fail(f"{path} is there already: give another name, or --force to overwrite it", REJECTED)
-    if not path.absolute().parent.is_dir():
-        raise Fail(f"there is no directory {path.absolute().parent}", REJECTED)
 
 
 def _wanted(
@@ -163,37 +141,3 @@ def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: Wanted
         return
     write = writers.write_csv if kind == "csv" else writers.write_jsonl
     write(opened, place, wanted)
-
-
-def _to_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside `path` and rename, so that a file of that name is always whole."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(part)
-        part.replace(path)
-    except KeyboardInterrupt:
-        warn(f"hoptui: interrupted; {path} was not written")
-        raise
-    except OSError as error:
-        raise Fail(f"{path} was not written: {error.strerror or error}", REJECTED) from None
-    finally:
-        part.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _stdout() -> Iterator[TextIO]:
-    """Standard output as UTF-8 with the writer's own line ends, whatever the terminal's encoding is."""
-    stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
-    try:
-        yield stream
-        stream.flush()
-    except KeyboardInterrupt:
-        warn("hoptui: interrupted; the output ends early")
-        raise
-    except OSError as error:
-        give_up_stdout()
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise Fail(f"standard output cannot be written: {error.strerror or error}", REJECTED) from None
-    finally:
-        stream.detach()

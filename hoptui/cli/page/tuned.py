@@ -1,0 +1,56 @@
+"""What the tuner tried, in words."""
+
+from __future__ import annotations
+
+from hoptui.cli.page.document import Block, Paragraph, Section, Table
+from hoptui.cli.page.moments import cut, when
+from hoptui.viewer import format as text
+from hoptui.viewer import tuning, words
+from hoptui.viewer.report import Report
+
+TITLE = "What the tuner tried"
+
+
+def section(report: Report) -> Section:
+    """Its trials, or where only their commands are known these, and what it said."""
+    state = report.state.tuner
+    blocks: list[Block] = []
+    if state is not None:
+        who = f" by {text.clean(state.user, 40)}" if state.user else ""
+        spent = tuning.share(state.spent)
+        blocks.append(
+            Paragraph(f"Started{who}: {tuning.limits(state.limits)}. Trials took {spent} of the time.")
+        )
+        trials, more = cut(state.tried)
+        rows = [
+            (
+                when(report, trial.t),
+                tuning.changes(trial.changes),
+                " ".join(tuning.RESULTS[trial.result]),
+                words.effect_text(trial.measured) or text.UNKNOWN,
+                tuning.progress(trial),
+                text.clean(trial.text, 300),
+            )
+            for trial in trials
+        ]
+        if rows:
+            blocks += [Table(("after", "tried", "result", "effect", "over", "why"), rows, right=(0,)), *more]
+        else:
+            blocks.append(Paragraph("It has ended no trial."))
+    elif report.tuner:
+        commands, more = cut(report.tuner)
+        told = [
+            (
+                when(report, c.t),
+                words.change(c),
+                words.stage_text(c),
+                words.effect_text(c.measured) or text.UNKNOWN,
+            )
+            for c in commands
+        ]
+        blocks += [Table(("after", "tried", "outcome", "effect"), told, right=(0,)), *more]
+    if report.tuner_events:
+        said, more = cut(report.tuner_events)
+        lines = [(when(report, event.t), text.clean(event.text, 300)) for event in said]
+        blocks += [Table(("after", "it said"), lines, right=(0,)), *more]
+    return Section(TITLE, blocks or (Paragraph("Nothing: it was not on."),))
