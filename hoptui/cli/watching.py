@@ -16,6 +16,7 @@ from hoptui.viewer import words
 from hoptui.wire.columns import Columns
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.messages import RunState
+from hoptui.wire.tuning import told
 
 MOST_METRICS = 6
 MOST_HZ = 10.0
@@ -62,6 +63,7 @@ class _Printer:
         self._run = run
         self._names = names
         self._json = json
+        self._verdict = "unknown"
 
     def row(self, t: int, step: int, metrics: dict[str, float]) -> None:
         """A row of the run, with what its GPUs read now."""
@@ -78,6 +80,7 @@ class _Printer:
                     "metrics": metrics,
                     "gpus": [gpus.report(self._seen, gpu) for gpu in mine],
                     "derived": gpus.derived(self._seen, run),
+                    "diagnosis": run.diagnosis,
                 }
             )
             return
@@ -85,6 +88,9 @@ class _Printer:
         shown = [f"{text.clean(name, 30)} {text.si(metrics.get(name))}" for name in self._names]
         summed = gpus.together([gpus.readings(self._seen, gpu) for gpu in mine])
         say("  ".join([text.clock(wall), f"iteration {text.grouped(step)}", *shown, *summed]))
+        if run.diagnosis is not None and run.diagnosis.verdict != self._verdict:
+            self._verdict = run.diagnosis.verdict
+            say(f"{text.clock(wall)}  {text.clean(told(run.diagnosis))}")
 
     def gpu(self, gpu: GpuInfo, t: int, readings: dict[str, float]) -> None:
         """A row of one of its GPUs."""

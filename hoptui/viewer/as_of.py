@@ -15,9 +15,11 @@ from hoptui.viewer import words
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import FINAL, CommandRecord, Event, RunState
+from hoptui.wire.tuning import Diagnosis, heard
 
 LEFT_A_VALUE = ("applied", "failed", "reverted")  # stages in which a knob's value was read back
 ALIVE = ("started", "restarted", "reconnected")
+BEGUN = ("started", "restarted")
 MOST_EVENTS = 2000
 
 
@@ -43,6 +45,7 @@ class Chronicle:
         }
         self.moments: tuple[int, ...] = tuple(sorted({*stamps, end}))
         self._life = [e for e in self.events if e.run == state.run and e.kind in (*ALIVE, "exited")]
+        self._told = [e for e in self.events if e.run == state.run and e.kind in ("diagnosis", *BEGUN)]
 
     def events_at(self, t: int) -> Sequence[Event]:
         """The newest events up to `t`, newest last."""
@@ -62,7 +65,7 @@ class Chronicle:
         state, ended = self.state, self._ended_at(t)
         later = sum(e.kind == "restarted" and e.t > t for e in self._life)
         epoch = max(1, state.epoch - later)
-        began = [e for e in self._life if e.kind in ("started", "restarted")]
+        began = [e for e in self._life if e.kind in BEGUN]
         so_far = [e for e in began if e.t <= t]
         started = so_far[-1].wall if so_far else began[0].wall if later and began else state.started_wall
         return structs.replace(
@@ -72,6 +75,8 @@ class Chronicle:
             knobs=tuple(knob_as_of(knob, self.commands, t, epoch) for knob in state.knobs),
             can=(),
             lease=None,
+            diagnosis=self._diagnosis_at(t),
+            tuner=state.tuner if t >= self._end else None,  # before, events and commands tell of it
             exit_reason=ended.exit_reason if ended else "",
             exit_detail=ended.exit_detail if ended else "",
             exited_wall=ended.exited_wall if ended else 0.0,
@@ -82,6 +87,15 @@ class Chronicle:
         done = (c for c in self.commands if c.stage == "applied" and c.verb in ("pause", "resume"))
         last = max((c for c in done if _ended_by(c, t)), key=_settled, default=None)
         return _settled(last) if last is not None and last.verb == "pause" else None
+
+    def _diagnosis_at(self, t: int) -> Diagnosis | None:
+        """The last verdict of the life that the run led at `t`; its confidence is not recorded."""
+        newest = None
+        for event in self._told:
+            if event.t > t:
+                break
+            newest = heard(event.text, event.t) if event.kind == "diagnosis" else None
+        return newest
 
     def _ended_at(self, t: int) -> RunState | None:
         """The run with its end, if it had ended by `t`."""

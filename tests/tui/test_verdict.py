@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
+from msgspec import structs
 
 from hoptui.tui.panels import phases, verdict
 from hoptui.wire.columns import pack
+from hoptui.wire.tuning import Advice, Diagnosis
 from tests.tui.conftest import RUN, SECOND, Scene
 
 MakeScene = Callable[..., Scene]
@@ -95,3 +97,76 @@ def test_a_rare_phase_does_not_change_the_inks_of_the_others(scene: MakeScene) -
     inks = {phase.path: phase.ink for phase in phases.measured(view).phases}
     assert inks.keys() == {"rollout", "update", "other"}
     assert inks["update"] == phases.outermost(view)["update"] == "3"
+
+
+LAUNCHES = Diagnosis(
+    verdict="launch-bound",
+    confidence=0.95,
+    evidence=("SM active 5.6 %", "busy 32 %", "a kernel fills 18 % of the GPU", "144 of 700 W"),
+    advice=(
+        Advice(knob="gone", direction="up", value=2, text="gone 1 → 2 (takes effect at once)"),
+        Advice(knob="grad_accum", direction="down", value=2, text="grad_accum 4 → 2 (may compile anew)"),
+    ),
+    t=1_000 * SECOND,
+)
+
+
+def diagnosed(there: Scene, found: Diagnosis = LAUNCHES) -> Scene:
+    there.update(run={"diagnosis": found})
+    return there
+
+
+def test_a_diagnosis_with_its_evidence_and_the_knob_to_turn(scene: MakeScene) -> None:
+    there = diagnosed(scene().live())
+    trying = "try grad_accum 4 → 2"
+    assert told(there, 160) == (
+        "▸ launch-bound: SM active 5.6 % · busy 32 % · a kernel fills 18 % of the GPU · 144 of 700 W  "
+        f"{trying} (may compile anew)  o does it"
+    )
+    assert (
+        told(there, 100)
+        == f"▸ launch-bound: SM active 5.6 % · busy 32 %  {trying} (may compile anew)  o does it"
+    )
+    assert told(there, 70) == f"▸ launch-bound: SM active 5.6 %  {trying}  o does it"
+    assert told(there, 60) == f"▸ launch-bound: SM active 5.6 %  {trying}"
+    assert told(there, 50) == "▸ launch-bound: SM active 5.6 % · busy 32 %"
+    assert told(there, 20) == "▸ launch-bound"
+
+
+def test_a_diagnosis_fits_into_every_width(scene: MakeScene) -> None:
+    there = diagnosed(scene().live())
+    view = there.app().view(RUN)
+    split = phases.measured(view)
+    for width in range(60, 241):
+        line = "".join(span.text for span in verdict.line(view, split, width))
+        assert len(line) <= width
+        assert "try grad_accum" in line
+
+
+def test_a_doubtful_diagnosis_says_so(scene: MakeScene) -> None:
+    there = diagnosed(scene().live(), structs.replace(LAUNCHES, confidence=0.6, advice=()))
+    assert told(there, 60) == "▸ perhaps launch-bound: SM active 5.6 % · busy 32 %"
+    diagnosed(there, Diagnosis(verdict="healthy", confidence=0.8, evidence=("SM active 94 %",)))
+    assert told(there) == "▸ nothing stands out: SM active 94 %"
+
+
+def test_where_no_knob_helps_it_says_what_would(scene: MakeScene) -> None:
+    text = "step environments in several processes, or on the GPU"
+    found = Diagnosis(
+        verdict="env-bound", confidence=0.9, evidence=("env 70 %",), advice=(Advice(text=text),)
+    )
+    there = diagnosed(scene().live(), found)
+    assert told(there) == f"▸ env-bound: env 70 %  {text}"
+
+
+def test_an_unknown_diagnosis_leaves_the_line_to_the_phases(scene: MakeScene) -> None:
+    there = diagnosed(scene().live(), Diagnosis(evidence=("no GPU readings: no driver",)))
+    assert told(there).startswith("▸ largest phase: rollout 61 %")
+
+
+def test_an_old_diagnosis_says_how_old_and_advises_nothing(scene: MakeScene) -> None:
+    there = diagnosed(scene().live())
+    there.client.ns += 120 * SECOND
+    there.update(vital={"state": "unresponsive", "pulse_age_s": 120.0})
+    assert told(there, 70) == "▸ launch-bound: SM active 5.6 % · busy 32 % · as of 2 m 0 s ago"
+    assert "try" not in told(there, 240)

@@ -9,6 +9,7 @@ import pytest
 
 from hoptui.viewer.as_of import Chronicle, command_as_of, knob_as_of
 from hoptui.wire.messages import CommandRecord, Event, RunState
+from hoptui.wire.tuning import Diagnosis, TunerState
 from tests.viewer.recorded_run import ANA, COMMANDS, EVENTS, KNOBS, LENGTH_S, STATE, at, command, event
 
 LR, GRAD_ACCUM, EPOCHS = KNOBS
@@ -139,3 +140,39 @@ def test_events_and_commands_come_when_they_happened() -> None:
     assert list(told.commands_at(at(300), 300)) == ["lr", "ga"]
     assert told.moments == tuple(sorted(told.moments))
     assert {at(200), at(202), at(200.3), at(600)} <= set(told.moments)
+
+
+def test_the_verdict_of_a_moment_is_that_of_the_newest_event() -> None:
+    events = (
+        event(0, "started", "started (pid 77)"),
+        event(30, "diagnosis", "launch-bound: SM active 5.6 %; busy 32 %"),
+        event(60, "note", "checkpoint written"),
+        event(90, "diagnosis", "power-limited: 691 of 700 W"),
+        event(120, "restarted", "epoch 2 began"),
+        event(150, "diagnosis", "healthy"),
+    )
+    last = msgspec.structs.replace(STATE, epoch=2, diagnosis=Diagnosis(verdict="healthy", confidence=0.9))
+    told = chronicle(state=last, events=events)
+
+    def verdict(seconds: float) -> str | None:
+        found = told.run_at(at(seconds)).diagnosis
+        return found.verdict if found else None
+
+    assert [verdict(s) for s in (29, 30, 89, 90, 119, 120, 150)] == [
+        None,
+        "launch-bound",
+        "launch-bound",
+        "power-limited",
+        "power-limited",
+        None,
+        "healthy",
+    ]
+    found = told.run_at(at(61)).diagnosis
+    assert found == Diagnosis(verdict="launch-bound", evidence=("SM active 5.6 %", "busy 32 %"), t=at(30))
+
+
+def test_how_the_tuner_stood_before_the_end_is_not_known() -> None:
+    tuner = TunerState(stand="off", started=at(10))
+    told = chronicle(state=msgspec.structs.replace(STATE, tuner=tuner))
+    assert told.run_at(at(LENGTH_S)).tuner == tuner
+    assert told.run_at(at(LENGTH_S - 1)).tuner is None

@@ -1,21 +1,69 @@
-"""What holds the run back, in one line: the place of a diagnosis. Without one it tells only what is measured."""
+"""What holds the run back, in one line: the diagnosis, or, as long as there is none, only what is measured."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.panels import phases
 from hoptui.tui.panels.phases import OTHER, Phase, Split
-from hoptui.tui.view import View
+from hoptui.tui.steering import advised
+from hoptui.tui.view import SECOND, View
 from hoptui.viewer import format as text
+from hoptui.viewer import verdicts
+from hoptui.wire.tuning import Diagnosis
 
 SIGN = Span("▸ ", "key")
 UNKNOWN = "what holds the run back is not known"
 
 
 def line(view: View, split: Split, width: int) -> Line:
-    """`▸ largest phase: rollout 61 % of an iteration (env 38 %) · over the last 30 s`, as much as fits; else why it is not known."""
+    """`▸ launch-bound: SM active 5.6 % · busy 32 %  try compile off → default`, as much as fits; else `_phase`."""
     if view.run is None:
         return ()
+    found = view.run.diagnosis
+    if found is not None and found.verdict != "unknown":
+        return first_fitting(_of(found, view), width)
+    return _phase(view, split, width)
+
+
+def _of(found: Diagnosis, view: View) -> Iterator[Line]:
+    """The diagnosis, the most first: all of it, then less evidence, then no advice."""
+    head = (SIGN, Span(verdicts.name(found), "strong"))
+    age_s = (view.now - found.t) / SECOND
+    old = (Span(f" · as of {text.duration(age_s)} ago", "dim"),) if view.metrics_stale and age_s >= 1 else ()
+    figures = [text.clean(figure) for figure in found.evidence]
+    told: list[Line] = [
+        (Span(f": {' · '.join(figures[:count])}"),) if count else () for count in range(len(figures), -1, -1)
+    ]
+    tries = _tries(found, view)
+    for longer in tries:
+        for evidence in told[:-1] or told:
+            yield (*head, *evidence, *old, *longer)
+    for evidence in told:
+        yield (*head, *evidence, *old)
+    yield head
+
+
+def _tries(found: Diagnosis, view: View) -> list[Line]:
+    """The change to try and the key that makes it, in ever fewer words; without one, what would help."""
+    change = advised(view)
+    if change is None:
+        alone = [advice.text for advice in found.advice if not advice.knob and not view.stale]
+        return [(Span(f"  {text.clean(each)}", "dim"),) for each in alone]
+    advice, _ = change
+    brief = text.clean(advice.text.partition(" (")[0])
+    hint = "" if view.read_only or view.replay is not None else view.hint("knob.advice", "does it")
+    key = (Span(f"  {hint}", "faint"),) if hint else ()
+    return [
+        (Span("  try ", "dim"), Span(text.clean(advice.text)), *key),
+        (Span("  try ", "dim"), Span(brief), *key),
+        (Span("  try ", "dim"), Span(brief)),
+    ]
+
+
+def _phase(view: View, split: Split, width: int) -> Line:
+    """`▸ largest phase: rollout 61 % of an iteration (env 38 %) · over the last 30 s`, as much as fits; else why it is not known."""
     whole, _, found = split
     if whole is None:
         return SIGN, Span(f"{UNKNOWN}: no iteration has ended yet", "dim")

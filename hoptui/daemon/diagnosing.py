@@ -1,0 +1,171 @@
+"""What limits each live run, looked at every two seconds: windows from the rings, verdicts into the run's state. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hoptui.daemon.effects import CHANGED, LATEST
+from hoptui.daemon.node import Node
+from hoptui.daemon.registry import TrackedRun
+from hoptui.daemon.rings import Ring
+from hoptui.tuner.diagnosis import Diagnostician
+from hoptui.tuner.effect import WARM_UP
+from hoptui.tuner.window import GpuWindow, Window, gpu_window, iterations, mean_of
+from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.tuning import told
+
+SECOND = 1_000_000_000
+EVERY_S = 2.0
+WINDOW_NS = 20 * SECOND
+LONGEST_NS = 600 * SECOND
+"""A window holds at least `FEW` iterations, however long they are, up to that."""
+FEW = 3
+LEAST_NS = 2 * SECOND
+"""In less there are too few readings of a GPU to say anything."""
+MOST_ROWS = 2048
+"""Of a source in a window: with iterations of less than 10 ms it is shorter."""
+SETTLED_NS = 10 * SECOND
+"""After a change, or at the start, `WARM_UP` iterations are left out (compilation, caches), of long ones those that end so soon."""
+AT_WORK_PERCENT = 5.0
+"""A process of somebody else with a smaller share of the SMs' time does not spoil the readings."""
+
+
+class _Case:
+    """One process of a run: its diagnostician, since when rows count, up to when they have been looked at, and whether there was an
+    event: that nothing is known is worth one only after something was."""
+
+    def __init__(self, nonce: str, t: int) -> None:
+        self.nonce = nonce
+        self.diagnostician = Diagnostician()
+        self.changed_t = t
+        self.counts_from: int | None = None
+        self.seen_t = 0
+        self.told = False
+
+
+class Diagnosing:
+    """Diagnoses the live runs of a node; `tend` is called about once a second."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._cases: dict[str, _Case] = {}
+        self._due = 0
+
+    def tend(self) -> None:
+        """Look at every live run, if it is time to."""
+        t = self._node.clock.t()
+        if t < self._due:
+            return
+        self._due = t + int(EVERY_S * SECOND)
+        live = self._node.registry.live()
+        self._cases = {run.id: self._case(run) for run in live}
+        news = [self._look(run, self._cases[run.id], t) for run in live]
+        if any(news):
+            self._node.touch()
+
+    def _case(self, run: TrackedRun) -> _Case:
+        known = self._cases.get(run.id)
+        if known is not None and known.nonce == run.nonce:
+            return known
+        run.diagnosed(None)  # what a daemon before this one said is of then
+        ring = self._node.rings.get(f"run/{run.id}")
+        return _Case(run.nonce, ring.last_t if ring is not None else 0)
+
+    def _look(self, run: TrackedRun, case: _Case, t: int) -> bool:
+        """Take in what is new of a run; returns whether there is news for viewers."""
+        if run.last_t <= case.seen_t or run.vital(t / SECOND).state == "paused":
+            return False
+        case.seen_t = run.last_t
+        doctor = case.diagnostician
+        change = self._last_change(run)
+        if change > case.changed_t:
+            case.changed_t, case.counts_from = change, None
+            doctor.changed()
+        window = self._window(run, case)
+        verdict = doctor.look(window) if window is not None else False
+        found = doctor.told
+        if found == run.state.diagnosis:
+            return False
+        run.diagnosed(found)
+        if verdict and found is not None and (case.told or found.verdict != "unknown"):
+            case.told = True
+            self._node.event("diagnosis", told(found), run=run.id, step=run.last_step, t=found.t)
+        return True
+
+    def _last_change(self, run: TrackedRun) -> int:
+        """When a knob last took another value."""
+        records = self._node.book.of(run.id)[-LATEST:]
+        settled = (r.settled for r in records if r.verb == "set" and r.stage in CHANGED)
+        return max(settled, default=0)
+
+    def _window(self, run: TrackedRun, case: _Case) -> Window | None:
+        """What was read of it lately; None while there is too little since its start or its last change."""
+        node, source = self._node, f"run/{run.id}"
+        start = self._start(source, case)
+        ring = node.rings.get(source)
+        if ring is None or start is None:
+            return None
+        rows = self._rows(run, ring, start)
+        if rows is None or len(rows) < FEW:
+            rows = ring.newest(FEW).after(max(start, run.last_t - LONGEST_NS))
+        spent = iterations(rows)
+        if spent is None or spent.end - spent.start < LEAST_NS:
+            return None
+        gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
+        return Window(
+            t=spent.end,
+            seconds=(spent.end - spent.start) / SECOND,
+            iterations=spent.count,
+            phases=spent.phases,
+            aside=spent.aside,
+            gpus=tuple(self._gpus(run, gpus, spent.start, spent.end, spent.apart)),
+            no_gpu=node.gpu_reason or "none is known to be its own",
+            knobs=run.state.knobs,
+            world=run.state.world,
+            cpus=node.hardware.cpus,
+            host_cpu=mean_of(self._between("host", spent.start, spent.end), "cpu_percent") / 100,
+        )
+
+    def _rows(self, run: TrackedRun, ring: Ring, start: int) -> Columns | None:
+        """The iterations of the last seconds: of fast ones as many as may be."""
+        start = max(start, run.last_t - WINDOW_NS)
+        if MOST_ROWS * SECOND * (run.iteration_s() or 1.0) < WINDOW_NS:
+            return ring.newest(MOST_ROWS).after(start)
+        return ring.since(start, MOST_ROWS)[0]
+
+    def _start(self, source: str, case: _Case) -> int | None:
+        """From when on rows count: some iterations after the start or the last change. None: not yet."""
+        if case.counts_from is None:
+            ring = self._node.rings.get(source)
+            rows = ring.since(case.changed_t, WARM_UP)[0] if ring is not None else None
+            times = rows.times() if rows is not None else ()
+            if times and (len(times) == WARM_UP or times[-1] - case.changed_t > SETTLED_NS):
+                case.counts_from = times[-1]
+        return case.counts_from
+
+    def _gpus(
+        self,
+        run: TrackedRun,
+        gpus: list[GpuInfo],
+        start: int,
+        end: int,
+        apart: tuple[tuple[int, int], ...],
+    ) -> Iterator[GpuWindow]:
+        others = {
+            p.gpu
+            for p in self._node.processes
+            if p.run != run.id and p.sm_percent is not None and p.sm_percent > AT_WORK_PERCENT
+        }
+        for gpu in gpus:
+            rows = self._between(f"gpu/{gpu.uuid}", start, end)
+            if rows is not None and len(rows) > 1:
+                rows = rows.slice(1)  # the first tells of the time before the window, too
+            yield gpu_window(gpu, rows, apart, shared=gpu.uuid in others)
+
+    def _between(self, source: str, start: int, end: int) -> Columns | None:
+        ring = self._node.rings.get(source)
+        rows = ring.since(start, MOST_ROWS)[0] if ring is not None else None
+        if rows is None or rows.times()[-1] <= end:
+            return rows
+        return rows.slice(0, sum(t <= end for t in rows.times()))

@@ -1,0 +1,239 @@
+"""What was read of a run over some seconds: phases, GPUs and host, as means. Built from rows; no clock, no I/O."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.knobs import KnobState
+
+NAN = math.nan
+SECOND = 1_000_000_000
+PHASE = "phase/"
+ASIDE = ("evaluation", "checkpoint", "paused")
+"""Outermost phases that are no training: what GPUs do in an iteration with much of them says nothing about the rest."""
+MOST_ASIDE = 0.1
+POWER_CAP, HEAT, BRAKE = 0x04, 0x20 | 0x40, 0x80
+"""Bits of the `throttle` reading, as in `hoptui.wire.throttle`."""
+
+
+@dataclass(frozen=True)
+class GpuWindow:
+    """What one GPU showed. Shares are 0 to 1 and, as watts, MHz and °C, means over the window; NaN is unknown.
+
+    `busy` is the share of the time in which any kernel ran, `sm` that in which the SMs had work, `tensor`, `fp32` and `dram` the
+    share of what the tensor cores, FP32 units and memory bus could do. `capped`, `hot` and `braked` are the shares of
+    readings in which the clocks gave way to the power limit, to heat and to the server's power brake. `link` is what it
+    sent over NVLink, bytes a second, `upload` what came over PCIe. `shared`: processes that are not the run's work on it.
+    """
+
+    index: int
+    rows: int = 0
+    busy: float = NAN
+    sm: float = NAN
+    tensor: float = NAN
+    fp32: float = NAN
+    dram: float = NAN
+    power_w: float = NAN
+    power_limit_w: float = NAN
+    clock_mhz: float = NAN
+    clock_max_mhz: float = NAN
+    temperature_c: float = NAN
+    capped: float = NAN
+    hot: float = NAN
+    braked: float = NAN
+    memory: float = NAN
+    upload: float = NAN
+    upload_limit: float = NAN
+    link: float = NAN
+    shared: bool = False
+    missing: str = ""
+
+    @property
+    def clock_lost(self) -> float:
+        """The share of its highest clock that it runs without."""
+        return 1 - self.clock_mhz / self.clock_max_mhz if self.clock_max_mhz > 0 else NAN
+
+    @property
+    def uploading(self) -> float:
+        """The share of what its PCIe link carries that comes in."""
+        return self.upload / self.upload_limit if self.upload_limit > 0 else NAN
+
+
+@dataclass(frozen=True)
+class Window:
+    """A run over `seconds`, up to the stamp `t` (monotonic ns).
+
+    `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of all the time
+    that went into iterations which evaluated, saved or stood paused, and which are in nothing else here. `no_gpu` says why `gpus`
+    is empty. `host_cpu` is the share of the host's `cpus` at work.
+    """
+
+    t: int
+    seconds: float
+    iterations: int
+    phases: Mapping[str, float] = field(default_factory=dict)
+    aside: float = 0.0
+    gpus: tuple[GpuWindow, ...] = ()
+    no_gpu: str = ""
+    knobs: tuple[KnobState, ...] = ()
+    world: int = 1
+    cpus: int = 0
+    host_cpu: float = NAN
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """The iterations of a window: those that only trained, and when the others were (monotonic ns, start and end)."""
+
+    start: int
+    end: int
+    count: int
+    phases: Mapping[str, float]
+    aside: float
+    apart: tuple[tuple[int, int], ...]
+
+
+def iterations(rows: Columns) -> Iterations | None:
+    """What a run's rows tell of where its time went; None where no row ended an iteration."""
+    if "iteration_s" not in rows.names or not len(rows):
+        return None
+    times, seconds = rows.times(), rows.column("iteration_s")
+    ended: Sequence[int] = range(len(seconds))
+    if not _plain(seconds) or min(seconds) <= 0:
+        ended = [i for i, s in enumerate(seconds) if s > 0]
+    if not ended:
+        return None
+    phases = {name.removeprefix(PHASE): rows.column(name) for name in rows.names if name.startswith(PHASE)}
+    apart = _apart(seconds, [phases[name] for name in ASIDE if name in phases])
+    kept = [i for i in ended if i not in apart] if apart else ended
+    whole, trained = _sum(seconds, ended), _sum(seconds, kept)
+    shares = {name: min(1.0, _sum(column, kept) / trained) for name, column in phases.items() if trained > 0}
+    first, last = ended[0], ended[-1]
+    return Iterations(
+        start=times[first] - int(seconds[first] * SECOND),
+        end=times[last],
+        count=len(kept),
+        phases={name: share for name, share in shares.items() if share > 0},
+        aside=(whole - trained) / whole,
+        apart=tuple((times[i] - int(seconds[i] * SECOND), times[i]) for i in sorted(apart)),
+    )
+
+
+def gpu_window(
+    gpu: GpuInfo, rows: Columns | None, apart: Sequence[tuple[int, int]], *, shared: bool
+) -> GpuWindow:
+    """What a GPU's rows say; those read in a stretch that is `apart` are left out.
+
+    Means are of rows, not of time: rates of sampling that change within a window matter less than what it costs to weigh them.
+    """
+    missing = gpu.reason or gpu.missing.get("gpm", "")
+    if rows is None or not len(rows):
+        return GpuWindow(gpu.index, shared=shared, missing=missing or "no readings")
+    kept = _outside(rows.times(), apart)
+
+    def mean(name: str, scale: float = 1.0) -> float:
+        if name not in rows.names:
+            return NAN
+        return scale * _mean(_picked(rows.column(name), kept))
+
+    masks = _picked(rows.column("throttle"), kept) if "throttle" in rows.names else ()
+    known = [int(mask) for mask in masks if mask == mask]
+    return GpuWindow(
+        index=gpu.index,
+        rows=len(kept) if kept is not None else len(rows),
+        busy=mean("busy", 0.01),
+        sm=mean("sm_active", 0.01),
+        tensor=mean("tensor_active", 0.01),
+        fp32=mean("fp32_active", 0.01),
+        dram=mean("dram_active", 0.01),
+        power_w=mean("power_w"),
+        power_limit_w=_known(gpu.power_limit_w),
+        clock_mhz=mean("sm_clock_mhz"),
+        clock_max_mhz=_known(gpu.sm_clock_max_mhz),
+        temperature_c=mean("temperature_c"),
+        capped=_share(known, POWER_CAP),
+        hot=_share(known, HEAT),
+        braked=_share(known, BRAKE),
+        memory=mean("memory_used_bytes") / (gpu.memory_total_bytes or NAN),
+        upload=mean("pcie_rx_bytes_per_s"),
+        upload_limit=_pcie_bytes_per_s(gpu),
+        link=mean("nvlink_tx_bytes_per_s"),
+        shared=shared,
+        missing=missing,
+    )
+
+
+def mean_of(rows: Columns | None, name: str) -> float:
+    """The mean of a reading, NaN where nothing is known of it."""
+    return _mean(rows.column(name)) if rows is not None and name in rows.names else NAN
+
+
+def _apart(seconds: Sequence[float], aside: Sequence[array[float]]) -> set[int]:
+    """Which iterations did much else than train."""
+    spent: dict[int, float] = {}
+    for column in aside:
+        for i, value in enumerate(column):
+            if value > 0:
+                spent[i] = spent.get(i, 0.0) + value
+    return {i for i, value in spent.items() if value > MOST_ASIDE * seconds[i]}
+
+
+def _outside(times: Sequence[int], apart: Sequence[tuple[int, int]]) -> list[int] | None:
+    """Which rows tell mostly of the time outside: a row tells of the time since the one before. None: all of them."""
+    if not apart or not times:
+        return None
+    starts, ends = [a for a, _ in apart], [b for _, b in apart]
+    kept = []
+    before = times[0] - (times[1] - times[0] if len(times) > 1 else SECOND)
+    for i, t in enumerate(times):
+        low, high = bisect_right(ends, before), bisect_left(starts, t)
+        within = sum(min(t, ends[k]) - max(before, starts[k]) for k in range(low, high))
+        if within * 2 < t - before:
+            kept.append(i)
+        before = t
+    return kept
+
+
+def _picked(column: array[float], kept: list[int] | None) -> Sequence[float]:
+    return column if kept is None else [column[i] for i in kept]
+
+
+def _plain(values: Sequence[float]) -> bool:
+    """Whether all are known, as nearly always: one sum instead of a look at each."""
+    total = sum(values)
+    return total - total == 0
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = values if _plain(values) else [v for v in values if math.isfinite(v)]
+    return sum(known) / len(known) if len(known) else NAN
+
+
+def _sum(column: array[float], kept: Sequence[int]) -> float:
+    """What is known of these rows; nothing is less than nothing."""
+    if len(kept) == len(column) and _plain(column) and min(column) >= 0:
+        return sum(column)
+    return sum(value for i in kept if 0 < (value := column[i]) < math.inf)
+
+
+def _share(masks: Sequence[int], bits: int) -> float:
+    return sum(bool(mask & bits) for mask in masks) / len(masks) if masks else NAN
+
+
+def _known(value: float | None) -> float:
+    return NAN if value is None else value
+
+
+def _pcie_bytes_per_s(gpu: GpuInfo) -> float:
+    """What its PCIe link carries one way: 2 GB/s a lane in generation 4 (PCI-SIG), twice that in each later one.
+
+    Where the driver does not tell the link, that of an H100 or H200, the widest there is.
+    """
+    generation, width = gpu.pcie_generation or 5, gpu.pcie_width or 16
+    return float(width * 2e9 * 2.0 ** (generation - 4))

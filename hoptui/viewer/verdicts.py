@@ -1,0 +1,41 @@
+"""Diagnoses in words: what each verdict means, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hoptui.viewer import format as text
+from hoptui.wire.tuning import Diagnosis, Verdict
+
+SURE = 0.7
+"""A verdict with less confidence is told with a `perhaps`."""
+
+MEANING: Mapping[Verdict, str] = {
+    "launch-bound": "kernels are too small, or launched too slowly, to fill the GPU",
+    "data-bound": "the GPU waits for its input",
+    "env-bound": "the GPU waits for environments that are stepped on the CPU",
+    "memory-bandwidth-bound": "the GPU's memory bus is near its limit",
+    "compute-bound": "the GPU's arithmetic units are near their limit",
+    "power-limited": "the clocks are held down by the board's power limit",
+    "heat-limited": "the clocks are held down because the GPU is too hot",
+    "communication-bound": "the GPU waits for the other ranks",
+    "memory-unused": "work is cut smaller than memory asks for",
+    "healthy": "nothing stands out",
+    "unknown": "too little is known",
+}
+
+
+def name(diagnosis: Diagnosis) -> str:
+    """`launch-bound`, `perhaps launch-bound`, `nothing stands out`."""
+    if diagnosis.verdict == "healthy":
+        return MEANING["healthy"]
+    doubtful = 0 < diagnosis.confidence < SURE
+    return f"perhaps {diagnosis.verdict}" if doubtful else diagnosis.verdict
+
+
+def sentence(diagnosis: Diagnosis) -> str:
+    """`launch-bound: kernels are too small …, 95 % sure`, for plain text."""
+    if diagnosis.verdict == "unknown":
+        return f"not known: {diagnosis.evidence[0]}" if diagnosis.evidence else "not known"
+    sure = f", {text.percent(diagnosis.confidence, decimals=0)} sure" if diagnosis.confidence else ""
+    return f"{diagnosis.verdict}: {MEANING[diagnosis.verdict]}{sure}"

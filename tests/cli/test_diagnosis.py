@@ -1,0 +1,111 @@
+"""What limits a run, in `hoptui status` and `hoptui watch`."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec import structs
+
+from hoptui.wire.columns import pack
+from hoptui.wire.messages import Vital
+from hoptui.wire.tuning import Advice, Diagnosis
+from tests.cli.conftest import Hoptui
+from tests.viewer.fake_daemon import FakeDaemon, make_run
+
+FOUND = Diagnosis(
+    verdict="launch-bound",
+    confidence=0.95,
+    evidence=("SM active 5.6 %", "busy 32 %"),
+    advice=(Advice(knob="grad_accum", direction="down", value=2, text="grad_accum 4 → 2 (takes effect at once)"),),
+    seconds=20.0,
+    t=9,
+)  # fmt: skip
+
+
+def diagnosed(daemon: FakeDaemon, found: Diagnosis, **fields: object) -> None:
+    run = structs.replace(make_run("dddd4444", "small", **fields), diagnosis=found)
+    daemon.add(run, Vital(state="exited" if fields else "live", step=7, last_t=daemon.now), {"loss": 0.5})
+
+
+def told(out: str, head: str) -> list[str]:
+    """The lines of a paragraph of `status`."""
+    lines = out.splitlines()
+    after = lines[lines.index(head) + 1 :]
+    return after[: after.index("")] if "" in after else after
+
+
+def test_status_says_what_limits_a_run(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    diagnosed(ppo, FOUND)
+    assert told(hoptui("status", "small").out, "what limits it") == [
+        "  launch-bound: kernels are too small, or launched too slowly, to fill the GPU, 95 % sure",
+        "    SM active 5.6 %",
+        "    busy 32 %",
+        "  try grad_accum 4 → 2 (takes effect at once)",
+    ]
+
+
+def test_status_says_what_is_missing(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    diagnosed(ppo, Diagnosis(evidence=("no GPU readings: no driver", "largest phase: update 61 %")))
+    assert told(hoptui("status", "small").out, "what limits it") == [
+        "  not known: no GPU readings: no driver",
+        "    largest phase: update 61 %",
+    ]
+    assert "limits" not in hoptui("status", "ppo").out
+
+
+def test_status_of_a_run_that_is_over_advises_nothing(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    diagnosed(ppo, FOUND, exit_reason="finished", exited_wall=1e6)
+    lines = told(hoptui("status", "small").out, "what limited it last")
+    assert lines[0].startswith("  launch-bound")
+    assert not any("try" in line for line in lines)
+
+
+def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    diagnosed(ppo, FOUND)
+    assert hoptui("status", "small", "--json").json["diagnosis"] == {
+        "verdict": "launch-bound",
+        "confidence": 0.95,
+        "evidence": ["SM active 5.6 %", "busy 32 %"],
+        "advice": [
+            {
+                "knob": "grad_accum",
+                "direction": "down",
+                "value": 2,
+                "text": "grad_accum 4 → 2 (takes effect at once)",
+            }
+        ],
+        "seconds": 20.0,
+        "t": 9,
+    }
+    assert hoptui("status", "ppo", "--json").json["diagnosis"] is None
+
+
+def test_watch_tells_a_verdict_once(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    run = structs.replace(ppo.node.runs[0], diagnosis=FOUND)
+    ppo.node = structs.replace(ppo.node, runs=(run,))
+    ppo.vitals["abcd2345"] = Vital(state="live", step=1, last_t=0)
+    rows = [(i * 10**9, i, {"loss": 0.1 * i}) for i in range(1, 4)]
+    ppo.columns = [pack("run/abcd2345", rows)]
+
+    def end(message: object) -> None:
+        if len(ppo.received) > 4:
+            gone = structs.replace(run, exit_reason="finished")
+            ppo.node = structs.replace(ppo.node, runs=(gone,))
+            ppo.vitals["abcd2345"] = Vital(state="exited", step=3)
+
+    ppo.answer = end
+    lines = hoptui("watch", "ppo", "--every", "0").out.splitlines()
+    verdicts = [line for line in lines if "launch-bound" in line]
+    assert len(verdicts) == 1
+    assert verdicts[0].endswith("launch-bound: SM active 5.6 %; busy 32 %")
+
+
+def test_watch_does_not_tell_that_nothing_is_known(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    diagnosed(ppo, Diagnosis(evidence=("no GPU readings",)), exit_reason="finished", exited_wall=1e6)
+    assert len(hoptui("watch", "small").out.splitlines()) == 1
+
+
+def test_watch_json_has_it_in_every_row(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    diagnosed(ppo, FOUND, exit_reason="finished", exited_wall=1e6)
+    (row,) = hoptui("watch", "small", "--json").out.splitlines()
+    assert json.loads(row)["diagnosis"]["verdict"] == "launch-bound"
