@@ -32,6 +32,7 @@ def measure(
     *,
     warm_up: int = WARM_UP,
     looks: Sequence[int] = LOOKS,
+    worth: float | None = None,
 ) -> Measured:
     """The effect of a change on `metric`, given one value an iteration, oldest first, on both sides of it.
 
@@ -43,6 +44,7 @@ def measure(
 
     The figure is taken at fixed numbers of iterations (`looks`) and settled at the first where it is decided: the gain
     is larger than its interval, the interval is below 2 %, or it is the last look. More values than that change nothing.
+    Where the question is whether it gains more than `worth`, it is decided once the whole interval is above or below that.
 
     Raises:
         ValueError: looks that do not rise, or the first of less than three blocks.
@@ -62,18 +64,19 @@ def measure(
     for look in looks:
         if look > len(new) or figure.settled:
             break
-        figure = _figure(metric, old, new[:look], last=look == looks[-1])
+        figure = _figure(metric, old, new[:look], worth=worth, last=look == looks[-1])
     return figure
 
 
-def _figure(metric: str, old: list[float], new: list[float], *, last: bool) -> Measured:
+def _figure(metric: str, old: list[float], new: list[float], *, worth: float | None, last: bool) -> Measured:
     # The newest blocks of the old values and the oldest of the new ones: what is left over is far from the change.
-    a, b = _blocks(old[len(old) % BLOCK :]), _blocks(new)
+    a, b = log_blocks(old[len(old) % BLOCK :]), log_blocks(new)
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for both.
     interval = _relative(log_gain + _half_width(a, b)) - gain
     detectable = abs(gain) > interval
+    decided = detectable or interval < FINE_ENOUGH if worth is None else abs(gain - worth) > interval
     return Measured(
         metric=metric,
         before=median(old),
@@ -82,16 +85,18 @@ def _figure(metric: str, old: list[float], new: list[float], *, last: bool) -> M
         interval=interval,
         detectable=detectable,
         iterations=len(new),
-        settled=detectable or interval < FINE_ENOUGH or last,
+        settled=decided or last,
     )
+
+
+def log_blocks(values: Iterable[float]) -> list[float]:
+    """Logarithms of the medians of five values each, of those that can be measured; what is left over at the end is dropped."""
+    usable = _usable(values)
+    return [math.log(median(usable[i : i + BLOCK])) for i in range(0, len(usable) - BLOCK + 1, BLOCK)]
 
 
 def _usable(values: Iterable[float]) -> list[float]:
     return [v for v in values if math.isfinite(v) and v > 0]
-
-
-def _blocks(values: list[float]) -> list[float]:
-    return [math.log(median(values[i : i + BLOCK])) for i in range(0, len(values) - BLOCK + 1, BLOCK)]
 
 
 def _half_width(a: list[float], b: list[float]) -> float:

@@ -1,0 +1,116 @@
+"""What the tuner is shown of a run at one look, and what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from hoptui.wire.knobs import KnobState, KnobValue
+from hoptui.wire.messages import CommandRecord, State
+from hoptui.wire.tuning import Change, Diagnosis
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of the fullest of a run's GPUs; for a run without a GPU, of the host.
+
+    `used` is the most that the run itself has held since the last look, `others` what other processes hold there now.
+    Where the driver does not tell processes apart, all of it counts as the run's: that errs on the safe side.
+    """
+
+    used: int
+    others: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The throughput went from `before` to `after` at about iteration `step`, and no knob was turned.
+
+    `cause` is the likeliest in words, "" where none is seen; `text` the whole in one sentence. `t` is when it was noticed.
+    """
+
+    t: int
+    step: int
+    before: float
+    after: float
+    cause: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A run at one look; times are monotonic nanoseconds.
+
+    Args:
+        points: (iteration, throughput), newest last, of iterations that did nothing but train
+            (`hoptui.daemon.effects.throughput`). At least the newest 200, as far as there are.
+        records: the run's newest commands, oldest first, those of the tuner and of people.
+        memory, alloc_retries, power_w, host_busy: None where unknown. `alloc_retries` counts since the run began,
+            `power_w` is that of the GPU that draws most, `host_busy` the share of the host's CPUs at work (0 to 1).
+        throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
+        wheel: who else has the wheel of the run, "" for nobody: then nothing is proposed.
+        metric: the name of what `points` are values of.
+        shift: a change of the throughput that nobody asked for, at the one look after it was found.
+    """
+
+    t: int
+    epoch: int
+    state: State
+    knobs: tuple[KnobState, ...]
+    points: Sequence[tuple[int, float]] = ()
+    records: Sequence[CommandRecord] = ()
+    memory: Memory | None = None
+    alloc_retries: float | None = None
+    power_w: float | None = None
+    diagnosis: Diagnosis | None = None
+    host_busy: float | None = None
+    throttled: str = ""
+    wheel: str = ""
+    shift: Shift | None = None
+    metric: str = ""
+
+    def values(self) -> dict[str, KnobValue]:
+        """What is in effect, by knob."""
+        return {k.spec.name: k.value for k in self.knobs}
+
+    def settings(self) -> dict[str, KnobValue]:
+        """Of those, what makes a run another one where it changes; a schedule's coefficients do not."""
+        return {k.spec.name: k.value for k in self.knobs if not _coefficient(k)}
+
+    def current(self) -> Scene:
+        """The same with what commands have come to since the knobs were read."""
+        newest: dict[str, CommandRecord] = {}
+        for record in self.records:
+            if record.epoch == self.epoch and record.version is not None and record.effective is not None:
+                newest[record.knob] = record
+        knobs = []
+        for knob in self.knobs:
+            told = newest.get(knob.spec.name)
+            if told is not None and (told.version or 0) > knob.version and told.effective is not None:
+                knob = structs.replace(knob, value=told.effective, version=told.version or 0)
+            knobs.append(knob)
+        return replace(self, knobs=tuple(knobs))
+
+
+def _coefficient(knob: KnobState) -> bool:
+    """A number of the mathematics, like a learning rate, which the run itself may change in every iteration."""
+    return knob.spec.kind == "float" and knob.spec.effect == "learning" and knob.spec.cost == "free"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Knobs to set together, at one boundary, and why in one sentence."""
+
+    changes: tuple[Change, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What served a run of the same kind best: values by knob, and the most memory it held with them (bytes; None: unknown)."""
+
+    values: Mapping[str, KnobValue] = field(default_factory=dict)
+    peak: int | None = None

@@ -1,0 +1,112 @@
+"""What the run achieved, iteration by iteration, in the unit of the objective."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import islice
+from statistics import median, stdev
+
+from hoptui.tuner.effect import BLOCK, MIN_BLOCKS, log_blocks
+from hoptui.tuner.scene import Scene
+from hoptui.tuner.trial import WARM_UP
+from hoptui.wire.tuning import Objective
+
+BASELINE = 30
+"""Iterations that the values in effect are measured over before anything is tried."""
+LEAST, LONG_S = BLOCK * MIN_BLOCKS, 60.0
+"""Where so few of them take so long, they must do: the best settings are worth most to a run that is slow."""
+BEFORE = 90
+"""So many are compared with, the newest; also what a run needs whose iterations scatter."""
+SCATTER = 0.015
+"""The standard error of a baseline's level up to which it is taken for known."""
+KEPT = 400
+LOOKS_KEPT = 30
+
+
+class Series:
+    """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
+
+    A row says nothing about power; what the GPU drew at the look that first saw an iteration stands for it. Energy tells
+    nothing while that is unknown.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.metric = ""
+        self._energy = objective == "energy"
+        self._values: deque[tuple[int, float]] = deque(maxlen=KEPT)
+        self._clock: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
+        self._newest: int | None = None
+        self._start = 0  # those of a process that has just begun do not count
+
+    @property
+    def newest(self) -> int:
+        """The newest iteration seen, −1 before there is one."""
+        return -1 if self._newest is None else self._newest
+
+    def take(self, scene: Scene) -> None:
+        """What is new in `scene`. A run that has gone back to an earlier iteration begins anew."""
+        points = scene.points
+        self.metric = "units per joule" if self._energy else scene.metric
+        if not points:
+            return
+        if self._newest is None or points[-1][0] < self._newest:
+            self._values.clear()
+            self._clock.clear()
+            self._newest = None
+            self._start = points[0][0] + WARM_UP
+        for step, value in points:
+            if step > self.newest or self._newest is None:
+                self._newest = step
+                self._values.append((step, self._valued(value, scene.power_w)))
+        if not self._clock or self._clock[-1][1] != self.newest:
+            self._clock.append((scene.t, self.newest))
+
+    def cut(self) -> None:
+        """What comes next cannot be compared with what was."""
+        self._values.clear()
+        self._clock.clear()
+        self._start = self.newest + 1 + WARM_UP
+
+    def since(self, step: int) -> list[float]:
+        """All values of iterations from `step` on, oldest first."""
+        first = max(step, self._start)
+        skip = next((i for i, (s, _) in enumerate(self._values) if s >= first), len(self._values))
+        return [v for _, v in islice(self._values, skip, None)]
+
+    def values(self, step: int) -> list[float]:
+        """The newest of them, to compare with."""
+        return self.since(step)[-BEFORE:]
+
+    def count(self, step: int) -> int:
+        """How many of them tell something."""
+        return sum(math.isfinite(v) and v > 0 for v in self.since(step))
+
+    def missing(self, step: int) -> int:
+        """How many more of them a baseline needs, about: more where they scatter, fewer where each takes long."""
+        have = self.count(step)
+        slow = have >= LEAST and have * self.seconds >= LONG_S
+        enough = BASELINE if self._steady(step) else BEFORE
+        return 0 if slow else max(0, enough - have)
+
+    def _steady(self, step: int) -> bool:
+        blocks = log_blocks(self.values(step))
+        return len(blocks) < 2 or stdev(blocks) / math.sqrt(len(blocks)) < SCATTER
+
+    def level(self, step: int) -> float | None:
+        """Their median, None where there are too few."""
+        usable = [v for v in self.values(step) if math.isfinite(v) and v > 0]
+        return median(usable) if len(usable) >= WARM_UP else None
+
+    @property
+    def seconds(self) -> float:
+        """How long an iteration takes lately, by the clock; 0 before that is known."""
+        if len(self._clock) < 2:
+            return 0.0
+        (t0, first), (t1, last) = self._clock[0], self._clock[-1]
+        return (t1 - t0) / 1e9 / max(1, last - first)
+
+    def _valued(self, value: float, power_w: float | None) -> float:
+        if not self._energy:
+            return value
+        return value / power_w if power_w is not None and power_w > 0 else math.nan

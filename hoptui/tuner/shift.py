@@ -1,0 +1,145 @@
+"""Changes of the throughput that nobody asked for: a neighbour, heat, other data.
+
+Two-sided CUSUM (Page, Biometrika 41, 1954) on medians of five iterations, which spikes do not move. Its slack is wider than
+the slow drift of any run: with the usual one, made for the noise alone, a drift of ±3 % raises alarms all day.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import pairwise
+from statistics import fmean, median
+
+from hoptui.tuner.effect import BLOCK
+from hoptui.tuner.memory import NOTICED
+from hoptui.tuner.scene import Memory, Scene, Shift
+from hoptui.tuner.trial import WARM_UP
+from hoptui.wire.knobs import KnobValue
+
+LEARNED = 8
+"""Blocks that the level is learned from."""
+SLACK, SLACK_SIGMAS = 0.10, 2.0
+"""What a block may differ by without counting, in logarithms, and in its standard deviation."""
+ALARM, ALARM_SIGMAS = 0.4, 6.0
+"""The sum of what is beyond it that is an alarm: a drop by 15 % after 7 blocks, by half after 3."""
+MOST = 0.15
+"""What a block adds at most: of hundreds of thousands some are all spikes."""
+FOLLOW = 1 / 16
+"""How fast the level follows a run in which nothing stands out: a drift is no alarm."""
+CALM = 0.75
+"""The part of the slack in which the level follows."""
+LEAST_SIGMA = 0.01
+OUTLIER = 3.0
+"""A block farther from the one before than so many standard deviations counts for so many."""
+BUSIER = 0.2
+"""A share of the host's CPUs that makes a difference."""
+BACK = 3
+"""What was before is looked up so many blocks ago: what has just come may be the cause already."""
+
+
+class ShiftDetector:
+    """Looks at one run for as long as it lives, tuned or not; each change of a knob is a new beginning."""
+
+    def __init__(self) -> None:
+        self._begin: tuple[int, dict[str, KnobValue]] | None = None
+        self._newest = -1
+        self._forget(0)
+
+    def look(self, scene: Scene) -> Shift | None:
+        """The shift that the newest iterations tell of, at the look that finds it."""
+        begin = scene.epoch, scene.settings()
+        backwards = bool(scene.points) and scene.points[-1][0] < self._newest
+        if begin != self._begin or backwards:
+            if self._begin is None or backwards:
+                self._newest = scene.points[0][0] - 1 if scene.points else -1
+            elif scene.points:
+                self._newest = max(self._newest, scene.points[-1][0])
+            self._begin = begin
+            self._forget(self._newest + 1 + WARM_UP)
+        found = None
+        for step, value in scene.points:
+            if step <= self._newest:
+                continue
+            self._newest = step
+            if step >= self._start and math.isfinite(value) and value > 0:
+                self._block.append(math.log(value))
+            if len(self._block) == BLOCK:
+                found = self._take(scene, step) or found
+        return found
+
+    def _forget(self, start: int) -> None:
+        self._start = start
+        self._block: list[float] = []
+        self._learning: list[float] = []
+        self._level = self._last = math.nan
+        self._variance = 0.0
+        self._up = self._down = 0.0
+        self._recent: deque[float] = deque(maxlen=LEARNED)
+        self._calm: deque[Scene] = deque(maxlen=BACK)
+
+    def _take(self, scene: Scene, step: int) -> Shift | None:
+        y = median(self._block)
+        self._block.clear()
+        if len(self._learning) < LEARNED:
+            self._learning.append(y)
+            self._calm.append(scene)
+            if len(self._learning) == LEARNED:
+                self._level = fmean(self._learning)
+                self._variance = fmean((b - a) ** 2 / 2 for a, b in pairwise(self._learning))
+                self._last = y
+            return None
+        # From one block to the next: a shift moves that once, where the distance from the level would grow with it.
+        jump, self._last = (y - self._last) ** 2 / 2, y
+        self._variance += FOLLOW * (min(jump, OUTLIER**2 * self._variance) - self._variance)
+        off = y - self._level
+        sigma = max(math.sqrt(self._variance), LEAST_SIGMA)
+        slack = max(SLACK, SLACK_SIGMAS * sigma)
+        self._up = max(0.0, self._up + min(off - slack, MOST))
+        self._down = max(0.0, self._down + min(-off - slack, MOST))
+        if not self._up and not self._down:
+            self._recent.clear()
+            if (
+                abs(off) < CALM * slack
+            ):  # what is more may be the beginning of a change, which must not be followed
+                self._level += FOLLOW * off
+                self._calm.append(scene)
+            return None
+        self._recent.append(y)
+        if max(self._up, self._down) <= max(ALARM, ALARM_SIGMAS * sigma):
+            return None
+        return self._alarm(scene, step)
+
+    def _alarm(self, scene: Scene, step: int) -> Shift:
+        before, after = math.exp(self._level), math.exp(median(self._recent))
+        began = max(self._start, step - BLOCK * len(self._recent) + 1)
+        cause = likely(self._calm[0], scene, slower=after < before)
+        text = f"throughput {after / before - 1:+.0%} since iteration {began}, and no knob was turned: "
+        self._forget(step + 1)
+        return Shift(scene.t, began, before, after, cause, text + (cause or "no cause is seen on this node"))
+
+
+def likely(then: Scene, now: Scene, *, slower: bool) -> str:
+    """What else has changed that would make a run slower, or faster; "" for nothing."""
+    worse, better = (now, then) if slower else (then, now)
+    if worse.throttled and not better.throttled:
+        return f"the clocks are held down ({now.throttled})" if slower else "the clocks are free again"
+    moved = _others(worse.memory, better.memory)
+    if moved:
+        size = f"{moved / 2**30:.1f} GiB of its memory"
+        return f"another process has taken {size}" if slower else f"another process has given back {size}"
+    if (
+        worse.host_busy is not None
+        and better.host_busy is not None
+        and worse.host_busy - better.host_busy > BUSIER
+    ):
+        word = "busier" if slower else "less busy"
+        return f"the host is {word} (CPUs {then.host_busy:.0%} → {now.host_busy:.0%})"
+    return ""
+
+
+def _others(worse: Memory | None, better: Memory | None) -> int:
+    if worse is None or better is None:
+        return 0
+    more = worse.others - better.others
+    return more if more > NOTICED * worse.total else 0

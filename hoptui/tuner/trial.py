@@ -1,0 +1,188 @@
+"""One change on its way: what became of its commands, and whether it is worth keeping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from hoptui.tuner.effect import BLOCK, LOOKS, measure
+from hoptui.tuner.ladder import Candidate
+from hoptui.tuner.memory import full
+from hoptui.tuner.scene import Scene
+from hoptui.wire.knobs import KnobValue, shown
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import FINAL, CommandRecord
+from hoptui.wire.tuning import Change, Limits, Trial
+
+WARM_UP = 5
+"""Iterations after a change that tell nothing yet: caches, recompilation, workers that start."""
+WORTH = 0.02
+"""A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""
+FAIR = WARM_UP + LOOKS[1]
+"""Iterations that a trial takes as a rule."""
+PATIENCE = 4
+"""One that takes so many times as long as it should, without an iteration to show for it, is ended."""
+FULL = 0.95
+"""Memory that is fuller than this is about to run out."""
+RETRY_S, TRIES = 10.0, 5
+"""A way back that was refused is tried again after so long, so many times."""
+HARMFUL = 0.5
+"""A trial at less than this share of the speed before is ended before its first look."""
+
+Decision = Literal["keep", "drop", "more"]
+
+
+@dataclass
+class Move:
+    """Knobs set together: the commands made of it, and what the run says of them."""
+
+    changes: tuple[Change, ...]
+    why: str
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    def own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
+        """Its commands, as far as they are known."""
+        mine = set(self.ids.values())
+        return [r for r in records if r.id in mine]
+
+    def trouble(self, records: Sequence[CommandRecord]) -> CommandRecord | None:
+        """The first of its commands that came to nothing, or was undone."""
+        return next((r for r in self.own(records) if r.stage in FINAL and r.stage != "applied"), None)
+
+    def applied(self, records: Sequence[CommandRecord]) -> int | None:
+        """The first iteration with all of it in effect, None while some of it is not."""
+        steps = [r.step for r in self.own(records) if r.stage == "applied" and r.step is not None]
+        return max(steps) if self.ids and len(steps) == len(self.ids) else None
+
+    def settled(self, records: Sequence[CommandRecord]) -> bool:
+        """Whether nothing of it is pending any more."""
+        return all(r.stage in FINAL for r in self.own(records))
+
+    def effective(self, records: Sequence[CommandRecord]) -> dict[str, KnobValue]:
+        """What was read back, by knob, of what is in effect."""
+        return {
+            r.knob: r.effective for r in self.own(records) if r.stage == "applied" and r.effective is not None
+        }
+
+    def standstill(self, records: Sequence[CommandRecord]) -> float:
+        """Seconds that the run stood still for it."""
+        return sum(r.took_s or 0.0 for r in self.own(records))
+
+
+@dataclass
+class Attempt:
+    """A trial under way: what it is, against what it is measured, how long it has taken."""
+
+    move: Move
+    tried: Candidate
+    before: list[float]
+    told: Trial
+    expected_s: float
+    retries: float | None
+    seconds: float = 0.0
+
+    def too_much(self, scene: Scene, limits: Limits, iterations: int) -> str:
+        """What a trial must not do, however fast it is, after so many iterations; "" for nothing."""
+        if (
+            self.retries is not None
+            and scene.alloc_retries is not None
+            and scene.alloc_retries > self.retries
+        ):
+            return "the allocator had to try again"
+        if iterations <= WARM_UP:
+            slow = self.seconds > max(60.0, PATIENCE * self.expected_s)
+            return (
+                "hardly an iteration came through in all the time that was expected, and more" if slow else ""
+            )
+        most, power = limits.power_w, scene.power_w
+        if most is not None and power is not None and power > most:
+            return f"it draws {power:.0f} W, the limit is {most:.0f} W"
+        if self.tried.way > 0 and full(scene.memory) > max(FULL, limits.memory):
+            return f"{full(scene.memory):.0%} of the memory is taken"
+        return ""
+
+
+@dataclass
+class Return:
+    """On the way to values that are known to be good; `told` is to be told once it is there."""
+
+    targets: dict[str, KnobValue]
+    why: str
+    move: Move | None = None
+    told: Trial | None = None
+    tries: int = 0
+    not_before: int = 0
+
+    def left(self, scene: Scene, theirs: Collection[str]) -> tuple[Change, ...]:
+        """What is still to be set; nothing that is somebody's by now."""
+        values = scene.values()
+        return tuple(
+            Change(knob=k, before=values[k], value=v)
+            for k, v in self.targets.items()
+            if k in values and values[k] != v and k not in theirs
+        )
+
+    def may(self, scene: Scene) -> bool:
+        """Whether it can be set now: what was refused is not asked for again at once."""
+        return (
+            scene.t >= self.not_before and scene.state not in ("exited", "unresponsive") and not scene.wheel
+        )
+
+    def send(self, changes: tuple[Change, ...], t: int) -> Move:
+        """It is being set."""
+        self.tries += 1
+        self.not_before = t + round(RETRY_S * 1e9)
+        self.move = Move(changes, self.why)
+        return self.move
+
+
+def obstacle(scene: Scene, limits: Limits) -> str:
+    """Why nothing can be tried now, "" if it can."""
+    if scene.state != "live":
+        return f"the run is {scene.state}"
+    if scene.wheel:
+        return f"{scene.wheel} has the wheel"
+    if scene.power_w is None and (limits.power_w is not None or limits.objective == "energy"):
+        return "the power drawn is unknown"
+    return ""
+
+
+def compare(metric: str, before: Sequence[float], after: Sequence[float]) -> Measured:
+    """What a trial did so far: `after` are all values since it took effect, oldest first."""
+    return measure(metric, before, after, warm_up=WARM_UP, looks=LOOKS, worth=WORTH)
+
+
+def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:
+    """Keep what surely gains more than 2 %; what very likely does once there is no later look; else the smaller setting.
+
+    `out_of_time` asks for an answer from what there is.
+    """
+    if found.gain is None or found.interval is None:
+        return "drop" if out_of_time or found.settled else "more"
+    if abs(found.gain - WORTH) > found.interval:
+        return "keep" if found.gain > WORTH else "drop"
+    if not (found.settled or out_of_time):
+        return "more"
+    likely = found.gain - WORTH > found.interval / 2
+    return "keep" if likely or (smaller and found.gain > 0) else "drop"
+
+
+def harmful(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether a block of iterations after the warm-up says already that the run is far slower than it was."""
+    usable = [v for v in after[WARM_UP:] if math.isfinite(v) and v > 0]
+    return len(usable) >= BLOCK and bool(before) and median(usable) < HARMFUL * median(before)
+
+
+def written(changes: Sequence[Change]) -> str:
+    """Changes as people read them: `micro_batch 32 → 64`."""
+    return ", ".join(f"{c.knob} {shown(c.before)} → {shown(c.value)}" for c in changes)
+
+
+def figure(found: Measured) -> str:
+    """A gain as people read it: `+6.1 % ± 1.2`."""
+    if found.gain is None or found.interval is None:
+        return "too few iterations to tell what it did"
+    return f"{found.gain * 100:+.1f} % ± {found.interval * 100:.1f}"

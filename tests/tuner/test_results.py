@@ -1,0 +1,97 @@
+"""Which runs are of one kind, and what is kept of them."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from hoptui.tuner.results import MOST, Settled, best, key, with_newer
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.messages import Flops, RunState
+
+LAYERS = KnobSpec(name="layers", kind="int", default=12, cost="restart")
+BATCH = KnobSpec(name="batch_tokens", kind="int", default=4096)
+LR = KnobSpec(name="lr", kind="float", default=3e-4)
+MICRO = KnobSpec(name="micro_batch", kind="int", default=32, effect="speed")
+COMPILE = KnobSpec(name="compile", kind="str", default="auto", effect="speed", cost="rebuild")
+RUN = RunState(
+    run="abcd2345",
+    name="lm",
+    epoch=1,
+    pid=1,
+    started_wall=0.0,
+    knobs=tuple(KnobState(spec=spec, value=spec.default) for spec in (LAYERS, BATCH, LR, MICRO, COMPILE)),
+    headline="tokens_per_s",
+    flops=Flops(per_unit=6e9, metric="tokens_per_s"),
+    argv="train.py lm --preset 124m --seed 7 --micro-batch=32 --out /data/runs/7 --compile",
+    versions={"torch": "2.12.0"},
+)
+H100 = ("NVIDIA H100 80GB HBM3",)
+
+
+def declared(**defaults: bool | int | float | str) -> RunState:
+    """The run with other defaults of its knobs."""
+    knobs = tuple(
+        structs.replace(k, spec=structs.replace(k.spec, default=defaults.get(k.spec.name, k.spec.default)))
+        for k in RUN.knobs
+    )
+    return structs.replace(RUN, knobs=knobs)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        structs.replace(RUN, run="efgh2345", name="again", epoch=3, pid=9),
+        structs.replace(RUN, argv="train.py --preset=124m lm --seed 8 --out /elsewhere --json --no-compile"),
+        structs.replace(RUN, argv="/usr/bin/train.py train.py lm --preset 124m --resume last.ckpt --micro-batch 8"),
+        structs.replace(RUN, knobs=tuple(structs.replace(k, value=1, version=4) for k in RUN.knobs)),
+        declared(lr=1e-3, micro_batch=64),
+    ],
+    ids=["another run", "another seed and place", "resumed", "turned since", "another rate and start"],
+)  # fmt: skip
+def test_the_same_kind(other: RunState) -> None:
+    assert key(other, H100) == key(RUN, H100)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        declared(layers=24),
+        declared(batch_tokens=8192),
+        declared(compile="off"),
+        structs.replace(RUN, argv=RUN.argv.replace("124m", "350m")),
+        structs.replace(RUN, argv=RUN.argv.replace("lm", "vision")),
+        structs.replace(RUN, flops=None),
+        structs.replace(RUN, versions={"torch": "2.13.0"}),
+        structs.replace(RUN, versions={}),
+        structs.replace(RUN, world=2),
+        structs.replace(RUN, knobs=RUN.knobs[:-1]),
+    ],
+    ids=["layers", "batch", "compile", "preset", "workload", "flops", "torch", "no torch", "ranks", "knobs"],
+)
+def test_another_kind(other: RunState) -> None:
+    assert key(other, H100) != key(RUN, H100)
+
+
+def test_the_gpus_are_of_the_kind_whatever_their_order() -> None:
+    assert key(RUN, ("A", "B")) == key(RUN, ("B", "A"))
+    assert len({key(RUN, gpus) for gpus in ((), ("A",), ("A", "A"), ("B",))}) == 4
+
+
+def test_the_newest_result_of_a_kind_and_objective_is_the_one() -> None:
+    results: tuple[Settled, ...] = ()
+    for wall, micro, objective in ((1.0, 32, "throughput"), (3.0, 64, "throughput"), (2.0, 16, "energy")):
+        settled = Settled(key="k", values={"micro_batch": micro}, objective=objective, wall=wall)  # type: ignore[arg-type]
+        results = with_newer(results, settled)
+    assert len(results) == 2
+    found = best(results, "k", "throughput")
+    assert found is not None
+    assert found.values == {"micro_batch": 64}
+    assert best(results, "k2", "throughput") is None
+
+
+def test_the_oldest_kinds_are_forgotten() -> None:
+    results: tuple[Settled, ...] = ()
+    for i in range(MOST + 5):
+        results = with_newer(results, Settled(key=str(i), values={}))
+    assert [r.key for r in results] == [str(i) for i in range(5, MOST + 5)]

@@ -1,0 +1,115 @@
+"""Changes that nobody asked for: found soon, told with their cause, and not seen where there are none."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hoptui.tuner.scene import Memory, Scene, Shift
+from hoptui.tuner.shift import ShiftDetector
+from tests.tuner.course import GIB, SECOND, knob
+
+CALM: dict[str, Any] = {"memory": Memory(20 * GIB, 2 * GIB, 80 * GIB), "host_busy": 0.3}
+
+
+class Watched:
+    """A run of 1000 samples/s, looked at every five iterations."""
+
+    def __init__(self, seed: int = 1, noise: float = 0.04) -> None:
+        self.detector = ShiftDetector()
+        self.scene = Scene(t=0, epoch=1, state="live", knobs=(knob("micro_batch", 8),), **CALM)
+        self._chance = random.Random(seed)
+        self._noise, self._state, self._step = noise, 0.0, 0
+        self._points: list[tuple[int, float]] = []
+
+    def run(self, iterations: int, rate: float = 1000.0, *, drift: float = 0.0, **facts: Any) -> Shift | None:
+        """So many iterations at a rate; the first shift that is noticed in them."""
+        self.scene = replace(self.scene, **facts)
+        for i in range(iterations):
+            self._step += 1
+            self._state = 0.5 * self._state + math.sqrt(0.75) * self._chance.gauss(0, 1)
+            spike = 1 / 3 if self._chance.random() < 0.01 else 1.0
+            slow = 1 + drift * math.sin(2 * math.pi * i / 1500)
+            self._points.append((self._step, rate * slow * math.exp(self._noise * self._state) * spike))
+            if self._step % 5:
+                continue
+            self.scene = replace(
+                self.scene, t=self.scene.t + SECOND, points=tuple(self._points[-200:]), **facts
+            )
+            if (shift := self.detector.look(self.scene)) is not None:
+                return shift
+        return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drop_by_fifteen_percent_is_noticed_within_sixty_iterations(seed: int) -> None:
+    watched = Watched(seed)
+    assert watched.run(300) is None
+    shift = watched.run(60, 850.0)
+    assert shift is not None
+    assert shift.after / shift.before == pytest.approx(0.85, abs=0.05)
+    assert 290 <= shift.step <= 345
+    assert shift.cause == ""
+    assert "no knob was turned" in shift.text
+
+
+def test_a_rise_is_noticed_too_and_the_new_level_is_the_level_then() -> None:
+    watched = Watched()
+    watched.run(300)
+    shift = watched.run(60, 1200.0)
+    assert shift is not None
+    assert shift.after > shift.before
+    assert watched.run(500, 1200.0) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drift_noise_and_spikes_are_no_shift(seed: int) -> None:
+    assert Watched(seed).run(10_000, drift=0.03) is None
+
+
+@pytest.mark.parametrize("rate", [300.0, 3000.0])
+def test_a_block_that_is_all_spikes_is_no_shift(rate: float) -> None:
+    watched = Watched(noise=0.0)
+    watched.run(300)
+    assert watched.run(5, rate) is None
+    assert watched.run(200) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"throttled": "thermal slowdown"}, "thermal slowdown"),
+        ({"memory": Memory(20 * GIB, 37 * GIB, 80 * GIB)}, "another process has taken 35.0 GiB"),
+        ({"host_busy": 0.95}, "CPUs 30% → 95%"),
+    ],
+)
+def test_what_changed_beside_it_is_the_likely_cause(facts: dict[str, Any], words: str) -> None:
+    watched = Watched()
+    watched.run(300)
+    shift = watched.run(60, 800.0, **facts)
+    assert shift is not None
+    assert words in shift.cause
+    assert words in shift.text
+    assert watched.run(200, 800.0, **facts) is None
+    back = watched.run(60, 1000.0, **(CALM | {"throttled": ""}))
+    assert back is not None
+    assert back.cause
+
+
+def test_a_turned_knob_is_a_new_beginning() -> None:
+    watched = Watched()
+    watched.run(300)
+    assert watched.run(300, 500.0, knobs=(knob("micro_batch", 4),)) is None
+    assert watched.run(60, 400.0) is not None
+
+
+def test_a_restart_is_a_new_beginning_and_nan_is_nothing() -> None:
+    watched = Watched()
+    watched.run(300)
+    assert watched.run(300, 500.0, epoch=2) is None
+    assert watched.run(100, math.nan) is None
+    assert watched.run(60, 400.0) is not None

@@ -1,0 +1,109 @@
+"""Keep or take back; and what a search may cost."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from hoptui.tuner.budget import START_S, Budget
+from hoptui.tuner.trial import WARM_UP, compare, decide, figure, harmful
+from hoptui.wire.measured import Measured
+
+SECOND = 1_000_000_000
+
+
+def values(gain: float, n: int, seed: int = 1, noise: float = 0.03) -> list[float]:
+    chance = random.Random(seed)
+    return [1000 * (1 + gain) * math.exp(noise * chance.gauss(0, 1)) for _ in range(n)]
+
+
+def found(gain: float, interval: float, *, settled: bool = True) -> Measured:
+    return Measured(gain=gain, interval=interval, settled=settled)
+
+
+@pytest.mark.parametrize(
+    ("measured", "larger", "smaller"),
+    [
+        (found(0.10, 0.03), "keep", "keep"),
+        (found(-0.10, 0.03), "drop", "drop"),
+        (found(0.03, 0.03), "drop", "keep"),
+        (found(-0.01, 0.04), "drop", "drop"),
+        (found(0.03, 0.03, settled=False), "more", "more"),
+        (Measured(note="measuring"), "more", "more"),
+    ],
+)
+def test_what_surely_gains_two_percent_is_kept_and_in_doubt_the_smaller(
+    measured: Measured, larger: str, smaller: str
+) -> None:
+    assert decide(measured, smaller=False) == larger
+    assert decide(measured, smaller=True) == smaller
+
+
+def test_out_of_time_decides_at_once() -> None:
+    assert decide(found(0.03, 0.03, settled=False), smaller=False, out_of_time=True) == "drop"
+    assert decide(found(0.3, 0.03, settled=False), smaller=False, out_of_time=True) == "keep"
+
+
+@pytest.mark.parametrize(("gain", "kept"), [(0.10, 40), (0.0, 0), (0.01, 3), (-0.05, 0)])
+def test_trials_of_known_gain_end_as_they_should(gain: float, kept: int) -> None:
+    ends = []
+    for seed in range(40):
+        before, after = values(0, 60, seed), values(gain, 90 + WARM_UP, seed + 100)
+        ends.append(decide(compare("throughput", before, after), smaller=False))
+    assert ends.count("more") == 0
+    assert abs(ends.count("keep") - kept) <= 3
+
+
+def test_a_clear_gain_needs_few_iterations_and_a_doubtful_one_more() -> None:
+    clear = compare("throughput", values(0, 60), values(0.5, 100, 2))
+    doubtful = compare("throughput", values(0, 60), values(0.02, 100, 2))
+    assert (clear.iterations, clear.settled) == (15, True)
+    assert doubtful.settled
+    assert doubtful.iterations >= 60
+
+
+def test_half_the_speed_is_seen_at_once_and_nan_tells_nothing() -> None:
+    before = values(0, 60)
+    assert harmful(before, [1000.0] * WARM_UP + [300.0] * 5)
+    assert not harmful(before, [1000.0] * WARM_UP + [300.0] * 4)
+    assert not harmful(before, [1000.0] * WARM_UP + [math.nan] * 9)
+    assert not harmful(before, [1000.0] * WARM_UP + [900.0] * 9)
+
+
+def test_a_figure_in_words() -> None:
+    assert figure(found(0.061, 0.012)) == "+6.1 % ± 1.2"
+    assert "too few" in figure(Measured())
+
+
+def test_a_young_run_may_spend_what_an_hour_allows_and_an_old_one_its_share() -> None:
+    budget = Budget(0.02, 0)
+    assert budget.left == pytest.approx(0.02 * START_S)
+    budget.tick(7200 * SECOND, training=True, trying=False)
+    assert budget.left == pytest.approx(144)
+    budget.tick(7300 * SECOND, training=True, trying=True)
+    assert budget.left == pytest.approx(0.02 * 7300 - 100)
+    assert budget.share_spent == pytest.approx(100 / 7300)
+
+
+def test_time_in_which_the_run_does_not_train_is_none() -> None:
+    budget = Budget(0.02, 0)
+    budget.tick(1000 * SECOND, training=False, trying=True)
+    assert (budget.lived, budget.spent) == (0.0, 0.0)
+
+
+def test_slow_iterations_may_be_tried_once_and_a_long_standstill_has_to_be_paid() -> None:
+    budget = Budget(0.02, 0)
+    assert budget.affords(standstill=10, iterations=1000)
+    assert not budget.affords(standstill=100, iterations=0)
+    budget.fruitless = True
+    assert not budget.affords(standstill=10, iterations=1000)
+    assert budget.affords(standstill=10, iterations=50)
+
+
+def test_what_was_kept_is_refunded() -> None:
+    budget = Budget(0.02, 0)
+    budget.tick(60 * SECOND, training=True, trying=True)
+    budget.refund(55)
+    assert budget.spent == pytest.approx(5)

@@ -1,0 +1,452 @@
+"""The tuner on runs whose every answer is scripted: what it tries, keeps, takes back and leaves alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hoptui.tuner.scene import Known, Shift
+from hoptui.tuner.search import CEILING_S, SHAPES
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.messages import CommandRecord, Stage
+from hoptui.wire.tuning import Advice, Diagnosis, Limits
+from tests.tuner.course import GIB, SECOND, Course, Values, knob, launch_bound, level, pair
+
+
+def results(course: Course) -> list[str]:
+    return [trial.result for trial in course.tuner.state.tried]
+
+
+def diagnosed(verdict: str, *advice: Advice) -> Diagnosis:
+    return Diagnosis(verdict=verdict, confidence=0.9, evidence=("SM active 8 %",), advice=advice)  # type: ignore[arg-type]
+
+
+def test_it_climbs_as_far_as_memory_lets_it_and_keeps_the_product() -> None:
+    course = Course()
+    course.until(lambda: course.tuner.found() is not None)
+    assert course.values == {"micro_batch": 256, "grad_accum": 2}
+    assert set(results(course)) == {"kept"}
+    assert all(math.prod(int(c.value) for c in p.changes) == 512 for p in course.proposals)
+    first = course.tuner.state.tried[0]
+    assert first.measured is not None
+    assert first.measured.gain == pytest.approx(444.4 / 285.7 - 1, abs=0.01)
+    found = course.tuner.found()
+    assert found is not None
+    assert found.values == course.values
+    assert "micro_batch 512" in course.tuner.state.text
+
+
+def test_a_run_with_nothing_to_gain_is_tried_once_and_left_alone() -> None:
+    course = Course(rate=level)
+    course.look(3600, every=3)
+    assert results(course) == ["reverted"]
+    assert len(course.proposals) == 2
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+    assert 0 < course.tuner.state.spent <= 0.02
+
+
+def test_what_a_person_sets_in_a_trial_stays_and_is_theirs() -> None:
+    course = Course()
+    course.into_trial()
+    course.person("micro_batch", 4)
+    course.look(600)
+    assert course.values["micro_batch"] == 4
+    assert results(course) == ["interrupted"]
+    assert course.tuner.state.frozen == ("grad_accum", "micro_batch")
+    assert len(course.proposals) == 1
+    course.tuner.release("micro_batch")
+    course.tuner.release("grad_accum")
+    course.set("grad_accum", 128)
+    course.until(lambda: course.values == {"micro_batch": 256, "grad_accum": 2})
+
+
+def test_a_person_turning_another_knob_ends_the_trial_and_only_theirs_stays() -> None:
+    course = Course(*pair(), knob("epochs", 10, effect="learning"))
+    course.into_trial()
+    course.person("epochs", 4)
+    course.until(lambda: course.tuner.state.trial is None)
+    course.look(3)
+    assert course.values == {"micro_batch": 8, "grad_accum": 64, "epochs": 4}
+    assert results(course) == ["interrupted"]
+    assert course.tuner.state.frozen == ("epochs",)
+
+
+def test_what_people_set_before_it_came_is_theirs_too() -> None:
+    course = Course()
+    course.person("micro_batch", 16)
+    course.look(300)
+    assert course.proposals == []
+    assert set(course.tuner.state.frozen) == {"micro_batch"}
+
+
+def test_nan_is_no_iteration() -> None:
+    course = Course(rate=lambda values: launch_bound(values) if course.step % 4 == 0 else math.nan)
+    course.look(50)  # 100 iterations, of which 25 say something
+    assert course.proposals == []
+    course.rest()
+    assert course.values["micro_batch"] == 256
+
+
+def test_a_pause_decides_nothing_and_costs_nothing() -> None:
+    course = Course(rate=level)
+    course.into_trial()
+    before = course.tuner.state.trial
+    course.facts = {"state": "paused"}
+    course.look(500)
+    assert course.tuner.state.trial == before
+    course.facts = {}
+    course.rest()
+    assert results(course) == ["reverted"]
+    assert course.tuner.state.tried[0].seconds < 120
+
+
+def test_a_restart_leaves_a_trial_unfinished_and_its_values_behind() -> None:
+    course = Course()
+    course.into_trial()
+    course.epoch, course.points = 2, []
+    course.look(5)
+    assert results(course) == ["unfinished"]
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+    course.rest()
+    assert course.values["micro_batch"] == 256
+
+
+def test_what_the_run_refuses_is_a_ceiling_for_a_time_that_doubles() -> None:
+    def refuse(record: CommandRecord) -> tuple[Stage, str] | None:
+        large = record.knob == "micro_batch" and isinstance(record.wanted, int) and record.wanted >= 16
+        return ("failed", "setter_raised") if large else None
+
+    course = Course(fate=refuse, limits=Limits(budget=0.5))
+    course.look(int(3.3 * CEILING_S), every=3)
+    tried = [trial.t / SECOND for trial in course.tuner.state.tried if trial.changes[0].value == 16]
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+    assert results(course).count("failed") == len(tried) == 3
+    first, second = tried[1] - tried[0], tried[2] - tried[1]
+    assert first == pytest.approx(CEILING_S, rel=0.1)
+    assert second == pytest.approx(2 * CEILING_S, rel=0.1)
+
+
+def test_running_out_of_memory_in_a_trial_fails_it_until_others_give_memory_back() -> None:
+    course = Course(used=lambda values: 20 * GIB)
+    course.others = 20
+    course.into_trial()
+    course.run_out("micro_batch", 4)
+    course.set("grad_accum", 128)
+    course.look(400)
+    assert results(course)[0] == "failed"
+    assert "out of memory" in course.tuner.state.tried[0].text
+    assert course.values["micro_batch"] == 8
+    assert all(trial.changes[0].value == 4 for trial in course.tuner.state.tried[1:])
+    course.others = 0
+    course.rest()
+    assert course.values["micro_batch"] == 512
+
+
+def test_an_allocator_that_has_to_try_again_ends_a_trial() -> None:
+    course = Course()
+    course.facts = {"alloc_retries": 3.0}
+    course.into_trial()
+    course.facts = {"alloc_retries": 4.0}
+    course.look(10)
+    assert results(course) == ["reverted"]
+    assert course.values["micro_batch"] == 8
+
+
+def test_nothing_is_made_larger_while_memory_is_unknown() -> None:
+    course = Course(used=None)
+    course.look(300)
+    assert course.proposals == []
+    assert "unknown" in course.tuner.state.text
+
+
+def test_what_would_not_fit_is_not_tried() -> None:
+    course = Course(used=lambda values: round((10 + 0.5 * float(values["micro_batch"])) * GIB))
+    course.others = 40
+    course.rest()
+    used = course.scene().memory
+    assert used is not None
+    assert used.used + used.others <= 0.92 * used.total
+    assert course.values["micro_batch"] == 32
+
+
+def test_a_value_that_reads_back_otherwise_is_taken_as_read() -> None:
+    course = Course(knob("micro_batch", 8))
+    course.reads = lambda value: value if value != 16 else 14
+    course.until(lambda: results(course) == ["kept"])
+    assert course.tuner.incumbent == {"micro_batch": 14}
+
+
+def test_a_value_that_does_not_take_is_not_measured() -> None:
+    course = Course(knob("micro_batch", 8), rate=level)
+    course.reads = lambda value: 8
+    course.rest()
+    assert set(results(course)) == {"failed"}
+    assert "reads back" in course.tuner.state.tried[0].text
+
+
+def test_learning_and_restart_are_left_alone_unless_allowed() -> None:
+    knobs = (
+        knob("minibatch_size", 512, effect="learning"),
+        knob("hidden", 64, cost="restart"),
+        knob("lr_steps", 8, effect="learning", cost="free"),
+    )
+    course = Course(*knobs, rate=level, used=lambda _: GIB)
+    course.look(300)
+    assert course.proposals == []
+    allowed = Course(*knobs, rate=level, used=lambda _: GIB, limits=Limits(learning=("*",)))
+    allowed.look(600)
+    assert {c.knob for p in allowed.proposals for c in p.changes} == {"minibatch_size"}
+
+
+def test_the_diagnosis_gives_the_order_and_never_a_larger_batch_to_a_run_that_waits_for_data() -> None:
+    def rate(values: Values) -> float:
+        return min(100.0 * float(values["num_workers"]), 700.0)
+
+    course = Course(*pair(), knob("num_workers", 2, cost="rebuild"), rate=rate)
+    course.facts = {"diagnosis": diagnosed("data-bound", Advice(knob="num_workers", direction="up"))}
+    course.rest()
+    assert {c.knob for p in course.proposals for c in p.changes} == {"num_workers"}
+    assert course.values["num_workers"] == 8
+    assert "data-bound: SM active 8 %" in course.tuner.state.tried[0].text
+
+
+def test_a_choice_is_tried_where_it_is_advised_and_its_standstill_can_be_paid() -> None:
+    def rate(values: Values) -> float:
+        return 600.0 if values["compile"] == "default" else 400.0
+
+    choices: tuple[KnobValue, ...] = ("auto", "off", "default")
+    course = Course(knob("compile", "off", cost="rebuild", choices=choices), rate=rate, used=lambda _: GIB)
+    course.look(200)
+    assert course.proposals == []
+    course.facts = {
+        "diagnosis": diagnosed("launch-bound", Advice(knob="compile", direction="to", value="default"))
+    }
+    course.look(3600, every=3)
+    assert course.proposals == []  # two minutes of standing still, where an hour allows 72 s
+    course.look(3000, every=3)
+    assert results(course) == ["kept"]
+    assert course.tuner.state.tried[0].t / SECOND > 2 * 60.0 / 0.02
+    assert course.values["compile"] == "default"
+
+
+def test_dry_says_what_it_would_try_and_tries_nothing() -> None:
+    course = Course(limits=Limits(dry=True))
+    course.look(200)
+    assert course.proposals == []
+    assert [(c.knob, c.value) for c in course.tuner.state.next] == [("micro_batch", 16), ("grad_accum", 32)]
+    assert "micro_batch 8 → 16" in course.tuner.state.text
+
+
+def test_a_trial_that_draws_too_much_is_taken_back() -> None:
+    course = Course(limits=Limits(power_w=400.0))
+    course.into_trial()
+    course.facts = {"power_w": 420.0}
+    course.look(10)
+    assert results(course) == ["reverted"]
+    assert "420 W" in course.tuner.state.tried[0].text
+    assert course.values["micro_batch"] == 8
+
+
+def test_power_that_is_unknown_is_waited_for_where_it_is_limited() -> None:
+    course = Course(limits=Limits(power_w=400.0))
+    course.facts = {"power_w": None}
+    course.look(100)
+    assert course.proposals == []
+    assert course.tuner.state.stand in ("waiting", "holding")
+
+
+def test_for_energy_the_faster_setting_is_not_the_better_one() -> None:
+    course = Course(limits=Limits(objective="energy"))
+    watts = {8: 300.0, 16: 600.0}
+    for _ in range(400):
+        course.facts = {"power_w": watts.get(int(course.values["micro_batch"]), 300.0)}
+        course.look()
+    first = course.tuner.state.tried[0]
+    assert first.result == "reverted"
+    assert first.measured is not None
+    assert first.measured.metric == "units per joule"
+    assert first.measured.gain == pytest.approx(444.4 / 285.7 / 2 - 1, abs=0.02)
+
+
+def test_while_somebody_has_the_wheel_nothing_is_begun() -> None:
+    course = Course()
+    course.facts = {"wheel": "jo (pid 7)"}
+    course.look(60)
+    assert course.proposals == []
+    assert course.tuner.state.text == "jo (pid 7) has the wheel"
+
+
+def test_while_somebody_has_the_wheel_nothing_is_set_and_afterwards_the_trial_goes_back() -> None:
+    course = Course(rate=level)
+    course.into_trial()
+    course.facts = {"wheel": "jo (pid 7)"}
+    course.look(200)
+    assert course.tuner.state.stand == "waiting"
+    assert len(course.proposals) == 1
+    course.facts = {}
+    course.look(5)
+    assert course.values["micro_batch"] == 8
+
+
+def test_stopping_takes_a_trial_back() -> None:
+    course = Course()
+    course.into_trial()
+    proposal = course.tuner.stop(course.seconds * SECOND)
+    assert proposal is not None
+    assert {c.knob: c.value for c in proposal.changes} == {"micro_batch": 8, "grad_accum": 64}
+    assert results(course) == ["interrupted"]
+    assert course.tuner.state.stand == "off"
+    assert course.look(5) is None
+
+
+def test_stopping_between_trials_changes_nothing() -> None:
+    course = Course()
+    course.look(3)
+    assert course.tuner.stop(4 * SECOND) is None
+
+
+def test_a_knob_frozen_in_its_trial_goes_back_and_stays() -> None:
+    course = Course()
+    course.into_trial()
+    course.tuner.freeze("grad_accum")
+    course.look(300)
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+    assert results(course) == ["interrupted"]
+    assert len(course.proposals) == 2
+
+
+def test_a_refusal_by_a_persons_hold_freezes_the_knob() -> None:
+    course = Course(
+        fate=lambda record: ("rejected", "held_by_person") if record.knob == "micro_batch" else None
+    )
+    course.look(300)
+    assert "micro_batch" in course.tuner.state.frozen
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+    assert results(course) == ["interrupted"]
+
+
+def test_a_proposal_that_was_not_sent_was_never_made() -> None:
+    course = Course()
+    for _ in range(60):
+        course.look(0)
+        course.seconds += 1
+        course.points.append((course.seconds, launch_bound(course.values)))
+        proposal = course.tuner.look(course.scene())
+    assert proposal is not None or course.tuner.state.stand != "trial"
+    assert course.tuner.state.tried == ()
+
+
+def test_a_trial_at_half_the_speed_ends_before_its_first_look() -> None:
+    course = Course(rate=lambda values: 400.0 if int(values["micro_batch"]) <= 8 else 100.0)
+    course.until(lambda: results(course) == ["reverted"])
+    assert course.tuner.state.tried[0].iterations < 15
+    assert "half as fast" in course.tuner.state.tried[0].text
+
+
+def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave() -> None:
+    course = Course()
+    course.rest()
+    assert course.values["micro_batch"] == 256
+    course.others = 17
+    course.look(20)
+    assert course.values["micro_batch"] == 192 or course.values["micro_batch"] == 128
+    assert "other processes have taken 17.0 GiB" in course.tuner.state.tried[-1].text
+    assert course.values["micro_batch"] * course.values["grad_accum"] == 512  # type: ignore[operator]
+    course.others = 0
+    course.until(lambda: course.values["micro_batch"] == 256)
+
+
+def test_it_begins_where_a_run_of_the_same_kind_ended() -> None:
+    known = Known({"micro_batch": 128, "grad_accum": 4}, peak=36 * GIB)
+    course = Course(known=known)
+    course.until(lambda: course.tuner.state.trial is not None)
+    assert [(c.knob, c.value) for c in course.proposals[0].changes] == [
+        ("micro_batch", 128),
+        ("grad_accum", 4),
+    ]
+    assert "last run of this kind" in course.proposals[0].why
+    course.rest()
+    assert course.values["micro_batch"] == 256
+    assert len(results(course)) == 2
+
+
+def test_it_does_not_begin_with_what_would_not_fit_here() -> None:
+    course = Course(known=Known({"micro_batch": 128}, peak=36 * GIB))
+    course.others = 40
+    course.until(lambda: course.tuner.state.trial is not None)
+    assert course.proposals[0].changes[0].value == 16
+
+
+def test_a_shift_opens_the_search_again() -> None:
+    course = Course(rate=level)
+    course.rest()
+    assert len(course.proposals) == 2
+    course.facts = {"shift": Shift(course.seconds * SECOND, course.step, 500.0, 400.0, "", "")}
+    course.look()
+    course.facts = {}
+    course.look(600)
+    assert len(course.proposals) == 4
+
+
+def test_a_run_that_goes_back_to_a_checkpoint_is_measured_anew() -> None:
+    course = Course(rate=level)
+    course.look(10)
+    course.step, course.points, course.epoch = 4, [], 2
+    course.rate = launch_bound
+    course.rest()
+    first = course.tuner.state.tried[0]
+    assert first.measured is not None
+    assert first.measured.before == pytest.approx(285.7, rel=0.01)
+    assert course.values["micro_batch"] == 256
+
+
+def test_a_new_process_is_not_compared_with_the_one_before() -> None:
+    course = Course(rate=level)
+    course.look(14)
+    course.epoch, course.rate = 2, launch_bound
+    course.until(lambda: course.tuner.state.tried != ())
+    assert course.tuner.state.tried[0].measured is not None
+    assert course.tuner.state.tried[0].measured.before == pytest.approx(285.7, rel=0.01)
+
+
+def test_a_process_is_shown_few_sizes() -> None:
+    course = Course(
+        knob("micro_batch", 1, most=1 << 16), rate=lambda v: float(v["micro_batch"]), used=lambda _: GIB
+    )
+    course.rest()
+    assert course.values["micro_batch"] == 1 << (SHAPES - 1)
+    course.epoch = 2
+    course.until(lambda: course.tuner.state.trial is not None)
+    assert course.proposals[-1].changes[0].value == 1 << SHAPES
+
+
+def test_what_is_too_large_is_made_smaller_as_long_as_that_helps() -> None:
+    rates = {8: 300.0, 16: 400.0, 32: 550.0, 64: 500.0, 128: 400.0}
+    course = Course(
+        *pair(128, 4), rate=lambda values: rates[int(values["micro_batch"])], used=lambda _: 60 * GIB
+    )
+    course.rest()
+    assert course.values == {"micro_batch": 32, "grad_accum": 16}
+    assert results(course) == ["kept", "kept", "reverted"]
+
+
+def test_a_change_by_others_that_makes_the_run_another_one_opens_the_search_again() -> None:
+    def rate(values: Values) -> float:
+        return launch_bound(values) / 3 if values["batch_size"] == 512 else 500.0
+
+    course = Course(*pair(), knob("batch_size", 256, effect="learning"), rate=rate)
+    course.rest()
+    assert results(course) == ["reverted"]
+    course.look(20)
+    course.person("batch_size", 512)
+    course.until(lambda: course.values["micro_batch"] == 256)
+
+
+def test_a_learning_rate_that_follows_its_schedule_is_nobodys_change() -> None:
+    spec = KnobSpec(name="lr", kind="float", default=1.0)
+    course = Course(*pair(), KnobState(spec=spec, value=1.0))
+    for i in range(300):
+        course.set("lr", 1.0 - i / 300)
+        course.look()
+    assert course.values["micro_batch"] == 256
