@@ -15,20 +15,23 @@ from benchmarks.eight_gpus import ALL, GPUS, row
 from benchmarks.measure import until
 from hoptui.daemon.ancestry import Ancestry
 from hoptui.daemon.archive import Archive
+from hoptui.daemon.diagnosing import Diagnosing
 from hoptui.daemon.node import Node
 from hoptui.daemon.retention import Limits
 from hoptui.daemon.runs import RunDesk
 from hoptui.daemon.samplers import SamplerDesk
+from hoptui.daemon.tuners import TunerDesk
 from hoptui.daemon.viewers import ViewerDesk
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.outbox import Outbox
-from hoptui.viewer.protocol import Conversation, Leased, LeaseOp
+from hoptui.viewer.protocol import NO_LIMITS, Conversation, Leased, LeaseOp, TuneOp
 from hoptui.viewer.store import Store
 from hoptui.wire import codec, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import Devices, HostInfo, Sample
 from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.tuning import Limits as TunerLimits
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND
@@ -63,9 +66,11 @@ class DayNode:
         self._archive = Archive(where, Limits(), self._from_the_past)
         self._archive.start()
         self.node = Node(clock, self._archive, lambda: None, lambda patience: None)
-        self._runs = RunDesk(self.node, self._to_run, self._tell)
-        self._viewers = ViewerDesk(self.node, self._to_viewer, self._runs, lambda: None)
+        tuners = TunerDesk(self.node, self._archive, lambda command, run: self._runs.forward(command, run))
+        self._runs = RunDesk(self.node, self._to_run, self._tell, tuners.end)
+        self._viewers = ViewerDesk(self.node, self._to_viewer, self._runs, tuners, lambda: None)
         self._samplers = SamplerDesk(self.node, Ancestry())
+        self._diagnosing, self._tuners = Diagnosing(self.node), tuners
         self._queries = 0
         self._commands: list[messages.Command] = []
         self._knobs = {
@@ -104,6 +109,8 @@ class DayNode:
             told = _stamped(f"run/{RUN}", self._metrics[at], self._clock.now, self._step)
             self._runs.receive(RUNNER, None, messages.Rows(parts=(told,)))
             self._runs.receive(RUNNER, None, messages.Pulse(step=self._step))
+            self._tuners.tend()
+            self._diagnosing.tend()
             if self._step % 1200 == 0:
                 note = messages.Note(
                     t=self._clock.now, step=self._step, text=f"checkpoint {self._step} written"
@@ -246,6 +253,9 @@ class DayClient:
 
     def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
         self._conversation.lease(run_id, op, what)
+
+    def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: TunerLimits = NO_LIMITS) -> None:
+        self._conversation.tune(run_id, op, knob, limits)
 
     def sample(self, hz: float) -> None:
         self._conversation.hz = hz

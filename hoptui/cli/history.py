@@ -85,7 +85,7 @@ def _line(
     record: CommandRecord, known: Mapping[str, CommandRecord], units: Mapping[str, str]
 ) -> tuple[str, ...]:
     speeds, effect = words.speeds(record.measured, units), words.effect_text(record.measured)
-    why = f"“{text.clean(reason(record, known), 80)}”" if record.why else ""
+    why = f"“{text.clean(reason(record, known), 160)}”" if record.why else ""
     last = "  ".join(filter(None, (words.stage_text(record), speeds, effect, why)))
     return (text.day_clock(record.wall), words.who(record.origin), words.change(record), last)
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hoptui.daemon.history import Found, History, rows_as_buckets
 from hoptui.daemon.retention import Limits
+from hoptui.daemon.settled import SettledFile
 from hoptui.recording import RecordingError
 from hoptui.recording.known import KnownRun
+from hoptui.tuner.results import Settled
 from hoptui.wire.addresses import AddressError, Addresses, secure
 from hoptui.wire.columns import Columns
 from hoptui.wire.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
@@ -47,6 +49,7 @@ class Archive:
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="archive", daemon=True)
         self._history = History(where, limits)
+        self._settled = SettledFile(where.state)
         self._found: list[Found] = []
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_TOLD_S
@@ -89,6 +92,19 @@ class Archive:
 
     def command(self, record: CommandRecord) -> None:
         self._put(lambda: self._history.command(record))
+
+    def keep(self, run: str) -> None:
+        """Bring what is known of a run to the disk now, and not with the next flush."""
+        self._put(lambda: self._history.keep(run), now=True)
+
+    def settle(self, result: Settled) -> None:
+        """What a tuner settled on, for later runs of the same kind."""
+        self._put(lambda: self._settled.add(result))
+
+    @property
+    def settled(self) -> tuple[Settled, ...]:
+        """What tuners have settled on, as far as it has been read and written."""
+        return self._settled.results
 
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None:
         """Past values: from `live`, all rows of the source in memory, where they reach back far enough."""
@@ -133,6 +149,7 @@ class Archive:
             self._found = history.restore()
         except OSError as error:
             history.problem = f"{self._where.state} cannot be read: {error.strerror}"
+        self._do(self._settled.read)
         self._restored.set()
         flush_at = time.monotonic() + FLUSH_S
         tidy_at = time.monotonic() + FIRST_TIDY_S

@@ -163,9 +163,16 @@ class Book:
 
     def restore(self, records: Iterable[CommandRecord]) -> None:
         """Commands known from a recording; those the book has already are left alone."""
+        held: list[CommandRecord] = []
+        newest: dict[str, int] = {}
         for record in records:
             self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
             self._seq = max(self._seq, record.seq)
+            newest[record.run] = max(record.epoch, newest.get(record.run, 0))
+            # What a person has set stays held; that it was released since is not recorded, and holding it is the safe side.
+            if record.verb == "set" and record.stage == "applied" and record.origin.kind == "person":
+                held.append(record)
+        self._held |= {(r.run, r.knob) for r in held if r.epoch == newest[r.run]}
 
     def forget(self, run: str) -> None:
         """Nothing of this run is asked for any more."""
@@ -207,7 +214,7 @@ class Book:
         if wheel is not None and wheel.until > t and wheel.viewer != viewer:
             return (
                 "lease_held",
-                f"{_name(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more",
+                f"{author(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more",
             )
         if command.origin.kind == "tuner" and (command.run, command.knob) in self._held:
             return (
@@ -224,7 +231,7 @@ class Book:
             self._held = {(run, knob) for run, knob in self._held if run != lease.run}
             return LeaseState(
                 id=lease.id, run=lease.run, granted=True
-            ), f"{_name(who)} released the knobs to the tuner"
+            ), f"{author(who)} released the knobs to the tuner"
         wheel = self._wheels.get(lease.run)
         if wheel is not None and wheel.until <= t:
             wheel = None
@@ -234,9 +241,9 @@ class Book:
                 del self._wheels[lease.run]
             return LeaseState(
                 id=lease.id, run=lease.run, granted=mine
-            ), f"{_name(who)} let go of the wheel" if mine else ""
+            ), f"{author(who)} let go of the wheel" if mine else ""
         if wheel is not None and not mine and lease.op != "steal":
-            text = f"{_name(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more"
+            text = f"{author(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more"
             return structs.replace(self._lease_state(wheel, lease, t), granted=False, reason=text), ""
         if lease.op == "renew" and not mine:
             return LeaseState(id=lease.id, run=lease.run, reason="the wheel was not yours any more"), ""
@@ -245,9 +252,9 @@ class Book:
         self._wheels[lease.run] = taken
         said = ""
         if wheel is None:
-            said = f"{_name(who)} took the wheel"
+            said = f"{author(who)} took the wheel"
         elif not mine:
-            said = f"{_name(who)} took the wheel from {_name(wheel.holder)}"
+            said = f"{author(who)} took the wheel from {author(wheel.holder)}"
         return self._lease_state(taken, lease, t), said
 
     def leave(self, viewer: str, t: int) -> list[tuple[str, str]]:
@@ -255,7 +262,15 @@ class Book:
         held = {run: wheel for run, wheel in self._wheels.items() if wheel.viewer == viewer}
         for run in held:
             del self._wheels[run]
-        return [(run, f"{_name(w.holder)} let go of the wheel") for run, w in held.items() if w.until > t]
+        return [(run, f"{author(w.holder)} let go of the wheel") for run, w in held.items() if w.until > t]
+
+    def held(self, run: str) -> frozenset[str]:
+        """The knobs that people have set: the tuner leaves them alone."""
+        return frozenset(knob for of, knob in self._held if of == run)
+
+    def release(self, run: str, knob: str) -> None:
+        """Let the tuner move a knob again that a person has set."""
+        self._held.discard((run, knob))
 
     def wheel(self, run: str, t: int) -> LeaseState | None:
         """Who holds the wheel of a run now."""
@@ -307,7 +322,8 @@ def outcome_of(record: CommandRecord) -> Outcome:
     )
 
 
-def _name(origin: Origin) -> str:
+def author(origin: Origin) -> str:
+    """Who it is, in the daemon's sentences."""
     if origin.kind == "tuner":
         return "the tuner"
     return f"{origin.user} (pid {origin.pid})"

@@ -140,6 +140,11 @@ class History:
         for opened in self._open.values():
             self._flush(opened)
 
+    def keep(self, run: str) -> None:
+        """Bring what waits of one run to the disk."""
+        for opened in self._of((run,)):
+            self._flush(opened)
+
     def _flush(self, opened: _Open) -> None:
         recording = opened.recording
         try:

@@ -120,6 +120,10 @@ class Node:
         if patience < math.inf:
             self._grown(patience)
 
+    def throughput_of(self, run: TrackedRun) -> str:
+        """The metric that stands for a run's throughput, "" for none."""
+        return run.state.headline or next((n for n in THROUGHPUT if n in run.metrics), "")
+
     def latest(self) -> tuple[Columns, ...]:
         """One row a source: a run's newest known values, the last reading of everything else."""
         runs = [one_row(f"run/{r.id}", r.last_t, r.last_step, r.metrics) for r in self.registry if r.metrics]
@@ -276,8 +280,7 @@ class Node:
         applied, places = effects.unsettled(records, run.state.epoch)
         for record, found in effects.lost(records, applied):
             self.book.measured(record, found)
-        ring = self.rings.get(f"run/{run.id}")
-        metric = run.state.headline or next((n for n in THROUGHPUT if n in run.metrics), "")
+        ring, metric = self.rings.get(f"run/{run.id}"), self.throughput_of(run)
         if metric and ring is not None and places:
             for record, found in effects.measured(applied, places, ring.newest(MEASURED), metric):
                 self.book.measured(record, found)

@@ -26,6 +26,7 @@ from hoptui.wire.messages import (
     State,
     Vital,
 )
+from hoptui.wire.tuning import Diagnosis
 
 NO_PULSE_S = 5.0
 """Without a pulse for so long a run that still exists is `unresponsive`."""
@@ -166,6 +167,9 @@ class TrackedRun:
 
     def lease(self, lease: LeaseState | None) -> None:
         self.state = structs.replace(self.state, lease=lease)
+
+    def diagnosed(self, diagnosis: Diagnosis | None) -> None:
+        self.state = structs.replace(self.state, diagnosis=diagnosis)
 
     def iteration_s(self) -> float | None:
         """Median seconds of the last iterations; None before the first."""
@@ -323,6 +327,7 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
         rank=hello.rank,
         world=hello.world,
         argv=hello.argv,
+        versions=hello.versions,
     )
 
 

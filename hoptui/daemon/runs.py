@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hoptui.daemon.commands import outcome_of, restarting
+from hoptui.daemon.commands import author, outcome_of, restarting
 from hoptui.daemon.derived import Account
 from hoptui.daemon.history import Found
 from hoptui.daemon.node import Node
@@ -33,12 +33,20 @@ class Outcomes(Protocol):
 
 
 class RunDesk:
-    """Answers runs. `send` returns False where the run does not take the message."""
+    """Answers runs. `send` returns False where the run does not take the message; `ending` is called for one that has exited,
+    while its recording is still open."""
 
-    def __init__(self, node: Node, send: Callable[[bytes, messages.ToRun], bool], tell: Outcomes) -> None:
+    def __init__(
+        self,
+        node: Node,
+        send: Callable[[bytes, messages.ToRun], bool],
+        tell: Outcomes,
+        ending: Callable[[TrackedRun], None],
+    ) -> None:
         self._node = node
         self._send = send
         self._tell = tell
+        self._ending = ending
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
         """Take in a message; returns the run whose process is to be watched, after a hello."""
@@ -112,6 +120,7 @@ class RunDesk:
             step=run.last_step,
             level=level,
         )
+        self._ending(run)
         node.remember(run)
         node.archive.finish(run.id)
         node.touch()
@@ -245,7 +254,7 @@ class RunDesk:
             run.restarting = True
             node.changed()
         if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
-            run.outcome(record.knob, outcome, f"{record.origin.user} (pid {record.origin.pid})")
+            run.outcome(record.knob, outcome, author(record.origin))
             if outcome.stage == "reverted":
                 text = f"{record.knob} is back at {shown(outcome.effective)}: {outcome.reason}"
                 node.event("reverted", text, run=run.id, step=outcome.step, level="warning")

@@ -20,6 +20,7 @@ import zmq
 from hoptui.daemon import info
 from hoptui.daemon.ancestry import Ancestry
 from hoptui.daemon.archive import Archive
+from hoptui.daemon.diagnosing import Diagnosing
 from hoptui.daemon.lives import Lives
 from hoptui.daemon.metrics import Endpoint, MetricsError, snapshot
 from hoptui.daemon.node import Node
@@ -28,6 +29,7 @@ from hoptui.daemon.runs import RunDesk
 from hoptui.daemon.sampler import Sampler
 from hoptui.daemon.samplers import SamplerDesk
 from hoptui.daemon.sockets import Doorway, Lock
+from hoptui.daemon.tuners import TunerDesk
 from hoptui.daemon.viewers import ViewerDesk
 from hoptui.daemon.zap import Gate
 from hoptui.wire import codec, devices, messages
@@ -88,10 +90,16 @@ class Server:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = Gate(self._context)
         self._node = Node(Clock(), self._archive, self._changed, self._grown)
-        self._run_desk = RunDesk(self._node, self._to_run, self._tell)
-        self._viewer_desk = ViewerDesk(self._node, self._to_viewer, self._run_desk, self._shutdown)
+        self._tuner_desk = TunerDesk(
+            self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
+        )
+        self._run_desk = RunDesk(self._node, self._to_run, self._tell, self._tuner_desk.end)
+        self._viewer_desk = ViewerDesk(
+            self._node, self._to_viewer, self._run_desk, self._tuner_desk, self._shutdown
+        )
         programs = samplers or {}
         self._sampler_desk = SamplerDesk(self._node, Ancestry())
+        self._diagnosing = Diagnosing(self._node)
         self._host = Sampler("host", programs.get("host"))
         self._gpus = Sampler("gpus", programs.get("gpus"))
         self._poller = zmq.Poller()
@@ -251,6 +259,8 @@ class Server:
         self._sampler_desk.troubled(self._gpus.problem)
         self._sampler_desk.leave({index: self._gpus.suspects.pause_s(index) for index in self._gpus.left})
         self._sampler_desk.tend()
+        self._diagnosing.tend()
+        self._tuner_desk.tend()
         problem = "; ".join(filter(None, (self._gpus.problem, self._host.problem)))
         if problem != node.sampler_problem:
             node.sampler_problem = problem
@@ -317,6 +327,7 @@ class Server:
 
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
+        self._tuner_desk.close()
         self._host.close()
         self._gpus.close()
         if self._endpoint is not None:

@@ -10,11 +10,13 @@ import msgspec
 
 from hoptui.daemon.node import Node
 from hoptui.daemon.runs import RunDesk
+from hoptui.daemon.tuners import TunerDesk
 from hoptui.wire import messages
 from hoptui.wire.codec import MAX_BYTES
 from hoptui.wire.columns import Columns
 from hoptui.wire.credentials import Peer
 from hoptui.wire.messages import CommandRecord, Origin
+from hoptui.wire.tuning import Tune
 from hoptui.wire.version import VERSION
 
 GONE_S = 15.0
@@ -45,11 +47,13 @@ class ViewerDesk:
         node: Node,
         send: Callable[[bytes, messages.ToViewer], bool],
         forward: RunDesk,
+        tuners: TunerDesk,
         shutdown: Callable[[], None],
     ) -> None:
         self._node = node
         self._send = send
         self._runs = forward
+        self._tuners = tuners
         self._shutdown = shutdown
         self._viewers: dict[bytes, Viewer] = {}
         self._by_name: dict[str, bytes] = {}
@@ -101,6 +105,8 @@ class ViewerDesk:
                 self._command(viewer, message)
             case messages.Lease():
                 self._lease(viewer, message)
+            case Tune():
+                self._send(identity, self._tuners.receive(message, viewer.hello.viewer, viewer.origin))
             case messages.ViewerBye():
                 self._leave(viewer)
                 self._forget(identity)
@@ -185,6 +191,8 @@ class ViewerDesk:
                 self._runs.hold(run, min(max(lease.seconds, 1.0), 3600.0))
             self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
             return
+        if lease.what == "knobs":
+            self._tuners.release(run, node.book.held(run.id))
         state, said = node.book.lease(lease, viewer.hello.viewer, viewer.origin, node.clock.t())
         self._send(viewer.identity, state)
         if said:

@@ -1,10 +1,11 @@
-"""What the environment says of this process: is hoptui switched off, which rank is it, which GPUs was it given."""
+"""What the environment says of this process: is hoptui switched off, which rank is it, which GPUs was it given, on what it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 OFF = ("off", "0", "no", "false")
+LIBRARIES = ("torch",)
 SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
@@ -29,3 +30,9 @@ def visible_devices(environ: Mapping[str, str]) -> str | None:
 def slurm_gpus(environ: Mapping[str, str]) -> str:
     """The node's indices of the GPUs that Slurm gave to this step or job, whatever a device cgroup calls them; "" without."""
     return next((environ[name] for name in SLURM_GPUS if environ.get(name)), "")
+
+
+def versions(imported: Mapping[str, object]) -> dict[str, str]:
+    """The versions of the libraries that decide how fast it is, of those that are imported: nothing is imported for it."""
+    found = {name: getattr(imported.get(name), "__version__", None) for name in LIBRARIES}
+    return {name: str(version) for name, version in found.items() if version}

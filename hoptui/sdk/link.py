@@ -247,6 +247,7 @@ class LinkThread:
                 rank=run.rank,
                 world=run.world,
                 argv=_command_line(),
+                versions=environment.versions(sys.modules),
             ),
         )
 

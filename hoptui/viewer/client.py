@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from hoptui.viewer.connection import LAST_WORD_MS, Connection
 from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.places import Place
-from hoptui.viewer.protocol import Conversation, Leased, LeaseOp, ReadOnlyError
+from hoptui.viewer.protocol import NO_LIMITS, Conversation, Leased, LeaseOp, ReadOnlyError, TuneOp
 from hoptui.viewer.store import Store
 from hoptui.viewer.way import Here, Trouble, Way
 from hoptui.wire import codec
@@ -30,6 +30,7 @@ from hoptui.wire.addresses import AddressError, Addresses, addresses
 from hoptui.wire.credentials import user_name
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import Command, Origin, State, Verb, ViewerBye
+from hoptui.wire.tuning import Limits
 
 Change = Literal["link", "node", "events", "commands", "vitals"]
 
@@ -67,7 +68,7 @@ class Client:
     events, commands, or of a run's state word; it may be set later, by who then looks at what there is. Rows are looked up in
     `store` by whoever draws them, when they draw.
 
-    A `read_only` one only looks: `send`, `lease` and `sample` raise `ReadOnlyError`, so that nothing but questions leaves it.
+    A `read_only` one only looks: `send`, `lease`, `tune` and `sample` raise `ReadOnlyError`, so that nothing but questions leaves it.
     """
 
     def __init__(
@@ -164,6 +165,11 @@ class Client:
         """Take, renew, release or steal the wheel of a run, or renew its pause; answers come to `store.leases`."""
         self._must_steer()
         self._call(partial(self._conversation.lease, run_id, op, what))
+
+    def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
+        """Start or stop the tuner of a run, or have it leave a knob alone or not; answers come to `store.tuned`."""
+        self._must_steer()
+        self._call(partial(self._conversation.tune, run_id, op, knob, limits))
 
     def sample(self, hz: float) -> None:
         """Ask for GPUs to be sampled so often from now on (0: as the daemon likes; at most 10)."""

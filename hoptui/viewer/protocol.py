@@ -17,9 +17,13 @@ from hoptui.viewer.outbox import Outbox, patience_s
 from hoptui.viewer.store import Store
 from hoptui.wire import messages
 from hoptui.wire.messages import FINAL, PROTOCOL, Outcome
+from hoptui.wire.tuning import Limits, Tune, Tuned
 
 LeaseOp = Literal["take", "renew", "release", "steal"]
 Leased = Literal["wheel", "pause", "knobs"]
+TuneOp = Literal["start", "stop", "freeze", "release"]
+NO_LIMITS = Limits()
+"""Those that stand where nobody asked for others."""
 
 WAIT_S = 1.0
 """How long the daemon may hold a Fetch when there is nothing new."""
@@ -81,7 +85,7 @@ class Conversation:
         self._ids = itertools.count(1)
         self.following = Following(store, self._ids, self.flow.appetite)
         self._asked_at: dict[int, float] = {}  # when each Query was sent
-        self._leases: list[messages.Lease] = []
+        self._requests: list[messages.Lease | Tune] = []
         self._state = 0
         self._events = 0
         self._commands = 0
@@ -92,12 +96,14 @@ class Conversation:
         self._next_fetch = 0.0
         self._fetch: messages.Fetch | None = None
         self._fetched_at = 0.0
+        self._thin_before = False  # whether the question before asked for the last values
 
     def connected(self, now: float) -> None:
         """A new connection: introduce ourselves, then go on from the stamps we have."""
         self.greeted = False
         self.heard = self._next_hello = self._next_latest = self._next_fetch = now
         self._fetch = None
+        self._thin_before = False
         self._asked_at = {}
         self.following.reconnected()
 
@@ -108,7 +114,11 @@ class Conversation:
 
     def lease(self, run: str, op: LeaseOp, what: Leased) -> None:
         """Take, renew, release or steal the wheel of a run, or renew its pause."""
-        self._leases.append(lease(next(self._ids), run, op, what))
+        self._requests.append(lease(next(self._ids), run, op, what))
+
+    def tune(self, run: str, op: TuneOp, knob: str, limits: Limits) -> None:
+        """Start or stop the tuner of a run, or have it leave a knob alone or not."""
+        self._requests.append(Tune(id=next(self._ids), run=run, op=op, knob=knob, limits=limits))
 
     def due(self, now: float) -> list[messages.FromViewer]:
         """What to send now, in this order."""
@@ -124,8 +134,8 @@ class Conversation:
             return [self._hello]
         queries = self.following.queries()
         self._asked_at.update((query.id, now) for query in queries)
-        sent: list[messages.FromViewer] = [*self._outbox.due(now), *self._leases, *queries]
-        self._leases = []
+        sent: list[messages.FromViewer] = [*self._outbox.due(now), *self._requests, *queries]
+        self._requests = []
         if self._fetch is None and now >= self._next_fetch:
             self._fetch = self._next(now)
             self._fetched_at = now
@@ -161,6 +171,8 @@ class Conversation:
                 self._outbox.answered(message.id, final=message.stage in FINAL)
             case messages.LeaseState():
                 self.store.apply_lease(message)
+            case Tuned():
+                self.store.apply_tuned(message)
             case messages.Error():
                 self._complained(message, now)
 
@@ -172,7 +184,7 @@ class Conversation:
         self.greeted = True
         self._state = self._processes = 0  # another daemon counts anew
         self._next_fetch = now
-        self._leases = []  # of the time without a link: nobody expects a wheel to be taken now
+        self._requests = []  # of the time without a link: nobody expects them to be granted now
         self._outbox.reconnected(now)
 
     def _fetched(self, delta: messages.Delta, now: float) -> None:
@@ -234,8 +246,13 @@ class Conversation:
             self.following.answered(error.id, None)
 
     def _next(self, now: float) -> messages.Fetch:
-        """The next question: now and then the last values of everything, else new rows of what is followed."""
-        latest = now >= self._next_latest
+        """The next question: now and then the last values of everything, else new rows of what is followed.
+
+        Never the last values twice in a row: where an answer takes longer than it is until they are due again, there would be no
+        rows any more.
+        """
+        latest = now >= self._next_latest and not self._thin_before
+        self._thin_before = latest
         if latest:
             self._next_latest = now + self._latest_s
         cursors, much = self.following.cursors(), self.flow.appetite
@@ -247,7 +264,7 @@ class Conversation:
             commands=self._commands,
             state=self._state,
             max_rows=max(1, min(much.rows, much.values // widest)),
-            wait_s=0.0 if latest else min(WAIT_S, self._next_latest - now),
+            wait_s=0.0 if latest else min(WAIT_S, max(0.0, self._next_latest - now)),
             latest=latest,
             hz=self.hz,
             processes=self._processes,

@@ -21,6 +21,7 @@ from hoptui.viewer.pages import Pages
 from hoptui.viewer.series import NAN, Window, bucketed
 from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.messages import CommandRecord, Event, LeaseState, NodeState, RunState, Vital
+from hoptui.wire.tuning import Tuned
 
 SECOND = 1_000_000_000
 RAW_ROWS = 4096  # windows of no more rows are drawn from the rows themselves
@@ -116,6 +117,7 @@ class RecordedStore:
         self.name = known.state.name
         self.run_id = known.state.run
         self.leases: dict[str, LeaseState] = {}
+        self.tuned: dict[str, Tuned] = {}
         self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
         self.chronicle = Chronicle(known.state, events, commands, self.span[1])
         self._position = self.span[0]
@@ -141,6 +143,11 @@ class RecordedStore:
         """Move the position, to the nearest stamp of the span."""
         self._position = min(max(t, self.span[0]), self.span[1])
         self._vital = self._node = None
+
+    @property
+    def changes(self) -> int:
+        """Another number wherever something else is known: the position."""
+        return self._position
 
     def now(self) -> int:
         """The position."""

@@ -12,12 +12,13 @@ from typing import Literal, NamedTuple
 from hoptui.recording import Recording
 from hoptui.viewer import format as text
 from hoptui.viewer.client import Link
-from hoptui.viewer.protocol import Leased, LeaseOp
+from hoptui.viewer.protocol import NO_LIMITS, Leased, LeaseOp, TuneOp
 from hoptui.viewer.recorded import RecordedStore
 from hoptui.wire.credentials import user_name
 from hoptui.wire.devices import Level
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import CommandRecord, LeaseState, Origin, Verb
+from hoptui.wire.tuning import Limits, Tuned
 
 SECOND = 1_000_000_000
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 1000.0)
@@ -140,6 +141,13 @@ class Replay:
     def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
         """Refuse the wheel; `store.leases` tells so."""
         self.store.leases = {**self.store.leases, run_id: LeaseState(run=run_id, reason=REFUSED)}
+
+    def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
+        """Refuse to tune; `store.tuned` tells so."""
+        self.store.tuned = {
+            **self.store.tuned,
+            run_id: Tuned(id=0, run=run_id, granted=False, reason=REFUSED),
+        }
 
     # playing -----------------------------------------------------------------------------------------------------------
 

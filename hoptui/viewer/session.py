@@ -12,11 +12,12 @@ from typing import TypeVar
 import zmq
 
 from hoptui.viewer.connection import LAST_WORD_MS, dealer
-from hoptui.viewer.protocol import Leased, LeaseOp, ReadOnlyError, lease, mismatch
+from hoptui.viewer.protocol import NO_LIMITS, Leased, LeaseOp, ReadOnlyError, TuneOp, lease, mismatch
 from hoptui.wire import codec, messages, presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import FINAL, PROTOCOL, Command, Outcome, RunState, Verb
+from hoptui.wire.tuning import Limits, Tune, Tuned
 
 T = TypeVar("T", bound=messages.ToViewer)
 ASK_AGAIN_S = 1.0
@@ -49,7 +50,7 @@ class Session:
         NoDaemon: none is running and `start_daemon` is false.
         Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not to be trusted.
         RefusedError: it refuses the request.
-        ReadOnlyError: from `submit`, `lease` and `shutdown` of a `read_only` session, before anything is sent.
+        ReadOnlyError: from `submit`, `lease`, `tune` and `shutdown` of a `read_only` session, before anything is sent.
     """
 
     hello: messages.ViewerWelcome
@@ -163,6 +164,12 @@ class Session:
         request = lease(self._next(), run, op, what)
         return self._ask(request, request.id, messages.LeaseState, self._timeout_s)
 
+    def tune(self, run: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> Tuned:
+        """Start or stop the tuner of a run, or have it leave a knob alone or not; the answer says if it was granted."""
+        self._must_steer()
+        request = Tune(id=self._next(), run=run, op=op, knob=knob, limits=limits)
+        return self._ask(request, request.id, Tuned, self._timeout_s)
+
     def submit(
         self,
         run: RunState,
@@ -254,6 +261,12 @@ class Session:
                     self._send(message)
                     return None
                 raise RefusedError(got.code, got.text)
+            if (
+                isinstance(got, messages.Error) and got.code == "unsupported"
+            ):  # a daemon older than the message
+                raise RefusedError(
+                    got.code, f"the running daemon ({self.hello.version}) is too old: {got.text}"
+                )
             return got if isinstance(got, kind) and getattr(got, "id", None) == its_id else None
 
         return self._until(answer, timeout_s)

@@ -32,6 +32,7 @@ from hoptui.wire.messages import (
     RunState,
     Vital,
 )
+from hoptui.wire.tuning import Tuned
 
 __all__ = ["Series", "Store", "Window"]
 
@@ -41,7 +42,7 @@ MOST_COMMANDS = 2000
 
 
 class Store:
-    """The state of a node and its rows. The versions rise with each change of what they are named after.
+    """The state of a node and its rows. The versions rise with each change of what they are named after, `changes` with any.
 
     `events` are newest last; `commands` go by id, in the order in which they arrived; `processes` are those on GPUs. These and
     `vitals` are replaced, never changed in place: a reader may iterate over what it got without a lock. `left_out` counts metrics that were not kept
@@ -54,7 +55,9 @@ class Store:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.commands: dict[str, CommandRecord] = {}
         self.leases: dict[str, LeaseState] = {}
+        self.tuned: dict[str, Tuned] = {}
         self.processes: tuple[GpuProcess, ...] = ()
+        self.changes = 0
         self.node_version = 0
         self.events_version = 0
         self.commands_version = 0
@@ -122,6 +125,7 @@ class Store:
     def apply(self, delta: Delta) -> None:
         """Take in an answer to a Fetch."""
         with self._lock:
+            before = self._versions
             self._clock.heard(delta.now)
             self.behind_ms = delta.behind_ms
             if delta.node is not None and delta.node != self.node:
@@ -137,10 +141,12 @@ class Store:
                 self.processes = delta.processes
             self._add_events(delta.events)
             self._put(*sorted(delta.commands, key=lambda record: record.wall))
+            self.changes += bool(delta.columns) or delta.processes is not None or self._versions != before
 
     def apply_buckets(self, buckets: Buckets) -> None:
         """Take in an answer to a Query: past values, put before what is there."""
         with self._lock:
+            self.changes += 1
             for name in buckets.names:
                 series = self._at(buckets.source, name)
                 if series is not None:
@@ -155,6 +161,7 @@ class Store:
     def apply_look(self, look: Look, buckets: Buckets) -> None:
         """Take in the answer to one of `looks`."""
         with self._lock:
+            self.changes += 1
             self._closeups.put(look, buckets)
             for name in look.names:
                 series = self._steps.get(look.source) if name == STEPS else self.series(look.source, name)
@@ -184,6 +191,7 @@ class Store:
             wall=time.time(),
         )
         with self._lock:
+            self.changes += 1
             self._put(record)
 
     def apply_outcome(self, outcome: Outcome) -> None:
@@ -192,6 +200,7 @@ class Store:
             record = self.commands.get(outcome.id)
             if record is None or (record.stage in FINAL and outcome.stage not in FINAL):
                 return
+            self.changes += 1
             known = {
                 "step": outcome.step,
                 "before": outcome.before,
@@ -215,14 +224,27 @@ class Store:
         with self._lock:
             self.leases = {**self.leases, lease.run: lease}
             self.node_version += 1
+            self.changes += 1
+
+    def apply_tuned(self, tuned: Tuned) -> None:
+        """Take in the answer to a Tune of this viewer's own: `tuned` by run, with the reason where it was refused."""
+        with self._lock:
+            self.tuned = {**self.tuned, tuned.run: tuned}
+            self.node_version += 1
+            self.changes += 1
 
     def forget(self, source: str) -> None:
         """Drop the history of a source and keep its last values: it has been sampled thinly and is about to be seeded."""
         with self._lock:
+            self.changes += 1
             for series in self._series.get(source, {}).values():
                 series.clear()
             if source in self._steps:
                 self._steps[source].clear()
+
+    @property
+    def _versions(self) -> tuple[int, ...]:
+        return self.node_version, self.vitals_version, self.events_version, self.commands_version
 
     def _extend(self, columns: Columns) -> None:
         times, steps = columns.times(), columns.steps()

@@ -66,7 +66,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     `epoch` is the least this process can be; the daemon answers with the one it is. `nonce` is random per process.
     `headline` names the metric that stands for throughput, `can` the commands the run has a handler for. `gpus` are the
     UUIDs of its GPUs as far as it says; otherwise `visible`, its `CUDA_VISIBLE_DEVICES` (None: not set), and
-    `slurm_gpus`, the indices that Slurm gave it, decide. `flops` says how many floating-point operations a unit of a metric costs.
+    `slurm_gpus`, the indices that Slurm gave it, decide. `flops` says how many floating-point operations a unit of a metric costs. `versions` are
+    those of the libraries that it had imported by then (`torch`).
 
     Rank 0 speaks for the run. Another rank says only where it is and which GPUs it has: it is sent no commands.
     """
@@ -93,6 +94,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     rank: int = 0
     world: int = 1
     argv: str = ""
+    versions: dict[str, str] = {}
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
@@ -386,6 +388,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     world: int = 1
     ranks: tuple[RankState, ...] = ()
     argv: str = ""
+    versions: dict[str, str] = {}
     exit_reason: str = ""
     exit_detail: str = ""
     exited_wall: float = 0.0

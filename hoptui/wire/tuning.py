@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import msgspec
 
@@ -40,7 +40,10 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What limits a run, over the `seconds` before `t`. `confidence` is 0 to 1; `evidence` figures in words, the strongest first."""
+    """What limits a run, over the `seconds` before `t`.
+
+    `confidence` is 0 to 1, 0 also where it is not known; `evidence` figures in words, the strongest first.
+    """
 
     verdict: Verdict = "unknown"
     confidence: float = 0.0
@@ -50,11 +53,25 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     t: int = 0
 
 
+def told(diagnosis: Diagnosis) -> str:
+    """The text of an event of kind `diagnosis`: the verdict, a colon and the evidence."""
+    return ": ".join(filter(None, (diagnosis.verdict, "; ".join(diagnosis.evidence))))
+
+
+def heard(text: str, t: int) -> Diagnosis:
+    """What such an event at `t` said; what is no verdict is `unknown`, with the text as its evidence."""
+    verdict, _, evidence = text.partition(": ")
+    if verdict not in get_args(Verdict):
+        return Diagnosis(evidence=(text,), t=t)
+    found = tuple(filter(None, evidence.split("; ")))
+    return Diagnosis(verdict=cast(Verdict, verdict), evidence=found, t=t)
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Within what the tuner works.
 
     `memory` is the share of a GPU's memory that a trial may be expected to take, other processes' included; `power_w` the most
-    watts a GPU; `budget` the share of the run's time that trials may take; `learning` the knobs of that effect it may turn
+    watts a GPU; `budget` the share of the run's time that trials may cost; `learning` the knobs of that effect it may turn
     besides those of effect `speed` ("*": all); `dry` says what it would try, and tries nothing.
     """
 
@@ -64,6 +81,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     objective: Objective = "throughput"
     learning: tuple[str, ...] = ()
     dry: bool = False
+
+
+def check_limits(limits: Limits) -> None:
+    """Refuse limits that nobody can work within.
+
+    Raises:
+        ValueError: one sentence that names the limit; NaN is none.
+    """
+    if not 0 < limits.memory <= 1:
+        raise ValueError(f"memory is a share of a GPU's, more than 0 and at most 1, not {limits.memory:g}")
+    if limits.power_w is not None and not 0 < limits.power_w < 1e6:
+        raise ValueError(f"power is in watts, more than 0, not {limits.power_w:g}")
+    if not 0 < limits.budget <= 1:
+        raise ValueError(
+            f"the budget is a share of the run's time, more than 0 and at most 1, not {limits.budget:g}"
+        )
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +125,7 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
 
     `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot go on now. `text` says
     it in one sentence. `next` are the changes that it would try next. `tried` are ended trials, oldest first; `frozen` knobs
-    that it leaves alone, `spent` the share of the run's time since its start that went into trials.
+    that it leaves alone, `spent` the share of the run's time since its start that trials have cost: standing still, and what was not kept.
     """
 
     stand: Stand = "off"

@@ -12,6 +12,7 @@ import pytest
 
 from hoptui.wire import messages
 from tests.conftest import RawViewer, TestNode, until
+from tests.daemon.quiet_node import UP, QuietNode
 
 FAKE = Path(__file__).with_name("fake_gpus.py")
 SHORTEN = """
@@ -94,3 +95,24 @@ class GpuNode:
 @pytest.fixture
 def gpu_node(node: TestNode, tmp_path: Path) -> GpuNode:
     return GpuNode(node, tmp_path)
+
+
+@pytest.fixture
+def quiet() -> QuietNode:
+    """A run on a node without sockets, disk or clock."""
+    found = QuietNode()
+    found.hello()
+    found.rows(100.0, 101.0)
+    return found
+
+
+@pytest.fixture
+def trying(quiet: QuietNode) -> QuietNode:
+    """One whose tuner is in the middle of a trial."""
+    there = quiet
+    there.tune()
+    there.script.propose(UP)
+    there.look()
+    there.outcome(there.commands[0])
+    assert there.value() == 64
+    return there

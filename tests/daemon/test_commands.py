@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hoptui.daemon.commands import Book
 from hoptui.daemon.registry import TrackedRun
@@ -158,6 +159,28 @@ def test_people_before_the_tuner(desk: Desk) -> None:
     assert desk.submit("d", TUNER, knob="other")[0].stage == "sent"
     desk.lease("release", what="knobs")
     assert desk.submit("e", TUNER)[0].stage == "sent"
+
+
+def test_one_knob_is_released_and_the_others_stay_held(desk: Desk) -> None:
+    for name, knob in (("a", "n"), ("b", "m")):
+        desk.submit(name, knob=knob)
+        desk.says(name, "accepted")
+    assert desk.book.held("r") == {"n", "m"}
+    desk.book.release("r", "n")
+    assert desk.book.held("r") == {"m"}
+    assert desk.submit("c", TUNER)[0].stage == "sent"
+    assert desk.submit("d", TUNER, knob="m")[0].code == "held_by_person"
+
+
+def test_what_people_have_set_is_held_after_a_restart_of_the_daemon(desk: Desk) -> None:
+    for i, (knob, who) in enumerate((("n", KIM), ("m", TUNER), ("o", KIM))):
+        desk.submit(f"c{i}", who, knob=knob)
+        desk.says(f"c{i}", "applied", version=1)
+    records = desk.book.of("r")
+    old = structs.replace(records[2], id="old", epoch=1, knob="p")  # of a process that is no more
+    later = Book(lambda _: None)
+    later.restore([old, *records[:2], structs.replace(records[2], stage="rejected")])
+    assert later.held("r") == {"n"}
 
 
 def test_a_restart_voids_what_is_pending_and_frees_everything(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.sdk.environment import ranks, slurm_gpus, switched_off, visible_devices
+from hoptui.sdk.environment import ranks, slurm_gpus, switched_off, versions, visible_devices
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0", "no", "false"])
@@ -34,3 +34,11 @@ def test_slurm_says_the_gpus_of_the_step_before_those_of_the_job() -> None:
     assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3"}) == "0,1,2,3"
     assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3", "SLURM_STEP_GPUS": "2"}) == "2"
     assert slurm_gpus({"SLURM_STEP_GPUS": ""}) == ""
+
+
+def test_versions_are_those_of_what_is_imported_already() -> None:
+    class Torch:
+        __version__ = "2.12.0+cu130"
+
+    assert versions({"torch": Torch, "numpy": Torch}) == {"torch": "2.12.0+cu130"}
+    assert versions({}) == versions({"torch": None}) == versions({"torch": object()}) == {}

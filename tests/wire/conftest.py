@@ -137,6 +137,7 @@ RUN = messages.RunState(
     world=8,
     ranks=(messages.RankState(rank=1, pid=4121),),
     argv="train.py --fast",
+    versions={"torch": "2.12.0"},
     exit_reason="exception",
     exit_detail="ValueError",
     exited_wall=1.8e9,
@@ -230,6 +231,7 @@ EXAMPLES: list[messages.Message] = [
         rank=1,
         world=8,
         argv="train.py",
+        versions={"torch": "2.12.0"},
     ),
     messages.Declare(
         knobs=(ACCUM,),

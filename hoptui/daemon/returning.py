@@ -1,0 +1,93 @@
+"""The end of a trial that nobody watched: the daemon was killed in it, or the run crashed and came back. No I/O.
+
+What was tried is told by the recording, what is in effect by the run itself. The values of before the trial are set again, unless
+a person has chosen otherwise meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from hoptui.wire.knobs import KnobState
+from hoptui.wire.messages import FINAL, CommandRecord
+from hoptui.wire.tuning import Change, Trial, TunerState
+
+PATIENCE_NS = 10_000_000_000
+"""So long after the run has been heard again it may still carry out what it was sent before."""
+AGAIN_NS = 5_000_000_000
+TRIES = 3
+"""How often it is tried to set a value back, and after how long again."""
+
+
+def left_off(state: TunerState, cause: str) -> TunerState:
+    """A tuner that was cut off, as it goes on: a trial that was running is told as unfinished."""
+    tried = state.tried
+    if state.trial is not None:
+        text = "; ".join(filter(None, (state.trial.text, f"{cause} in the middle of it")))
+        measured = state.trial.measured
+        figure = measured if measured is not None and measured.gain is not None else None
+        tried = (*tried, structs.replace(state.trial, result="unfinished", measured=figure, text=text))
+    return structs.replace(state, trial=None, next=(), tried=tried, stand="waiting", text=cause)
+
+
+def to_undo(state: TunerState) -> Trial | None:
+    """The trial that a tuner was cut off in, or on the way back from: its last, unless that was kept."""
+    last = state.trial if state.trial is not None else state.tried[-1] if state.tried else None
+    return None if last is None or last.result == "kept" else last
+
+
+class Return:
+    """The way back from a trial. `done` once nothing of it is left to undo, or `stuck` is what could not be undone."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.done = False
+        self.stuck: tuple[Change, ...] = ()
+        self._heard = 0
+        self._ids: frozenset[str] = frozenset()
+        self._tries = 0
+        self._at = 0
+
+    def look(
+        self, t: int, knobs: Sequence[KnobState], records: Sequence[CommandRecord], step: int
+    ) -> tuple[Change, ...]:
+        """What to set now, given the knobs of the run, its commands and the iteration it is in; `sent` says that it was."""
+        self._heard = self._heard or t
+        if self._open(records, step, t - self._heard):
+            return ()
+        left = way_back(self.trial, knobs, records)
+        coming = any(r.id in self._ids and r.stage not in FINAL for r in records)
+        if not left or (self._tries >= TRIES and not coming):
+            self.done, self.stuck = True, left
+            return ()
+        return () if coming or t < self._at else left
+
+    def sent(self, ids: Mapping[str, str], t: int) -> None:
+        """The changes went out as these commands, by knob."""
+        self._ids, self._tries, self._at = frozenset(ids.values()), self._tries + 1, t + AGAIN_NS
+
+    def _open(self, records: Sequence[CommandRecord], step: int, heard_ns: int) -> bool:
+        """Whether the run may still carry out a change of the trial, of which this daemon has not heard the end."""
+        theirs = (r for r in records if r.origin.kind == "tuner" and r.id not in self._ids)
+        pending = [r for r in theirs if r.t >= self.trial.t and r.stage not in FINAL]
+        return any(r.step >= step if r.step is not None else heard_ns < PATIENCE_NS for r in pending)
+
+
+def way_back(
+    trial: Trial, knobs: Sequence[KnobState], records: Sequence[CommandRecord]
+) -> tuple[Change, ...]:
+    """The changes that undo what of a trial is in effect still, as it was asked for or as it was read back, and was not set by a
+    person since."""
+    applied = [r for r in records if r.verb == "set" and r.stage == "applied" and r.t >= trial.t]
+    chosen = {r.knob for r in applied if r.origin.kind == "person"}
+    tried = {(c.knob, c.value) for c in trial.changes}
+    tried |= {(r.knob, r.effective) for r in applied if r.origin.kind == "tuner" and r.effective is not None}
+    values = {knob.spec.name: knob.value for knob in knobs}
+    return tuple(
+        Change(knob=c.knob, before=values[c.knob], value=c.before)
+        for c in trial.changes
+        if c.knob in values and c.knob not in chosen
+        if values[c.knob] != c.before and (c.knob, values[c.knob]) in tried
+    )

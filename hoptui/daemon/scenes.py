@@ -1,0 +1,107 @@
+"""What the tuner is shown of a run, put together from what the node knows. No I/O; what is old or missing is unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from hoptui.daemon.commands import author
+from hoptui.daemon.effects import throughput
+from hoptui.daemon.node import Node
+from hoptui.daemon.registry import TrackedRun
+from hoptui.tuner.scene import Memory, Scene
+from hoptui.wire.columns import Columns
+from hoptui.wire.throttle import IDLE, REASONS
+
+POINTS = 512
+"""Rows of the run that are looked at, the newest."""
+RECORDS = 64
+BACK_NS = 3_000_000_000
+"""Readings so young are `now`: longer than from one look to the next, so that no peak of memory is missed."""
+BACK_ROWS = 32
+RETRIES = ("alloc_retries", "num_alloc_retries")
+"""What runs call torch's count of allocations that had to free the cache first."""
+
+
+def scene(node: Node, run: TrackedRun) -> Scene:
+    """A run as it is now."""
+    t = node.clock.t()
+    ring, metric = node.rings.get(f"run/{run.id}"), node.throughput_of(run)
+    wheel = node.book.wheel(run.id, t)
+    gpus = [part for uuid in run.state.gpus if (part := _recent(node, f"gpu/{uuid}", t)) is not None]
+    host = _recent(node, "host", t)
+    busy = _mean(host, "cpu_percent")
+    return Scene(
+        t=t,
+        epoch=run.state.epoch,
+        state=run.vital(t / 1e9).state,
+        knobs=run.state.knobs,
+        metric=metric,
+        points=throughput(ring.newest(POINTS), metric) if ring is not None and metric else (),
+        records=node.book.of(run.id)[-RECORDS:],
+        memory=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
+        alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
+        power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
+        diagnosis=run.state.diagnosis,
+        host_busy=None if busy is None else busy / 100,
+        throttled=_throttled(gpus),
+        wheel=author(wheel.holder) if wheel is not None and wheel.holder is not None else "",
+    )
+
+
+def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> Memory | None:
+    """Of the fullest GPU. None unless all of them are known: the one that is not might be the fullest."""
+    found = [_of_gpu(node, run, part) for part in gpus]
+    known = [memory for memory in found if memory is not None]
+    if not known or len(known) < len(run.state.gpus):
+        return None
+    return max(known, key=lambda memory: (memory.used + memory.others) / memory.total)
+
+
+def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> Memory | None:
+    most, total = _most(rows, "memory_used_bytes"), _most(rows, "memory_total_bytes")
+    if most is None or not total:
+        return None
+    uuid = rows.source.partition("/")[2]
+    there = [process for process in node.processes if process.gpu == uuid]
+    apart = any(p.run == run.id for p in there) and all(p.memory_used_bytes is not None for p in there)
+    others = sum(p.memory_used_bytes or 0 for p in there if p.run != run.id) if apart else 0
+    return Memory(used=max(0, int(most) - others), others=others, total=int(total))
+
+
+def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> Memory | None:
+    """Of the host, for a run that has no GPU: one whose GPUs are not known is not taken for such."""
+    if node.gpus and not run.said:
+        return None
+    own = _most(_recent(node, f"process/{run.id}", t), "memory_rss_bytes")
+    used, total = _most(host, "memory_used_bytes"), _most(host, "memory_total_bytes")
+    if own is None or used is None or not total:
+        return None
+    return Memory(used=int(own), others=max(0, int(used - own)), total=int(total))
+
+
+def _throttled(gpus: Iterable[Columns]) -> str:
+    masks = [int(mask) for part in gpus if (mask := part.last().get("throttle")) is not None]
+    words = [r.word for r in REASONS if r.bit != IDLE and any(mask & r.bit for mask in masks)]
+    return ", ".join(words)
+
+
+def _recent(node: Node, source: str, t: int) -> Columns | None:
+    ring = node.rings.get(source)
+    rows = ring.newest(BACK_ROWS).after(t - BACK_NS) if ring is not None and ring.last_t else None
+    return rows if rows is not None and len(rows) else None
+
+
+def _values(rows: Columns | None, name: str) -> list[float]:
+    if rows is None or name not in rows.names:
+        return []
+    return [value for value in rows.column(name) if not math.isnan(value)]
+
+
+def _most(rows: Columns | None, name: str) -> float | None:
+    return max(_values(rows, name), default=None)
+
+
+def _mean(rows: Columns | None, name: str) -> float | None:
+    values = _values(rows, name)
+    return sum(values) / len(values) if values else None

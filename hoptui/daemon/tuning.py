@@ -1,0 +1,231 @@
+"""The tuner of one run as the daemon keeps it: its commands, what it tells everybody, and how it goes on after a death. No I/O.
+
+What a tuner wants to change goes the way of everybody's commands: through the book, with its origin, where the wheel and
+people come first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from hoptui.daemon.node import Node
+from hoptui.daemon.registry import TrackedRun
+from hoptui.daemon.returning import Return, left_off, to_undo, way_back
+from hoptui.tuner.scene import Scene
+from hoptui.tuner.tuner import Tuner
+from hoptui.wire.devices import Level
+from hoptui.wire.knobs import shown
+from hoptui.wire.messages import Command, Origin
+from hoptui.wire.tuning import Change, Trial, TunerState
+
+NAME = "tuner"
+"""The tuner among the viewers: who has the wheel has it against it."""
+PROGRESS_NS = 1_000_000_000
+"""How far a trial has come is told so often; anything else at once."""
+
+Forward = Callable[[Command, TrackedRun], bool]
+
+
+class Tuning:
+    """A tuner and its run. `keep` brings what is known of the run to the disk at once, `forward` sends a command on to it.
+
+    `earlier` is what a tuner before this one has left, another daemon's or another epoch's: its trials are told with those of
+    this one, and one that was running is undone before anything else.
+    """
+
+    def __init__(
+        self, node: Node, forward: Forward, keep: Callable[[str], None], tuner: Tuner, run: TrackedRun
+    ) -> None:
+        self.tuner = tuner
+        self._node = node
+        self._forward = forward
+        self._keep = keep
+        self._run = run.id
+        self._earlier: TunerState | None = None
+        self._back: Return | None = None
+        self._told = 0  # the stamp of the last trial that was told as an event
+        self._told_at = 0
+        self._begun = node.clock.t()
+
+    @property
+    def run(self) -> TrackedRun:
+        """As it is now: a restarted run is another object."""
+        run = self._node.registry.get(self._run)
+        assert run is not None, "a run is forgotten long after its tuner"
+        return run
+
+    @property
+    def state(self) -> TunerState:
+        """How the tuner stands, with what one before it tried."""
+        state, earlier = self.tuner.state, self._earlier
+        if earlier is None:
+            return state
+        if self._back is not None:
+            return structs.replace(earlier, frozen=state.frozen)
+        return structs.replace(state, tried=(*earlier.tried, *state.tried), started=earlier.started)
+
+    def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
+        """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial is unfinished."""
+        for knob in left.frozen:
+            self.tuner.freeze(knob)
+        self._earlier = left_off(left, cause)
+        self._told = _newest(left if tell else self._earlier)
+        trial = to_undo(left)
+        self._back = Return(trial) if trial is not None else None
+        self.publish()
+        if self._back is None:
+            self.event(f"goes on: {cause}")
+
+    def look(self, scene: Scene) -> None:
+        """Let the tuner look, and carry out what it proposes."""
+        if self._back is not None and not self._returned(self._back, scene.t):
+            return
+        # What people have set before is held, which `freeze` has told it; what they have released since is not.
+        own = [record for record in scene.records if record.t >= self._begun]
+        proposal = self.tuner.look(replace(scene, records=own))
+        if proposal is not None:
+            ids = _ids(proposal.changes)
+            self.tuner.sent(ids)
+            self.publish()  # on its way to the disk before the run has it: a daemon that is killed now is to know
+            self._submit(proposal.changes, proposal.why, ids)
+        self.publish()
+
+    def stop(self, viewer: str) -> None:
+        """End it; a trial goes back to what was before, in the name of the viewer that asked for it."""
+        proposal = self.tuner.stop(self._node.clock.t())
+        self.publish()
+        if proposal is None:
+            return
+        for change, reason in self._submit(proposal.changes, proposal.why, _ids(proposal.changes), viewer):
+            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
+
+    def off(self, text: str, crash: str = "") -> TunerState:
+        """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it left."""
+        left = self.state
+        if not crash:
+            self.tuner.stop(self._node.clock.t())
+        state = left_off(left, crash) if crash else self.state
+        self._publish(structs.replace(state, stand="off", text=text))
+        return left
+
+    def abandon(self, text: str, cause: str) -> None:
+        """End it without asking it: it is at fault itself. What is in effect of a trial is set back."""
+        trial = self.off(text, cause).trial
+        self.event(text, "warning")
+        if trial is not None:
+            self._undo(trial, cause)
+
+    def leave(self) -> None:
+        """This daemon ends, and nobody knows when another comes: a trial is set back; what became of that, the other will see."""
+        trial = to_undo(self.state)
+        if trial is not None:
+            self._undo(trial, "the daemon ends")
+
+    def event(self, text: str, level: Level = "info") -> None:
+        """Tell everybody something of this tuner."""
+        self._node.event("tuner", text, run=self._run, step=self.run.last_step, level=level)
+
+    def publish(self) -> None:
+        """Tell everybody how it stands, if that is news."""
+        self._publish(self.state)
+
+    def _publish(self, state: TunerState) -> None:
+        run, t = self.run, self._node.clock.t()
+        before = run.state.tuner
+        same = before is not None and _steady(state) == _steady(before)
+        if state == before or (same and t - self._told_at < PROGRESS_NS):
+            return
+        self._told_at = t
+        run.state = structs.replace(run.state, tuner=state)
+        self._node.touch()
+        if same:
+            return
+        for trial in state.tried:
+            if trial.t > self._told:
+                self._told = trial.t
+                self.event(told(trial), "warning" if trial.result == "failed" else "info")
+        self._node.remember(run)
+        self._keep(run.id)
+
+    def _returned(self, back: Return, t: int) -> bool:
+        """Whether the values of before a trial are in effect again; has them set where they are not."""
+        node, run = self._node, self.run
+        cause = self._earlier.text if self._earlier is not None else ""
+        changes = back.look(t, run.state.knobs, node.book.of(run.id), run.vital(t / 1e9).step)
+        if changes and node.book.wheel(run.id, t) is None:
+            ids = _ids(changes)
+            back.sent(ids, t)
+            self._submit(changes, f"back to the values of before the trial: {cause}", ids)
+        if back.done:
+            self._back = None
+            for change in back.stuck:  # it is left where it is, and left alone
+                self.tuner.freeze(change.knob)
+            now = {knob.spec.name: knob.value for knob in run.state.knobs}
+            values = ", ".join(f"{c.knob} {shown(now[c.knob])}" for c in back.trial.changes if c.knob in now)
+            when = " in the middle of a trial" if back.trial.result == "running" else ""
+            self.event(f"goes on: {cause}{when}; in effect: {values}", "warning" if back.stuck else "info")
+        return back.done
+
+    def _undo(self, trial: Trial, cause: str) -> None:
+        changes = way_back(trial, self.run.state.knobs, self._node.book.of(self._run))
+        self._submit(changes, f"back to the values of before the trial: {cause}", _ids(changes))
+
+    def _submit(
+        self, changes: Sequence[Change], why: str, ids: Mapping[str, str], viewer: str = NAME
+    ) -> list[tuple[Change, str]]:
+        """Give the run these commands together; those that are refused here, with the reason."""
+        node, run = self._node, self.run
+        origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)
+        versions = {knob.spec.name: knob.version for knob in run.state.knobs}
+        refused = []
+        for change in changes:
+            command = Command(
+                id=ids[change.knob],
+                run=run.id,
+                epoch=run.state.epoch,
+                verb="set",
+                knob=change.knob,
+                value=change.value,
+                expect_version=versions.get(change.knob),
+                origin=origin,
+                why=why,
+            )
+            answer, onward = node.book.submit(command, run, viewer, node.clock.wall(), node.clock.t())
+            if onward is not None:
+                self._forward(onward, run)
+            else:
+                refused.append((change, answer.reason))
+        return refused
+
+
+def told(trial: Trial) -> str:
+    """An ended trial as an event has it: `kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
+    changes = ", ".join(f"{c.knob} {shown(c.before)} → {shown(c.value)}" for c in trial.changes)
+    measured = trial.measured
+    figure = ""
+    if measured is not None and measured.gain is not None and measured.interval is not None:
+        gain, interval = f"{100 * measured.gain:+.1f} %", f"{100 * measured.interval:.1f}"
+        figure = (
+            f", {gain} ± {interval}" if measured.detectable else f", no detectable change (± {interval} %)"
+        )
+    return f"{trial.result} {changes}{figure}" + (f": {trial.text}" if trial.text else "")
+
+
+def _steady(state: TunerState) -> TunerState:
+    """A state without what changes with every look."""
+    trial = state.trial
+    if trial is not None:
+        trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, text="")
+    return structs.replace(state, trial=trial, spent=0.0, text="")
+
+
+def _newest(state: TunerState) -> int:
+    return max((trial.t for trial in state.tried), default=0)
+
+
+def _ids(changes: Sequence[Change]) -> dict[str, str]:
+    return {change.knob: os.urandom(8).hex() for change in changes}

@@ -1,0 +1,93 @@
+"""The words of the tuner, for the command line and the dashboard alike: where it stands, its limits, what it tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.viewer.words import Word
+from hoptui.wire.tuning import Change, Limits, Objective, Result, Stand, Trial, TunerState
+
+STANDS: dict[Stand, Word] = {
+    "off": Word("◌", "off"),
+    "baseline": Word("◐", "baseline"),
+    "trial": Word("◷", "trial"),
+    "holding": Word("●", "holding"),
+    "waiting": Word("‖", "waiting"),
+}
+RESULTS: dict[Result, Word] = {
+    "running": Word("◷", "running"),
+    "kept": Word("●", "kept"),
+    "reverted": Word("↶", "reverted"),
+    "failed": Word("✕", "failed"),
+    "interrupted": Word("»", "interrupted"),
+    "unfinished": Word("◌", "unfinished"),
+}
+OBJECTIVES: dict[Objective, str] = {
+    "throughput": "more in the same time",
+    "energy": "less energy for the same work",
+}
+STANDS_FOR: dict[Stand, str] = {
+    "off": "it turns nothing",
+    "baseline": "it measures the values in effect",
+    "trial": "it tries other values",
+    "holding": "it watches, and tries nothing now",
+    "waiting": "it cannot go on now",
+}
+"""What a stand means, where the tuner itself says nothing."""
+
+
+def changes(found: Iterable[Change]) -> str:
+    """`micro_batch 32 → 64, grad_accum 4 → 2`; empty where there are none."""
+    told = []
+    for one in found:
+        before, value = text.alike(one.before, one.value)
+        told.append(f"{text.clean(one.knob, 40)} {before} → {value}")
+    return ", ".join(told)
+
+
+def limits(within: Limits) -> str:
+    """`memory up to 92 % · 2 % of the time · for throughput · speed knobs alone`."""
+    told = [f"memory up to {text.percent(within.memory, decimals=0)}"]
+    if within.power_w is not None:
+        told.append(f"power up to {text.grouped(within.power_w)} W")
+    told += [f"{share(within.budget)} of the time", f"for {within.objective}", allowed(within.learning)]
+    if within.dry:
+        told.append("dry run: it tries nothing")
+    return " · ".join(told)
+
+
+def allowed(learning: Iterable[str]) -> str:
+    """Which knobs besides those of effect `speed`: `also lr and num_envs`."""
+    names = [text.clean(name, 40) for name in learning]
+    if not names:
+        return "speed knobs alone"
+    return "every knob" if "*" in names else f"also {' and '.join(names)}"
+
+
+def standing(state: TunerState) -> str:
+    """`● nothing is left to try`; nothing between a trial and what follows it."""
+    word = STANDS[state.stand]
+    if state.stand == "trial":
+        return f"{word.symbol} trying {changes(state.trial.changes)}" if state.trial else ""
+    return f"{word.symbol} {text.clean(state.text, 300) or STANDS_FOR[state.stand]}"
+
+
+def share(ratio: float) -> str:
+    """A share of a run's time, which may be small: `2 %`, `0.5 %`."""
+    return f"{100 * ratio:.2g} %" if ratio < 0.0995 else text.percent(ratio, decimals=0)
+
+
+def progress(trial: Trial) -> str:
+    """How long a trial goes on, or took: `23 iterations, 41 s`."""
+    count = f"{text.grouped(trial.iterations)} iteration{'' if trial.iterations == 1 else 's'}"
+    return f"{count}, {text.duration(trial.seconds)}"
+
+
+def sentence(trial: Trial) -> str:
+    """A trial in one line: `● kept  micro_batch 32 → 64  +6.1 % ± 1.2  memory was free`."""
+    word = RESULTS[trial.result]
+    measured = words.effect_text(trial.measured)
+    parts = (f"{word.symbol} {word.text}", changes(trial.changes), measured, text.clean(trial.text, 300))
+    return "  ".join(part for part in parts if part)

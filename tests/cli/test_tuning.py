@@ -1,0 +1,204 @@
+"""`hoptui tune` against a fake daemon: what is asked for, what is printed, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Fetch, FromViewer, RunState, ToViewer
+from hoptui.wire.tuning import Change, Limits, Trial, Tune, Tuned, TunerState
+from tests.cli.conftest import Hoptui
+from tests.viewer.fake_daemon import FakeDaemon, make_run
+
+RUN = make_run()
+UP = Change(knob="grad_accum", before=4, value=8)
+MEASURED = Measured(
+    metric="env_steps_per_s",
+    before=5e5,
+    after=5.3e5,
+    gain=0.061,
+    interval=0.012,
+    detectable=True,
+    iterations=30,
+    settled=True,
+)
+KEPT = Trial(changes=(UP,), result="kept", t=11, iterations=30, seconds=40.0, measured=MEASURED, text="room")
+BACK = Trial(changes=(Change(knob="grad_accum", before=8, value=16),), result="reverted", t=12, text="slower")
+ON = TunerState(stand="baseline", text="measures: 3 of 15", started=5, user="ana")
+
+
+class Tuning:
+    """A fake daemon whose run is tuned; `states` come one a Fetch, after the answer to the request."""
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.daemon = daemon
+        self.granted, self.reason, self.state = True, "", ON
+        self.states: list[TunerState] = []
+        self.run: RunState = RUN
+        daemon.answer = self._answer
+
+    def _answer(self, message: FromViewer) -> list[ToViewer] | None:
+        if isinstance(message, Fetch) and not message.latest and self.states:
+            self.put(self.states.pop(0))
+        if not isinstance(message, Tune):
+            return None
+        answer = Tuned(
+            id=message.id, run=message.run, granted=self.granted, reason=self.reason, state=self.state
+        )
+        return [answer]
+
+    def put(self, state: TunerState) -> None:
+        """The run's tuner stands so now."""
+        self.run = structs.replace(self.run, tuner=state, epoch=self.run.epoch + 1)
+        self.daemon.node = structs.replace(self.daemon.node, runs=(self.run,))
+
+    @property
+    def asked(self) -> list[Any]:
+        return self.daemon.of(Tune)
+
+
+@pytest.fixture
+def tuning(ppo: FakeDaemon) -> Tuning:
+    return Tuning(ppo)
+
+
+def test_each_trial_is_a_line_and_the_end_ends_it(hoptui: Hoptui, tuning: Tuning) -> None:
+    trying = structs.replace(ON, stand="trial", trial=structs.replace(KEPT, result="running"))
+    tuning.states = [
+        ON,
+        structs.replace(ON, text="measures: 9 of 15"),
+        trying,
+        structs.replace(ON, stand="holding", text="nothing is left", tried=(KEPT,)),
+        structs.replace(ON, stand="off", text="stopped", tried=(KEPT, BACK)),
+    ]
+    ended = hoptui("tune", "ppo")
+    assert ended.code == 0, ended.err
+    lines = [line.partition("  ")[2] for line in ended.out.splitlines()[1:]]
+    assert lines == [
+        "◐ measures: 3 of 15",
+        "◷ trying grad_accum 4 → 8",
+        "● kept  grad_accum 4 → 8  +6.1 % ± 1.2  room  500 k → 530 k steps/s",
+        "● nothing is left",
+        "↶ reverted  grad_accum 8 → 16  slower",
+        "◌ stopped",
+    ]
+    assert ended.out.startswith("tuning ppo: memory up to 92 % · 2 % of the time")
+    assert [(t.op, t.run, t.limits) for t in tuning.asked] == [("start", RUN.run, Limits())]
+
+
+def test_limits_as_they_are_typed(hoptui: Hoptui, tuning: Tuning) -> None:
+    words = "--within memory=85% power=400 --budget 5% --objective energy --allow learning --detach"
+    ended = hoptui("tune", "ppo", *words.split())
+    assert ended.code == 0, ended.err
+    wanted = Limits(memory=0.85, power_w=400.0, budget=0.05, objective="energy", learning=("*",))
+    assert tuning.asked[0].limits == wanted
+    assert hoptui("tune", "ppo", "--allow", "lr", "clip", "--detach", "--json").json["run"] == RUN.run
+    assert tuning.asked[1].limits.learning == ("lr", "clip")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--within memory=90", "memory takes a share such as 90% or 0.9, not '90'"),
+        ("--within vram=90%", "--within takes memory=90% and power=400, each once, not 'vram=90%'"),
+        ("--within power=lots", "power takes watts such as 400, not 'lots'"),
+        ("--within power=nan", "power is in watts, more than 0, not nan"),
+        ("--budget 0", "--budget takes a share such as 90% or 0.9, not '0'"),
+        ("--stop --status", "hoptui tune starts, stops, freezes, releases or tells: one of them at a time"),
+        ("--stop --budget 3%", "hoptui tune starts, stops, freezes, releases or tells: one of them at a time"),
+        ("--objective fun", "fun"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_bad_usage(hoptui: Hoptui, tuning: Tuning, words: str, sentence: str) -> None:
+    ended = hoptui("tune", "ppo", *words.split())
+    assert (ended.code, ended.out) == (2, "")
+    assert sentence in ended.err
+    assert ended.err.count("\n") == 1
+    assert not tuning.asked
+
+
+def test_one_that_is_on_already_is_watched(hoptui: Hoptui, tuning: Tuning) -> None:
+    tuning.granted, tuning.reason = False, "ppo is being tuned already, started by ana: stop that first"
+    tuning.states = [structs.replace(ON, stand="off", text="the run has ended: finished")]
+    ended = hoptui("tune", "ppo")
+    assert ended.code == 0
+    assert ended.out.startswith("watching ppo: ")
+    other = hoptui("tune", "ppo", "--budget", "5%")  # but not with other limits than were asked for
+    assert (other.code, other.err) == (1, f"hoptui: {tuning.reason}\n")
+
+
+def test_a_refusal_is_one_sentence(hoptui: Hoptui, tuning: Tuning) -> None:
+    tuning.granted, tuning.reason, tuning.state = False, "ppo has no knob of effect speed", TunerState()
+    ended = hoptui("tune", "ppo")
+    assert (ended.code, ended.out, ended.err) == (1, "", "hoptui: ppo has no knob of effect speed\n")
+
+
+def test_ctrl_c_ends_the_watching_only_and_says_so(hoptui: Hoptui, tuning: Tuning) -> None:
+    tuning.states = [ON]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hoptui.viewer.tuning.standing", _interrupt)
+        ended = hoptui("tune", "ppo")
+    assert ended.code == 130
+    assert ended.err == (
+        "hoptui: this ends the watching only, ppo is tuned on; hoptui tune ppo --stop ends that\n"
+    )
+    assert [t.op for t in tuning.asked] == ["start"]
+
+
+def _interrupt(state: TunerState) -> str:
+    raise KeyboardInterrupt
+
+
+def test_a_dry_run_says_what_it_would_try_and_leaves_nothing_behind(hoptui: Hoptui, tuning: Tuning) -> None:
+    next_ = structs.replace(ON, stand="holding", next=(UP,), text="it would set grad_accum 8: memory is free")
+    tuning.states = [ON, next_]
+    ended = hoptui("tune", "ppo", "--dry-run")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1] == "it would set grad_accum 8: memory is free"
+    assert [(t.op, t.limits.dry) for t in tuning.asked] == [("start", True), ("stop", False)]
+    tuning.state = next_
+    told = hoptui("tune", "ppo", "--dry-run", "--json").json
+    assert told["next"] == [{"knob": "grad_accum", "before": 4, "value": 8}]
+    tuning.state = structs.replace(ON, stand="holding", text="nothing is left")
+    tuning.granted = False  # one that is no dry run is on
+    told_too = hoptui("tune", "ppo", "--dry-run").out
+    assert told_too == "next it would try nothing: nothing is left\n"
+    tuning.granted = True
+    assert hoptui("tune", "ppo", "--dry-run").out == "nothing is left\n"
+
+
+def test_how_it_stands(hoptui: Hoptui, tuning: Tuning) -> None:
+    assert hoptui("tune", "ppo", "--status").out == "◌ off: it turns nothing\n"
+    tuning.put(structs.replace(ON, tried=(KEPT,), frozen=("lr",), spent=0.011, next=(UP,)))
+    lines = hoptui("tune", "ppo", "--status").out.splitlines()
+    assert lines == [
+        "◐ baseline: measures: 3 of 15",
+        "  within  memory up to 92 % · 2 % of the time · for throughput · speed knobs alone, for ana",
+        "  next    grad_accum 4 → 8",
+        "  tried   ● kept  grad_accum 4 → 8  +6.1 % ± 1.2  room",
+        "  alone   lr",
+        "  spent   1.1 % of the time went into trials",
+    ]
+    assert hoptui("tune", "ppo", "--status", "--json").json["tuner"]["tried"][0]["result"] == "kept"
+    assert not tuning.asked
+
+
+def test_stop_freeze_and_release_are_asked_for(hoptui: Hoptui, tuning: Tuning) -> None:
+    tuning.state = structs.replace(ON, stand="off", text="stopped")
+    assert hoptui("tune", "ppo", "--stop").out.startswith("◌ off: stopped\n")
+    assert hoptui("tune", "ppo", "--freeze", "lr").out == "the tuner of ppo leaves alone lr\n"
+    assert hoptui("tune", "ppo", "--release", "lr").out == "the tuner of ppo may turn lr\n"
+    assert [(t.op, t.knob) for t in tuning.asked] == [("stop", ""), ("freeze", "lr"), ("release", "lr")]
+
+
+def test_read_only_sends_nothing(hoptui: Hoptui, tuning: Tuning, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPTUI_READ_ONLY", "1")
+    for words in ([], ["--stop"], ["--dry-run"]):
+        ended = hoptui("tune", "ppo", *words)
+        assert ended.code == 1
+        assert "read-only: nothing is sent" in ended.err
+    assert hoptui("tune", "ppo", "--status").code == 0
+    assert not tuning.asked

@@ -1,0 +1,235 @@
+"""A node without sockets, disk or clock: what its desks do is looked at from outside, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import structs
+
+from hoptui.daemon.node import Node
+from hoptui.daemon.registry import TrackedRun
+from hoptui.daemon.runs import RunDesk
+from hoptui.daemon.tuners import TunerDesk
+from hoptui.recording.known import KnownRun
+from hoptui.tuner.results import Settled, with_newer
+from hoptui.tuner.scene import Known, Proposal, Scene
+from hoptui.wire import messages
+from hoptui.wire.columns import Columns, pack
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.messages import Command, CommandRecord, Event, NodeState, Origin, Outcome, Query, RunState
+from hoptui.wire.tuning import Change, Limits, Trial, Tune, Tuned, TunerState
+
+SECOND = 1_000_000_000
+ANA = Origin(user="ana", pid=7, client="cli")
+RUN = "abcd2345"
+MICRO = KnobState(
+    spec=KnobSpec(name="micro_batch", kind="int", default=32, min=1, max=512, effect="speed"), value=32
+)
+LR = KnobState(spec=KnobSpec(name="lr", kind="float", default=3e-4, min=0.0, max=1.0), value=3e-4)
+UP = Change(knob="micro_batch", before=32, value=64)
+
+
+class Keeper:
+    """An archive in memory: `log` has what reached it, in order."""
+
+    problem = ""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.states: list[RunState] = []
+        self.events: list[Event] = []
+        self.settled: tuple[Settled, ...] = ()
+
+    def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None: ...
+    def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
+    def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
+
+    def run(self, known: KnownRun, node: NodeState) -> None:
+        self.states.append(known.state)
+        self.log.append(f"run {known.state.tuner.stand if known.state.tuner else '-'}")
+
+    def event(self, event: Event, runs: Iterable[str]) -> None:
+        self.events.append(event)
+
+    def command(self, record: CommandRecord) -> None:
+        self.log.append(f"command {record.knob} {record.stage}")
+
+    def finish(self, run: str) -> None:
+        self.log.append("finish")
+
+    def keep(self, run: str) -> None:
+        self.log.append("keep")
+
+    def settle(self, result: Settled) -> None:
+        self.settled = with_newer(self.settled, result)
+
+    def flushed(self, source: str) -> int:
+        return 0
+
+    def problem_of(self, run: str) -> str:
+        return ""
+
+
+class Script:
+    """A tuner that proposes what a test tells it to."""
+
+    def __init__(self, limits: Limits, now: int, user: str, known: Known | None = None) -> None:
+        self.known = known
+        self.state = TunerState(stand="baseline", text="measures", limits=limits, started=now, user=user)
+        self.plan: list[Proposal | Exception] = []
+        self.scenes: list[Scene] = []
+        self.ids: dict[str, str] = {}
+        self.rests: Known | None = None
+
+    def put(self, **fields: object) -> None:
+        self.state = structs.replace(self.state, **fields)
+
+    def propose(self, *changes: Change) -> None:
+        self.plan.append(Proposal(changes, "memory is free"))
+
+    def look(self, scene: Scene) -> Proposal | None:
+        self.scenes.append(scene)
+        found = self.plan.pop(0) if self.plan else None
+        if isinstance(found, Exception):
+            raise found
+        if found is not None:
+            self.put(stand="trial", trial=Trial(changes=found.changes, t=scene.t, text=found.why))
+        return found
+
+    def sent(self, ids: dict[str, str]) -> None:
+        self.ids = dict(ids)
+
+    def end(self, result: str, text: str) -> None:
+        assert self.state.trial is not None
+        ended = structs.replace(self.state.trial, result=result, text=text)
+        self.put(stand="holding", trial=None, tried=(*self.state.tried, ended))
+
+    def freeze(self, knob: str) -> None:
+        self.put(frozen=tuple(sorted({*self.state.frozen, knob})))
+
+    def release(self, knob: str) -> None:
+        self.put(frozen=tuple(k for k in self.state.frozen if k != knob))
+
+    def stop(self, now: int) -> Proposal | None:
+        trial = self.state.trial
+        if trial is not None:
+            self.end("interrupted", "stopped")
+        self.put(stand="off", text="stopped")
+        back = [Change(knob=c.knob, before=c.value, value=c.before) for c in trial.changes] if trial else []
+        return Proposal(tuple(back), "stopped") if back else None
+
+    def found(self) -> Known | None:
+        return self.rests
+
+
+class QuietNode:
+    """One run on a node, its desks, and what came of them."""
+
+    def __init__(self, *, state: RunState | None = None) -> None:
+        self.now = 100 * SECOND
+        self.keeper = Keeper()
+        self.node = Node(self, self.keeper, lambda: None, lambda _: None)
+        self.scripts: list[Script] = []
+        self.commands: list[Command] = []
+        self.tuners = TunerDesk(self.node, self.keeper, self._forward, self._make)  # type: ignore[arg-type]
+        self.runs = RunDesk(self.node, lambda _, __: True, lambda _, __: None, self.tuners.end)
+        if state is not None:
+            self.node.registry.restore(TrackedRun(state, nonce="n1"))
+
+    def t(self) -> int:
+        return self.now
+
+    def wall(self) -> float:
+        return 1.7e9 + self.now / SECOND
+
+    def _make(self, limits: Limits, now: int, user: str, known: Known | None) -> Script:
+        self.scripts.append(Script(limits, now, user, known))
+        return self.scripts[-1]
+
+    def _forward(self, command: Command, run: TrackedRun) -> bool:
+        self.keeper.log.append(f"send {command.knob}={command.value}")
+        self.commands.append(command)
+        return True
+
+    @property
+    def run(self) -> TrackedRun:
+        found = self.node.registry.get(RUN)
+        assert found is not None
+        return found
+
+    @property
+    def tuner(self) -> TunerState:
+        assert self.run.state.tuner is not None
+        return self.run.state.tuner
+
+    @property
+    def script(self) -> Script:
+        return self.scripts[-1]
+
+    def hello(self, *, nonce: str = "n1", knobs: tuple[KnobState, ...] = (MICRO, LR), step: int = 50) -> None:
+        """The run's process connects."""
+        hello = messages.RunHello(
+            protocol=messages.PROTOCOL,
+            run=RUN,
+            name="lm",
+            epoch=1,
+            nonce=nonce,
+            pid=1,
+            started=0,
+            step=step,
+            knobs=knobs,
+            headline="tokens_per_s",
+        )
+        self.runs.receive(nonce.encode(), None, hello)
+
+    def rows(self, *values: float) -> None:
+        """Iterations of the run, one a second."""
+        for value in values:
+            self.now += SECOND
+            step = self.run.last_step + 1
+            self.node.rows((pack(f"run/{RUN}", [(self.now, step, {"tokens_per_s": value})]),))
+
+    def tune(self, op: str = "start", *, viewer: str = "v1", who: Origin = ANA, **fields: object) -> Tuned:
+        request = {"id": 1, "run": RUN, "op": op} | fields
+        return self.tuners.receive(Tune(**request), viewer, who)  # type: ignore[arg-type]
+
+    def look(self, seconds: float = 1.0) -> None:
+        self.now += int(seconds * SECOND)
+        self.tuners.tend()
+
+    def outcome(
+        self, command: Command, stage: str = "applied", identity: bytes = b"n1", **fields: object
+    ) -> None:
+        """What the run says of a command; an applied value is the one asked for."""
+        said: dict[str, object] = {
+            "id": command.id,
+            "stage": stage,
+            "step": self.run.last_step,
+            "t": self.now,
+        }
+        if stage == "applied":
+            said |= {"effective": command.value, "version": 9}
+        self.runs.receive(identity, None, Outcome(**(said | fields)))  # type: ignore[arg-type]
+
+    def person(self, knob: str, value: float) -> None:
+        """A person sets a knob, and it takes effect."""
+        command = Command(
+            id=f"{knob}-{self.now}",
+            run=RUN,
+            epoch=self.run.state.epoch,
+            verb="set",
+            knob=knob,
+            value=value,
+            origin=ANA,
+        )
+        _, onward = self.node.book.submit(command, self.run, "v1", self.wall(), self.now)
+        assert onward is not None
+        self.outcome(command, "accepted")
+        self.outcome(command)
+
+    def value(self, knob: str = "micro_batch") -> object:
+        return next(k.value for k in self.run.state.knobs if k.spec.name == knob)
+
+    def said(self, kind: str = "tuner") -> list[str]:
+        """The texts of the events of a kind."""
+        return [event.text for event in self.node.events if event.kind == kind]

@@ -1,0 +1,179 @@
+"""How a tuner goes on, and what it undoes, after the end of its run, of its run's process, or of the daemon."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from hoptui.daemon.returning import PATIENCE_NS
+from hoptui.wire.messages import Bye
+from hoptui.wire.tuning import Limits, Trial, TunerState
+from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
+
+
+def test_it_ends_with_its_run_before_the_recording_is_closed(trying: QuietNode) -> None:
+    trying.runs.receive(b"n1", None, Bye(reason="finished"))
+    assert trying.keeper.log[-1] == "finish"
+    last = trying.keeper.states[-1].tuner
+    assert last is not None
+    assert (last.stand, last.text) == ("off", "the run has ended: finished")
+    assert last.tried[-1].result == "interrupted"
+    assert not trying.tune("stop").granted
+
+
+def test_a_run_that_crashed_in_a_trial_comes_back_without_it(trying: QuietNode) -> None:
+    trying.runs.receive(b"n1", None, Bye(reason="exception", detail="OutOfMemoryError"))
+    assert (trying.tuner.stand, trying.tuner.tried[-1].result) == ("off", "unfinished")
+    trying.hello(nonce="n2", knobs=(structs.replace(MICRO, value=64), LR))  # as its checkpoint has it
+    trying.look()
+    trying.look()
+    assert trying.tuner.tried[-1].result == "unfinished"
+    assert (trying.commands[-1].value, trying.commands[-1].epoch) == (32, 2)
+    assert trying.script.scenes == []  # nothing else before that
+    trying.outcome(trying.commands[-1], identity=b"n2")
+    trying.look()
+    assert trying.value() == 32
+    assert len(trying.script.scenes) == 1
+    assert trying.said()[-1] == "goes on: the run crashed in the middle of a trial; in effect: micro_batch 32"
+    assert sum("unfinished" in text for text in trying.said()) == 1
+
+
+def test_a_run_that_has_finished_and_starts_again_is_not_tuned(trying: QuietNode) -> None:
+    trying.runs.receive(b"n1", None, Bye(reason="finished"))
+    trying.hello(nonce="n2")
+    trying.look()
+    assert trying.run.state.tuner is None
+
+
+def killed(trial: Trial | None) -> tuple[QuietNode, TunerState]:
+    """A daemon that has just read of a run that was being tuned."""
+    before = QuietNode()
+    before.hello()
+    state = TunerState(
+        stand="trial" if trial else "holding",
+        trial=trial,
+        frozen=("lr",),
+        started=90 * SECOND,
+        user="ana",
+        limits=Limits(memory=0.8),
+    )
+    return QuietNode(state=structs.replace(before.run.state, tuner=state)), state
+
+
+def test_a_daemon_that_ends_in_good_order_sets_a_trial_back_and_another_goes_on(trying: QuietNode) -> None:
+    trying.tuners.close()
+    assert [command.value for command in trying.commands] == [64, 32]
+    assert trying.tuner.trial is not None, "the next daemon is to know of it"
+    trying.outcome(trying.commands[-1])
+    trying.tuners.close()
+    assert len(trying.commands) == 2, "there is nothing left to set back"
+
+
+RUNNING = Trial(changes=(UP,), t=95 * SECOND, text="memory is free")
+
+
+def test_after_the_daemons_death_a_trial_is_unfinished_and_undone() -> None:
+    there, _ = killed(RUNNING)
+    there.look()
+    assert (there.tuner.stand, there.tuner.trial) == ("waiting", None)
+    assert there.tuner.tried[-1].result == "unfinished"
+    assert there.commands == []  # nobody knows yet what is in effect
+    there.hello(knobs=(structs.replace(MICRO, value=64, by="the tuner"), LR))
+    there.look()
+    assert [(c.knob, c.value) for c in there.commands] == [("micro_batch", 32)]
+    there.outcome(there.commands[0])
+    there.look()
+    assert there.value() == 32
+    assert there.script.scenes
+    assert there.script.state.limits.memory == 0.8
+    assert there.tuner.frozen == ("lr",)
+    assert (there.tuner.user, there.tuner.started) == ("ana", 90 * SECOND)
+    assert there.tuner.tried[0].result == "unfinished"
+
+
+def test_a_trial_that_never_took_effect_needs_nothing_undone() -> None:
+    there, _ = killed(RUNNING)
+    there.hello()
+    there.look()
+    assert there.commands == []
+    assert there.script.scenes
+
+
+@pytest.mark.parametrize(("result", "undone"), [("reverted", [32]), ("failed", [32]), ("kept", [])])
+def test_a_way_back_that_was_cut_off_is_gone_again(result: str, undone: list[int]) -> None:
+    there, state = killed(None)
+    last = structs.replace(RUNNING, result=result)
+    there.run.state = structs.replace(there.run.state, tuner=structs.replace(state, tried=(last,)))
+    there.hello(knobs=(structs.replace(MICRO, value=64), LR))
+    there.look()
+    assert [command.value for command in there.commands] == undone
+    assert there.tuner.tried == (last,)
+
+
+def test_a_value_that_was_read_back_otherwise_is_undone_as_well(trying: QuietNode) -> None:
+    record = structs.replace(trying.node.book.of(RUN)[0], effective=63)
+    there, _ = killed(structs.replace(RUNNING, t=record.t))
+    there.node.book.restore([record])
+    there.hello(knobs=(structs.replace(MICRO, value=63), LR))
+    there.look()
+    assert [(c.value, c.why.partition(":")[0]) for c in there.commands] == [
+        (32, "back to the values of before the trial")
+    ]
+
+
+def test_a_value_that_nobody_here_knows_of_is_left() -> None:
+    there, _ = killed(RUNNING)
+    there.hello(knobs=(structs.replace(MICRO, value=48), LR))
+    there.look()
+    assert there.commands == []
+    assert there.said()[-1].endswith("in effect: micro_batch 48")
+
+
+def test_what_a_person_has_set_meanwhile_stays() -> None:
+    there, _ = killed(RUNNING)
+    there.hello()
+    there.person("micro_batch", 64)
+    there.look()
+    assert there.commands == []
+    assert there.said()[-1].endswith("in effect: micro_batch 64")
+
+
+def test_a_change_that_may_still_come_is_waited_for(trying: QuietNode) -> None:
+    there, _ = killed(structs.replace(RUNNING, t=trying.node.book.of(RUN)[0].t))
+    open_still = structs.replace(trying.node.book.of(RUN)[0], stage="sent", step=None)
+    there.node.book.restore([open_still])
+    there.hello()
+    there.look()
+    assert there.script.scenes == []
+    there.look(PATIENCE_NS / SECOND + 1)
+    assert there.script.scenes
+
+
+def test_a_way_back_that_is_refused_is_tried_again_and_then_left_with_a_word() -> None:
+    there, _ = killed(RUNNING)
+    there.hello(knobs=(structs.replace(MICRO, value=64), LR))
+    for _ in range(20):
+        there.look()
+        if there.commands and there.node.book.of(RUN)[-1].stage == "sent":
+            there.outcome(there.commands[-1], "rejected", code="busy", reason="no")
+    assert len(there.commands) == 3
+    assert there.tuner.frozen == ("lr", "micro_batch")
+    last = [e for e in there.node.events if e.kind == "tuner"][-1]
+    assert (last.level, last.text.partition("; ")[2]) == ("warning", "in effect: micro_batch 64")
+
+
+def test_a_tuner_that_was_stopped_does_not_come_back() -> None:
+    there, state = killed(None)
+    there.run.state = structs.replace(there.run.state, tuner=structs.replace(state, stand="off"))
+    there.hello()
+    there.look()
+    assert there.scripts == []
+
+
+def test_without_a_trial_it_just_goes_on() -> None:
+    there, _ = killed(None)
+    there.hello()
+    there.look()
+    assert there.script.scenes
+    assert there.said()[-1] == "goes on: the daemon was restarted"
+    assert ANA.user == there.tuner.user
