@@ -21,8 +21,10 @@ from hoptui.tui.app import HoptuiApp
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.conflict import Conflict
 from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.screens.limits import LimitsBox
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.screens.staged import StagedBox
+from hoptui.tui.screens.tuner import TunerScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.viewer.history import UNDO
 from hoptui.wire.knobs import KnobValue
@@ -32,13 +34,14 @@ LEAVES = {"q", "ctrl+c", "ctrl+q"}
 ODD = ("1", "8", "backspace", "ctrl+z", "x", "space", "ctrl+a", "shift+tab", "ctrl+w")
 KEYS = (*sorted({key for action in ACTIONS for key in action.keys.split(",")} - LEAVES), *ODD)
 STEERING = (
-    "p", "c", "u", "e", "s", "a", "w", "d", "h", "slash", "down", "up", "8", "insert", "enter", "enter", "y", "n", "m",
+    "p", "c", "u", "e", "s", "a", "w", "d", "h", "t", "o", "slash", "down", "up", "8", "insert", "enter", "enter", "y", "n", "m",
     "escape", "escape", "escape",
 )  # fmt: skip
 PATHS = (
     ("e", "up", "enter", "y"), ("down", "e", "up", "insert", "a", "enter", "y"), ("down", "down", "e", "8", "enter", "y"),
     ("e", "up", "insert", "down", "e", "down", "insert", "a", "enter", "m"), ("u", "y"), ("w", "y"), ("s", "n"), ("s", "y"),
     ("ctrl+p", "p", "a", "u", "s", "e", "enter"), ("ctrl+p", "u", "n", "d", "o", "enter", "y"), ("p", "p", "c"),
+    ("t", "s", "down", "right", "enter"), ("t", "s", "end", "right", "enter", "y"), ("t", "tab", "down", "space", "x"), ("o", "y"),
 )  # fmt: skip
 """What leads to something that is sent, one key after the other."""
 PASTED = ("8", "0.003\n", "fp32\ny\n", "q y\r", "é\x1b[A", "7" * 400)
@@ -55,6 +58,10 @@ SETTLE, SETTLE_S = 3, 0.002
 AT_ONCE = {"pause": "pause", "resume": "pause", "checkpoint": "checkpoint"}
 """What one key on the run's screen sends, and the action of that key."""
 CHOICES = ("choose('mine')", "choose('theirs')")
+ADVISED = "advised: "
+"""How the reason of a command begins that follows advice."""
+WISHES = {"tune.stop": "stop", "tune.freeze": "freeze", "tune.release": "freeze"}
+"""What one key on the tuner's screen asks of it, and the action of that key."""
 
 
 class Gesture(NamedTuple):
@@ -172,9 +179,19 @@ def meant(sent: Sent, before: Seen) -> bool:
             return action == AT_ONCE[sent.verb]
         if sent.verb in ("wheel.take", "wheel.release"):
             return action == "wheel"
-        return sent.verb == "set" and action == "undo" and sent.why.startswith(UNDO)
+        undone = action == "undo" and sent.why.startswith(UNDO)
+        return sent.verb == "set" and (undone or _advised(sent, action))
+    if isinstance(screen, TunerScreen):
+        return action == WISHES.get(sent.verb) or (sent.verb == "set" and _advised(sent, action))
+    if isinstance(screen, LimitsBox):
+        return sent.verb == "tune.start" and action == "start"
     sends = action in CHOICES if isinstance(screen, Conflict) else action == "send"
     return sent.verb == "set" and sends and (sent.knob, sent.value) in before.values.items()
+
+
+def _advised(sent: Sent, action: str) -> bool:
+    """Whether it follows the advice that the key stands for."""
+    return action == "advice" and sent.why.startswith(ADVISED)
 
 
 def _asked(sent: Sent, question: str) -> bool:
@@ -184,6 +201,8 @@ def _asked(sent: Sent, question: str) -> bool:
             return question.startswith("Stop ")
         case "wheel.steal":
             return question.startswith("Take the wheel ")
+        case "tune.start":
+            return question.startswith("Let the tuner set ")
         case "set":
             return question.startswith("Set ") and sent.knob in question
     return False
@@ -199,7 +218,7 @@ class Watch:
 
     def over(self, client: Any) -> Any:
         """The same client, watched."""
-        send, lease = client.send, client.lease
+        send, lease, tune = client.send, client.lease, client.tune
 
         def watched_send(verb: Verb, run_id: str, **named: Any) -> str:
             command: str = send(verb, run_id, **named)
@@ -210,7 +229,11 @@ class Watch:
             lease(run_id, op, what)
             self._keep(Sent(f"{what}.{op}"))
 
-        client.send, client.lease = watched_send, watched_lease
+        def watched_tune(run_id: str, op: str, **named: Any) -> None:
+            tune(run_id, op, **named)
+            self._keep(Sent(f"tune.{op}", named.get("knob", "")))
+
+        client.send, client.lease, client.tune = watched_send, watched_lease, watched_tune
         return client
 
     def take(self) -> list[Sent]:

@@ -16,12 +16,14 @@ from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.history import FilterBox, HistoryScreen
 from hoptui.tui.screens.hosts import HostsScreen
 from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.screens.limits import LimitsBox
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.replay_go_to import GoTo
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.screens.settings import SettingsScreen
 from hoptui.tui.screens.staged import StagedBox
 from hoptui.tui.screens.story import Story
+from hoptui.tui.screens.tuner import TunerScreen
 from screenshots.camera import Do, Seat, Step, To, sitting
 
 Size = tuple[int, int]
@@ -87,6 +89,8 @@ SHOTS = (
     Shot("applied", KnobEditor, (*EDITED, "enter", "y", To(AFTER)), seat="live", moment=BEFORE),
     Shot("conflict", Conflict, ("e", *"1024", To(AFTER), "enter"), seat="live", moment=BEFORE),
     Shot("staged", StagedBox, (*EDITED, "a", "down", "down", "e", *"8192", "a", "a"), seat="live", moment=BEFORE),
+    Shot("tuner", TunerScreen, ("t",), seat="live"),
+    Shot("limits", LimitsBox, ("t", "s"), seat="live"),
 )  # fmt: skip
 
 

@@ -79,9 +79,9 @@ def open_dashboard(run: str | None, options: Options | None = None) -> int:
     with _uncollected(), contextlib.closing(Client(read_only=found.read_only)) as client:
         client.watch(run)
         client.start()
-        from hoptui.tui import app
+        from hoptui.tui import opening
 
-        return app.run(run, config=found, client=client)
+        return opening.run(run, config=found, client=client)
 
 
 def configured(options: Options | None = None) -> Config:
@@ -107,10 +107,10 @@ def replay(recording: str, options: Options | None = None) -> int:
         )
     path = recordings.find(recording)
     with _uncollected():
-        from hoptui.tui import app
+        from hoptui.tui import opening
 
         try:
-            return app.replay(str(path), config=configured(options))
+            return opening.replay(str(path), config=configured(options))
         except RecordingError as error:
             raise Fail(str(error), REJECTED) from None
 

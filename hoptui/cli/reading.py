@@ -10,9 +10,10 @@ from hoptui.cli.node import Look, headline, knobs_of, look
 from hoptui.cli.options import Json, Run
 from hoptui.cli.terminal import OK, dump, say, table
 from hoptui.viewer import format as text
-from hoptui.viewer import words
+from hoptui.viewer import tuning, verdicts, words
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import Event, RunState
+from hoptui.wire.tuning import Diagnosis
 
 LAST = 10  # events and commands in `status`
 
@@ -68,6 +69,8 @@ def _details(seen: Look, run: RunState) -> dict[str, Any]:
         "ranks": _ranks(seen, run),
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
         "derived": gpus.derived(seen, run),
+        "diagnosis": run.diagnosis,
+        "tuner": run.tuner,
         "started": run.started_wall,
         "exited": run.exited_wall or None,
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
@@ -122,6 +125,12 @@ def _tell(seen: Look, run: RunState) -> None:
             for name, s in phases.items()
         ]
         table(rows, right=(1, 2), indent="  ")
+    if run.diagnosis is not None:
+        _tell_diagnosis(run.diagnosis, ended=not seen.lives(run))
+    if run.tuner is not None and run.tuner.stand != "off" and seen.lives(run):
+        say()
+        say("the tuner")
+        say(f"  {tuning.standing(run.tuner)}")
     if run.world > 1:
         _tell_ranks(seen, run)
     _tell_gpus(seen, run)
@@ -137,6 +146,16 @@ def _tell(seen: Look, run: RunState) -> None:
         say("knobs")
         table([knob_line(knob) for knob in run.knobs], right=(1,), indent="  ")
     _tell_past(seen, run)
+
+
+def _tell_diagnosis(found: Diagnosis, *, ended: bool) -> None:
+    say()
+    say("what limited it last" if ended else "what limits it")
+    say(f"  {text.clean(verdicts.sentence(found))}")
+    for figure in found.evidence[found.verdict == "unknown" :]:
+        say(f"    {text.clean(figure)}")
+    for advice in () if ended else found.advice:
+        say(f"  {'try ' if advice.knob else ''}{text.clean(advice.text)}")
 
 
 def _tell_ranks(seen: Look, run: RunState) -> None:

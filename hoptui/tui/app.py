@@ -1,4 +1,4 @@
-"""The dashboard's app: one client, one frame clock, the screens and the themes. `run` is what the command line calls."""
+"""The dashboard's app: one client, one frame clock, the screens and the themes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hoptui.tui.actions import bindings
 from hoptui.tui.board import Board
 from hoptui.tui.commands import Palette, PaletteBox
 from hoptui.tui.driver import TerminalDriver
-from hoptui.tui.frame import EVERYTHING, TICK_S, Frame, Pace
+from hoptui.tui.frame import EVERYTHING, TICK_S, Frame, News, Pace
 from hoptui.tui.messages import StoreChanged
 from hoptui.tui.panels import runs
 from hoptui.tui.personal import PersonalApp
@@ -27,10 +27,10 @@ from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.tui.screens.live import Live, LiveScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.staging import Staging
-from hoptui.tui.steering import Steering, left_paused
+from hoptui.tui.steering import Steering
 from hoptui.tui.view import SECOND, Connection, View, undoable
 from hoptui.tui.wheel import Wheel
-from hoptui.viewer.client import Change, Client
+from hoptui.viewer.client import Change
 from hoptui.viewer.config import Config
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
 from hoptui.wire.messages import RunState
@@ -38,7 +38,7 @@ from hoptui.wire.messages import RunState
 RENEW_EVERY_S = 1.0
 FAST_HZ = 10.0
 
-_FURTHER = ("overview", "chart", "knob_editor", "gpus", "history", "help", "settings")
+_FURTHER = ("overview", "chart", "knob_editor", "gpus", "history", "tuner", "help", "settings")
 """Screens that are imported where they are opened, or one a beat once the first one is seen: nobody waits for them at the start."""
 _FURTHER_AFTER_S = 1.0
 
@@ -60,6 +60,7 @@ class HoptuiApp(PersonalApp):
         "screens/conflict.tcss",
         "screens/staged.tcss",
         "screens/history.tcss",
+        "screens/tuner.tcss",
         "screens/chart.tcss",
         "screens/finder.tcss",
         "screens/confirm.tcss",
@@ -91,6 +92,7 @@ class HoptuiApp(PersonalApp):
         self.staging = Staging()
         self.wheel = Wheel(self.client)
         self.pace = Pace()
+        self.news = News()
         self._boards: dict[str | None, Board] = {}
         self.worked: dict[str, ActiveBinding] = {}
         self._asked = run
@@ -167,6 +169,7 @@ class HoptuiApp(PersonalApp):
 
     def _draw_changes(self) -> None:
         self._changed = False
+        self.news.forget()
         self._draw(EVERYTHING)
 
     def on_ready(self) -> None:
@@ -192,14 +195,20 @@ class HoptuiApp(PersonalApp):
         if now >= self._renew_at:
             self._renew_at = now + RENEW_EVERY_S
             self.steering.renew(now)
-            for told in self.wheel.poll(now):
+            for told in (*self.wheel.poll(now), *self.steering.answers(now)):
                 self.tell(told)
-        frame = self.pace.due(now, driver.waiting if isinstance(driver, TerminalDriver) else 0)
+        due = self.pace.due(now, driver.waiting if isinstance(driver, TerminalDriver) else 0)
+        frame = self.news.of(due, self._moment()) if any(due) else due
         if any(frame):
             self._draw(frame)
         elif now >= self._further_at and (further := next(self._further, "")):
             importlib.import_module(f"hoptui.tui.screens.{further}")
             self._keep_imports()
+
+    def _moment(self) -> tuple[object, ...]:
+        """What changes whenever the frame clock has something else to draw."""
+        view = self.view(None)
+        return view.store, view.store.changes, int(view.wall), view.link, self.pace.slow
 
     def _draw(self, frame: Frame) -> None:
         """Draw the full screen that is seen, and the box over it; what is hidden is drawn when it comes back."""
@@ -314,6 +323,14 @@ class HoptuiApp(PersonalApp):
         if not isinstance(self.screen, HistoryScreen):
             self.push_screen(HistoryScreen(getattr(self.screen, "run_id", None)))
 
+    def action_tuner(self) -> None:
+        """What the tuner does to the run on screen."""
+        from hoptui.tui.screens.tuner import TunerScreen
+
+        run = getattr(self.screen, "run_id", None)
+        if run is not None and not isinstance(self.screen, TunerScreen):
+            self.push_screen(TunerScreen(run))
+
     def open_charts(self, run: str | None, *, find: bool) -> None:
         """Show the charts of a run, or of the node, as they were left; with `find`, what else could be charted too."""
         from hoptui.tui.screens.chart import ChartScreen
@@ -349,42 +366,3 @@ class HoptuiApp(PersonalApp):
             if isinstance(screen, LiveScreen):
                 self.furnish(screen)
                 screen.redraw()
-
-
-def run(run: str | None, *, config: Config | None = None, client: Client | None = None) -> int:
-    """Open the dashboard on a run (its name or the beginning of its id), or on the overview; blocks until the person leaves.
-
-    `client` is one that may have set out already; it is closed when the person leaves. Returns the exit code: 0, or 128 + the
-    signal that ended it. No run is touched by leaving.
-    """
-    config = config or Config()
-    ours = client or Client(read_only=config.read_only)
-
-    def connect(on_change: Callable[[Change], None]) -> Client:
-        ours.on_change = on_change
-        return ours
-
-    app = HoptuiApp(connect, run, config=config)
-    app.alone = True
-    app.run(mouse=config.mouse)
-    for held in app.steering.held:
-        print(left_paused(app.client.store, held))
-    return app.return_code or 0
-
-
-def replay(path: str, *, config: Config | None = None) -> int:
-    """Open a recording in the dashboard; blocks until the person leaves it. No daemon, GPU or run is needed.
-
-    Returns the exit code: 0, or 128 + the signal that ended it.
-
-    Raises:
-        RecordingError: the file is no recording, cannot be read, or has nothing in it.
-    """
-    from hoptui.tui.replay import ReplayApp  # here, because it needs SQLite and a live dashboard does not
-    from hoptui.viewer.replay import Replay
-
-    config = config or Config()
-    app = ReplayApp(Replay(path), config=config)
-    app.alone = True
-    app.run(mouse=config.mouse)
-    return app.return_code or 0

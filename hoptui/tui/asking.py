@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hoptui.tui.panels import implied
 from hoptui.tui.screens.confirm import Confirm
+from hoptui.tui.steering import advised
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.wire.knobs import KnobState
@@ -58,6 +59,25 @@ def to_undo(app: HoptuiApp, run: str) -> None:
     name = text.clean(record.knob, 40)
     change = f"{text.value(knob.value, knob.spec)} → {text.value(record.before, knob.spec)}"
     about_change(app, f"Undo {name}", f"Set {name} back, {change}?", [knob], undo)
+
+
+def to_take_advice(app: HoptuiApp, run: str) -> None:
+    """Make the first change that the diagnosis advises; after a question where that costs more than a step. Where only the
+    direction is known, the person types the value."""
+    found = advised(app.view(run))
+    if found is None:
+        return
+    advice, knob = found
+    if advice.value is None:
+        app.edit_knob(run, knob.spec.name)
+        return
+
+    def send() -> None:
+        app.tell(app.steering.advise(app.view(run), advice, knob).refused)
+
+    name = text.clean(knob.spec.name, 40)
+    change = f"{text.value(knob.value, knob.spec)} → {text.value(advice.value, knob.spec)}"
+    about_change(app, f"Set {name}", f"Set {name} {change}?", [knob], send)
 
 
 def to_turn_wheel(app: HoptuiApp, run: str) -> None:

@@ -29,7 +29,11 @@ _OTHERWISE = (
 
 
 class PaletteBox(CommandPalette):
-    """Closes once: at the second click of a double click beside it, Textual's closes what lies below, or the app falls."""
+    """In a frame like that of every box, and closes once: at the second click of a double click beside it, Textual's closes what
+    lies below, or the app falls."""
+
+    def on_mount(self) -> None:
+        self.query_one("#--input").border_title = "Commands"
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         return super().dismiss(result) if self.is_active else AwaitComplete()

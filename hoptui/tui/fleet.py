@@ -149,13 +149,17 @@ class FleetApp(HoptuiApp):
         for host in self.hosts:
             if host is not self.here:  # what is held there stays held
                 host.steering.renew(now)
-                for told in host.wheel.poll(now):
+                for told in (*host.wheel.poll(now), *host.steering.answers(now)):
                     self.tell(f"{host.name}: {told}")
 
     def furnish(self, screen: LiveScreen) -> None:
         super().furnish(screen)
         if self.several and not isinstance(screen, HostsScreen) and not screen.query("#host-bar"):
             screen.mount(Lines("host-bar"), before=screen.query_one(KeyBar))
+
+    def _moment(self) -> tuple[object, ...]:
+        others = ((host.client.store.changes, host.client.link) for host in self.hosts)
+        return *super()._moment(), *others
 
     def _draw(self, frame: Frame) -> None:
         super()._draw(frame)

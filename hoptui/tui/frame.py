@@ -26,6 +26,26 @@ EVERYTHING = Frame()
 NOTHING = Frame(False, False, False)
 
 
+class News:
+    """Which parts of a frame may look different from when the clock drew them last.
+
+    A moment is all that tells whether they do: what has come in, the second that clocks and ages show, the state of the link.
+    """
+
+    def __init__(self) -> None:
+        self._drawn: dict[str, object] = {}
+
+    def of(self, frame: Frame, moment: object) -> Frame:
+        """Those of the parts that are due which were not drawn at this moment yet; they are taken to be drawn now."""
+        due = [part for part, is_due in frame._asdict().items() if is_due and self._drawn.get(part) != moment]
+        self._drawn.update(dict.fromkeys(due, moment))
+        return Frame(*(part in due for part in Frame._fields))
+
+    def forget(self) -> None:
+        """Something else has changed how they look: draw all of them at the next beat."""
+        self._drawn.clear()
+
+
 class Pace:
     """Decides at every tick what is due, from the time (seconds, monotonic) and the frames that wait for the terminal.
 

@@ -14,7 +14,7 @@ UNBOUND = "no_key"
 """A name that no key has: Textual ignores an empty one and would keep the default."""
 TYPING: tuple[Scope, ...] = ("editor", "goto", "finder", "filter")
 """Where characters are typed, so that none of them can be a key."""
-BOXES: tuple[Scope, ...] = (*TYPING, "staged", "conflict", "story", "confirm", "help")
+BOXES: tuple[Scope, ...] = (*TYPING, "staged", "limits", "conflict", "story", "confirm", "help")
 """What lies over a screen and hides its keys."""
 NEEDED = (
     "app.leave_now",
@@ -23,6 +23,7 @@ NEEDED = (
     "conflict.back",
     "editor.close",
     "staged.close",
+    "limits.close",
     "story.close",
     "filter.drop",
     "finder.close",

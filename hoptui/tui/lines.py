@@ -46,6 +46,9 @@ _OWN_ASCII = str.maketrans(
     }
 )
 
+_WITH_A_BLANK = {"± ": "+-", "→ ": "->", "≤ ": "<=", " … ": "..."}
+"""Stand-ins that are longer than what they stand for take a blank beside it: what was measured to fit still does."""
+
 _NUMBER = re.compile(r"(?<![\w.])[+\-−]?\d(?:[\d.,:/…]|e[+-]?(?=\d)| (?=\d{3}(?!\d))| [kMGTPE](?!\w))*")
 """A number as `viewer.format` writes it, a range, share or time of day: `16 384`, `+110.8`, `160 k…244 k`, `1.0e-6`, `14:51:39`."""
 
@@ -70,8 +73,12 @@ def as_blocks(string: str) -> str:
 
 
 def as_ascii(string: str) -> str:
-    """The same text for a terminal without UTF-8."""
-    return string if string.isascii() else text.ascii_only(string.translate(_OWN_ASCII))
+    """The same text for a terminal without UTF-8, in as many cells wherever its symbols have a blank beside them."""
+    if string.isascii():
+        return string
+    for symbol, stand_in in _WITH_A_BLANK.items():
+        string = string.replace(symbol, stand_in)
+    return text.ascii_only(string.translate(_OWN_ASCII))
 
 
 def lay(

@@ -19,11 +19,11 @@ class StoreChanged(Message):
 
 
 class Picked(Message):
-    """Enter or a double click on a row of a list."""
+    """Enter or, `clicked`, a double click on a row of a list."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, clicked: bool = False) -> None:
         super().__init__()
-        self.index = index
+        self.index, self.clicked = index, clicked
 
 
 class Moved(Message):

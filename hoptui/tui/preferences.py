@@ -32,13 +32,14 @@ HIDEABLE = (
     Hideable("run.hardware", "hardware"),
     Hideable("run.phases", "where an iteration goes"),
     Hideable("run.events", "events"),
+    Hideable("run.tuner", "the tuner"),
     Hideable("overview.power", "power"),
     Hideable("overview.processes", "processes on the GPUs"),
     Hideable("overview.events", "events"),
 )
 
 
-ALONE = ("throughput", "learning", "hardware", "phases", "knobs", "events")
+ALONE = ("throughput", "learning", "hardware", "phases", "knobs", "events", "tuner")
 """The panels of a run of which one may be shown alone, by their names on its screen."""
 
 

@@ -1,4 +1,4 @@
-"""What the keys do to a run: commands through the client, pauses kept alive, undo. No screen, no timer.
+"""What the keys do to a run: commands through the client, pauses kept alive, undo, wishes to the tuner. No screen, no timer.
 
 A pause is a lease: a run that this dashboard paused goes on by itself once nobody renews it, so the renewal lives exactly
 as long as the dashboard is open.
@@ -11,11 +11,14 @@ from typing import NamedTuple
 from hoptui.tui.view import AnyStore, Connection, View, undoable
 from hoptui.viewer import format as text
 from hoptui.viewer.history import UNDO, command_line, named
-from hoptui.wire.knobs import KnobState, KnobValue
+from hoptui.viewer.protocol import NO_LIMITS, TuneOp
+from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value
 from hoptui.wire.messages import FINAL, CommandRecord, Verb
+from hoptui.wire.tuning import Advice, Limits, Tuned
 
 HOLD_S = 60.0
 RENEW_S = 20.0
+ANSWER_S = 5.0  # a daemon that is there answers a wish to the tuner at once
 
 
 class Sent(NamedTuple):
@@ -25,12 +28,21 @@ class Sent(NamedTuple):
     refused: str = ""
 
 
+class Asked(NamedTuple):
+    """A wish to the tuner of a run: the newest answer that was read, whether it is one to this, and how long to wait for one."""
+
+    newest: Tuned | None
+    answered: bool
+    until: float
+
+
 class Steering:
     """Sends commands for one dashboard. Times are seconds of the local monotonic clock."""
 
     def __init__(self, client: Connection) -> None:
         self._client = client
         self._held: dict[str, tuple[str, float]] = {}  # run -> (command id of the pause, when to renew)
+        self._asked: dict[str, Asked] = {}
 
     @property
     def held(self) -> list[str]:
@@ -107,6 +119,37 @@ class Steering:
             return Sent(refused="nothing was sent: the run has restarted meanwhile")
         return self._send(view, "stop")
 
+    def advise(self, view: View, advice: Advice, knob: KnobState) -> Sent:
+        """Set a knob as the diagnosis advises, if that says a value."""
+        if advice.value is None or view.run is None or view.run.diagnosis is None:
+            return Sent(refused="nothing was sent: it is not advised any more")
+        return self.set(
+            view, knob, advice.value, knob.version, why=f"advised: the run is {view.run.diagnosis.verdict}"
+        )
+
+    def tune(self, view: View, op: TuneOp, now: float, *, knob: str = "", limits: Limits = NO_LIMITS) -> str:
+        """Ask the tuner of the run for something; one sentence where nothing was sent."""
+        refused = self.refusal(view, "set")
+        if view.run is None or refused:
+            return refused
+        run = view.run.run
+        self._asked[run] = Asked(self._client.store.tuned.get(run), False, now + ANSWER_S)
+        self._client.tune(run, op, knob=knob, limits=limits)
+        return ""
+
+    def answers(self, now: float) -> list[str]:
+        """What the tuners refused since the last call, a sentence each, and that nobody answered. Call it about once a second."""
+        told = []
+        for run, asked in list(self._asked.items()):
+            newest = self._client.store.tuned.get(run)
+            if newest is not None and newest is not asked.newest:
+                self._asked[run] = asked = Asked(newest, True, asked.until)
+                told += [] if newest.granted else [f"the tuner stays as it is: {newest.reason}"]
+            if now >= asked.until:
+                del self._asked[run]
+                told += [] if asked.answered else ["nobody answered what the tuner was asked"]
+        return told
+
     def renew(self, now: float) -> None:
         """Renew the pauses that are due; forget those that ended otherwise. Call it about once a second."""
         for run, (pause, due) in list(self._held.items()):
@@ -149,6 +192,23 @@ class Steering:
             hold_s=HOLD_S,
         )
         return Sent(command)
+
+
+def advised(view: View) -> tuple[Advice, KnobState] | None:
+    """The first change that the diagnosis advises and that can be made: of a knob of the run, to a value that it may have and
+    has not yet; a direction alone counts. None where there is none, and of a diagnosis that is old."""
+    found = view.run.diagnosis if view.run is not None and not view.stale else None
+    for advice in found.advice if found is not None else ():
+        knob = view.knob(advice.knob)
+        if knob is None:
+            continue
+        try:
+            wanted = None if advice.value is None else check_value(knob.spec, advice.value)
+        except KnobError:
+            continue
+        if wanted != knob.value:
+            return advice, knob
+    return None
 
 
 def left_paused(store: AnyStore, run: str, host: str = "") -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from msgspec import structs
+
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
 from hoptui.viewer.client import Link
 from hoptui.viewer.history import UNDO
-from hoptui.viewer.protocol import Leased, LeaseOp
+from hoptui.viewer.protocol import NO_LIMITS, Leased, LeaseOp, TuneOp
 from hoptui.viewer.series import Window
 from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.messages import FINAL, CommandRecord, Event, LeaseState, NodeState, RunState, Verb, Vital
+from hoptui.wire.tuning import Limits, Tuned
 
 if TYPE_CHECKING:
     from hoptui.tui.wheel import Held
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 LATE = 5.0  # iterations without a row
 OLD_S = 5.0  # readings of a GPU or the host older than this are not current
+ENDED = "not measured: the run ended"
 
 
 class AnySeries(Protocol):
@@ -56,6 +60,10 @@ class AnyStore(Protocol):
     def processes(self) -> Sequence[GpuProcess]: ...
     @property
     def leases(self) -> Mapping[str, LeaseState]: ...
+    @property
+    def tuned(self) -> Mapping[str, Tuned]: ...
+    @property
+    def changes(self) -> int: ...
     def now(self) -> int: ...
     def series(self, source: str, name: str) -> AnySeries | None: ...
     def steps(self, source: str) -> AnySeries | None: ...
@@ -90,6 +98,7 @@ class Connection(Protocol):
         hold_s: float = 60.0,
     ) -> str: ...
     def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None: ...
+    def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None: ...
     def sample(self, hz: float) -> None: ...
 
 
@@ -128,8 +137,7 @@ class View(NamedTuple):
 
     @property
     def exited(self) -> bool:
-        run, vital = self.run, self.vital
-        return run is not None and bool(run.exit_reason or (vital is not None and vital.state == "exited"))
+        return self.run is not None and _is_over(self.run, self.vital)
 
     @property
     def stale(self) -> bool:
@@ -158,7 +166,22 @@ class View(NamedTuple):
     def commands(self) -> list[CommandRecord]:
         """The run's commands (all runs' without one), oldest first."""
         found = self.store.commands.values()
-        return [c for c in found if self.run is None or c.run == self.run.run]
+        return [self.as_left(c) for c in found if self.run is None or c.run == self.run.run]
+
+    def command(self, command_id: str) -> CommandRecord | None:
+        """A command by its id, None where it is not known (yet)."""
+        found = self.store.commands.get(command_id)
+        return self.as_left(found) if found is not None else None
+
+    def as_left(self, record: CommandRecord) -> CommandRecord:
+        """A command as the end of its run has left it: an effect of which there is no figure yet is not measured any more."""
+        found = record.measured
+        if found is None or found.settled or found.gain is not None:
+            return record
+        run = self.store.run(record.run)
+        if run is None or not _is_over(run, self.store.vital(record.run)):
+            return record
+        return structs.replace(record, measured=structs.replace(found, settled=True, note=ENDED))
 
     def pending(self, knob: str) -> CommandRecord | None:
         """The newest change of a knob that is on its way."""
@@ -186,6 +209,10 @@ class View(NamedTuple):
             return tuple(gpu for gpu in node.gpus if gpu.uuid in run.gpus)
         place = {gpu.uuid: i for i, gpu in enumerate(node.gpus)}
         return tuple(sorted(node.gpus, key=lambda gpu: place.get(gpu.parent, place[gpu.uuid])))
+
+
+def _is_over(run: RunState, vital: Vital | None) -> bool:
+    return bool(run.exit_reason or (vital is not None and vital.state == "exited"))
 
 
 def undoable(commands: list[CommandRecord]) -> CommandRecord | None:

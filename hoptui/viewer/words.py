@@ -46,7 +46,7 @@ STAGES: dict[Stage, Word] = {
 EFFECTS = {"speed": "speed only", "learning": "changes the mathematics"}
 COSTS = {
     "free": "free: a value read inside the step",
-    "shape": "a new shape: compiled code is built again",
+    "shape": "a new shape, compiled anew",
     "rebuild": "a rebuild of the model or optimizer",
     "restart": "a restart of the run",
 }
@@ -62,9 +62,9 @@ def took(seconds: float | None) -> str:
 
 
 def cost(knob: KnobState) -> str:
-    """What a change of a knob costs, and how long the last one took."""
-    last = took(knob.took_s)
-    return f"{COSTS[knob.spec.cost]}; the last change {last}" if last else COSTS[knob.spec.cost]
+    """What a change of a knob costs; first how long the run stood still for the last one: `2.50 s last time; a new shape, compiled anew`."""
+    kind = COSTS[knob.spec.cost]
+    return f"{text.seconds(knob.took_s)} last time; {kind}" if took(knob.took_s) else kind
 
 
 def who(origin: Origin) -> str:

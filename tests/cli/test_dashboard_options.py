@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from hoptui.cli import opening
-from hoptui.tui import app
+from hoptui.tui import opening as dashboard
 from hoptui.viewer import client
 from hoptui.viewer.config import Config
 from tests.cli.conftest import Hoptui
@@ -26,8 +26,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Config]]:
 
     monkeypatch.setattr(opening, "interactive", lambda: True)
     monkeypatch.setattr(client, "Client", MagicMock())
-    monkeypatch.setattr(app, "run", run)
-    monkeypatch.setattr(app, "replay", run)
+    monkeypatch.setattr(dashboard, "run", run)
+    monkeypatch.setattr(dashboard, "replay", run)
     return calls
 
 

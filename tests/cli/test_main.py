@@ -29,6 +29,7 @@ COMMANDS = [
     "history",
     "gpus",
     "replay",
+    "report",
     "export",
     "rm",
     "daemon",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hoptui.cli import opening
-from hoptui.tui import app
+from hoptui.tui import opening as dashboard
 from hoptui.viewer import client
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon
@@ -70,7 +70,7 @@ def test_the_client_sets_out_first_and_is_closed_last(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(client, "Client", Client)
-    monkeypatch.setattr(app, "run", run)
+    monkeypatch.setattr(dashboard, "run", run)
     monkeypatch.setenv("HOPTUI_READ_ONLY", "1")
     with pytest.raises(KeyboardInterrupt):
         opening.open_dashboard("abc")

@@ -17,7 +17,7 @@ from hoptui.cli.recordings import size
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import KnownRun
-from hoptui.tui import app
+from hoptui.tui import opening as dashboard
 from hoptui.viewer.config import Config
 from hoptui.wire import presence
 from hoptui.wire.columns import pack
@@ -244,7 +244,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
         return 0
 
     monkeypatch.setattr(opening, "interactive", lambda: True)
-    monkeypatch.setattr(app, "replay", play)
+    monkeypatch.setattr(dashboard, "replay", play)
     return seen
 
 

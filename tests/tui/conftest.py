@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +20,7 @@ from hoptui.tui.app import HoptuiApp
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.config import Config
-from hoptui.viewer.protocol import ReadOnlyError
+from hoptui.viewer.protocol import NO_LIMITS, ReadOnlyError, TuneOp
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
@@ -36,6 +38,9 @@ from hoptui.wire.messages import (
     Verb,
     Vital,
 )
+from hoptui.wire.tuning import Limits
+from tests.tui.replay_player import Player
+from tests.viewer.recorded_run import ID, write
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND
@@ -136,6 +141,7 @@ class FakeClient:
         self.sent: list[Command] = []
         self.watched: list[str | None] = []
         self.leases: list[tuple[str, str, str]] = []
+        self.tuned: list[tuple[str, TuneOp, str, Limits]] = []
         self.asked_hz: list[float] = []
         self.started = self.closed = self.read_only = False
 
@@ -171,6 +177,10 @@ class FakeClient:
     def lease(self, run_id: str, op: str, what: str = "wheel") -> None:
         self._must_steer()
         self.leases.append((run_id, op, what))
+
+    def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
+        self._must_steer()
+        self.tuned.append((run_id, op, knob, limits))
 
     def sample(self, hz: float) -> None:
         self._must_steer()
@@ -358,3 +368,19 @@ def scene() -> Callable[..., Scene]:
 @pytest.fixture(name="play")
 def play_fixture() -> Callable[..., None]:
     return play
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording of a run of ten minutes."""
+    return write(tmp_path_factory.mktemp("recorded") / f"{ID}.hoptui")
+
+
+@pytest.fixture
+def player(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Player]:
+    """The dashboard on that recording, in UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield Player(recorded)
+    monkeypatch.undo()
+    time.tzset()

@@ -13,8 +13,10 @@ from rich.style import Style
 
 from hoptui.tui import themes
 from hoptui.tui.actions import ACTIONS
+from hoptui.tui.frame import Frame
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
+from hoptui.viewer.client import Link
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -106,8 +108,8 @@ def test_ascii_needs_nothing_else(scene: MakeScene, play: Play, read_all: ReadAl
     async def script(app: Any, pilot: Any) -> None:
         shown = read_all(app)
         assert shown.isascii()
-        assert "-> 8" in shown
-        assert "+6.1 % +- 1.2" in shown
+        assert "->8" in shown
+        assert "+6.1 % +-1.2" in shown
         svg = app.export_screenshot()
         assert not set(svg) & set("╭╮╰╯│⣿●")
 
@@ -147,6 +149,39 @@ def test_a_tick_refreshes_only_the_lines_that_changed(scene: MakeScene, play: Pl
         there.client.ns += SECOND // 4
         app.tick()
         assert refreshed == [("identity", 1)]
+
+    play(there.app(), script)
+
+
+def test_where_nothing_changes_a_second_is_drawn_once(
+    scene: MakeScene, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.pause()
+        drawn: list[object] = []
+        draw = RunScreen.draw
+
+        def counted(screen: RunScreen, frame: Frame) -> None:
+            drawn.append(frame)
+            draw(screen, frame)
+
+        monkeypatch.setattr(RunScreen, "draw", counted)
+
+        def ticks(count: int) -> int:
+            drawn.clear()
+            for _ in range(count):
+                there.client.ns += SECOND // 8
+                app.tick()
+            return len(drawn)
+
+        ticks(8)  # what was opened just now is drawn once more
+        assert ticks(80) <= 2 * 10, "numbers and charts, and lists at another beat"
+        there.rows(1)
+        assert ticks(2) >= 1, "a new row is seen at once"
+        there.client.link = Link("lost", 88.0, "the daemon (pid 77) does not answer")
+        assert ticks(2) >= 1
 
     play(there.app(), script)
 

@@ -145,13 +145,31 @@ def test_a_legend_keeps_its_names_and_says_how_many_series_have_no_room(view: Vi
 
 
 def test_a_value_is_told_with_its_unit_or_without_but_never_cut(view: View) -> None:
-    found = charts.entries(view, Chart([Pick(f"run/{RUN}", "env_steps_per_s")]))
-    told = [("160 k…244 k env steps/s", "")]
+    found = charts.entries(view, Chart([Pick("gpu/GPU-0", "power_w")]))
+    told = [("160…244 W", "")]
     for width in range(14, 70):
         (line,) = charts.legend(found, told, others=None, width=width, most=1)
         assert width_of(line) <= width
         value = "".join(span.text for span in line if span.ink == "strong")
-        assert value in ("160 k…244 k env steps/s", "≤244 k env steps/s", "≤244 k", "")
+        assert value in ("160…244 W", "≤244 W", "≤244", "")
+
+
+def test_a_unit_that_the_name_tells_is_told_once(view: View) -> None:
+    found = charts.entries(view, Chart([Pick(f"run/{RUN}", "env_steps_per_s")]))
+    (line,) = charts.legend(found, [("501 k env steps/s", "")], others=None, width=70, most=1)
+    assert "".join(span.text for span in line) == "━ env steps per s 501 k"
+    assert charts.units(found, log=True) == "log"
+
+
+def test_names_of_runs_are_whole_or_say_which_side_it_is(view: View) -> None:
+    found = charts.entries(view, Chart([Pick("gpu/GPU-0", "power_w")]))
+    told, others = [("633 W", "300…399 W")], ("ppo-cartpole", "ppo-recorded")
+    seen = {}
+    for width in (70, 36):
+        (line,) = charts.legend(found, told, others=others, width=width, most=1)
+        seen[width] = " ".join("".join(span.text for span in line).split())
+    assert seen[70] == "━ ppo-cartpole 633 W ━ ppo-recorded 300…399 W"
+    assert seen[36] == "━ this 633 W ━ beside 300…399 W"
 
 
 def test_series_are_told_apart_by_what_differs(view: View) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from textual.events import Key
 from textual.widgets import Input
 
 from hoptui.tui.panels import editor
@@ -248,6 +249,23 @@ def test_several_changes_are_staged_and_sent_together(scene: MakeScene, play: Pl
         assert len(there.client.sent) == 3, "they are sent once"
         await press(pilot, "escape")
         assert "staged" not in read(app, "keys")
+
+    play(there.app(), script)
+
+
+def test_of_keys_that_come_all_at_once_the_arrow_moves_before_the_change_is_taken_out(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8", "a", "down", "e", "up", "a", "a")
+        assert isinstance(app.screen, StagedBox)
+        for key in ("down", "x", "enter"):
+            app.post_message(Key(key, None))
+        await pilot.pause()
+        await pilot.pause()
+        assert [knob for knob, _, _ in sent(there)] == ["grad_accum"]
 
     play(there.app(), script)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hoptui.tui.frame import TICK_S, Frame, Pace
+from hoptui.tui.frame import EVERYTHING, NOTHING, TICK_S, Frame, News, Pace
 
 
 def drawn(pace: Pace, seconds: float, waiting: int = 0, start: float = 100.0) -> list[Frame]:
@@ -43,3 +43,14 @@ def test_a_late_tick_is_not_caught_up() -> None:
     pace.due(0.0, 0)
     assert pace.due(5.0, 0) == Frame(True, True, True)
     assert not any(pace.due(5.0 + TICK_S, 0))
+
+
+def test_what_looks_as_it_did_is_not_drawn_again() -> None:
+    news = News()
+    assert news.of(Frame(lists=False), "first") == Frame(lists=False)
+    assert news.of(EVERYTHING, "first") == Frame(numbers=False, charts=False), "lists were not due"
+    assert news.of(EVERYTHING, "first") == NOTHING
+    assert news.of(Frame(lists=False), "second") == Frame(lists=False)
+    assert news.of(EVERYTHING, "second") == Frame(numbers=False, charts=False)
+    news.forget()
+    assert news.of(EVERYTHING, "second") == EVERYTHING

@@ -114,3 +114,18 @@ def test_question_mark_is_about_the_screen_and_f1_about_the_box(
         assert isinstance(app.screen, KnobEditor), "again closes it"
 
     play(there.app(), script)
+
+
+def test_home_and_end_go_to_its_ends(scene: MakeScene, play: Play) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        scroll = app.screen.query_one("#help-scroll")
+        await pilot.press("end")
+        await pilot.pause()
+        assert scroll.scroll_y == scroll.max_scroll_y > 0
+        await pilot.press("home")
+        await pilot.pause()
+        assert scroll.scroll_y == 0
+
+    play(scene().live(history=False).app(), script)

@@ -235,6 +235,7 @@ def test_nothing_was_ever_asked(scene: MakeScene, play: Play, read: Read) -> Non
         await pilot.pause()
         assert isinstance(app.screen, HistoryScreen)
         assert read(app, "command-list").strip() == "nobody has given a command yet"
+        assert not app.screen.query_one("#history-head").display, "there are no columns to name"
 
     play(scene(gpus=1).live().app(), script)
 

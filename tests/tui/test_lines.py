@@ -63,8 +63,13 @@ def test_columns_are_padded_and_cut() -> None:
     assert text(line, 20) == "lr    3.0e-4over…   "
 
 
+def test_ascii_needs_no_more_cells_where_a_symbol_has_a_blank_beside_it() -> None:
+    said = "4 → 8  +6.1 % ± 1.2 ●  1 … 64  ≤ 3"
+    assert text((Span(said),), len(said), plain=True) == "4 ->8  +6.1 % +-1.2 *  1...64  <=3"
+
+
 def test_ascii_widens_before_it_lays_out() -> None:
-    assert text((Span("4 → 8"), GAP, Span("± 1.2 ●")), 20, plain=True) == "4 -> 8      +- 1.2 *"
+    assert text((Span("4→8"), GAP, Span("±1.2 ●")), 16, plain=True) == "4->8     +-1.2 *"
 
 
 def test_wide_characters_count_two_cells() -> None:

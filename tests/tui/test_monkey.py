@@ -20,10 +20,14 @@ from hoptui.tui import asking
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.finder import Finder
 from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.screens.limits import LimitsBox
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.screens.staged import StagedBox
+from hoptui.tui.screens.tuner import TunerScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.wire.devices import GpuProcess
+from hoptui.wire.tuning import Limits
+from tests.tui.tuned_run import DIAGNOSIS, STATE
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -45,7 +49,9 @@ def test_a_box_may_be_gone_before_it_is_filled(scene: MakeScene, play: Play) -> 
             app.action_history,
             app.action_charts,
             partial(app.edit_knob, there.run.run, "lr"),
+            app.action_tuner,
             lambda: app.push_screen(StagedBox(there.run.run)),
+            lambda: app.push_screen(LimitsBox(there.run.run, Limits())),
             lambda: app.push_screen(Finder("Find", (), nothing="nothing is there")),
             partial(asking.to_stop, app, there.run.run),
         ]
@@ -78,6 +84,7 @@ def test_random_gestures(
 ) -> None:
     there = scene(gpus=2).live().history()
     there.tell(processes=(GpuProcess(gpu="GPU-0", pid=1, user="root", command="init"),), processes_version=1)
+    there.update(run={"tuner": STATE, "diagnosis": DIAGNOSIS})
     there.client.read_only = read_only
     chosen = random.Random(seed)
     signals: list[object] = []
@@ -107,6 +114,7 @@ def test_random_gestures(
     if read_only:
         assert not there.client.sent
         assert not there.client.leases
+        assert not there.client.tuned
         assert not there.client.asked_hz
     else:
         assert there.client.sent, "these gestures do mean something"
@@ -164,6 +172,7 @@ def test_what_a_gesture_means(scene: MakeScene, play: Play) -> None:
 
     async def script(app: Any, pilot: Any) -> None:
         run, box = app.screen, KnobEditor(there.run.run, there.run.knobs[2], 1)
+        tuner, limits = TunerScreen(there.run.run), LimitsBox(there.run.run, Limits())
         asked = Confirm("Set", "Set lr 1 → 2?", "")
         good = [
             (Sent("pause"), Seen(run, "pause", {})),
@@ -171,6 +180,9 @@ def test_what_a_gesture_means(scene: MakeScene, play: Play) -> None:
             (Sent("set", "lr", 2.0, "undo of a"), Seen(run, "undo", {})),
             (Sent("set", "lr", 2.0), Seen(asked, "yes", {}, asked.question)),
             (Sent("set", "grad_accum", 8), Seen(box, "send", {"grad_accum": 8})),
+            (Sent("set", "lr", 2.0, "advised: it is launch-bound"), Seen(tuner, "advice", {})),
+            (Sent("tune.freeze", "lr"), Seen(tuner, "freeze", {})),
+            (Sent("tune.start"), Seen(limits, "start", {})),
         ]
         bad = [
             (Sent("pause"), Seen(run, "freeze", {})),
@@ -182,6 +194,10 @@ def test_what_a_gesture_means(scene: MakeScene, play: Play) -> None:
             (Sent("set", "grad_accum", 16), Seen(box, "send", {"grad_accum": 8})),
             (Sent("set", "lr", 8), Seen(box, "send", {"grad_accum": 8})),
             (Sent("wheel.steal"), Seen(run, "wheel", {})),
+            (Sent("set", "lr", 2.0, "undo of a"), Seen(tuner, "advice", {})),
+            (Sent("tune.start"), Seen(tuner, "start", {})),
+            (Sent("tune.stop"), Seen(run, "stop", {})),
+            (Sent("tune.stop"), Seen(asked, "yes", {}, asked.question)),
         ]
         assert [pair for pair in good if not monkey.meant(*pair)] == []
         assert [pair for pair in bad if monkey.meant(*pair)] == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hoptui.tui.lines import Line, lay
-from hoptui.tui.panels import events, knobs, outcomes
+from hoptui.tui.panels import events, history, knobs, outcomes
 from hoptui.tui.view import View
 from hoptui.wire.measured import Measured
 
@@ -85,3 +85,24 @@ def test_who_gave_a_command_is_left_out_before_what_it_did(there: Any) -> None:
 def test_bounds_without_room_leave_out_the_lower_one(there: Any) -> None:
     rows = {width: said(knobs.rows(look(there), width, -1)[1], width) for width in (51, 49, 47)}
     assert [row.partition("shape")[2].strip() for row in rows.values()] == ["8 … 1 024", "≤ 1 024", ""]
+
+
+@pytest.mark.parametrize("reason", ["", "exception"])
+def test_what_was_being_measured_when_the_run_ended_is_not_measured_any_more(there: Any, reason: str) -> None:
+    def told() -> str:
+        shown = [*events.lines(look(there), 1, 120), *knobs.rows(look(there), 120, 0)]
+        return "\n".join(said(line, 120) for line in shown)
+
+    note = "measuring: 7 of 15 iterations"
+    begun = Measured(metric="env_steps_per_s", iterations=7, note=note)
+    there.record(id="m", ago_s=1.0, knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, step=1500, measured=begun)  # fmt: skip
+    assert told().count(note) == 2
+    there.update(vital={"state": "exited"}, run={"exit_reason": reason})
+    assert "measuring" not in told()
+    assert told().count("not measured: the run ended") == 2
+    command = look(there).command("m")
+    assert command is not None
+    story = [said(line, 80) for line in history.story(look(there), command, 80, {})]
+    assert "effect      not measured: the run ended" in story
+    assert look(there).command("a") == there.client.store.commands["a"], "what was measured stays"
+    assert look(there).command("gone") is None

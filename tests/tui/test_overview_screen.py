@@ -119,52 +119,6 @@ def test_nothing_of_a_run_is_cut_where_there_is_room(
     play(there.app(run=None), script, (width, 30))
 
 
-def test_lists_have_the_lines_that_they_need_and_the_keys_stay(
-    scene: MakeScene, play: Play, read: Read
-) -> None:
-    there = scene(gpus=2).live().history()
-    there.tell(processes=tuple(GpuProcess(gpu="GPU-0", pid=i) for i in range(4)))
-    more = [msgspec.structs.replace(there.run, run=f"beef{i}", name=f"run{i}") for i in range(9)]
-
-    async def script(app: Any, pilot: Any) -> None:
-        async def shown(width: int, height: int) -> tuple[int, int, int]:
-            await pilot.resize_terminal(width, height)
-            for _ in range(2):  # the heights, and then what is in them
-                app.client.on_change("node")
-                await pilot.pause()
-            keys = app.screen.query_one("#keys").region
-            assert (keys.y, keys.height) == (height - 1, 1), "the keys are the last line"
-            lists = ("run-list", "process-list", "event-lines")
-            return tuple(len(read(app, name).splitlines()) for name in lists)  # type: ignore[return-value]
-
-        assert await shown(100, 30) == (1, 4, 4)
-        assert await shown(80, 24) == (1, 4, 2)
-        there.tell(node=msgspec.structs.replace(there.node, runs=(there.run, *more)))
-        assert await shown(100, 30) == (9, 2, 2)
-        assert app.screen.query_one("#runs", Panel).title == "Runs · 1–9 of 10"
-        assert await shown(120, 50) == (10, 4, 4)
-        assert app.screen.query_one("#runs", Panel).title == "Runs · 10"
-        await shown(80, 16)
-        await shown(120, 32)
-
-    play(there.app(run=None), script)
-
-
-@pytest.mark.parametrize("first", [(120, 40), (30, 8)])
-@pytest.mark.parametrize("gpus", [0, 8])
-def test_every_size_is_drawn(
-    scene: MakeScene, play: Play, read_all: ReadAll, first: tuple[int, int], gpus: int
-) -> None:
-    async def script(app: Any, pilot: Any) -> None:
-        for size in (first, (80, 24), (58, 14), (200, 50)):
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
-            assert "gpu07" in read_all(app), size
-            assert not app.screen.show_vertical_scrollbar, size
-
-    play(scene(gpus=gpus).live().history().app(run=None), script, first)
-
-
 def test_an_unknown_name_opens_the_overview_and_says_so(scene: MakeScene, play: Play) -> None:
     there = scene(gpus=1).live()
     told: list[str] = []

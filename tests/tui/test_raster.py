@@ -51,12 +51,19 @@ def test_traces_that_share_cells_own_them_by_turns() -> None:
 
 
 def test_marks_stand_where_nothing_is_drawn() -> None:
-    drawn = draw([line(0, 0, 0, 0)], 2, 2, 0, 7, marks=[1, 7])
+    drawn = draw([line(0, 0, 0, 0)], 2, 2, 0, 7, marks={1: "", 7: ""})
     assert drawn == Picture(picture(" ┆", "⣀⣀"), [bytes((0, MARK)), b"\1\1"])
 
 
+def test_the_sign_of_a_mark_stands_in_its_first_free_cell() -> None:
+    drawn = draw([line(0, 0, 0, 0)], 2, 3, 0, 11, marks={0: "T", 1: ""})
+    assert drawn.text == picture("T┆", "┆┆", "⣀⣀")
+    assert drawn.owner[0] == bytes((MARK, MARK))
+    assert draw([line(7, 7)], 1, 2, 0, 7, marks={0: "T"}).text == picture("⠉", "T"), "below a curve"
+
+
 def test_the_crosshair_goes_through_marks_and_behind_curves() -> None:
-    drawn = draw([line(0, 0, 0, 0)], 3, 2, 0, 7, marks=[2], cross=2)
+    drawn = draw([line(0, 0, 0, 0)], 3, 2, 0, 7, marks={2: ""}, cross=2)
     assert drawn == Picture(picture("  │", "⣀⣀│"), [bytes((0, 0, CROSS)), bytes((1, 1, CROSS))])
     assert draw([line(0, 0, 0, 0)], 2, 1, 0, 7, cross=0).text == ["⣀⣀"]
 

@@ -144,6 +144,9 @@ def test_what_was_dimmed_already_is_still_read_under_a_question(
             ground = Color.parse(theme.background)
             assert contrast(ink().blend(ground, veil.a), ground) >= READABLE
             assert contrast(faded.blend(ground, veil.a), ground) < READABLE, "dimmed twice it would not be"
+            assert contrast(ink(), ground) < contrast(Color.parse(theme.foreground), ground), (
+                "and is not as if it were new"
+            )
             await pilot.press("n")
             await pilot.pause()
             assert ink() == faded

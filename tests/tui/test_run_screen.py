@@ -10,7 +10,6 @@ import pytest
 
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
-from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer.client import Link
 from hoptui.wire.columns import pack
 
@@ -269,29 +268,6 @@ def test_a_resize_while_running_changes_the_layout(scene: MakeScene, play: Play,
     play(scene(gpus=1).live().history().app(), script)
 
 
-def test_freezing_keeps_the_numbers_but_not_the_state(scene: MakeScene, play: Play, read: Read) -> None:
-    there = scene(gpus=1).live()
-
-    async def script(app: Any, pilot: Any) -> None:
-        await pilot.press("space")
-        await pilot.pause()
-        before = read(app, "speed")
-        there.client.ns += 4 * SECOND
-        there.rows(3)
-        there.update(vital={"step": 1300, "state": "busy", "phase": "update"})
-        app.tick()
-        await pilot.pause()
-        assert read(app, "speed") == before
-        assert "view frozen" in read(app, "identity")
-        assert "1 300" in read(app, "identity")
-        assert "space thaw" in read(app, "keys")
-        await pilot.press("space")
-        await pilot.pause()
-        assert "view frozen" not in read(app, "identity")
-
-    play(there.app(), script)
-
-
 def test_pending_and_refused_changes_stand_beside_the_value_in_effect(
     scene: MakeScene, play: Play, read: Read
 ) -> None:
@@ -336,24 +312,6 @@ def test_a_hostile_name_reaches_the_terminal_without_control_characters(
     play(there.app(run="3f2a9c10"), script)
 
 
-def test_the_metric_and_the_span_of_the_charts_can_be_chosen(
-    scene: MakeScene, play: Play, read: Read
-) -> None:
-    async def script(app: Any, pilot: Any) -> None:
-        await pilot.press("m")
-        await pilot.pause()
-        assert read(app, "score").splitlines()[0].split()[1:] == ["policy", "loss"]
-        assert "−4 min" in read(app, "score-chart")
-        await pilot.press("plus")
-        await pilot.pause()
-        assert "−60 s" in read(app, "score-chart")
-        await pilot.press("minus", "minus")
-        await pilot.pause()
-        assert "−4 min" in read(app, "score-chart")
-
-    play(scene(gpus=1).live().app(), script)
-
-
 def test_a_chart_is_drawn_again_only_for_a_new_dot_column(scene: MakeScene, play: Play) -> None:
     there = scene(gpus=1).live()
 
@@ -370,48 +328,3 @@ def test_a_chart_is_drawn_again_only_for_a_new_dot_column(scene: MakeScene, play
         assert len(shown) == 1
 
     play(there.app(), script)
-
-
-PANELS = {"1": "throughput", "2": "learning", "3": "hardware", "4": "phases", "5": "knobs", "6": "events"}
-
-
-def shown_panels(app: Any) -> list[str]:
-    return [name for name in PANELS.values() if app.screen.query_one(f"#{name}", Panel).region.area]
-
-
-def test_a_digit_shows_one_panel_alone_and_again_all(scene: MakeScene, play: Play, read: Read) -> None:
-    async def script(app: Any, pilot: Any) -> None:
-        everything = shown_panels(app)
-        assert everything == list(PANELS.values())
-        assert app.screen.check_action("next_panel", ()) is False, "there is room for both"
-        for key, name in PANELS.items():
-            await pilot.press(key)
-            await pilot.pause()
-            assert shown_panels(app) == [name]
-            panel = app.screen.query_one(f"#{name}", Panel)
-            assert panel.region.width == app.size.width
-            assert panel.region.height >= app.size.height - 5
-        assert "all panels" in read(app, "keys")
-        await pilot.press("6")
-        await pilot.pause()
-        assert shown_panels(app) == everything
-        await pilot.press("1", "escape")
-        await pilot.pause()
-        assert shown_panels(app) == everything
-        assert "all panels" not in read(app, "keys")
-
-    play(scene(gpus=1).live().history().app(), script)
-
-
-def test_a_hidden_panel_can_be_shown_alone(scene: MakeScene, play: Play) -> None:
-    async def script(app: Any, pilot: Any) -> None:
-        for panel in ("run.learning", "run.hardware", "run.phases", "run.events"):
-            app.hide_or_show(panel)
-        await pilot.pause()
-        assert shown_panels(app) == ["throughput", "knobs"]
-        for key in "2346":
-            await pilot.press(key)
-            await pilot.pause()
-            assert shown_panels(app) == [PANELS[key]]
-
-    play(scene(gpus=1).live().app(), script)

@@ -120,7 +120,7 @@ def test_everything_that_is_set_has_a_line_with_its_origin(tmp_path: Path) -> No
         items["run.pause"].help
         == "Pause the run at its next boundary, or let it go on. Its usual keys are p."
     )
-    files = [said(line) for line in settings.files(prefs)]
+    files = [said(line) for line in settings.files(prefs, 120)]
     assert files[0] == f"yours       {place}"
     assert len(files) == 2
     wrong = f"{place} line 4: c is a key of run.checkpoint already: run.stop keeps s"

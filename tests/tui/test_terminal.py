@@ -24,10 +24,10 @@ from hoptui.tui.driver import Terminal
 APP = """
 import sys
 from functools import partial
-from hoptui.tui import app
+from hoptui.tui import opening
 from hoptui.viewer.client import Client
-app.Client = partial(Client, start_daemon=False)
-sys.exit(app.run("ppo-cartpole"))
+opening.Client = partial(Client, start_daemon=False)
+sys.exit(opening.run("ppo-cartpole"))
 """
 DEADLINE_S = 20.0
 MOUSE_OFF, ALTERNATE_OFF, CURSOR_ON = b"\x1b[?1003l", b"\x1b[?1049l", b"\x1b[?25h"

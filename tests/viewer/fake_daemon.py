@@ -40,6 +40,7 @@ from hoptui.wire.messages import (
     ViewerWelcome,
     Vital,
 )
+from hoptui.wire.tuning import Tune, Tuned
 
 SECOND = 1_000_000_000
 HOLD_LOCK = (
@@ -87,6 +88,13 @@ def make_node(*runs: RunState, gpus: tuple[GpuInfo, ...] = (), gpu_reason: str =
         gpus=gpus,
         gpu_reason=gpu_reason,
     )
+
+
+def tuned(message: FromViewer) -> list[ToViewer] | None:
+    """An `answer` that refuses every request to a tuner."""
+    if not isinstance(message, Tune):
+        return None
+    return [Tuned(id=message.id, run=message.run, granted=False, reason="ben tunes it")]
 
 
 class FakeDaemon:

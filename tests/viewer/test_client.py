@@ -15,8 +15,9 @@ from hoptui.viewer.way import Here, Trouble
 from hoptui.wire import presence
 from hoptui.wire.columns import pack
 from hoptui.wire.messages import Command, Fetch, Lease, Outcome, ViewerHello, Vital
+from hoptui.wire.tuning import Limits, Tune
 from tests.conftest import until
-from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run
+from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run, tuned
 
 RUN = "abcd2345"
 
@@ -148,6 +149,17 @@ def test_a_lease_goes_out(client: Watched, ppo: FakeDaemon) -> None:
     assert (asked.run, asked.op, asked.what) == (RUN, "renew", "pause")
 
 
+def test_a_request_to_the_tuner_goes_out_and_its_answer_comes_back(client: Watched, ppo: FakeDaemon) -> None:
+    ppo.answer = tuned
+    client.tune(RUN, "start", limits=Limits(budget=0.05))
+    until(lambda: RUN in client.store.tuned)
+    assert client.store.tuned[RUN].reason == "ben tunes it"
+    client.tune(RUN, "freeze", knob="lr")
+    until(lambda: len(ppo.of(Tune)) == 2)
+    asked = [(m.op, m.knob, m.limits.budget) for m in ppo.of(Tune) if isinstance(m, Tune)]
+    assert asked == [("start", "", 0.05), ("freeze", "lr", 0.02)]
+
+
 def test_a_read_only_one_follows_everything_and_sends_nothing(ppo: FakeDaemon) -> None:
     watched = Client(ppo.where, start_daemon=False, read_only=True)
     watched.start()
@@ -157,6 +169,7 @@ def test_a_read_only_one_follows_everything_and_sends_nothing(ppo: FakeDaemon) -
             lambda: watched.send("set", RUN, knob="grad_accum", value=8),
             lambda: watched.send("stop", RUN),
             lambda: watched.lease(RUN, "steal"),
+            lambda: watched.tune(RUN, "start"),
             lambda: watched.sample(10.0),
         ]
         for ask in asks:

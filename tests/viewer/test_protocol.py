@@ -144,6 +144,8 @@ def test_cursors_go_on(table: Table) -> None:
 
 def test_single_newest_rows_do_not_tear_holes_into_what_is_followed(table: Table) -> None:
     table.settle(table.greet())
+    table.now = 0.2
+    table.answer(table.fetch())
     table.now = 2.0
     fetch = table.fetch()
     assert fetch.latest
@@ -167,6 +169,19 @@ def test_last_values_are_asked_for_less_often_while_a_run_is_watched(table: Tabl
     assert set(map(round, gaps())) == {round(LATEST_S)}
     table.talk.watch("abcd2345", table.now)
     assert set(map(round, gaps()[2:])) == {round(LATEST_WATCHING_S)}
+
+
+def test_a_line_so_slow_that_last_values_are_always_due_still_carries_rows(table: Table) -> None:
+    table.settle(table.greet())
+    asked = []
+    for _ in range(8):
+        table.now += 3 * LATEST_S
+        fetch = table.fetch()
+        assert fetch.wait_s >= 0
+        asked.append(fetch.latest)
+        table.now += 3 * LATEST_S
+        table.answer(fetch)
+    assert asked == [False, True] * 4
 
 
 def test_watching_asks_for_the_past_and_then_for_rows(table: Table) -> None:

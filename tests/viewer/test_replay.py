@@ -217,6 +217,8 @@ def test_commands_are_refused_with_a_sentence(replay: Replay) -> None:
     assert set(replay.store.commands) == {"lr", "ga", sent}, "and those of the recording are there as before"
     replay.lease(ID, "take")
     assert (replay.store.leases[ID].granted, replay.store.leases[ID].reason) == (False, REFUSED)
+    replay.tune(ID, "start")
+    assert (replay.store.tuned[ID].granted, replay.store.tuned[ID].reason) == (False, REFUSED)
 
 
 def test_a_recording_that_is_being_written_opens(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from hoptui.wire.messages import (
     Stage,
     ToViewer,
 )
-from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run
+from hoptui.wire.tuning import Tune
+from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run, tuned
 
 RUN = make_run()
 
@@ -45,6 +46,23 @@ def test_fetch_and_query(ppo: FakeDaemon) -> None:
         assert session.lease(RUN.run, "take").granted
 
 
+def test_a_tuner_answers(ppo: FakeDaemon) -> None:
+    ppo.answer = tuned
+    with Session(ppo.where) as session:
+        answer = session.tune(RUN.run, "stop")
+    assert (answer.granted, answer.reason) == (False, "ben tunes it")
+
+
+def test_a_daemon_that_does_not_know_a_message_is_named(ppo: FakeDaemon) -> None:
+    unknown = Error(code="unsupported", text="no message of the kind 'tune' is understood here")
+    ppo.answer = lambda message: [unknown] if isinstance(message, Tune) else None
+    with (
+        Session(ppo.where) as session,
+        pytest.raises(RefusedError, match=r"\(0\.1\.0\) is too old: no message"),
+    ):
+        session.tune(RUN.run, "start")
+
+
 def test_outcomes_are_told_as_they_come(ppo: FakeDaemon) -> None:
     stages: list[Stage] = []
     with Session(ppo.where) as session:
@@ -60,12 +78,13 @@ def test_a_read_only_session_asks_and_sends_nothing(ppo: FakeDaemon) -> None:
         for ask in (
             lambda: session.submit(RUN, "set", knob="grad_accum", value=8),
             lambda: session.lease(RUN.run, "take"),
+            lambda: session.tune(RUN.run, "start"),
             session.shutdown,
         ):
             with pytest.raises(ReadOnlyError):
                 ask()
         session.fetch(latest=True)
-    assert [m for kind in (Command, Lease, Shutdown) for m in ppo.of(kind)] == []
+    assert [m for kind in (Command, Lease, Tune, Shutdown) for m in ppo.of(kind)] == []
 
 
 def test_a_command_without_an_end_returns_where_it_is(ppo: FakeDaemon) -> None:

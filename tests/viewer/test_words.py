@@ -66,7 +66,7 @@ def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:
     assert words.cost(KnobState(spec=spec, value=8)) == words.COSTS["shape"]
     assert words.cost(KnobState(spec=spec, value=8, took_s=0.0004)) == words.COSTS["shape"]
     measured = words.cost(KnobState(spec=spec, value=8, took_s=2.5))
-    assert measured == f"{words.COSTS['shape']}; the last change took 2.50 s"
+    assert measured == f"2.50 s last time; {words.COSTS['shape']}"
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def title(found: list[Entry]) -> str:
 
 def units(found: list[Entry], *, log: bool) -> str:
     """`steps/s · log`: what the value axis is in."""
-    known = dict.fromkeys(e.axis_unit for e in found if e.axis_unit)
+    known = dict.fromkeys(e.axis_unit for e in found if e.axis_unit and not _says_its_unit(e))
     return " · ".join([*map(str, known), *(["log"] if log else [])])
 
 
@@ -106,8 +106,8 @@ def marks(view: View, axis: Axis) -> tuple[Mark, ...]:
     found = [Mark(e.t, "dim") for e in told if e.level == "info"]
     found += throughput.marks(view) if view.run else []
     found += [Mark(e.t, ink) for level, ink in _GRAVE.items() for e in told if e.level == level]
-    placed = ((axis.place(mark.x), mark.ink) for mark in found)
-    return tuple(Mark(x, ink) for x, ink in placed if x is not None)
+    placed = ((axis.place(mark.x), mark) for mark in found)
+    return tuple(mark._replace(x=x) for x, mark in placed if x is not None)
 
 
 def legend(
@@ -115,7 +115,7 @@ def legend(
 ) -> list[Line]:
     """Every series with its ink and its value, and that of the run beside it where the runs are called `others`.
 
-    In at most so many lines: names are shortened, then of a range only its end is told, then units are left out, then values;
+    In at most so many lines: names are shortened (of runs to `this` and `beside`), then of a range only its end is told, then units are left out, then values;
     `+1` says how many series have no room even so.
     """
     inked = inks(len(found), compared=others is not None)
@@ -126,7 +126,7 @@ def legend(
         called = names(found) if cells > 6 else _first_words(names(found))
         for entry, name, (own, beside), pair in zip(found, called, inked, told, strict=True):
             value, other = (_shorter(one, entry, values) for one in pair)
-            one, two = others if others and len(found) == 1 else (name, "")
+            one, two = _called(others, cells) if others and len(found) == 1 else (name, "")
             gap = "" if values == "number" else " "
             chunks.append(_item(own, one, cells, value, gap))
             if others is not None:
@@ -143,8 +143,23 @@ def legend(
     return lines[:most]
 
 
+def _called(runs: tuple[str, str], cells: int) -> tuple[str, str]:
+    """What two runs are called in so many cells: the ends of names that are cut are mostly what tells them apart."""
+    return runs if max(map(len, runs)) <= cells else ("this", "beside")
+
+
+def _says_its_unit(entry: Entry) -> bool:
+    """Whether the name of a series has its unit in it: `env steps per s`."""
+    return bool(entry.axis_unit) and entry.label.endswith(entry.axis_unit.replace("/", " per "))
+
+
 def _shorter(value: str, entry: Entry, form: str) -> str:
-    """A value `whole`, with only the `end` of a range (`≤40 W`), as a `number` in the unit of the axis; else nothing."""
+    """A value `whole`, with only the `end` of a range (`≤40 W`), as a `number` in the unit of the axis; else nothing.
+
+    A unit that the name of the series tells is not told again.
+    """
+    if _says_its_unit(entry):
+        value = value.removesuffix(f" {entry.axis_unit}")
     least, range_, most = value.rpartition("…")
     end = f"≤{most}" if range_ and least else value
     return {"whole": value, "end": end, "number": end.removesuffix(f" {entry.axis_unit}")}.get(form, "")

@@ -88,7 +88,7 @@ def rows(
 def _row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
     spans = [Span("› " if chosen else "  ", "key"), Span("└" if gpu.parent else str(gpu.index), "dim", 3)]
     if c.name:
-        spans.append(Span(_short_name(gpu), "", c.name))
+        spans.append(Span(_short_name(gpu, c.name), "", c.name))
     if why := trouble(view, gpu):
         return (*spans, Span(" ✕ " if c.name else "✕ ", "bad"), Span(why, "warn"))
     now = readings(view, gpu)
@@ -125,6 +125,13 @@ def _held_cell(now: dict[str, float], cells: int) -> list[Span]:
     return [Span("  "), *(Span(s.text, s.ink or dim, cells - 2) for s in held(found[0]))]
 
 
-def _short_name(gpu: GpuInfo) -> str:
-    name = text.clean(gpu.name.removeprefix("NVIDIA "), 40)
-    return f"{name.partition('MIG ')[2]} {part(gpu)}" if gpu.parent else name
+def _short_name(gpu: GpuInfo, cells: int) -> str:
+    """`H100 80GB HBM3`, `1g.10gb a1b2`; in few cells as many words of it as there is room for, `H100`, `1g a1b2`."""
+    name = text.clean(gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "), 40)
+    if gpu.parent:
+        name = name.partition("MIG ")[2]
+        whole = f"{name} {part(gpu)}"
+        return whole if len(whole) < cells else f"{name.partition('.')[0]} {part(gpu)}"
+    while len(name) >= cells and " " in name:
+        name = name.rpartition(" ")[0]
+    return name

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hoptui.tui.actions import ACTIONS, Action, key_text
 from hoptui.tui.lines import Line, Span, pack
-from hoptui.viewer import words
+from hoptui.viewer import tuning, words
 from hoptui.viewer.meanings import DERIVED, GPU, HOST, PROCESS, Meaning
 
 TITLES: Mapping[str, str] = {
@@ -26,6 +26,8 @@ TITLES: Mapping[str, str] = {
     "staged": "In the staged changes",
     "conflict": "In this choice",
     "history": "On the history",
+    "tuner": "On the tuner",
+    "limits": "While limits are chosen",
     "filter": "While a filter is typed",
     "story": "In the story of a command",
     "confirm": "In this question",
@@ -56,6 +58,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("▸", "What takes most of an iteration, measured over the newest ones: where to look first. Dimmed: of the time that is named."),
         ("over time", "With room for it the shares of the phases are stacked over time, each a mean over as long as the title says. "
          "Blank: no iteration is known there, or a knob was changed (┆)."),
+        ("T", "On a mark in a chart (┆): the tuner made that change, and not a person."),
         ("◷ 4 → 8", "A change on its way. The value in effect is the old one until the run has read the new one back."),
         ("learning", "What the run logs, by its own names: what they mean and what is good, only the run's author knows."),
     ),
@@ -73,7 +76,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         _FADED,
         ("12…40", "The least and the greatest value in what one column of dots stands for: no spike is lost, however far out."),
         ("crosshair", "What each series was there: the newest value at or before it, unless nothing came for long."),
-        ("┆", "A knob that was changed, an event, or in its colour a warning or an alarm."),
+        ("┆", "A knob that was changed, an event, or in its colour a warning or an alarm. With a T: the tuner changed it."),
         ("log", "A value that is not above zero lies on the bottom edge."),
         ("beside", "Another run from its recording. By time both begin at once; by iteration what was done again after a "
          "restart counts once."),
@@ -88,6 +91,17 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "staged": (
         ("together", "They reach the run within a moment of each other, mostly for the same boundary; each has its own end."),
+    ),
+    "tuner": (
+        ("speed knobs", "The tuner turns what changes only the speed; what changes the mathematics only with leave, and never what "
+         "costs a restart."),
+        ("trial", "A change that is kept if it makes the run faster beyond doubt, and else set back."),
+        ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in 100."),
+        ("frozen", "A knob that the tuner leaves alone: somebody asked for it here, or has set it by hand."),
+        ("spent", "The share of the run's time that went into trials, of what may."),
+        ("interrupted", "Somebody or something came between: what the trial would have shown nobody knows."),
+        ("unfinished", "The run or the daemon ended in the middle of it."),
+        *((f"{word.symbol} {word.text}", f"{tuning.STANDS_FOR[stand].capitalize()}.") for stand, word in tuning.STANDS.items()),
     ),
     "history": (
         ("throughput", "The medians before and after a change, in the run's own unit."),

@@ -50,7 +50,7 @@ _SHAPES = (
 
 def columns(view: View, records: Sequence[CommandRecord], width: int) -> Columns:
     """As wide as the longest text of each among the newest, and as many columns as leave the effects whole."""
-    newest = records[:LOOKED_AT]
+    newest = [view.as_left(record) for record in records[:LOOKED_AT]]
     effects = _cells(0, MOST_EFFECT, ("".join(span.text for span in effect(record)) for record in newest))
     widest = Columns(
         time=10 if all(_is_today(view, record) for record in newest) else 13,
@@ -106,12 +106,13 @@ class Rows(Sequence[Line]):
     def __getitem__(self, index: int | slice) -> Line | list[Line]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        record = self._records[index]
+        record = self._view.as_left(self._records[index])
         return _row(self._view, record, self._cells, chosen=index == self._cursor)
 
 
 def story(view: View, record: CommandRecord, width: int, known: Mapping[str, CommandRecord]) -> list[Line]:
     """All that is known of one command, with what to type to give it again; `known` are all commands by their ids."""
+    record = view.as_left(record)
     run = view.store.run(record.run)
     knob = next((k for k in run.knobs if k.spec.name == record.knob), None) if run else None
     found = [("command", Span(f"{'set ' if record.verb == 'set' else ''}{words.change(record)}", "strong"))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
-from hoptui.tui.panels import waiting
+from hoptui.tui.panels import tuner, waiting
 from hoptui.tui.panels.outcomes import course, effect, stages
 from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
@@ -20,7 +20,7 @@ SHORT_COSTS = {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart"
 
 
 def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> list[Line]:
-    """One line a knob: the value in effect, then what is pending or staged or, at rest, the effect, cost and bounds."""
+    """One line a knob: the value in effect, then what is pending or staged; at rest effect, cost, and what the tuner does or the bounds."""
     if view.run is None:
         return [waiting.line(view, "looking for the run")]
     knobs = view.run.knobs
@@ -103,10 +103,14 @@ def _beside(view: View, knob: KnobState, width: int, unsent: Staged | None) -> L
         mine = Span(_staged(unsent), "2")
         return first_fitting([(mine, Span("  not sent", "dim")), (mine,)], width)
     outcome = _recent_outcome(view, knob.spec.name)
+    remark = tuner.remark(view, knob)
     if outcome is not None:
-        return course(outcome, width)  # the events tell why
+        became = course(outcome, width)  # the events tell why
+        return first_fitting([(*became, Span(f"  {remark}", "dim")), became], width) if remark else became
     spec = knob.spec
     start = (Span(spec.effect, "dim", 9), Span(SHORT_COSTS[spec.cost], "dim", 10))
+    if remark:
+        return first_fitting([(*start, Span(remark, "2")), (Span(remark, "2"),)], width)
     limits = [bounds(spec, scale=False)]
     if spec.kind in NUMBERS and spec.max is not None:
         limits.append(f"≤ {text.value(spec.max, spec)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.viewer import format as text
 from hoptui.viewer import words
+from hoptui.wire.measured import Measured
 from hoptui.wire.messages import CommandRecord, Stage
 
 STAGE_INKS: dict[Stage, str] = {
@@ -42,14 +43,17 @@ def course(record: CommandRecord, width: int) -> Line:
 
 
 def effect(record: CommandRecord | None, *, shared: bool = True, brief: bool = False) -> Line:
+    """What a command did, as `measured_effect` tells it; nothing where it is not measured."""
+    return measured_effect(record.measured if record is not None else None, shared=shared, brief=brief)
+
+
+def measured_effect(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> Line:
     """`▲ +6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, how far the measuring is, or nothing; `brief` without the interval."""
-    if record is None or record.measured is None:
+    told = words.effect_text(measured, shared=shared, brief=brief)
+    if measured is None or not told:
         return ()
-    told = words.effect_text(record.measured, shared=shared, brief=brief)
-    if not told:
-        return ()
-    gain = record.measured.gain or 0.0
-    if not record.measured.detectable:
+    gain = measured.gain or 0.0
+    if not measured.detectable:
         return (Span(told, "dim"),)
     return (Span(f"▲ {told}", "good"),) if gain > 0 else (Span(f"▼ {told}", "warn"),)
 

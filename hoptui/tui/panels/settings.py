@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from hoptui.tui.actions import ACTIONS, key_text
-from hoptui.tui.lines import Line, Span
+from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.viewer import format as text
 from hoptui.viewer.config import SETTINGS, Setting, short
@@ -92,16 +92,17 @@ def detail(item: Item, width: int) -> list[Line]:
     return [*enter, *((Span(line, "dim"),) for line in textwrap.wrap(item.help, max(20, width)))]
 
 
-def files(preferences: Preferences) -> list[Line]:
+def files(preferences: Preferences, width: int) -> list[Line]:
     """Where the two files are."""
     config = preferences.config
-    there = " (not there: everything is as usual)" if config.file and not config.file.exists() else ""
+    missing = bool(config.file and not config.file.exists())
+    notes = (" (not there: everything is as usual)", " (not there)") if missing else ("",)
+    yours = (
+        Span("yours       ", "dim"),
+        Span(short(config.file) if config.file else "none: no home directory"),
+    )
     return [
-        (
-            Span("yours       ", "dim"),
-            Span(short(config.file) if config.file else "none: no home directory"),
-            Span(there, "dim"),
-        ),
+        first_fitting([(*yours, Span(note, "dim")) for note in notes], width),
         (
             Span("remembered  ", "dim"),
             Span(short(config.choices) if config.choices else "nothing: no home directory"),

@@ -66,7 +66,7 @@ def advice(view: View, staged: Sequence[Staged]) -> Line:
 
 
 def _fate(view: View, one: Staged, sent: Mapping[str, str], width: int) -> Line:
-    record = view.store.commands.get(sent.get(one.spec.name, ""))
+    record = view.command(sent.get(one.spec.name, ""))
     if record is not None:
         return course(record, width)
     theirs = one.overtaken(view.run)

@@ -10,6 +10,9 @@ from hoptui.tui.view import View
 from hoptui.tui.widgets.plot import Mark
 from hoptui.viewer import format as text
 
+TUNER = "T"
+"""The sign of the tuner at the top of a mark: also where there are no colours it is told from what people did."""
+
 
 def lines(view: View, width: int) -> list[Line]:
     """The headline and the other rates; under it what the last change did."""
@@ -26,8 +29,12 @@ def leading(view: View) -> Line:
 
 
 def marks(view: View) -> list[Mark]:
-    """The applied changes, for the charts."""
-    return [Mark(c.settled or c.t) for c in view.commands() if c.verb == "set" and c.stage == "applied"]
+    """The applied changes, for the charts; those of the tuner with its sign."""
+    return [
+        Mark(c.settled or c.t, sign=TUNER if c.origin.kind == "tuner" else "")
+        for c in view.commands()
+        if c.verb == "set" and c.stage == "applied"
+    ]
 
 
 def _facts(view: View) -> list[Line]:

@@ -58,6 +58,10 @@ class Help(LiveBox[None]):
     def action_page(self, direction: int) -> None:
         self._scroll.scroll_relative(y=direction * max(1, self._scroll.size.height - 1), animate=False)
 
+    def action_scroll_to(self, share: int) -> None:
+        """The beginning (0) or the end (1)."""
+        self._scroll.scroll_to(y=share * self._scroll.max_scroll_y, animate=False)
+
     @property
     def _scroll(self) -> VerticalScroll:
         return self.query_one(VerticalScroll)

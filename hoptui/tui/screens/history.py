@@ -85,7 +85,9 @@ class HistoryScreen(LiveScreen):
         nothing = (Span(self._nothing(bool(every)), "dim"),)
         rows = history.Rows(view, shown, cells, choices.index) if shown else [nothing]
         choices.show_rows(rows, len(shown), faded=view.link.state != "live")
-        self._lines("history-head").show([history.head(cells)] if shown else [])
+        head = self._lines("history-head")
+        head.display = bool(shown)
+        head.show([history.head(cells)] if shown else [])
         count = text.grouped(len(every))
         count = f"{text.grouped(len(shown))} of {count}" if self.wanted != Filter() else count
         newest = " newest" * self._has_older(view)

@@ -216,7 +216,7 @@ class KnobEditor(LiveBox[None]):
         self.query_one(Input).cursor_position = len(typed)
 
     def _record(self, view: View) -> CommandRecord | None:
-        return view.store.commands.get(self.sent)
+        return view.command(self.sent)
 
     def _knob(self, view: View) -> KnobState:
         """The knob as it is now; as it was last, should the run no longer have it."""

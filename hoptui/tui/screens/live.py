@@ -44,6 +44,7 @@ class Live(Widget):
 
     def _redraw(self) -> None:
         self._redrawing = False
+        self.hoptui.news.forget()
         # It may be on its way out, and loses its widgets one by one.
         with self.app.batch_update(), suppress(NoMatches):
             self.draw(EVERYTHING)

@@ -27,11 +27,12 @@ BORDER = 2
 SPAN_S = 300.0
 MANY_GPUS = 4  # with more of them there is no room for everything in a small terminal
 _ELSE_TALL, _ELSE_LOW = 29, 12  # lines that the rest of the screen needs
-_BARS = 3  # lines: identity, progress, keys
+_BARS = 3  # lines: identity, progress, keys; without a banner a small terminal has no progress
 _CHARTS, _LEAST_CHARTS = 12, 7  # lines that the charts keep if they can, and in any case
 _RUNS_TALL = 6  # lines for which the charts give some of theirs
 _EVENTS, _EVENTS_LOW = 6, 4  # lines that the events keep
-_RUNS, _PROCESSES = 4, 5  # lines that a list has in any case
+_RUNS, _PROCESSES, _PROCESSES_LOW = 4, 5, 4  # lines that a list has in any case
+_SEVERAL_RUNS = 5  # lines for two of them
 
 
 class OverviewScreen(LiveScreen):
@@ -69,6 +70,7 @@ class OverviewScreen(LiveScreen):
         if frame.numbers:
             self._lines("identity").show([self._identity(view)])
             self._lines("progress").show([header.progress(view, self.size.width)])
+            self.set_class(header.banner(view) is None, "-calm")
             self._draw_gpus(view)
             self._draw_host(view)
             self._draw_runs(view)
@@ -86,31 +88,35 @@ class OverviewScreen(LiveScreen):
     def _share_out(self, view: View) -> None:
         """Give runs and processes the lines that they need; the charts, or without them the events, have what is left."""
         width, height = self.size
+        tall = width >= 100 and height >= 32
         left = (
             height
-            - _BARS
+            - (_BARS if tall or header.banner(view) is not None else _BARS - 1)
             - sum(bar.size.height for bar in self.query("TimeBar, #host-bar"))
             - self._gpu_lines
         )
         if width < 60 or height < 16:
             set_height(self._panel("runs"), max(_RUNS, height - self._gpu_lines - 2))
             return
-        tall = width >= 100 and height >= 32
         spare = left - _EVENTS - _RUNS_TALL - (_PROCESSES if view.gpus() else 0)
         left -= max(_LEAST_CHARTS, min(_CHARTS, spare)) if tall else 1
-        events_too = tall or left >= _RUNS + _PROCESSES + _EVENTS_LOW
+        listed = runs.ordered(view)
+        least_runs, least = (
+            (_RUNS, _PROCESSES) if tall else (_SEVERAL_RUNS if len(listed) > 1 else _RUNS, _PROCESSES_LOW)
+        )
+        events_too = tall or left >= least_runs + least + _EVENTS_LOW
         hidden = self.hoptui.preferences.hidden if tall else ()
         events_too = events_too and "overview.events" not in hidden
-        processes_too = bool(view.gpus()) and (tall or left >= _RUNS + _PROCESSES)
+        processes_too = bool(view.gpus()) and (tall or left >= least_runs + least)
         processes_too = processes_too and "overview.processes" not in hidden
         self.set_class(not events_too, "-no-events")
         self.set_class(not processes_too, "-no-processes")
         if events_too:
             left -= _EVENTS if tall else _EVENTS_LOW
-        listed = runs.ordered(view)
         all_runs = len(runs.rows(view, width, -1)) + bool(listed) + BORDER
         every = len(processes.rows(view, width, -1)) + bool(processes.listed(view)) + BORDER
-        some = min(every, max(_PROCESSES, left - all_runs)) if processes_too else 0
+        least = _PROCESSES if left >= _PROCESSES + _RUNS_TALL else least
+        some = min(every, max(least, left - all_runs)) if processes_too else 0
         if some:
             set_height(self._panel("processes"), some)
         set_height(self._panel("runs"), max(_RUNS, min(all_runs, left - some)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.events import Click
@@ -11,11 +13,12 @@ from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import compact, events, header, knobs, learning, phases, throughput, verdict
+from hoptui.tui.panels import compact, events, header, knobs, learning, phases, throughput, tuner, verdict
 from hoptui.tui.panels.readings import headline
 from hoptui.tui.screens.live import LiveScreen, set_height
-from hoptui.tui.screens.run_panels import HardwarePanel, PhasesPanel, Stretch
+from hoptui.tui.screens.run_panels import HardwarePanel, PhasesPanel, Stretch, TunerPanel
 from hoptui.tui.screens.staged import StagedBox
+from hoptui.tui.steering import advised
 from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
@@ -35,10 +38,12 @@ VERBS: dict[str, Verb] = {
     "undo": "set",
     "staged": "set",
     "wheel": "set",
+    "advice": "set",
 }
 DEFAULT_SPAN_S = 300.0
 LEAST_BOX = 3  # lines below which a box of knobs has none to show
 BORDER = 2
+REFIT_S = 1.0  # for so long after a new size a frozen screen is drawn too: else its panels would stay empty
 ROOMY = 50  # lines of a terminal that has room for phases over time beside everything else
 
 
@@ -55,6 +60,9 @@ class RunScreen(LiveScreen):
         self.run_id = run
         self.metric = ""
         self.longest_s = DEFAULT_SPAN_S
+        self._fits_at = (
+            -math.inf
+        )  # when, in seconds of the app's clock, what is frozen was given another size
         self.add_class("-all")
 
     def compose(self) -> ComposeResult:
@@ -70,7 +78,9 @@ class RunScreen(LiveScreen):
                 with Vertical(id="left"):
                     yield HardwarePanel()
                     yield PhasesPanel()
-                yield Panel(Choices("knob-list"), Lines("knob-detail"), name="knobs")
+                with Vertical(id="right"):
+                    yield Panel(Choices("knob-list"), Lines("knob-detail"), name="knobs")
+                    yield TunerPanel()
             yield Panel(Lines("event-lines"), name="events")
         yield Lines("numbers")
         yield KeyBar()
@@ -82,6 +92,8 @@ class RunScreen(LiveScreen):
 
     def on_resize(self) -> None:
         self.set_class(self.size.height >= ROOMY, "-roomy")
+        if self.frozen:
+            self._fits_at = self.hoptui.clock()
 
     # drawing -----------------------------------------------------------------------------------------------------------
 
@@ -104,7 +116,7 @@ class RunScreen(LiveScreen):
             metric = compact.chosen_metric(view, self.metric)
             numbers = self._lines("numbers")
             numbers.show(compact.key_numbers(view, metric, self.asked, numbers.size.width), faded=view.stale)
-        elif not self.frozen:
+        elif not self.frozen or self.hoptui.clock() - self._fits_at < REFIT_S:
             if frame.numbers:
                 self._draw_numbers(view)
             if frame.charts and self.mode == "full":
@@ -176,25 +188,29 @@ class RunScreen(LiveScreen):
         mine = staging.find(run, chosen.spec.name) if chosen else None
         detail.show(knobs.detail(view, chosen, detail.size.width, mine) if chosen else [], faded=view.stale)
         happened.show(events.lines(view, max(1, happened.size.height), happened.size.width))
-        self._label(
-            "knobs",
-            f"Knobs · {choices.part or count}" if count else "Knobs",
-            view.hint("list.pick", "edits") if self.check_action("edit_knob", ()) else "",
-        )
+        self.set_class(tuner.to_be_seen(view), "-tuned")
+        beside = tuner.brief(view) if self.mode == "compact" else ""
+        title = ("Knobs", choices.part or (str(count) if count else ""), beside)
+        edits = view.hint("list.pick", "edits") if self.check_action("edit_knob", ()) else ""
+        self._label("knobs", " · ".join(filter(None, title)), edits)
         self._label("events", "Events")
         if self.mode == "full":
+            self.query_one(TunerPanel).tell(view)
             self.query_one(PhasesPanel).draw(view, split, self._stretch(view))
 
     def _draw_keys(self, view: View) -> None:
-        actions = self.key_actions("run")
+        actions, found = self.key_actions("run"), advised(view)
         paused = view.vital is not None and view.vital.state == "paused"
         names = {
             "run.pause": "go on" if paused else "pause",
             "view.freeze": "thaw" if self.frozen else "freeze",
             "knob.staged": f"send {len(self.hoptui.staging.of(self.run_id or ''))} staged",
+            "knob.advice": tuner.advice(*found) if found is not None else "",
             "run.wheel": "give back the wheel" if view.wheel and view.wheel.mine else "wheel",
         }
         actions = [a._replace(label=names.get(a.id, a.label)) for a in actions]
+        if self.frozen:
+            actions.sort(key=lambda a: a.id != "view.freeze")  # the way back stays in sight
         last = [a for a in of("everywhere") if a.label]
         note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
         self.query_one(KeyBar).show_actions(actions, last, note)
@@ -235,6 +251,8 @@ class RunScreen(LiveScreen):
     def works(self, action: Action) -> bool:
         if action.id == "knob.staged" and not self.hoptui.staging.of(self.run_id or ""):
             return False
+        if action.id == "knob.advice" and advised(self.view()) is None:
+            return False
         return super().works(action) and (action.id != "knob.undo" or self.hoptui.can_undo(self.view()))
 
     # keys --------------------------------------------------------------------------------------------------------------
@@ -246,6 +264,10 @@ class RunScreen(LiveScreen):
 
     def action_undo(self) -> None:
         asking.to_undo(self.hoptui, self.run_id or "")
+        self.redraw()
+
+    def action_advice(self) -> None:
+        asking.to_take_advice(self.hoptui, self.run_id or "")
         self.redraw()
 
     def action_staged(self) -> None:

@@ -1,10 +1,10 @@
-"""The panels of the run screen that have a chart under what they tell, and the stretch of time that its charts show."""
+"""The panels of the run screen that share out their room among parts, and the stretch of time that its charts show."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from hoptui.tui.panels import hardware, host, phase_chart, phases, throughput
+from hoptui.tui.panels import hardware, host, phase_chart, phases, throughput, trials, tuner
 from hoptui.tui.screens.live import set_height
 from hoptui.tui.view import View
 from hoptui.tui.widgets.line_chart import LineChart
@@ -90,3 +90,31 @@ class PhasesPanel(Panel):
         means = f" · over time as means of {text.seconds(over_s)}" if chart else ""
         self.label(f"{phases.title(view, split)}{means}")
         self.legend(phase_chart.legend(view) if chart else [])
+
+
+class TunerPanel(Panel):
+    """What the tuner does, and under it, where it is shown alone, what it tried."""
+
+    def __init__(self) -> None:
+        self._told = Lines("tuner-lines")
+        self._view: View | None = None
+        super().__init__(self._told, name="tuner")
+
+    def tell(self, view: View) -> None:
+        """Bring it up to date, if it is shown."""
+        self._view = view
+        width, height = self.content_size
+        if not height:
+            return
+        lines = tuner.short(view, width)
+        room, tried = height - len(lines) - 2, trials.listed(view)
+        if room > 0 and tried:
+            cells = trials.columns(view, tried, width)
+            lines += [(), trials.head(cells), *(trials.row(view, one, cells, width) for one in tried[:room])]
+        self._told.show(lines, faded=view.stale and view.replay is None)
+        self.label("Tuner", view.hint("view.tuner", "more"))
+
+    def on_resize(self) -> None:
+        """It has just been given room, and nothing was drawn while it had none."""
+        if self._view is not None:
+            self.tell(self._view)

@@ -54,9 +54,10 @@ class SettingsScreen(LiveScreen):
             chosen, detail = shown[choices.index], self._lines("setting-detail")
             self._panel("chosen").label(chosen.label)
             detail.show(settings.detail(chosen, detail.size.width))
-            files = settings.files(self.hoptui.preferences)
+            places = self._lines("setting-files")
+            files = settings.files(self.hoptui.preferences, places.size.width)
             set_height(self._panel("files"), len(files) + BORDER)
-            self._lines("setting-files").show(files)
+            places.show(files)
             opens = [a._replace(label="change") for a in of("list") if a.id == "list.pick" and chosen.enter]
             last = [a for a in of("everywhere") if a.label]
             self.query_one(KeyBar).show_actions([*opens, *self.key_actions("settings")], last)

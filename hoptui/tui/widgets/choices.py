@@ -79,7 +79,7 @@ class Choices(Lines, can_focus=True):
         if row < self._count:
             self.move_to(row)
             if event.chain > 1:
-                self.action_pick()
+                self.post_message(Picked(self.index, clicked=True))
 
     def on_mouse_scroll_up(self) -> None:
         self.action_up()

@@ -81,8 +81,7 @@ class Lines(Widget):
             ground = Color.parse(app.theme_variables["ink-cursor"]).rich_color
             base += Style(bgcolor=ground, bold=ground.is_default or None)  # what has no ground is bold
         pieces = lay(self._lines[y], width, plain=app.ascii, blocks=app.blocks)
-        # Under a veil what is faded already could not be read any more: it keeps to one ink, but to one that is seen.
-        fade = inks["" if self._veiled else "stale"] if self.faded else None
+        fade = inks["veiled" if self._veiled else "stale"] if self.faded else None
         return Strip([Segment(text, base + (fade or inks[ink])) for text, ink in pieces], width)
 
     @property

@@ -29,10 +29,11 @@ class Curve(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something that happened at a place of the x axis: a vertical line."""
+    """Something that happened at a place of the x axis: a vertical line, with a sign of one cell at its top or without."""
 
     x: int
     ink: str = "mark"
+    sign: str = ""
 
 
 class Paper(NamedTuple):
@@ -69,13 +70,16 @@ def plot(
     inks = {
         column: mark.ink for mark in paper.marks if (column := _column(mark.x, paper, across)) is not None
     }
+    signs = dict.fromkeys(inks, "")
+    signed = ((_column(mark.x, paper, across), mark.sign) for mark in paper.marks if mark.sign)
+    signs |= {column: sign for column, sign in signed if column is not None}
     picture = raster.draw(
         [raster.place(c.x, c.low, c.high, x0, x1, dots) for c in curves],
         across,
         rows,
         scale.bottom,
         scale.top,
-        marks=inks,
+        marks=signs,
         cross=None if paper.cross is None else _column(paper.cross, paper, across),
     )
     labels = _label_rows(scale, rows)

@@ -7,12 +7,14 @@ has no braille, `lines.lay` writes blocks or ASCII in its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 MARK = 255  # owner of a cell that holds a mark
 CROSS = 254  # owner of a cell that holds the crosshair
 ACROSS, DOWN = 2, 4  # dots of a cell
+NO_MARKS: Mapping[int, str] = MappingProxyType({})
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _STROKES = [[[sum(column[a : b + 1]) for b in range(DOWN)] for a in range(DOWN)] for column in _DOTS]
 """By the dot column of a cell, the first and the last dot of a vertical stroke in it: its bits."""
@@ -68,12 +70,13 @@ def draw(
     bottom: float,
     top: float,
     *,
-    marks: Collection[int] = (),
+    marks: Mapping[int, str] = NO_MARKS,
     cross: int | None = None,
 ) -> Picture:
     """The traces in `width` × `height` cells. Those that share a cell own it by turns, column by column: each is seen.
 
-    `marks` and `cross`, the crosshair, are cell columns, drawn where nothing else is. Values outside `bottom` … `top` are drawn at
+    `marks` and `cross`, the crosshair, are cell columns, drawn where nothing else is; a mark may have a sign, which stands in the
+    first of its cells. Values outside `bottom` … `top` are drawn at
     the edge.
     """
     cells = [bytearray(width) for _ in range(height)]
@@ -98,13 +101,14 @@ def draw(
     for (row, column), own in shared.items():
         owner[row][column] = own[column % len(own)]
     text = []
+    signs = {column: sign for column, sign in marks.items() if sign}
     for bits, owners in zip(cells, owner, strict=True):
         characters = list(bits.decode("latin-1").translate(_CHARACTERS))
         if cross is not None and 0 <= cross < width and not owners[cross]:
             characters[cross], owners[cross] = "│", CROSS
         for column in marks:
             if 0 <= column < width and not owners[column]:
-                characters[column], owners[column] = "┆", MARK
+                characters[column], owners[column] = signs.pop(column, "┆"), MARK
         text.append("".join(characters))
     return Picture(text, [bytes(owners) for owners in owner])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import textual.app
+import textual.pilot
 from textual._compositor import LayoutUpdate
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -24,7 +27,6 @@ from hoptui.tui.messages import StoreChanged
 from hoptui.viewer import store
 from tests.tui.conftest import WALL
 from tests.tui.snapshots import picture
-from tests.viewer.recorded_run import ID, write
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 40), (200, 50))
@@ -35,6 +37,8 @@ SHOWN = 60  # lines of a difference
 Step = str | Callable[[HoptuiApp], object]
 """A key as Textual names it, or something that happens to the app; what is awaitable is awaited."""
 Snapshot = Callable[..., None]
+Drawn = dict[tuple[int, int], dict[str, list[Strip]]]
+"""The rows of a screen, by its size and the theme."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,34 +54,50 @@ def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nothing_written() -> Iterator[None]:
-    """Nobody looks at what Textual writes between two pictures, and it would be most of the work."""
+def nothing_in_vain() -> Iterator[None]:
+    """What takes most of the time, and is seen in no picture.
+
+    That is what Textual writes between two of them, its naps of 20 ms after each key, and the search for garbage in what all
+    the tests before have imported.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Screen, "_compositor_refresh", lambda screen: None)
+        for module in (textual.app, textual.pilot):
+            patch.setattr(module, "wait_for_idle", quiet)
+        gc.freeze()
         yield
+        gc.unfreeze()
 
 
-@pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recording of a run of ten minutes."""
-    return write(tmp_path_factory.mktemp("recorded") / f"{ID}.hoptui")
+async def quiet(*_: float) -> None:
+    """Return when no callback of the event loop is ready any more: only timers and other threads could make it go on."""
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    while ready:
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
 def snapshot(request: pytest.FixtureRequest) -> Snapshot:
     """`snapshot(app, *steps)`: take the steps, and compare what is then on screen with the golden file of the test's name.
 
-    `sizes` and `themes` may be others; the first theme is the one that the app has.
+    `sizes` and `themes` may be others; the steps are taken at the first size, and the first theme is the one that the app has.
+    A function that makes the app of a theme is for what cannot change its theme while it is seen.
     """
 
     def compare(
-        app: HoptuiApp,
+        app: HoptuiApp | Callable[[str], HoptuiApp],
         *steps: Step,
         sizes: Sequence[tuple[int, int]] = SIZES,
         themes: Sequence[str] = THEMES,
     ) -> None:
-        views: list[picture.View] = []
-        asyncio.run(take(views, app, steps, sizes, themes))
+        drawn: Drawn = {size: {} for size in sizes}
+        if isinstance(app, HoptuiApp):
+            asyncio.run(take(drawn, app, steps, themes))
+        else:
+            for theme in themes:
+                asyncio.run(take(drawn, app(theme), steps, [theme]))
+        views = [picture.view(size, [looks[theme] for theme in themes]) for size, looks in drawn.items()]
         title = " ".join((request.function.__doc__ or "").split())
         now = picture.text(title, themes, views)
         check(
@@ -112,31 +132,25 @@ def difference(before: str, now: str) -> str:
     return "\n".join(lines[:SHOWN] + rest)
 
 
-async def take(
-    views: list[picture.View],
-    app: HoptuiApp,
-    steps: Sequence[Step],
-    sizes: Sequence[tuple[int, int]],
-    themes: Sequence[str],
-) -> None:
-    """Add the screen after the steps, which are taken at the first size, at each size and in each theme."""
+async def take(drawn: Drawn, app: HoptuiApp, steps: Sequence[Step], themes: Sequence[str]) -> None:
+    """Fill in the screen after the steps, which are taken at the first size, at each size and in each theme."""
     app.animation_level = "none"
     order = list(themes)
-    async with app.run_test(size=sizes[0]) as pilot:
+    async with app.run_test(size=next(iter(drawn))) as pilot:
         app.post_message(StoreChanged("node"))
-        await pilot.pause()
+        await _beat(app, pilot)
         for step in steps:
             await _take(step, app, pilot)
-        for size in sizes:
-            await pilot.resize_terminal(*size)
+        for size, looks in drawn.items():
+            if app.size != size:
+                await pilot.resize_terminal(*size)
+                app._check_resize()  # Textual would wait a moment for another size
             await _come_to_rest(app, pilot)
-            drawn = {}
             for theme in order:
                 if len(themes) > 1:
                     app.theme = f"hoptui-{theme}"
                     await pilot.pause()
-                drawn[theme] = seen(app)
-            views.append(picture.view(size, [drawn[theme] for theme in themes]))
+                looks[theme] = seen(app)
             order.reverse()  # the theme that is there already comes first: changing it is what costs most
 
 
@@ -147,7 +161,7 @@ async def _take(step: Step, app: HoptuiApp, pilot: Pilot[Any]) -> None:
         done = step(app)
         if isinstance(done, Awaitable):
             await done
-    await pilot.pause()
+    await _beat(app, pilot)
 
 
 async def _come_to_rest(app: HoptuiApp, pilot: Pilot[Any]) -> None:
@@ -155,7 +169,7 @@ async def _come_to_rest(app: HoptuiApp, pilot: Pilot[Any]) -> None:
     before: object = None
     for _ in range(FRAMES):
         app.post_message(StoreChanged("node"))
-        await pilot.pause()
+        await _beat(app, pilot)
         for entry in app.screen.query(Input):
             entry.cursor_blink = False
         now = [
@@ -167,6 +181,17 @@ async def _come_to_rest(app: HoptuiApp, pilot: Pilot[Any]) -> None:
             return
         before = now
     pytest.fail("the screen does not come to rest")
+
+
+async def _beat(app: HoptuiApp, pilot: Pilot[Any]) -> None:
+    """Let the app do what it has to do, and what the timers of its screens would do a sixtieth of a second later."""
+    await pilot.pause()
+    for _ in range(FRAMES):
+        await quiet()
+        if not any(screen._layout_required or screen._callbacks for screen in app.screen_stack):
+            return
+        for screen in app.screen_stack:
+            screen._on_timer_update()
 
 
 def seen(app: HoptuiApp) -> list[Strip]:

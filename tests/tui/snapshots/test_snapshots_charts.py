@@ -9,7 +9,6 @@ from typing import Any
 from tests.tui.conftest import START, Scene
 
 Snapshot = Callable[..., None]
-SMALL, WIDE = (80, 24), (120, 40)
 CHARTS = ("slash", "escape")
 
 
@@ -29,17 +28,17 @@ def test_chart_of_one_series(snapshot: Snapshot) -> None:
 
 def test_chart_of_several_series(snapshot: Snapshot) -> None:
     """Three readings of a GPU in one chart, and the crosshair."""
-    snapshot(working().app(), *CHARTS, "down", "down", "enter", "h", sizes=(SMALL, WIDE))
+    snapshot(working().app(), *CHARTS, "down", "down", "enter", "h")
 
 
 def test_chart_logarithmic(snapshot: Snapshot) -> None:
     """A logarithmic value axis."""
-    snapshot(working().app(), "slash", *"vloss", "enter", "enter", "y", sizes=(SMALL, WIDE))
+    snapshot(working().app(), "slash", *"vloss", "enter", "enter", "y")
 
 
 def test_charts_by_iteration(snapshot: Snapshot) -> None:
     """Iterations on the x axis."""
-    snapshot(working().app(), *CHARTS, "a", "x", sizes=(SMALL, WIDE))
+    snapshot(working().app(), *CHARTS, "a", "x")
 
 
 def test_charts_frozen(snapshot: Snapshot) -> None:
@@ -50,12 +49,12 @@ def test_charts_frozen(snapshot: Snapshot) -> None:
         there.client.ns += 20_000_000_000
         there.rows(20)
 
-    snapshot(there.app(), *CHARTS, "plus", "plus", "H", goes_on, sizes=(SMALL, WIDE))
+    snapshot(there.app(), *CHARTS, "plus", "plus", "H", goes_on)
 
 
 def test_charts_of_all_history(snapshot: Snapshot) -> None:
     """All history, from the first row on."""
-    snapshot(working().app(), *CHARTS, "a", sizes=(SMALL, WIDE))
+    snapshot(working().app(), *CHARTS, "a")
 
 
 def test_charts_crosshair_where_nothing_is_known(snapshot: Snapshot) -> None:
@@ -64,7 +63,7 @@ def test_charts_crosshair_where_nothing_is_known(snapshot: Snapshot) -> None:
     def before_all(app: Any) -> None:
         app.screen.board.timeline.cross = START - 280_000_000_000
 
-    snapshot(working().app(), *CHARTS, before_all, sizes=(SMALL,))
+    snapshot(working().app(), *CHARTS, before_all)
 
 
 def test_charts_compared(snapshot: Snapshot, recorded: Path) -> None:
@@ -74,12 +73,12 @@ def test_charts_compared(snapshot: Snapshot, recorded: Path) -> None:
 
 def test_charts_of_a_node(snapshot: Snapshot) -> None:
     """One curve a GPU, of a node with eight."""
-    snapshot(working(gpus=8).app(run=None), *CHARTS, sizes=(SMALL, WIDE))
+    snapshot(working(gpus=8).app(run=None), *CHARTS)
 
 
 def test_charts_none(snapshot: Snapshot) -> None:
     """All charts were taken away."""
-    snapshot(working().app(), *CHARTS, *"dddd", sizes=(SMALL,))
+    snapshot(working().app(), *CHARTS, *"dddd")
 
 
 def test_finder(snapshot: Snapshot) -> None:
@@ -89,9 +88,9 @@ def test_finder(snapshot: Snapshot) -> None:
 
 def test_finder_typed(snapshot: Snapshot) -> None:
     """A few letters find a series."""
-    snapshot(working().app(), "slash", *"power", sizes=(SMALL,))
+    snapshot(working().app(), "slash", *"power")
 
 
 def test_finder_nothing(snapshot: Snapshot) -> None:
     """Nothing is called so."""
-    snapshot(working().app(), "slash", *"qqq", sizes=(SMALL,))
+    snapshot(working().app(), "slash", *"qqq")

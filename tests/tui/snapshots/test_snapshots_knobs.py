@@ -16,7 +16,6 @@ from hoptui.wire.messages import LeaseState, Origin, Outcome
 from tests.tui.conftest import RUN, Scene
 
 Snapshot = Callable[..., None]
-SMALL, WIDE = (80, 24), (120, 40)
 ACCUM, LR = ("down", "down", "e"), ("down", "down", "down", "e")
 BO = Origin(user="bo", pid=5, client="dashboard")
 
@@ -34,28 +33,28 @@ def test_editor(snapshot: Snapshot) -> None:
 
 def test_editor_typed(snapshot: Snapshot) -> None:
     """A value that may be sent."""
-    snapshot(Scene().live(history=False).app(), *ACCUM, "8", sizes=(SMALL, WIDE))
+    snapshot(Scene().live(history=False).app(), *ACCUM, "8")
 
 
 def test_editor_out_of_bounds(snapshot: Snapshot) -> None:
     """A value that the knob does not take."""
-    snapshot(Scene().live(history=False).app(), *ACCUM, *"4096", sizes=(SMALL,))
+    snapshot(Scene().live(history=False).app(), *ACCUM, *"4096")
 
 
 def test_editor_choices(snapshot: Snapshot) -> None:
     """A knob with a few words to choose from."""
-    snapshot(Scene().live(history=False).app(), "end", "e", "down", sizes=(SMALL, WIDE))
+    snapshot(Scene().live(history=False).app(), "end", "e", "down")
 
 
 def test_editor_question(snapshot: Snapshot) -> None:
     """What changes the mathematics is sent only after a yes."""
-    snapshot(Scene().live(history=False).app(), *LR, "up", "enter", sizes=(SMALL, WIDE))
+    snapshot(Scene().live(history=False).app(), *LR, "up", "enter")
 
 
 def test_editor_on_its_way(snapshot: Snapshot) -> None:
     """Sent, accepted, and scheduled for a boundary: not yet in effect."""
     there = Scene().live(history=False)
-    snapshot(there.app(), *ACCUM, "8", "enter", settle(there, "c0", stage="scheduled", step=1205), sizes=(SMALL,))  # fmt: skip
+    snapshot(there.app(), *ACCUM, "8", "enter", settle(there, "c0", stage="scheduled", step=1205))  # fmt: skip
 
 
 def test_editor_applied(snapshot: Snapshot) -> None:
@@ -69,7 +68,7 @@ def test_editor_applied(snapshot: Snapshot) -> None:
         knobs = (*there.run.knobs[:2], msgspec.structs.replace(there.run.knobs[2], value=8, version=4), *there.run.knobs[3:])  # fmt: skip
         there.update(run={"knobs": knobs})
 
-    snapshot(there.app(), *ACCUM, "8", "enter", applied, sizes=(SMALL,))
+    snapshot(there.app(), *ACCUM, "8", "enter", applied)
 
 
 def overtaken(there: Scene) -> Callable[[object], None]:
@@ -103,7 +102,7 @@ def test_staged_sent(snapshot: Snapshot) -> None:
         settle(there, "c0", step=1205, version=4),
         settle(there, "c1", stage="failed", reason="ValueError: no"),
     )
-    snapshot(there.app(), *sent, *fates, sizes=(SMALL, WIDE))
+    snapshot(there.app(), *sent, *fates)
 
 
 def test_stop_question(snapshot: Snapshot) -> None:
@@ -115,14 +114,14 @@ def test_stop_question_over_old_values(snapshot: Snapshot) -> None:
     """The same, over values that are dimmed because the run does not answer."""
     there = Scene(gpus=1).live().history()
     there.update(vital={"state": "unresponsive", "pulse_age_s": 12.0})
-    snapshot(there.app(), "s", sizes=(WIDE,))
+    snapshot(there.app(), "s")
 
 
 def test_wheel_question(snapshot: Snapshot) -> None:
     """Somebody else has exclusive control: taking it is asked about."""
     there = Scene().live(history=False)
     there.update(run={"lease": LeaseState(run=RUN, holder=BO, viewer="bo", left_s=9.0, granted=True)})
-    snapshot(there.app(), "w", sizes=(SMALL,))
+    snapshot(there.app(), "w")
 
 
 class Shown:
@@ -156,7 +155,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 def test_end_process(snapshot: Snapshot, process: Scene) -> None:
     """A process on a GPU is ended only after a box that names it."""
-    snapshot(process.app(run=None), "shift+tab", "x", sizes=(SMALL, WIDE))
+    snapshot(process.app(run=None), "shift+tab", "x")
 
 
 def test_kill_process(snapshot: Snapshot, process: Scene) -> None:
@@ -165,4 +164,4 @@ def test_kill_process(snapshot: Snapshot, process: Scene) -> None:
     def stays(app: object) -> None:
         process.client.ns += 12_000_000_000
 
-    snapshot(process.app(run=None), "shift+tab", "x", "y", stays, "x", sizes=(SMALL,))
+    snapshot(process.app(run=None), "shift+tab", "x", "y", stays, "x")

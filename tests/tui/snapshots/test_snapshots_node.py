@@ -17,7 +17,6 @@ from hoptui.wire.messages import Origin, Vital
 from tests.tui.conftest import RUN, WALL, Scene
 
 Snapshot = Callable[..., None]
-SMALL, WIDE = (80, 24), (120, 40)
 GIB = 1 << 30
 
 
@@ -56,14 +55,14 @@ def test_overview_first_run(snapshot: Snapshot) -> None:
 
 def test_overview_connecting(snapshot: Snapshot) -> None:
     """The first frame, before there is a word of the daemon."""
-    snapshot(Scene(gpus=1).app(run=None), sizes=(SMALL,))
+    snapshot(Scene(gpus=1).app(run=None))
 
 
 def test_overview_no_daemon(snapshot: Snapshot) -> None:
     """The daemon cannot be started."""
     there = Scene()
     there.client.link = Link("failed", 0.0, "the daemon could not be started: /tmp/hoptui-1000 is full")
-    snapshot(there.app(run=None), sizes=(SMALL,))
+    snapshot(there.app(run=None))
 
 
 def test_overview_several_runs(snapshot: Snapshot) -> None:
@@ -73,7 +72,7 @@ def test_overview_several_runs(snapshot: Snapshot) -> None:
 
 def test_overview_no_gpu(snapshot: Snapshot) -> None:
     """A node without a GPU says why."""
-    snapshot(Scene().live().history().app(run=None), sizes=(SMALL, WIDE))
+    snapshot(Scene().live().history().app(run=None))
 
 
 def test_overview_mig_and_lost(snapshot: Snapshot) -> None:
@@ -81,12 +80,12 @@ def test_overview_mig_and_lost(snapshot: Snapshot) -> None:
     there = Scene(gpus=2).change_gpu(1, reason="lost: fell off the bus")
     part = GpuInfo(uuid="MIG-a1b2c3", index=0, name="NVIDIA H100 MIG 1g.10gb", parent="GPU-0", memory_total_bytes=10 * GIB)  # fmt: skip
     there.node = msgspec.structs.replace(there.node, gpus=(*there.gpus, part))
-    snapshot(there.live().app(run=None), sizes=(SMALL, WIDE))
+    snapshot(there.live().app(run=None))
 
 
 def test_processes(snapshot: Snapshot) -> None:
     """The keys are in the list of processes, on one that may be ended."""
-    snapshot(tenants(Scene(gpus=2).live()).app(run=None), "tab", "tab", sizes=(SMALL, WIDE))
+    snapshot(tenants(Scene(gpus=2).live()).app(run=None), "tab", "tab")
 
 
 def test_gpu(snapshot: Snapshot) -> None:
@@ -104,7 +103,7 @@ def test_gpu(snapshot: Snapshot) -> None:
 def test_gpu_one_of_eight_lost(snapshot: Snapshot) -> None:
     """Tabs of eight GPUs; the chosen one cannot be read."""
     there = Scene(gpus=8).change_gpu(3, reason="lost: fell off the bus").live()
-    snapshot(there.app(run=None), "d", "3", sizes=(SMALL, WIDE))
+    snapshot(there.app(run=None), "d", "3")
 
 
 def test_gpu_before_hopper(snapshot: Snapshot) -> None:
@@ -113,18 +112,18 @@ def test_gpu_before_hopper(snapshot: Snapshot) -> None:
     there = (
         Scene(gpus=1).change_gpu(0, name="NVIDIA A100-SXM4-80GB", architecture="Ampere", missing=why).live()
     )
-    snapshot(there.app(), "d", sizes=(SMALL, WIDE))
+    snapshot(there.app(), "d")
 
 
 def test_gpu_that_waits(snapshot: Snapshot) -> None:
     """Busy, but the SMs wait: it is told; the small screen shows the chart."""
     there = Scene(gpus=1).live().gpu(busy=100.0, sm_active=26.0, power_w=300.0)
-    snapshot(there.app(), "tab", "d", sizes=(SMALL,))
+    snapshot(there.app(), "tab", "d")
 
 
 def test_gpu_none(snapshot: Snapshot) -> None:
     """The readings of a GPU on a node without any."""
-    snapshot(Scene(runs=False).live().app(run=None), lambda app: app.open_gpus("GPU-0"), sizes=(SMALL, WIDE))
+    snapshot(Scene(runs=False).live().app(run=None), lambda app: app.open_gpus("GPU-0"))
 
 
 def commands(there: Scene) -> Scene:
@@ -148,17 +147,17 @@ def test_history(snapshot: Snapshot) -> None:
 
 def test_history_of_nothing(snapshot: Snapshot) -> None:
     """No command has been given yet."""
-    snapshot(Scene().live(history=False).app(), "h", sizes=(SMALL, WIDE))
+    snapshot(Scene().live(history=False).app(), "h")
 
 
 def test_history_filter(snapshot: Snapshot) -> None:
     """Only commands of which some words are said, while they are typed."""
-    snapshot(commands(Scene(gpus=1).live()).app(), "h", "slash", *"num_envs", sizes=(SMALL, WIDE))
+    snapshot(commands(Scene(gpus=1).live()).app(), "h", "slash", *"num_envs")
 
 
 def test_history_story(snapshot: Snapshot) -> None:
     """All that is known of one command."""
-    snapshot(commands(Scene(gpus=1).live()).app(), "h", "end", "enter", sizes=(SMALL, WIDE))
+    snapshot(commands(Scene(gpus=1).live()).app(), "h", "end", "enter")
 
 
 def fleet(scenes: Mapping[str, Scene], run: str | None = None) -> FleetApp:
@@ -195,4 +194,4 @@ def test_hosts(snapshot: Snapshot, hosts: dict[str, Scene]) -> None:
 
 def test_hosts_bar(snapshot: Snapshot, hosts: dict[str, Scene]) -> None:
     """The run of one of several hosts: the others are a line below."""
-    snapshot(fleet(hosts, "ppo-cartpole"), sizes=(SMALL, WIDE))
+    snapshot(fleet(hosts, "ppo-cartpole"))

@@ -18,7 +18,6 @@ from tests.tui.conftest import Scene
 from tests.viewer.recorded_run import LENGTH_S, at
 
 Snapshot = Callable[..., None]
-SMALL, WIDE = (80, 24), (120, 40)
 
 
 class Sitting:
@@ -56,7 +55,7 @@ def sitting(recorded: Path) -> Sitting:
 
 def test_replay_playing(snapshot: Snapshot, sitting: Sitting) -> None:
     """A recording is played, ten times as fast as it was."""
-    snapshot(sitting.app, sitting.go(200.0), "right_square_bracket", sitting.play(4.0), sizes=(SMALL, WIDE))
+    snapshot(sitting.app, sitting.go(200.0), "right_square_bracket", sitting.play(4.0))
 
 
 def test_replay_paused(snapshot: Snapshot, sitting: Sitting) -> None:
@@ -66,17 +65,17 @@ def test_replay_paused(snapshot: Snapshot, sitting: Sitting) -> None:
 
 def test_replay_end(snapshot: Snapshot, sitting: Sitting) -> None:
     """At the end of the recording the run has ended."""
-    snapshot(sitting.app, sitting.go(LENGTH_S), sizes=(SMALL, WIDE))
+    snapshot(sitting.app, sitting.go(LENGTH_S))
 
 
 def test_replay_go_to(snapshot: Snapshot, sitting: Sitting) -> None:
     """The box that asks where to go, as it opens."""
-    snapshot(sitting.app, sitting.go(305.0), "g", sizes=(SMALL,))
+    snapshot(sitting.app, sitting.go(305.0), "g")
 
 
 def test_replay_go_to_somewhere(snapshot: Snapshot, sitting: Sitting) -> None:
     """A place that there is."""
-    snapshot(sitting.app, sitting.go(305.0), "g", *"#400", sizes=(SMALL, WIDE))
+    snapshot(sitting.app, sitting.go(305.0), "g", *"#400")
 
 
 def test_replay_go_to_nowhere(snapshot: Snapshot, sitting: Sitting) -> None:
@@ -85,12 +84,12 @@ def test_replay_go_to_nowhere(snapshot: Snapshot, sitting: Sitting) -> None:
     def typed(app: Any) -> None:
         app.screen.query_one(Input).value = "2026-05-27 20:30"
 
-    snapshot(sitting.app, sitting.go(305.0), "g", typed, sizes=(SMALL,))
+    snapshot(sitting.app, sitting.go(305.0), "g", typed)
 
 
 def test_replay_history(snapshot: Snapshot, sitting: Sitting) -> None:
     """The commands up to the position."""
-    snapshot(sitting.app, sitting.go(405.0), "h", sizes=(SMALL, WIDE))
+    snapshot(sitting.app, sitting.go(405.0), "h")
 
 
 def test_help(snapshot: Snapshot) -> None:
@@ -104,14 +103,14 @@ def test_help_end(snapshot: Snapshot) -> None:
     def scrolled(app: Any) -> None:
         app.screen.query_one("#help-scroll").scroll_end(animate=False)
 
-    snapshot(Scene().live(history=False).app(), "question_mark", scrolled, sizes=(SMALL,))
+    snapshot(Scene().live(history=False).app(), "question_mark", scrolled)
 
 
 def test_settings(snapshot: Snapshot) -> None:
     """What is set, and where, and what is hidden."""
     home = {"HOME": "/home/ana", "HOPTUI_THEME": "dark", "XDG_STATE_HOME": "/nowhere"}
     config = replace(read({}, home), remembered=Remembered(metric="value_loss", hidden=("run.phases",)))
-    snapshot(Scene(gpus=1).live().app(config=config), "f4", sizes=(SMALL, WIDE))
+    snapshot(Scene(gpus=1).live().app(config=config), "f4")
 
 
 def test_settings_with_problems(snapshot: Snapshot) -> None:
@@ -120,21 +119,17 @@ def test_settings_with_problems(snapshot: Snapshot) -> None:
     config = replace(
         Config.of(theme="dark"), problems=problems, file=Path("/home/ana/.config/hoptui/config.toml")
     )
-    snapshot(Scene(gpus=1).live().app(config=config), "f4", sizes=(SMALL, WIDE))
+    snapshot(Scene(gpus=1).live().app(config=config), "f4")
 
 
 def test_palette(snapshot: Snapshot) -> None:
     """The command palette as it opens."""
-    app = Scene().live(history=False).app()
-    snapshot(
-        app, "ctrl+p", searched, sizes=(SMALL, WIDE), themes=("dark",)
-    )  # Textual keeps its theme while it is open
+    snapshot(lambda theme: Scene().live(history=False).app(theme=theme), "ctrl+p", searched)
 
 
 def test_palette_typed(snapshot: Snapshot) -> None:
-    """A few letters find a command, in the light theme."""
-    app = Scene(gpus=1).live().app(theme="light")
-    snapshot(app, "ctrl+p", *"pause", searched, sizes=(SMALL,), themes=("light",))
+    """A few letters find a command."""
+    snapshot(lambda theme: Scene(gpus=1).live().app(theme=theme), "ctrl+p", *"pause", searched)
 
 
 async def searched(app: Any) -> None:

@@ -17,7 +17,8 @@ from tests.tui.conftest import RUN, START, WALL, Scene
 
 Snapshot = Callable[..., None]
 SECOND = 1_000_000_000
-SMALL, WIDE, LARGE = (80, 24), (120, 40), (200, 50)
+ROOMY_FIRST = ((120, 40), (200, 50), (80, 24))
+"""For keys that need room."""
 
 
 def working(gpus: int = 1) -> Scene:
@@ -39,14 +40,14 @@ def test_run_live(snapshot: Snapshot) -> None:
 
 def test_run_connecting(snapshot: Snapshot) -> None:
     """The first frame: nothing is known but what was asked for."""
-    snapshot(Scene().app(), sizes=(SMALL, WIDE))
+    snapshot(Scene().app())
 
 
 def test_run_just_begun(snapshot: Snapshot) -> None:
     """No iteration has ended, nothing is logged, no knob is declared."""
     there = Scene(gpus=1).live(history=False)
     there.update(run={"knobs": (), "started_wall": WALL - 2.0}, vital={"step": 0, "iteration_s": None})
-    snapshot(there.app(), sizes=(SMALL, WIDE))
+    snapshot(there.app())
 
 
 def test_run_paused(snapshot: Snapshot) -> None:
@@ -64,14 +65,14 @@ def test_run_busy(snapshot: Snapshot) -> None:
     there.update(
         vital={"state": "busy", "phase": "checkpoint", "phase_age_s": 140.0, "progress_age_s": 141.0}
     )
-    snapshot(there.app(), sizes=(SMALL,))
+    snapshot(there.app())
 
 
 def test_run_not_answering(snapshot: Snapshot) -> None:
     """The process exists, but there is no pulse of it."""
     there = working()
     there.update(vital={"state": "unresponsive", "pulse_age_s": 12.0})
-    snapshot(there.app(), sizes=(SMALL, WIDE))
+    snapshot(there.app())
 
 
 def test_run_exited(snapshot: Snapshot) -> None:
@@ -87,7 +88,7 @@ def test_run_restarted(snapshot: Snapshot) -> None:
     """Its second epoch began twelve seconds ago."""
     there = working()
     there.update(run={"epoch": 2, "started_wall": WALL - 12.0})
-    snapshot(there.app(), sizes=(SMALL, WIDE))
+    snapshot(there.app())
 
 
 def test_run_daemon_lost(snapshot: Snapshot) -> None:
@@ -101,14 +102,14 @@ def test_run_no_daemon(snapshot: Snapshot) -> None:
     """There is no daemon and none can be started."""
     there = Scene()
     there.client.link = Link("failed", 88.0, "/tmp/hoptui-1000 is a symlink: it must be a directory")
-    snapshot(there.app(), sizes=(SMALL, WIDE))
+    snapshot(there.app())
 
 
 def test_run_read_only(snapshot: Snapshot) -> None:
     """Somebody who only looks: no key that steers."""
     there = working()
     there.client.read_only = True
-    snapshot(there.app(), sizes=(SMALL, WIDE))
+    snapshot(there.app())
 
 
 def test_run_slow_link(snapshot: Snapshot) -> None:
@@ -118,7 +119,7 @@ def test_run_slow_link(snapshot: Snapshot) -> None:
     def writes_wait(app: Any) -> None:
         app.pace.due(app.clock(), 9)
 
-    snapshot(there.app(), writes_wait, sizes=(SMALL, WIDE))
+    snapshot(there.app(), writes_wait)
 
 
 def test_run_no_gpu(snapshot: Snapshot) -> None:
@@ -142,7 +143,7 @@ def test_run_gpu_in_trouble(snapshot: Snapshot) -> None:
             Event(seq=9, t=START - 9 * SECOND, wall=WALL - 9, kind="xid", text="page retirement (Xid 63)", source="gpu/GPU-0", level="alarm"),
         )
     )  # fmt: skip
-    snapshot(there.app(), sizes=(SMALL, WIDE))
+    snapshot(there.app())
 
 
 def test_run_changes_under_way(snapshot: Snapshot) -> None:
@@ -156,12 +157,12 @@ def test_run_changes_under_way(snapshot: Snapshot) -> None:
     def stage(app: Any) -> None:
         app.staging.add(RUN, there.run.knobs[3], 1e-3, Seen.of(there.run.knobs[3], 1))
 
-    snapshot(there.app(), stage, "down", "down", sizes=(SMALL, WIDE))
+    snapshot(there.app(), stage, "down", "down")
 
 
 def test_run_events(snapshot: Snapshot) -> None:
     """The events, which a small terminal has behind a key; the last knob is chosen."""
-    snapshot(working().app(), "tab", "end", sizes=(SMALL, WIDE))
+    snapshot(working().app(), "tab", "end")
 
 
 def test_run_frozen(snapshot: Snapshot) -> None:
@@ -173,7 +174,7 @@ def test_run_frozen(snapshot: Snapshot) -> None:
         there.rows(3)
         there.update(vital={"step": 1300})
 
-    snapshot(there.app(), "space", goes_on, sizes=(WIDE,))
+    snapshot(there.app(), "space", goes_on, sizes=ROOMY_FIRST)
 
 
 def test_run_wheel(snapshot: Snapshot) -> None:
@@ -181,34 +182,34 @@ def test_run_wheel(snapshot: Snapshot) -> None:
     there = working()
     bo = Origin(user="bo", pid=5, client="dashboard")
     there.update(run={"lease": LeaseState(run=RUN, holder=bo, viewer="bo", left_s=9.0, granted=True)})
-    snapshot(there.app(), sizes=(SMALL,))
+    snapshot(there.app())
 
 
 def test_run_throughput_alone(snapshot: Snapshot) -> None:
     """One panel has the whole screen."""
-    snapshot(working().app(), "1", sizes=(WIDE, LARGE))
+    snapshot(working().app(), "1", sizes=ROOMY_FIRST)
 
 
 def test_run_hardware_alone(snapshot: Snapshot) -> None:
     """One panel has the whole screen: the GPU."""
-    snapshot(with_readings(working()).app(), "3", sizes=(WIDE, LARGE))
+    snapshot(with_readings(working()).app(), "3", sizes=ROOMY_FIRST)
 
 
 def test_run_phases_alone(snapshot: Snapshot) -> None:
     """One panel has the whole screen: where an iteration goes."""
-    snapshot(working().app(), "4", sizes=(WIDE,))
+    snapshot(working().app(), "4", sizes=ROOMY_FIRST)
 
 
 def test_run_knobs_alone(snapshot: Snapshot) -> None:
     """One panel has the whole screen: the knobs."""
-    snapshot(working().app(), "5", sizes=(WIDE,))
+    snapshot(working().app(), "5", sizes=ROOMY_FIRST)
 
 
 def test_run_panels_hidden(snapshot: Snapshot) -> None:
     """Learning and phases are hidden."""
     hidden = Remembered(hidden=("run.learning", "run.phases"))
     config = replace(Config.of(theme="dark"), remembered=hidden)
-    snapshot(working().app(config=config), sizes=(WIDE, LARGE))
+    snapshot(working().app(config=config))
 
 
 def test_run_in_little_room(snapshot: Snapshot) -> None:
@@ -218,16 +219,16 @@ def test_run_in_little_room(snapshot: Snapshot) -> None:
 
 def test_run_in_ascii(snapshot: Snapshot) -> None:
     """A terminal without UTF-8."""
-    snapshot(working().app(plain=True), sizes=(WIDE,))
+    snapshot(working().app(plain=True))
 
 
 def test_run_in_sixteen_colours(snapshot: Snapshot) -> None:
     """The terminal's own colours, and one of the states that are dimmed."""
     there = working()
     there.client.link = Link("lost", 88.0, "the daemon (pid 77) does not answer")
-    snapshot(there.app(theme="ansi"), sizes=(WIDE,), themes=("ansi",))
+    snapshot(there.app(theme="ansi"), themes=("ansi",))
 
 
 def test_run_without_colours(snapshot: Snapshot) -> None:
     """No colours at all: what matters is bold."""
-    snapshot(working().app(theme="none"), sizes=(WIDE,), themes=("none",))
+    snapshot(working().app(theme="none"), themes=("none",))

@@ -1,0 +1,53 @@
+"""The knobs of a run as the tuner sees them: which it may turn, which it tries now, which it leaves alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hoptui.tui.lines import Line, Span, first_fitting, width_of
+from hoptui.tui.panels import tuner
+from hoptui.tui.view import View
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.wire.knobs import KnobState
+
+
+def ordered(view: View) -> list[KnobState]:
+    """The knobs, those first that the tuner may turn."""
+    state = tuner.state_of(view)
+    found = view.run.knobs if view.run is not None else ()
+    return sorted(found, key=lambda knob: not tuner.turns(state, knob))
+
+
+def rows(view: View, knobs: Sequence[KnobState], cursor: int, width: int) -> list[Line]:
+    """A line each: name, value in effect, and what the tuner does with it."""
+    names = min(max((len(knob.spec.name) for knob in knobs), default=0) + 1, 20)
+    values = min(max((len(text.value(knob.value, knob.spec)) for knob in knobs), default=0), 14)
+    found: list[Line] = []
+    for index, knob in enumerate(knobs):
+        start: Line = (
+            Span("› " if index == cursor else "  ", "key"),
+            Span(text.clean(knob.spec.name, 40), "strong" if index == cursor else "", names),
+            Span(text.value(knob.value, knob.spec), "strong", values, right=True),
+            Span("  "),
+        )
+        found.append((*start, *_stands(view, knob, width - width_of(start))))
+    return found or [(Span("this run declares no knobs", "dim"),)]
+
+
+def _stands(view: View, knob: KnobState, width: int) -> Line:
+    """`✕ frozen`, `◷ trial`, or why it may be turned or may not, as much as fits."""
+    state = tuner.state_of(view)
+    if tuner.is_frozen(state, knob):
+        return (Span("✕ frozen", "warn"),)
+    word = tuner.turn(state, knob)
+    if word:
+        return (Span(f"◷ {word}", "2"),)
+    if view.replay is not None and state is None:  # within what limits it worked is not recorded
+        return (Span(words.EFFECTS[knob.spec.effect], "dim"),)
+    if tuner.turns(state, knob):
+        return first_fitting([(Span(one, "dim"),) for one in ("may be turned", "allowed")], width)
+    long, brief = "left alone: changes the mathematics", "not allowed"
+    if knob.spec.cost == "restart":
+        long, brief = "left alone: costs a restart", "never"
+    return first_fitting([(Span(one, "faint"),) for one in (long, brief)], width)

@@ -1,0 +1,68 @@
+"""What is said of the tuner, the same in the command line and the dashboard."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from hoptui.viewer import tuning
+from hoptui.wire.measured import Measured
+from hoptui.wire.tuning import Change, Limits, Objective, Result, Stand, Trial
+
+
+def test_every_state_has_a_symbol_and_a_word() -> None:
+    assert set(tuning.STANDS) == set(tuning.STANDS_FOR) == set(get_args(Stand))
+    assert set(tuning.RESULTS) == set(get_args(Result))
+    assert set(tuning.OBJECTIVES) == set(get_args(Objective))
+    for found in (tuning.STANDS, tuning.RESULTS):
+        symbols = [word.symbol for word in found.values()]
+        assert len(set(symbols)) == len(symbols)
+
+
+def test_changes_are_told_in_one_notation() -> None:
+    found = (
+        Change(knob="micro_batch", before=1024, value=2048),
+        Change(knob="lr\x1b[31m", before=0.001, value=3e-4),
+    )
+    assert tuning.changes(found) == "micro_batch 1 024 → 2 048, lr[31m 1.0e-3 → 3.0e-4"
+    assert tuning.changes(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("within", "told"),
+    [
+        (Limits(), "memory up to 92 % · 2 % of the time · for throughput · speed knobs alone"),
+        (
+            Limits(memory=0.8, power_w=600.0, budget=0.005, objective="energy", learning=("lr", "num_envs")),
+            "memory up to 80 % · power up to 600 W · 0.5 % of the time · for energy · also lr and num_envs",
+        ),
+        (
+            Limits(learning=("*",), dry=True),
+            "memory up to 92 % · 2 % of the time · for throughput · every knob · dry run: it tries nothing",
+        ),
+    ],
+)
+def test_limits(within: Limits, told: str) -> None:
+    assert tuning.limits(within) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(0.0, "0 %"), (0.0004, "0.04 %"), (0.005, "0.5 %"), (0.02, "2 %"), (0.0994, "9.9 %"), (0.2, "20 %")],
+)
+def test_small_shares_are_not_rounded_away(ratio: float, told: str) -> None:
+    assert tuning.share(ratio) == told
+
+
+def test_a_trial_in_one_line() -> None:
+    trial = Trial(
+        changes=(Change(knob="micro_batch", before=32, value=64),),
+        result="kept",
+        iterations=1,
+        seconds=41.0,
+        measured=Measured(gain=0.061, interval=0.012, detectable=True, settled=True),
+        text="faster beyond doubt",
+    )
+    assert tuning.sentence(trial) == "● kept  micro_batch 32 → 64  +6.1 % ± 1.2  faster beyond doubt"
+    assert tuning.progress(trial) == "1 iteration, 41 s"
