@@ -130,6 +130,15 @@ def peak_bytes(device: torch.device) -> int | None:
     return None
 
 
+def pressure(device: torch.device) -> dict[str, int]:
+    """`alloc_retries`: how often torch has given cached memory back because there was no more; nothing where it has no such cache."""
+    return (
+        {"alloc_retries": torch.cuda.memory_stats(device)["num_alloc_retries"]}
+        if device.type == "cuda"
+        else {}
+    )
+
+
 def limit_bytes(device: torch.device) -> int:
     """What this process may use in all: the usable part of what it holds and of what it could still get."""
     if device.type == "cuda":

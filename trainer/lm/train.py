@@ -15,7 +15,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.device import choose_device, choose_threads, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
-from trainer.common.memory import greatest_bytes, reset_peak
+from trainer.common.memory import greatest_bytes, pressure, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.options import KnobValues
@@ -132,7 +132,8 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                     with meter.apart(), clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
-                seconds = console.due()
+                if (seconds := console.due()) > 0:
+                    run.log(pressure(device))
                 if done := teller.ready(Finished(state.iteration, state.position, metrics), due=seconds > 0):
                     console.line(progress(job, state, done, (done.work - told) / seconds))
                     told = done.work

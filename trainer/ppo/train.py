@@ -20,7 +20,7 @@ from trainer.common.device import choose_device, describe_device, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.graphs import WARM_UPS
-from trainer.common.memory import greatest_bytes, is_out_of_memory, release, reset_peak
+from trainer.common.memory import greatest_bytes, is_out_of_memory, pressure, release, reset_peak
 from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.phases import PhaseClock, phase_clock
 from trainer.common.profile import Tracer
@@ -116,7 +116,8 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                     with clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
-                seconds = console.due()
+                if (seconds := console.due()) > 0:
+                    run.log(pressure(device))
                 if done := teller.ready(Finished(state.iteration, state.env_steps, metrics), due=seconds > 0):
                     peak = greatest_bytes(device)
                     console.line(lines.parts(done, job.iterations, seconds, utilization, peak))

@@ -16,7 +16,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.device import choose_device, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
-from trainer.common.memory import greatest_bytes, reset_peak
+from trainer.common.memory import greatest_bytes, pressure, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.options import KnobValues
@@ -141,7 +141,8 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                     with meter.apart(), clock.waited("checkpoint"):
                         saver.attempt()
                 clock.end_iteration()
-                seconds = console.due()
+                if (seconds := console.due()) > 0:
+                    run.log(pressure(device))
                 if done := teller.ready(Finished(state.iteration, state.position, metrics), due=seconds > 0):
                     console.line(progress(job, state, done, (done.work - told) / seconds))
                     told = done.work

@@ -18,6 +18,7 @@ from trainer.common.memory import (
     limit_bytes,
     peak_bytes,
     predicted_peak,
+    pressure,
     release,
     reset_peak,
     set_peak_aside,
@@ -218,3 +219,11 @@ def test_what_fails_on_one_rank_fails_on_all_after_all_were_asked(
     else:
         with pytest.raises(raised, match="made up"):
             together(ranks, CPU, work)
+
+
+def test_how_often_cached_memory_was_given_back_is_told_of_a_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {"num_alloc_retries": 3, "num_ooms": 0})
+    assert pressure(torch.device("cuda", 0)) == {"alloc_retries": 3}
+    assert pressure(CPU) == {}
