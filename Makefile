@@ -7,13 +7,14 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu bench-gpu check bench screenshots clean
+.PHONY: help setup demo test test-gpu bench-gpu bench-tuner check bench screenshots clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
 	@echo "make test         the test suite"
 	@echo "make test-gpu     on a GPU node: the tests and measurements that need the real driver"
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
+	@echo "make bench-tuner  on a GPU node: the diagnosis on labelled loads, the tuner against a grid"
 	@echo "make check        format, lint, types, import contracts"
 	@echo "make bench        the benchmarks; JSON on stdout and in benchmarks/results/"
 	@echo "make screenshots  screenshots/: every screen in PNG and a cast, from a real recording"
@@ -43,6 +44,10 @@ test-gpu: setup
 
 bench-gpu: setup
 	@$(BIN)/python -m benchmarks.trainer
+
+bench-tuner: setup
+	@$(BIN)/python -m benchmarks.diagnosis
+	@$(BIN)/python -m benchmarks.tuner_grid
 
 check: setup
 	@$(BIN)/ruff format --check .

@@ -17,6 +17,7 @@ ALL = (
     "recording",
     "cartpole",
     "throughput",
+    "tuner_simulation",
     "rivals",
     "endurance",
     "monkey_live",
