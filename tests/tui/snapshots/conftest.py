@@ -12,8 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import textual.app
-import textual.pilot
 from textual._compositor import LayoutUpdate
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -57,24 +55,13 @@ def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def nothing_in_vain() -> Iterator[None]:
     """What takes most of the time, and is seen in no picture.
 
-    That is what Textual writes between two of them, its naps of 20 ms after each key, and the search for garbage in what all
-    the tests before have imported.
+    That is what Textual writes between two of them, and the search for garbage in what all the tests before have imported.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Screen, "_compositor_refresh", lambda screen: None)
-        for module in (textual.app, textual.pilot):
-            patch.setattr(module, "wait_for_idle", quiet)
         gc.freeze()
         yield
         gc.unfreeze()
-
-
-async def quiet(*_: float) -> None:
-    """Return when no callback of the event loop is ready any more: only timers and other threads could make it go on."""
-    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
-    await asyncio.sleep(0)
-    while ready:
-        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -138,7 +125,7 @@ async def take(drawn: Drawn, app: HoptuiApp, steps: Sequence[Step], themes: Sequ
     order = list(themes)
     async with app.run_test(size=next(iter(drawn))) as pilot:
         app.post_message(StoreChanged("node"))
-        await _beat(app, pilot)
+        await pilot.pause()
         for step in steps:
             await _take(step, app, pilot)
         for size, looks in drawn.items():
@@ -161,7 +148,7 @@ async def _take(step: Step, app: HoptuiApp, pilot: Pilot[Any]) -> None:
         done = step(app)
         if isinstance(done, Awaitable):
             await done
-    await _beat(app, pilot)
+    await pilot.pause()
 
 
 async def _come_to_rest(app: HoptuiApp, pilot: Pilot[Any]) -> None:
@@ -169,7 +156,7 @@ async def _come_to_rest(app: HoptuiApp, pilot: Pilot[Any]) -> None:
     before: object = None
     for _ in range(FRAMES):
         app.post_message(StoreChanged("node"))
-        await _beat(app, pilot)
+        await pilot.pause()
         for entry in app.screen.query(Input):
             entry.cursor_blink = False
         now = [
@@ -181,17 +168,6 @@ async def _come_to_rest(app: HoptuiApp, pilot: Pilot[Any]) -> None:
             return
         before = now
     pytest.fail("the screen does not come to rest")
-
-
-async def _beat(app: HoptuiApp, pilot: Pilot[Any]) -> None:
-    """Let the app do what it has to do, and what the timers of its screens would do a sixtieth of a second later."""
-    await pilot.pause()
-    for _ in range(FRAMES):
-        await quiet()
-        if not any(screen._layout_required or screen._callbacks for screen in app.screen_stack):
-            return
-        for screen in app.screen_stack:
-            screen._on_timer_update()
 
 
 def seen(app: HoptuiApp) -> list[Strip]:
