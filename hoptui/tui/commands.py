@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from textual import work
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from hoptui.tui.actions import ACTIONS, Action
@@ -34,6 +38,12 @@ class PaletteBox(CommandPalette):
 
     def on_mount(self) -> None:
         self.query_one("#--input").border_title = "Commands"
+
+    @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
+    async def _gather_commands(self, search_value: str) -> None:
+        """Where the app ends as the palette opens, its list may be gone before it is filled: Textual's would let the app fall."""
+        with contextlib.suppress(NoMatches):
+            await inspect.unwrap(CommandPalette._gather_commands)(self, search_value)
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         return super().dismiss(result) if self.is_active else AwaitComplete()

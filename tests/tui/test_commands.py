@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from textual.command import CommandPalette
+from textual.command import CommandList, CommandPalette
+from textual.worker import WorkerState
 
 from hoptui.tui.actions import ACTIONS
 from hoptui.tui.commands import Palette
@@ -49,5 +50,18 @@ def test_what_does_not_work_now_is_not_in_it(scene: MakeScene, play: Play) -> No
         assert "panel: hide events" in offered
         for name in ("run: pause", "run: stop", "knob: undo", "knob: edit lr", "gpus: fast", "replay: play"):
             assert name not in offered
+
+    play(there.app(), script)
+
+
+def test_an_app_that_ends_as_it_opens_does_not_fall_over_its_list(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("ctrl+p")
+        await app.screen.query_one(CommandList).remove()
+        worker = app.screen._gather_commands("")
+        await worker.wait()
+        assert worker.state == WorkerState.SUCCESS
 
     play(there.app(), script)
