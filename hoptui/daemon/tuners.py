@@ -20,7 +20,7 @@ from hoptui.tuner.scene import Known
 from hoptui.tuner.shift import ShiftDetector
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire.messages import Origin
-from hoptui.wire.tuning import Limits, Tune, Tuned, TunerState, check_limits
+from hoptui.wire.tuning import Limits, Tune, Tuned, TunerState, check_limits, may_turn
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -241,7 +241,6 @@ def _pointless(limits: Limits, run: TrackedRun) -> str:
     unknown = [knob for knob in limits.learning if knob != "*" and knob not in knobs]
     if unknown:
         return f"{name} has no knob {unknown[0]!r}"
-    every = "*" in limits.learning
-    if not any(spec.effect == "speed" or every or n in limits.learning for n, spec in knobs.items()):
+    if not any(may_turn(spec, limits) for spec in knobs.values()):
         return f"{name} has no knob of effect speed, and no other is allowed: there is nothing to turn"
     return ""

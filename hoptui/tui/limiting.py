@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from hoptui.viewer import format as text
 from hoptui.viewer import tuning
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.tuning import Limits
+from hoptui.wire.tuning import Limits, may_turn
 
+EVERY = Limits(learning=("*",))
 MEMORY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.98)
 BUDGET = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 POWER = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -40,7 +41,11 @@ class Draft:
         self, limits: Limits, knobs: Sequence[KnobState], power_limits: Sequence[float | None]
     ) -> None:
         self.limits = limits
-        self.learning = [k for k in knobs if k.spec.effect == "learning" and k.spec.cost != "restart"]
+        self.learning = [
+            k
+            for k in knobs
+            if k.spec.effect == "learning" and (may_turn(k.spec, EVERY) or may_turn(k.spec, limits))
+        ]
         if "*" in limits.learning:
             self.limits = replace(limits, learning=tuple(k.spec.name for k in self.learning))
         most_w = min((watts for watts in power_limits if watts is not None), default=USUAL_W)

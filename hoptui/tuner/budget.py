@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-START_S = 3600.0
-"""A run younger than this may spend what this long a run may: else nothing could be tried while it matters most."""
+from hoptui.wire.tuning import YOUNG_S
 
 
 class Budget:
@@ -33,7 +32,7 @@ class Budget:
     @property
     def left(self) -> float:
         """Seconds that may still be spent, negative when overdrawn."""
-        return self.share * max(self.lived, START_S) - self.spent
+        return self.share * max(self.lived, YOUNG_S) - self.spent
 
     @property
     def share_spent(self) -> float:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hoptui.tuner.roles import NAMES, Role
 from hoptui.wire.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value
-from hoptui.wire.tuning import Change, Diagnosis, Limits, Verdict
+from hoptui.wire.tuning import Change, Diagnosis, Limits, Verdict, may_turn
 
 Family = Literal["batch", "input", "env", "mode", "other"]
 """What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run knows."""
@@ -160,9 +160,7 @@ def notches(spec: KnobSpec) -> Iterator[int]:
 def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) -> list[Lever]:
     """What may be turned of a run's knobs within `limits`, in the order in which they were declared.
 
-    A knob of cost `restart` never, one of effect `learning` only where it is allowed: by name, or with "*" those that
-    cost another shape, since the others are not there for speed. One that cannot be turned without breaking what it
-    keeps is left out.
+    One that cannot be turned without breaking what it keeps is left out.
     """
     known = {k.spec.name: k for k in knobs}
     found: list[Lever] = []
@@ -173,7 +171,12 @@ def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) 
         partner, clear = _partner(knob, known)
         pair = [knob] if partner is None else [knob, partner]
         names = {k.spec.name for k in pair}
-        if not clear or names & taken or names & set(frozen) or not all(_may(k.spec, limits) for k in pair):
+        if (
+            not clear
+            or names & taken
+            or names & set(frozen)
+            or not all(may_turn(k.spec, limits) for k in pair)
+        ):
             continue
         if partner is not None and not all(_countable(k) for k in pair):
             continue
@@ -213,14 +216,6 @@ def standstill(lever: Lever) -> float:
         return sum(known)
     cost = lever.knob.spec.cost
     return READERS_S if cost == "rebuild" and lever.family == "input" else STANDSTILL_S[cost]
-
-
-def _may(spec: KnobSpec, limits: Limits) -> bool:
-    if spec.cost == "restart":
-        return False
-    if spec.effect == "speed" or spec.name in limits.learning:
-        return True
-    return "*" in limits.learning and spec.cost != "free"
 
 
 def _partner(knob: KnobState, known: dict[str, KnobState]) -> tuple[KnobState | None, bool]:

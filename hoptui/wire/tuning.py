@@ -6,7 +6,7 @@ from typing import Literal, cast, get_args
 
 import msgspec
 
-from hoptui.wire.knobs import KnobValue
+from hoptui.wire.knobs import KnobSpec, KnobValue
 from hoptui.wire.measured import Measured
 
 Verdict = Literal[
@@ -72,7 +72,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     `memory` is the share of a GPU's memory that a trial may be expected to take, other processes' included; `power_w` the most
     watts a GPU; `budget` the share of the run's time that trials may cost; `learning` the knobs of that effect it may turn
-    besides those of effect `speed` ("*": all); `dry` says what it would try, and tries nothing.
+    besides those of effect `speed` ("*": see `may_turn`); `dry` says what it would try, and tries nothing.
     """
 
     memory: float = 0.92
@@ -81,6 +81,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     objective: Objective = "throughput"
     learning: tuple[str, ...] = ()
     dry: bool = False
+
+
+YOUNG_S = 3600.0
+"""A run that is tuned for less may spend what this long a one may: else nothing could be tried while it matters most."""
+
+
+def may_turn(spec: KnobSpec, limits: Limits) -> bool:
+    """Whether a tuner within `limits` may turn such a knob: one of cost `restart` never, one of effect `learning` where it is allowed.
+
+    That is by name, or with "*" where it costs something to turn: those that are read inside the step are not there for speed.
+    """
+    if spec.cost == "restart":
+        return False
+    if spec.effect == "speed" or spec.name in limits.learning:
+        return True
+    return "*" in limits.learning and spec.cost != "free"
 
 
 def check_limits(limits: Limits) -> None:

@@ -57,7 +57,8 @@ def test_a_run_without_a_knob_of_effect_speed_has_to_be_allowed_another() -> Non
     quiet = QuietNode()
     quiet.hello(knobs=(LR,))
     assert "nothing to turn" in quiet.tune().reason
-    assert quiet.tune(limits=Limits(learning=("*",))).granted
+    assert "nothing to turn" in quiet.tune(limits=Limits(learning=("*",))).reason, "it is not there for speed"
+    assert quiet.tune(limits=Limits(learning=("lr",))).granted
 
 
 def test_a_second_start_is_refused_unless_the_first_was_dry(quiet: QuietNode) -> None:

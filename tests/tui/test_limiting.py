@@ -12,6 +12,10 @@ from hoptui.wire.tuning import Limits
 KNOBS = (
     KnobState(spec=KnobSpec(name="micro_batch", kind="int", default=8, effect="speed"), value=8),
     KnobState(spec=KnobSpec(name="lr", kind="float", default=1e-3, description="learning rate"), value=1e-3),
+    KnobState(
+        spec=KnobSpec(name="num_envs", kind="int", default=8, cost="shape", description="environments"),
+        value=8,
+    ),
     KnobState(spec=KnobSpec(name="width", kind="int", default=64, cost="restart"), value=64),
 )
 
@@ -29,22 +33,26 @@ def turned(draft: Draft, name: str, by: int) -> str:
 
 def test_only_what_could_be_turned_is_asked_about() -> None:
     names = [line.name for line in form().lines()]
-    assert names == ["memory", "budget", "objective", "power", "dry run", "may turn lr"]
+    assert names == ["memory", "budget", "objective", "power", "dry run", "may turn num_envs"]
+
+
+def test_what_was_allowed_by_name_is_told_whatever_it_is() -> None:
+    assert "may turn lr" in [line.name for line in form(Limits(learning=("lr",))).lines()]
 
 
 def test_nothing_that_learns_is_allowed_unless_it_is_asked_for() -> None:
     draft = form()
     assert draft.allowed() == []
-    assert turned(draft, "may turn lr", 1) == "yes"
-    assert (draft.limits.learning, [k.spec.name for k in draft.allowed()]) == (("lr",), ["lr"])
-    assert turned(draft, "may turn lr", 1) == "no"
+    assert turned(draft, "may turn num_envs", 1) == "yes"
+    assert (draft.limits.learning, [k.spec.name for k in draft.allowed()]) == (("num_envs",), ["num_envs"])
+    assert turned(draft, "may turn num_envs", 1) == "no"
     assert draft.limits == Limits()
 
 
 def test_every_knob_is_told_one_by_one() -> None:
     draft = form(Limits(learning=("*",)))
-    assert draft.limits.learning == ("lr",)
-    assert turned(draft, "may turn lr", -1) == "no"
+    assert draft.limits.learning == ("num_envs",)
+    assert turned(draft, "may turn num_envs", -1) == "no"
 
 
 @pytest.mark.parametrize("name", ["memory", "budget", "power"])

@@ -77,9 +77,9 @@ def test_what_changes_the_mathematics_is_asked_about(play: Play, read: Read) -> 
     there = tuned(None)
 
     async def script(app: Any, pilot: Any) -> None:
-        await pilot.press("t", "s", "end", "up", "up", "right", "enter")
+        await pilot.press("t", "s", *["down"] * 5, "right", "enter")
         assert isinstance(app.screen, Confirm)
-        assert app.screen.question == "Let the tuner set lr?"
+        assert app.screen.question == "Let the tuner set num_envs?"
         assert "the run learns something else" in " ".join(read(app, "question").split())
         await pilot.press("n")
         assert isinstance(app.screen, LimitsBox)
@@ -89,7 +89,7 @@ def test_what_changes_the_mathematics_is_asked_about(play: Play, read: Read) -> 
         assert isinstance(app.screen, TunerScreen)
 
     play(there.app(), script)
-    assert there.client.tuned == [(RUN, "start", "", Limits(learning=("lr",)))]
+    assert there.client.tuned == [(RUN, "start", "", Limits(learning=("num_envs",)))]
 
 
 def test_a_dry_run_asks_nothing_and_gives_way_to_a_real_one(play: Play) -> None:

@@ -7,9 +7,10 @@ import random
 
 import pytest
 
-from hoptui.tuner.budget import START_S, Budget
+from hoptui.tuner.budget import Budget
 from hoptui.tuner.trial import WARM_UP, compare, decide, figure, harmful
 from hoptui.wire.measured import Measured
+from hoptui.wire.tuning import YOUNG_S
 
 SECOND = 1_000_000_000
 
@@ -79,7 +80,7 @@ def test_a_figure_in_words() -> None:
 
 def test_a_young_run_may_spend_what_an_hour_allows_and_an_old_one_its_share() -> None:
     budget = Budget(0.02, 0)
-    assert budget.left == pytest.approx(0.02 * START_S)
+    assert budget.left == pytest.approx(0.02 * YOUNG_S)
     budget.tick(7200 * SECOND, training=True, trying=False)
     assert budget.left == pytest.approx(144)
     budget.tick(7300 * SECOND, training=True, trying=True)

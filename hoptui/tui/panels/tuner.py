@@ -14,11 +14,9 @@ from hoptui.viewer import format as text
 from hoptui.viewer import tuning, verdicts
 from hoptui.viewer.tuning import RESULTS, STANDS
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.tuning import Advice, Result, Stand, Trial, TunerState
+from hoptui.wire.tuning import YOUNG_S, Advice, Limits, Result, Stand, Trial, TunerState, may_turn
 
 LABEL = 9
-YOUNG_S = 3600.0
-"""A tuner younger than this may spend what one of this age may: else it could try nothing while it matters most."""
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used
 STAND_INKS: dict[Stand, str] = {
     "off": "dim",
@@ -162,10 +160,8 @@ def turn(state: TunerState | None, knob: KnobState) -> str:
 
 
 def turns(state: TunerState | None, knob: KnobState) -> bool:
-    """Whether the tuner may turn a knob within its limits: never one that costs a restart."""
-    allowed = state.limits.learning if state is not None else ()
-    mine = knob.spec.effect == "speed" or knob.spec.name in allowed or "*" in allowed
-    return mine and knob.spec.cost != "restart"
+    """Whether the tuner may turn a knob within its limits."""
+    return may_turn(knob.spec, state.limits if state is not None else Limits())
 
 
 def _under_way(state: TunerState, width: int) -> Line:
