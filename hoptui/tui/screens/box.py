@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from textual.screen import ModalScreen
 
+from hoptui.tui.messages import Moved
 from hoptui.tui.screens.live import Live
 
 Answer = TypeVar("Answer")
@@ -16,3 +17,11 @@ class LiveBox(ModalScreen[Answer], Live):
 
     def __init__(self, *, veil: bool = True) -> None:
         super().__init__(classes="veil" if veil else None)
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    def on_moved(self, event: Moved) -> None:
+        """The cursor of its list stands elsewhere."""
+        event.stop()
+        self.redraw()

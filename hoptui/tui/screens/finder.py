@@ -14,7 +14,7 @@ from textual.widgets import Input
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
-from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.messages import Picked
 from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.lines import Lines
@@ -118,13 +118,6 @@ class Finder(LiveBox[Found]):
 
     def action_together(self) -> None:
         self._end(together=True)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
-
-    def on_moved(self, event: Moved) -> None:
-        event.stop()
-        self.redraw()
 
     def on_picked(self, event: Picked) -> None:
         event.stop()

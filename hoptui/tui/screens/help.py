@@ -49,9 +49,6 @@ class Help(LiveBox[None]):
             set_height(shown, len(lines))
             shown.show(lines)
 
-    def action_close(self) -> None:
-        self.dismiss(None)
-
     def action_scroll(self, lines: int) -> None:
         self._scroll.scroll_relative(y=lines, animate=False)
 

@@ -148,9 +148,6 @@ class KnobEditor(LiveBox[None]):
 
     action_stage_number = action_stage
 
-    def action_close(self) -> None:
-        self.dismiss(None)
-
     # sending -----------------------------------------------------------------------------------------------------------
 
     def _stands(self) -> bool:

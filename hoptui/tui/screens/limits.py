@@ -11,7 +11,7 @@ from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.limiting import Draft
 from hoptui.tui.lines import Line, Span
-from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.messages import Picked
 from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.choices import Choices
@@ -72,13 +72,6 @@ class LimitsBox(LiveBox[None]):
         may = [] if self.draft.limits.dry else self.draft.allowed()
         names = " and ".join(text.clean(knob.spec.name, 40) for knob in may)
         asking.about_change(self.hoptui, "Start the tuner", f"Let the tuner set {names}?", may, self._start)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
-
-    def on_moved(self, event: Moved) -> None:
-        event.stop()
-        self.redraw()
 
     def on_picked(self, event: Picked) -> None:
         """Enter, which the list has taken: so it comes after the keys that were pressed before it, however fast."""

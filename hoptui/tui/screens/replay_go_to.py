@@ -66,9 +66,6 @@ class GoTo(LiveBox[int]):
         if self.found is not None or not typed.strip():
             self.dismiss(self.found)
 
-    def action_close(self) -> None:
-        self.dismiss(None)
-
     def _tell(self, typed: str) -> None:
         """Show what is meant, in as many lines as it takes."""
         said = self._lines("where-verdict")

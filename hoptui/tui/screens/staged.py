@@ -10,7 +10,7 @@ from hoptui.tui import asking
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import Span
-from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.messages import Picked
 from hoptui.tui.panels import staged as panel
 from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.screens.conflict import Choice, Conflict
@@ -91,13 +91,6 @@ class StagedBox(LiveBox[None]):
     def action_edit(self) -> None:
         """Type another value for the chosen change."""
         self.hoptui.edit_knob(self._run, self._chosen.spec.name)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
-
-    def on_moved(self, event: Moved) -> None:
-        event.stop()
-        self.redraw()
 
     def on_picked(self, event: Picked) -> None:
         """Enter, which the list has taken: so it comes after the keys that were pressed before it, however fast."""

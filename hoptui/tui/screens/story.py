@@ -51,6 +51,3 @@ class Story(LiveBox[None]):
         record = view.store.commands.get(self._command) or self._older.get(self._command)
         if record is not None:
             copy_again(self.hoptui, view, record)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
