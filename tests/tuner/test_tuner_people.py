@@ -1,0 +1,127 @@
+"""The tuner beside people: their knobs, the wheel, being told to stop or to leave a knob alone."""
+
+from __future__ import annotations
+
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.tuning import Advice, Diagnosis
+from tests.tuner.course import SECOND, Course, Values, knob, launch_bound, level, pair
+
+
+def results(course: Course) -> list[str]:
+    return [trial.result for trial in course.tuner.state.tried]
+
+
+def diagnosed(verdict: str, *advice: Advice) -> Diagnosis:
+    return Diagnosis(verdict=verdict, confidence=0.9, evidence=("SM active 8 %",), advice=advice)  # type: ignore[arg-type]
+
+
+def test_what_a_person_sets_in_a_trial_stays_and_is_theirs() -> None:
+    course = Course()
+    course.into_trial()
+    course.person("micro_batch", 4)
+    course.look(600)
+    assert course.values["micro_batch"] == 4
+    assert results(course) == ["interrupted"]
+    assert course.tuner.state.frozen == ("grad_accum", "micro_batch")
+    assert len(course.proposals) == 1
+    course.tuner.release("micro_batch")
+    course.tuner.release("grad_accum")
+    course.set("grad_accum", 128)
+    course.until(lambda: course.values == {"micro_batch": 256, "grad_accum": 2})
+
+
+def test_a_person_turning_another_knob_ends_the_trial_and_only_theirs_stays() -> None:
+    course = Course(*pair(), knob("epochs", 10, effect="learning"))
+    course.into_trial()
+    course.person("epochs", 4)
+    course.until(lambda: course.tuner.state.trial is None)
+    course.look(3)
+    assert course.values == {"micro_batch": 8, "grad_accum": 64, "epochs": 4}
+    assert results(course) == ["interrupted"]
+    assert course.tuner.state.frozen == ("epochs",)
+
+
+def test_what_people_set_before_it_came_is_theirs_too() -> None:
+    course = Course()
+    course.person("micro_batch", 16)
+    course.look(300)
+    assert course.proposals == []
+    assert set(course.tuner.state.frozen) == {"micro_batch"}
+
+
+def test_while_somebody_has_the_wheel_nothing_is_begun() -> None:
+    course = Course()
+    course.facts = {"wheel": "jo (pid 7)"}
+    course.look(60)
+    assert course.proposals == []
+    assert course.tuner.state.text == "jo (pid 7) has the wheel"
+
+
+def test_while_somebody_has_the_wheel_nothing_is_set_and_afterwards_the_trial_goes_back() -> None:
+    course = Course(rate=level)
+    course.into_trial()
+    course.facts = {"wheel": "jo (pid 7)"}
+    course.look(200)
+    assert course.tuner.state.stand == "waiting"
+    assert len(course.proposals) == 1
+    course.facts = {}
+    course.look(5)
+    assert course.values["micro_batch"] == 8
+
+
+def test_stopping_takes_a_trial_back() -> None:
+    course = Course()
+    course.into_trial()
+    proposal = course.tuner.stop(course.seconds * SECOND)
+    assert proposal is not None
+    assert {c.knob: c.value for c in proposal.changes} == {"micro_batch": 8, "grad_accum": 64}
+    assert results(course) == ["interrupted"]
+    assert course.tuner.state.stand == "off"
+    assert course.look(5) is None
+
+
+def test_stopping_between_trials_changes_nothing() -> None:
+    course = Course()
+    course.look(3)
+    assert course.tuner.stop(4 * SECOND) is None
+
+
+def test_a_knob_frozen_in_its_trial_goes_back_and_stays() -> None:
+    course = Course()
+    course.into_trial()
+    course.tuner.freeze("grad_accum")
+    course.look(300)
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+    assert results(course) == ["interrupted"]
+    assert len(course.proposals) == 2
+
+
+def test_a_refusal_by_a_persons_hold_freezes_the_knob() -> None:
+    course = Course(
+        fate=lambda record: ("rejected", "held_by_person") if record.knob == "micro_batch" else None
+    )
+    course.look(300)
+    assert "micro_batch" in course.tuner.state.frozen
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+    assert results(course) == ["interrupted"]
+
+
+def test_a_change_by_others_that_makes_the_run_another_one_opens_the_search_again() -> None:
+    def rate(values: Values) -> float:
+        return launch_bound(values) / 3 if values["batch_size"] == 512 else 500.0
+
+    course = Course(*pair(), knob("batch_size", 256, effect="learning"), rate=rate)
+    course.rest()
+    assert results(course) == ["reverted"]
+    course.look(20)
+    course.person("batch_size", 512)
+    course.until(lambda: course.values["micro_batch"] == 256)
+
+
+def test_a_learning_rate_that_follows_its_schedule_is_nobodys_change() -> None:
+    spec = KnobSpec(name="lr", kind="float", default=1.0)
+    course = Course(*pair(), KnobState(spec=spec, value=1.0))
+    for i in range(300):
+        course.set("lr", 1.0 - i / 300)
+        course.look()
+    assert course.values["micro_batch"] == 256
