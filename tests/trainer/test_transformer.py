@@ -203,6 +203,27 @@ def test_compiled_acting_copies_no_memory() -> None:
     assert str((ENVS, 2, 61, 8)) not in allocated
 
 
+def test_of_the_sizes_of_a_memory_only_the_number_of_environments_is_unknown_to_the_compiler() -> None:
+    """Division by an unknown size is what an attention kernel would spend most of its time with."""
+    policy, first = small(), torch.zeros(ENVS, dtype=torch.bool)
+    memory, obs = policy.memory(ENVS), torch.randn(ENVS, 4)
+    sizes: set[str] = set()
+
+    def read(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        for node in graph.graph.find_nodes(op="placeholder"):
+            held = node.meta["example_value"]
+            sizes.update(map(str, held.shape if isinstance(held, Tensor) else ()))
+        return graph
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.compile(policy.act, backend=read, fullgraph=True, dynamic=True)(obs, first, memory, None)
+    torch.compiler.reset()
+    unknown = {size for size in sizes if not size.isdigit()}
+    assert len(unknown) == 1, sizes
+    assert str(policy.context) in sizes
+
+
 def test_one_seed_means_the_same_weights_and_the_global_generator_is_left_alone() -> None:
     before = torch.get_rng_state()
     config = PPOConfig(policy="tiny", context=4)

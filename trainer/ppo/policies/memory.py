@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._dynamo import mark_static
 
 
 class Layer(NamedTuple):
@@ -42,6 +43,9 @@ class Memory:
         self.position = torch.zeros((), dtype=torch.int64, device=device)
         self.age = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._slots = torch.arange(context, device=device)
+        # Acting is compiled for any number of environments, but for one context: to divide indices by what the compiler does
+        # not know made two thirds of the instructions of attention. The keys' size is found equal to that of this.
+        mark_static(self._slots, 0)
 
     @property
     def nbytes(self) -> int:
