@@ -1,19 +1,17 @@
 """R1, R3, R4: environment steps a second of whole PPO (environments, policy, update) on one GPU.
 
-With `--anchor PATH`, a script of a hundred lines that does the same for R1 runs beside it: it takes a file for its results
-and the environment variables NS (environments), VARS, MB (minibatch) and LEARN.
+With `--anchor PATH`, a script of a hundred lines that does the same for R1 runs beside it.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Bench, bench
-from benchmarks.training import finish, last_line, options, reached, spawn, trained
+from benchmarks import anchor
+from benchmarks.measure import bench
+from benchmarks.training import finish, options, reached, trained
 
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0")
 R3 = (*PPO, "--policy", "h100-before", "--context", "32", "--num-envs", "2048", "--rollout-len", "128",
@@ -48,33 +46,6 @@ ANCHORS = {"R1 16,384 envs": ("16384", "32768"), "R1 65,536 envs": ("65536", "52
 ANCHOR_QUICK = {"R1 8 envs": ("8", "64")}
 
 
-def anchor(node: Bench, path: str, envs: str, minibatch: str, *, quick: bool) -> dict[str, Any]:
-    """The anchor's environment steps a second: its median, 5 % and 95 % over blocks of at least 50 ms."""
-    results = node.base / f"anchor-{envs}.jsonl"
-    variant = "eager" if quick else "compile+graph"
-    child = spawn(
-        node,
-        [sys.executable, path, str(results), "0.01" if quick else "1"],
-        NS=envs,
-        VARS=variant,
-        MB=minibatch,
-        LEARN="0",
-        PHASE=str(node.base / "phase"),
-        CUDA_VISIBLE_DEVICES="" if quick else "0",
-    )
-    last_line(child, f"the anchor {path}")
-    found: dict[str, Any] = json.loads(results.read_text().splitlines()[-1])
-    if "error" in found:
-        raise RuntimeError(f"the anchor {path}: {found['error']}")
-    full = found["full"]
-    return {
-        "variant": variant,
-        "median": round(full["med"]),
-        "p5": round(full["p5"]),
-        "p95": round(full["p95"]),
-    }
-
-
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and report."""
     given = options(arguments)
@@ -84,9 +55,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         for name, case in cases.items():
             figures[name] = trained(node, (*case, *given.device), "env_steps").figures()
             if given.anchor and name in anchors:
-                figures[name]["anchor"] = anchor(
-                    node, str(Path(given.anchor)), *anchors[name], quick=given.quick
-                )
+                beside = anchor.speed(node, given.anchor, *anchors[name], quick=given.quick)
+                figures[name]["anchor"] = beside
     met, stretch = {}, {}
     if not given.quick:
         met, stretch = reached(figures, TARGETS), reached(figures, STRETCH)

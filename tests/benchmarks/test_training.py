@@ -58,7 +58,9 @@ ANCHOR = """
 import json, os, sys
 print("as it goes")
 with open(sys.argv[1], "a") as file:
-    file.write(json.dumps({"N": os.environ["NS"], "full": {"med": 2e6, "p5": 1e6, "p95": 3e6}}))
+    file.write(json.dumps({"N": os.environ["NS"], "full": {"med": 2e6, "p5": 1e6, "p95": 3e6}}) + "\\n")
+    if os.environ["LEARN"] == "1":
+        file.write(json.dumps({"learn": "eager", "curve": [[5, 0.1, 300.0], [10, 0.2, 480.5]]}) + "\\n")
 """
 
 
@@ -164,7 +166,9 @@ def test_all_of_them_run(
     assert speed["anchor"] == {"variant": "eager", "median": 2_000_000, "p5": 1_000_000, "p95": 3_000_000}
     [changed] = found["ppo_resize"]["changes"]
     assert changed["applied"]["effective"] == 16
-    assert found["ppo_learn"]["training_s"]["median"] > 0
+    learnt = found["ppo_learn"]
+    assert learnt["training_s"]["median"] > 0
+    assert learnt["anchor"] == {"training_s": 0.2, "iterations": 10, "evaluation_return": 480.5}
 
 
 def test_a_trainer_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
