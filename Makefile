@@ -14,7 +14,7 @@ help:
 	@echo "make test         the test suite"
 	@echo "make test-gpu     on a GPU node: the tests and measurements that need the real driver"
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
-	@echo "make bench-tuner  on a GPU node: the diagnosis on labelled loads, the tuner against a grid"
+	@echo "make bench-tuner  on a GPU node: the diagnosis on labelled loads, the tuner against a grid and from the guides' settings"
 	@echo "make check        format, lint, types, import contracts"
 	@echo "make bench        the benchmarks; JSON on stdout and in benchmarks/results/"
 	@echo "make screenshots  screenshots/: every screen in PNG and a cast, from a real recording"
@@ -48,6 +48,7 @@ bench-gpu: setup
 bench-tuner: setup
 	@$(BIN)/python -m benchmarks.diagnosis
 	@$(BIN)/python -m benchmarks.tuner_grid
+	@$(BIN)/python -m benchmarks.tuner_guides
 
 check: setup
 	@$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ from benchmarks import (
     ranks_speed,
     trainer,
     training,
+    tuner_guides,
     vision_speed,
 )
 from benchmarks.training import Iteration, Trained, options
@@ -129,7 +130,7 @@ def commands() -> Iterator[tuple[str, ...]]:
         yield from (*module.CASES.values(), *module.QUICK.values())
     yield from (ppo_learn.CASE, ppo_learn.QUICK, ppo_resize.CASE, ppo_resize.QUICK)
     for _, before, after in (*guides.PAIRS.values(), *guides.QUICK.values()):
-        yield from (before, after)
+        yield from (before, after, tuner_guides.endless(before))
     for _, command, option, amount in (*ranks_speed.CASES.values(), *ranks_speed.QUICK.values()):
         yield (*command, option, str(amount))
 

@@ -1,0 +1,89 @@
+"""What the tuner finds alone from the settings that guides for H100 and H200 call slow, beside what the guides promise.
+
+Each run starts as in the "before" of `guides.py`, with the knobs of learning that its guide turned allowed to the tuner, and its rate is measured before and once
+the tuner has nothing more to try. What a run is started with and no knob of a running one, such as the width of a policy, stays.
+
+`python -m benchmarks.tuner_guides [--only PART] [--quick]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import guides
+from benchmarks.live import Live
+from benchmarks.measure import Bench, bench, report
+from benchmarks.training import start
+from hoptui.viewer.session import Session
+from hoptui.wire.tuning import Limits
+
+PROMISED = "10–20 ×"
+"""What the guides say of their settings."""
+LEARNING = {"RL": ("num_envs", "minibatch_size"), "LM": (), "vision": ("batch_size",)}
+"""Knobs of learning that the guide of a workload turned."""
+ENDLESS = "100000000"
+
+
+def endless(before: Sequence[str]) -> tuple[str, ...]:
+    """The command of a pair's "before", which here is ended by the benchmark."""
+    at = before.index("--iterations")
+    return (*before[:at], "--iterations", ENDLESS, *before[at + 2 :])
+
+
+def tuned(
+    node: Bench, session: Session, work: str, arguments: Sequence[str], learning: tuple[str, ...]
+) -> dict[str, Any]:
+    """One run from its slow settings to where the tuner leaves it."""
+    run = Live(node, session, start(node, arguments), work)
+    before = run.values()
+    slow = run.rate()
+    began = time.monotonic()
+    state = run.tuned(Limits(learning=learning, budget=1.0))
+    took_s = time.monotonic() - began
+    after, fast = run.values(), run.rate()
+    return {
+        "command": " ".join(arguments),
+        "before": round(slow, 1),
+        "after": round(fast, 1),
+        "speed_up": round(fast / slow, 2),
+        "guides": PROMISED,
+        "found": {name: [before[name], value] for name, value in after.items() if before[name] != value},
+        "took_s": round(took_s, 1),
+        "trials": len(state.tried),
+        "kept": sum(trial.result == "kept" for trial in state.tried),
+        "failed": sum(trial.result == "failed" for trial in state.tried),
+        "end": run.end()["ending"],
+    }
+
+
+def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner_guides")
+    parser.add_argument("--quick", action="store_true", help="try the mechanics on a CPU; keeps no result")
+    parser.add_argument("--only", default="", help="pairs whose name begins so")
+    given = parser.parse_args(list(arguments))
+    device = ("--device", "cpu", "--threads", "1") if given.quick else ("--device", "cuda")
+    found: dict[str, Any] = {}
+    with bench() as node, node.session() as session:
+        for name, (work, before, _) in (guides.QUICK if given.quick else guides.PAIRS).items():
+            if name.startswith(given.only):
+                learning = LEARNING[name.split(":")[0]]
+                found[name] = tuned(node, session, work, (*endless(before), *device), learning)
+                print(json.dumps(found[name]), file=sys.stderr, flush=True)
+    if given.quick:
+        print(json.dumps({"benchmark": "tuner_guides", "quick": True, "pairs": found}), flush=True)
+        return {"pairs": found, "met": {}}
+    met = {
+        f"{name}: nothing out of memory, no run lost": not one["failed"] and one["end"] == "stopped"
+        for name, one in found.items()
+    }
+    return report("tuner_guides", {"pairs": found, "met": met})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
