@@ -30,6 +30,8 @@ MICROSECONDS = 6
 """Decimals of a duration: further ones are noise, and noise is what a recording cannot compress."""
 COMPANY_S = 0.25
 """Before a restart the run stands so long for more: values that are sent together may reach two sides of a boundary."""
+LONGEST_REASON = 1000
+"""Characters of what an error of the training script says: a compiler's can be longer than a message may be."""
 PAUSE_TURN_S = 1.0
 """While paused, the ranks meet so often, and whenever something is due: none of them waits for long."""
 
@@ -238,7 +240,7 @@ class Boundary(Declarations):
             case "stop":
                 self._stop_by, self.stopping = who(command), True
             case _:
-                if problem := self._agreement.problem(self.objection(command)):
+                if problem := self._problem(self.objection(command)):
                     return structs.replace(done, stage="failed", reason=problem)
                 return self._set(command, done) if command.verb == "set" else self._call(command, done)
         return done
@@ -251,7 +253,7 @@ class Boundary(Declarations):
             handle.set(check_value(handle.spec, command.value), who(command))
         except Exception as error:
             own = str(error) if isinstance(error, SetterError) else f"{type(error).__name__}: {error}"
-        problem = self._agreement.problem(own)
+        problem = self._problem(own)
         if problem and not own:
             try:
                 handle.undo()
@@ -270,6 +272,10 @@ class Boundary(Declarations):
         elif not handle.in_effect:
             fields["reason"] = "not in effect as asked: this is the value read back"
         return structs.replace(done, **fields)
+
+    def _problem(self, own: str) -> str:
+        """What keeps any of the ranks from it, in words that can travel; "" where nothing does."""
+        return self._agreement.problem(travelling(own, LONGEST_REASON))
 
     def _waits(self, command: Command, handle: KnobHandle[Any]) -> bool:
         """Whether a value that was set takes effect in a new process only; it takes the place of one that waited before."""
@@ -308,10 +314,10 @@ class Boundary(Declarations):
                 reason = f"written to {path}" if path else ""
         except Exception as error:
             own = f"{type(error).__name__}: {error}"
-        problem = self._agreement.problem(own)
+        problem = self._problem(own)
         if problem:
             return structs.replace(done, stage="failed", reason=problem)
-        return structs.replace(done, reason=reason)
+        return structs.replace(done, reason=travelling(reason, LONGEST_REASON))
 
     def _follow(self, changed: str) -> None:
         """One knob may decide what another can be: read the others back."""

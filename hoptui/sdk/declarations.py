@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from hoptui.sdk.knobs import Knob, KnobHandle, annotated, field_reader, field_setter
+from hoptui.sdk.values import plain_name
 from hoptui.wire.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale, check_value
 from hoptui.wire.messages import Command, Flops
 
@@ -52,10 +53,10 @@ class Declarations:
         back. `read()` returns the value that is in effect; without it that is the value applied last. A declaration
         that contradicts itself is logged and gives a handle that no one can change.
         """
-        declaration = Knob(min, max, tuple(choices), scale, effect, cost, keeps, unit, description)
         try:
+            declaration = Knob(min, max, tuple(choices), scale, effect, cost, keeps, unit, description)
             spec = declaration.spec(name, default)
-        except KnobError as error:
+        except (KnobError, TypeError) as error:
             log.warning("hoptui: %s; this knob will not be live", error)
             return KnobHandle(KnobSpec(name=str(name), kind="str", default=""), default)
         return self._declare(KnobHandle(spec, default, apply, read))
@@ -66,14 +67,18 @@ class Declarations:
         *,
         apply: Mapping[str, Callable[[Any], object]] | None = None,
         read: Mapping[str, Callable[[], Any]] | None = None,
+        without: Collection[str] = (),
     ) -> dict[str, KnobHandle[Any]]:
         """Declare every field of a dataclass instance that is `Annotated[..., hoptui.Knob(...)]`.
 
         Applying a value sets the field and then calls `apply[name](value)`; without `read[name]` the field is read. The
-        field of a knob of cost `restart` stays as it is: `apply` may refuse the value, and a new process has it.
+        field of a knob of cost `restart` stays as it is: `apply` may refuse the value, and a new process has it. Fields
+        named in `without` are left out: nothing would come of a change in this run.
         """
         handles = {}
         for name, declaration, kind in annotated(config):
+            if name in without:
+                continue
             try:
                 spec = declaration.spec(name, getattr(config, name), kind)
             except KnobError as error:
@@ -95,7 +100,7 @@ class Declarations:
 
     def gpus(self, uuids: Sequence[str]) -> None:
         """The GPUs that this process uses, as NVML writes their UUIDs (`GPU-…`). With several ranks each says its own."""
-        self.gpu_uuids = tuple(map(str, uuids))
+        self.gpu_uuids = tuple(map(plain_name, uuids))
         self.declared += 1
 
     def flops(
@@ -114,7 +119,7 @@ class Declarations:
             precision: of the matrix products: the GPU's dense peak in it is what utilization is measured against.
         """
         try:
-            cost = Flops(per_unit=float(per_unit), metric=str(metric), precision=str(precision))
+            cost = Flops(per_unit=float(per_unit), metric=plain_name(metric), precision=str(precision))
         except (TypeError, ValueError):
             log.warning("hoptui: %r is no number of FLOPs; MFU will be unknown", per_unit)
             return

@@ -40,9 +40,10 @@ class Knob:
         """
         kind = kind or wire.kind_of(default)
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        spec = KnobSpec(
-            name=name, kind=kind, default=float(default) if kind == "float" else default, **fields
-        )
+        fields |= {"min": _bound(name, self.min), "max": _bound(name, self.max)}
+        fields["choices"] = tuple(map(wire.plain, self.choices))
+        default = float(default) if kind == "float" else wire.plain(default)
+        spec = KnobSpec(name=name, kind=kind, default=default, **fields)
         wire.check_spec(spec)
         return spec
 
@@ -65,6 +66,17 @@ class Knob:
             scale=self.scale,
         )
         return wire.check_value(bare, value)
+
+
+def _bound(name: str, bound: object) -> int | float | None:
+    """A bound as Python's own number; numpy's are taken too."""
+    if bound is None:
+        return None
+    if hasattr(bound, "__index__"):
+        return int(bound.__index__())
+    if hasattr(bound, "__float__"):
+        return float(bound)
+    raise KnobError(f"{name} has {wire.shown(bound)} as a bound, which is no number")
 
 
 class KnobHandle(Generic[T]):
@@ -98,8 +110,8 @@ class KnobHandle(Generic[T]):
         read: Callable[[], Any] | None = None,
     ) -> None:
         self.spec = spec
-        self.value = value
-        self.wanted: KnobValue = value
+        self.value = wire.plain(value)
+        self.wanted: KnobValue = self.value
         self.version = 0
         self.by = ""
         self.in_effect = True
@@ -107,7 +119,7 @@ class KnobHandle(Generic[T]):
         self.took_s: float | None = None
         self._apply = apply
         self._read = read
-        self._before: tuple[KnobValue, int, str] = (value, 0, "")
+        self._before: tuple[KnobValue, int, str] = (self.value, 0, "")
         self._settled = False
         self._reverted: Callable[[KnobHandle[Any], KnobValue, str], object] | None = None
 
@@ -237,7 +249,7 @@ class KnobHandle(Generic[T]):
         same = effective == wanted
         if isinstance(effective, float) and isinstance(wanted, int | float):
             same = abs(effective - wanted) <= 1e-6 * max(abs(effective), abs(wanted))
-        return cast(T, effective), same
+        return wire.plain(cast(T, effective)), same
 
 
 class SetterError(Exception):

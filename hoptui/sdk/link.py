@@ -17,7 +17,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoptui.sdk import environment, fork
+from hoptui.sdk import descriptors, environment, fork
 from hoptui.sdk.values import Entry, plain_name
 from hoptui.wire import codec, messages, presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
@@ -87,26 +87,29 @@ class LinkThread:
 
     def _main(self) -> None:
         try:
-            where = addresses()
+            self._talk(addresses())
         except AddressError as error:
             self._off(str(error))
-            return
-        try:
-            import zmq
-
-            fork.close_in_children(where.directory)
-            context = zmq.Context()
-            context.linger = 0
         except Exception as error:
             self._off(f"{type(error).__name__}: {error}")
-            return
-        sock = context.socket(zmq.DEALER)
-        sock.immediate = True  # nothing is queued for a daemon that is not there
-        sock.sndhwm, sock.rcvhwm = 64, 256
-        sock.reconnect_ivl, sock.reconnect_ivl_max = 100, 1000
-        sock.maxmsgsize = codec.MAX_BYTES
+        finally:
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _talk(self, where: Addresses) -> None:
+        import zmq
+
+        descriptors.need()
+        fork.close_in_children(where.directory)
+        context = zmq.Context()
+        context.linger = 0
         errors = 0
         try:
+            sock = context.socket(zmq.DEALER)
+            sock.immediate = True  # nothing is queued for a daemon that is not there
+            sock.sndhwm, sock.rcvhwm = 64, 256
+            sock.reconnect_ivl, sock.reconnect_ivl_max = 100, 1000
+            sock.maxmsgsize = codec.MAX_BYTES
             sock.connect(f"ipc://{where.runs}")
             poller = zmq.Poller()
             poller.register(sock, zmq.POLLIN)
@@ -234,7 +237,7 @@ class LinkThread:
                 started=run.started,
                 step=run.step,
                 total=declared.total,
-                phase=run.phases.current,
+                phase=plain_name(run.phases.current),
                 paused=bool(run.paused_until),
                 knobs=declared.knobs,
                 units=declared.units,
@@ -289,7 +292,7 @@ class LinkThread:
         until = run.paused_until
         return messages.Pulse(
             step=run.step,
-            phase=run.phases.current,
+            phase=plain_name(run.phases.current),
             progress_age_s=max(0.0, now - run.progress),
             phase_age_s=max(0.0, now - run.phases.since),
             paused=bool(until),

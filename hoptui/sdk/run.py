@@ -23,6 +23,7 @@ from hoptui.wire.messages import Outcome
 log = logging.getLogger("hoptui")
 
 ROWS_KEPT = 4096
+Ending = Literal["finished", "stopped", "exception"]
 COUNTS = ("env_steps", "tokens", "samples")
 """Metrics that count the work of one iteration: each gives a rate, `<name>_per_s`."""
 
@@ -67,7 +68,7 @@ class Run(Boundary):
         known = self._know(own)
         self.name = str(name)[:100] or "run"
         self.id, self.epoch, self.nonce = known.run, known.epoch, known.nonce
-        self.total = total
+        self.total = _whole(total)
         self.started = time.monotonic_ns()
         self.desk.epoch = self.epoch
         if ranks is None:
@@ -99,7 +100,7 @@ class Run(Boundary):
         `total` None goes on until a stop. The run's total becomes `total` if it was not said before.
         """
         if self.total is None and total is not None:
-            self.total = total
+            self.total = _whole(total)
             self.declared += 1
         step = start
         while total is None or step < total:
@@ -116,8 +117,9 @@ class Run(Boundary):
         last). Costs a few microseconds when nothing is due.
         """
         self._last_row()
-        if step is not None:
-            self.step = step
+        given = _whole(step)
+        if given is not None:
+            self.step = given
         elif self._iteration_start:
             self.step += 1
         self.progress = time.monotonic()
@@ -126,6 +128,7 @@ class Run(Boundary):
             self._meet()
         except Exception as error:  # a fault of ours must not reach the loop
             self._give_up(error)
+        self.phases.take()  # what was done between two iterations is a part of neither
         self._row = {} if self.alive and not self.stopping else None
         self.progress = self._iteration_start = time.monotonic()
         return not self.stopping
@@ -168,9 +171,7 @@ class Run(Boundary):
 
     # the end -----------------------------------------------------------------------------------------------------------
 
-    def close(
-        self, reason: Literal["finished", "stopped", "exception"] | None = None, detail: str = ""
-    ) -> None:
+    def close(self, reason: Ending | None = None, detail: str = "") -> None:
         """Send what is left and say why the run ends; returns within a second and a half. Called at exit by itself."""
         if self._closed:
             return
@@ -178,10 +179,10 @@ class Run(Boundary):
         self._last_row()
         self._late_rows()
         if reason is None:
-            error = getattr(sys, "last_value", None)
-            reason = "exception" if error is not None else "stopped" if self.stopping else "finished"
-            if error is not None:
-                detail = detail or f"{type(error).__name__}: {error}"
+            reason, told = _ending(
+                getattr(sys, "last_value", None), "stopped" if self.stopping else "finished"
+            )
+            detail = detail or told
         if self.stopping and not detail:
             detail = f"by {self._stop_by}" if self._stop_by else ""
         if self._link is not None and self.alive:
@@ -219,10 +220,8 @@ class Run(Boundary):
     ) -> None:
         if error is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
-        elif isinstance(error, KeyboardInterrupt):
-            self.close("stopped", "interrupted from the keyboard")
         else:
-            self.close("exception", f"{type(error).__name__}: {error}")
+            self.close(*_ending(error, "finished"))
 
     def abandon(self) -> None:
         """Do nothing any more, keep everything as it is: in a forked child."""
@@ -286,6 +285,23 @@ class Run(Boundary):
 def new_id() -> str:
     """Eight letters and digits that are hard to mistake for one another."""
     return "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
+
+
+def _whole(number: Any) -> int | None:
+    """A count as Python's own number, also where it is numpy's; None for what is none."""
+    try:
+        return None if number is None else int(number)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _ending(error: BaseException | None, without: Ending) -> tuple[Ending, str]:
+    """Why a run ends, and what is told of it, where this exception ends the script, or none."""
+    if error is None:
+        return without, ""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "interrupted from the keyboard"
+    return "exception", f"{type(error).__name__}: {error}"
 
 
 def _start_link(run: Run) -> Any:

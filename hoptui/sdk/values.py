@@ -71,7 +71,8 @@ class Settler:
 
     def _odd(self, name: str, value: Any, known: dict[str, float]) -> None:
         try:
-            known[name] = float(value)
+            # torch warns where a tensor becomes a number that a gradient could still go through.
+            known[name] = float(value.detach() if getattr(value, "requires_grad", False) else value)
         except Exception:
             self.bad += 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ Kind = Literal["int", "float", "bool", "str"]
 Effect = Literal["speed", "learning"]
 Cost = Literal["free", "shape", "rebuild", "restart"]
 Scale = Literal["linear", "log", "pow2"]
+V = TypeVar("V", bound=KnobValue)
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
@@ -77,6 +78,21 @@ def kind_of(value: object) -> Kind:
     raise KnobError(f"a knob holds a bool, int, float or str, not {type(value).__name__}")
 
 
+def plain(value: V) -> V:
+    """The value in Python's own type: members of enumerations, numpy's float64 and the like are no messages."""
+    found: object = value
+    match value:
+        case bool():
+            pass
+        case int():
+            found = int(value)
+        case float():
+            found = float(value)
+        case str():
+            found = str.__str__(value)
+    return cast(V, found)
+
+
 def check_spec(spec: KnobSpec) -> None:
     """Check a declaration against itself.
 
@@ -114,9 +130,9 @@ def check_value(spec: KnobSpec, value: object) -> KnobValue:
         case "bool", bool():
             checked = value
         case "str", str():
-            checked = value
+            checked = plain(value)
         case ("int", int()) if not isinstance(value, bool):
-            checked = value
+            checked = plain(value)
         case ("float", int() | float()) if not isinstance(value, bool):
             try:
                 checked = float(value)

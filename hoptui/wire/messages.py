@@ -110,7 +110,7 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
-    """New rows, at most 20 messages a second however fast the loop is."""
+    """New rows, at most ten messages a second however fast the loop is."""
 
     parts: tuple[Columns, ...]
 

@@ -73,3 +73,21 @@ def test_a_loop_that_is_too_far_ahead_of_its_gpu_loses_rows_and_counts_them(gpu:
     assert settler.bad == 2 * 3
     gpu.arrived = True
     assert [step for _, step, _ in settler.late()] == list(range(WAITING))
+
+
+class Differentiable:
+    """A CPU tensor through which a gradient could go: torch warns where it becomes a number as it is."""
+
+    requires_grad = True
+
+    def detach(self) -> float:
+        return 2.0
+
+    def __float__(self) -> float:
+        raise UserWarning("Converting a tensor with requires_grad=True to a scalar")
+
+
+def test_a_loss_is_logged_as_it_is() -> None:
+    settler = Settler()
+    assert settler.settle(0, 0, {"loss": Differentiable()}) == {"loss": 2.0}
+    assert settler.bad == 0

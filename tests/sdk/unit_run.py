@@ -1,0 +1,21 @@
+"""A run without a daemon: what is sent to it, and what it has logged."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from hoptui.sdk.run import Run
+from hoptui.wire.messages import Command, Origin, Outcome
+
+PERSON = Origin(user="kim", pid=7)
+
+
+def send(run: Run, verb: Any = "set", **fields: Any) -> list[Outcome]:
+    made: dict[str, Any] = {"id": f"c{time.monotonic_ns()}", "epoch": run.epoch, "origin": PERSON}
+    fields = made | fields
+    return run.desk.receive(Command(run=run.id, verb=verb, **fields), time.monotonic(), run.step + 1)
+
+
+def rows(run: Run) -> list[dict[str, float]]:
+    return [row for _, _, row in run.entries]
