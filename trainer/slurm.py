@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from trainer.common.errors import UsageError
-from trainer.common.options import whole_number
+from trainer.common.job import AtLeastOne
 
 TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,%@+/-]+")
-AtLeastOne = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +98,7 @@ def batch_file(wanted: Allocation, program: Sequence[str]) -> str:
             raise UsageError(
                 f"--{option.replace('_', '-')} {word!r}: one word of letters, digits and _ . , % @ + / -"
             )
+    cpus = wanted.cpus_per_gpu and wanted.cpus_per_gpu * wanted.gpus_per_node
     options = {
         "job-name": wanted.job_name,
         "output": wanted.output,
@@ -107,13 +106,15 @@ def batch_file(wanted: Allocation, program: Sequence[str]) -> str:
         "nodes": wanted.nodes,
         "ntasks-per-node": 1,
         "gpus-per-node": wanted.gpus_per_node,
-        "cpus-per-task": wanted.cpus_per_gpu and wanted.cpus_per_gpu * wanted.gpus_per_node,
+        "cpus-per-task": cpus,
         "partition": wanted.partition,
         "account": wanted.account,
     }
     lines = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items() if value)
     return TEMPLATE.format(
         options=lines,
+        # Since Slurm 22.05 srun no longer takes it from the batch file: without it all of a node's ranks may share one core.
+        step=f" --cpus-per-task={cpus}" if cpus else "",
         python=shlex.quote(sys.executable),
         processes=wanted.gpus_per_node,
         program=shlex.join(program),
@@ -131,7 +132,7 @@ first=${{nodes%%$'\\n'*}}
 port=$((20000 + SLURM_JOB_ID % 20000))
 
 # One torchrun a node. Where a rank is lost, all end: a job that waits for ever costs as much as one that trains.
-srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
+srun --kill-on-bad-exit=1{step} {python} -m torch.distributed.run \\
   --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node={processes} \\
   --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:$port" \\
   {program}

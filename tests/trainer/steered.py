@@ -20,15 +20,20 @@ from torch import Tensor
 import hoptui
 from hoptui.wire.messages import Command
 from trainer.__main__ import main
+from trainer.common import ranks as common
+from trainer.common.ranks import Ranks
+from trainer.lm import state as lm_state
 from trainer.lm import train as lm
 from trainer.lm.job import LMOptions
+from trainer.vision import state as vision_state
 from trainer.vision import train as vision
 from trainer.vision.job import VisionOptions
 
 Job = Mapping[str, Any]
 """`workload`, `options` and `knobs`, or `command` alone: its arguments; `after` an iteration, the knobs to turn."""
 Told = dict[str, Any]
-"""`values` of all knobs and `position` in the data at each iteration; `stages` of all commands; sums of the weights."""
+"""`values` of all knobs and `position` in the data at each iteration; `stages` of all commands; sums of the weights; `turns`:
+the steps in which it was this rank's turn to compile."""
 
 LOOPS: Mapping[str, Any] = {"lm": lm, "vision": vision}
 OPTIONS: Mapping[str, Any] = {"lm": LMOptions, "vision": VisionOptions}
@@ -37,7 +42,8 @@ OPTIONS: Mapping[str, Any] = {"lm": LMOptions, "vision": VisionOptions}
 @contextlib.contextmanager
 def steered(after: Mapping[str, Mapping[str, Any]]) -> Iterator[Told]:
     """Whatever is trained in here is steered and watched."""
-    connect, runs, told = hoptui.connect, [], Told(values=[], positions=[], rank=None)
+    connect, runs, told = hoptui.connect, [], Told(values=[], positions=[], rank=None, turns=[])
+    turn = Ranks.turn
 
     def seen_connect(*arguments: Any, **fields: Any) -> hoptui.Run:
         runs.append(connect(*arguments, **fields))
@@ -56,7 +62,13 @@ def steered(after: Mapping[str, Mapping[str, Any]]) -> Iterator[Told]:
         told["weights"] = [float(p.detach().double().sum()) for p in state.model.parameters()]
         return metrics
 
+    def seen_turn(self: Ranks, *, compiles: bool) -> contextlib.AbstractContextManager[None]:
+        if compiles:
+            told["turns"].append(runs[-1].step if runs else None)
+        return turn(self, compiles=compiles)
+
     with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(Ranks, "turn", seen_turn))
         patches.enter_context(mock.patch.object(hoptui, "connect", seen_connect))
         for loop in LOOPS.values():
             update = loop.update
@@ -83,10 +95,14 @@ def trained(job: Job) -> Told:
 
 
 def ranks(jobs: Sequence[Job]) -> None:
-    """Be one of them."""
+    """Be one of them, which take turns as on GPUs. What they compile in them are the plain functions."""
     torch.set_num_threads(1)
-    for job in jobs:
-        print(json.dumps(trained(job)), flush=True)
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(common, "kernel_cache", return_value=("here",)))
+        for state in (lm_state, vision_state):
+            patches.enter_context(mock.patch.object(state, "compiled", lambda function, *_, **__: function))
+        for job in jobs:
+            print(json.dumps(trained(job)), flush=True)
 
 
 if __name__ == "__main__":

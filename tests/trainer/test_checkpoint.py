@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
@@ -31,6 +32,28 @@ def test_a_folder_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
         write_checkpoint(checkpoint_path(tmp_path, "ppo", iteration), "ppo", {"iteration": iteration})
     write_checkpoint(checkpoint_path(tmp_path, "zzz", 99), "zzz", {"iteration": 99})
     assert read_checkpoint(tmp_path, "ppo") == {"iteration": 10}
+
+
+class Narrow(io.BytesIO):
+    """Memory of which there is too little for a tensor, or for a little more than one."""
+
+    room = 0
+
+    def write(self, part: Any) -> int:
+        if self.tell() + len(part) > self.room:
+            raise MemoryError
+        return super().write(part)
+
+
+@pytest.mark.parametrize("room", [0, 600])
+def test_too_little_memory_for_a_checkpoint_is_told_as_that(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Narrow, "room", room)
+    monkeypatch.setattr("trainer.common.checkpoint.io.BytesIO", Narrow)
+    with pytest.raises(MemoryError, match="too little memory"):
+        write_checkpoint(tmp_path / "x.ckpt", "ppo", STATE)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_write_leaves_the_older_checkpoint_and_no_remains(

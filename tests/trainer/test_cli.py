@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -170,8 +170,29 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    with long_run() as process:
+def test_a_reader_that_goes_away_stops_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    """Ctrl-C ends what a run is piped into as well, and may do so first."""
+    with long_run("--checkpoint-dir", str(tmp_path)) as process:
+        process.stdout.close()
+        assert process.wait(DEADLINE_S) == 0
+        assert process.stderr.read() == ""
+    assert read_checkpoint(tmp_path, "ppo")["iteration"] > 0
+
+
+def test_a_result_that_nobody_reads_is_no_traceback() -> None:
+    with Warm("-m", "trainer", "ppo", *SMALL, "--iterations", "1", "--json") as process:
         process.stdout.close()
         assert process.wait(DEADLINE_S) == 1
         assert process.stderr.read() == ""
+
+
+def test_a_full_disk_under_the_log_is_not_the_end_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is left in its buffer cannot be written at its end either.
+    with suppress(OSError), Path("/dev/full").open("w") as full:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", full)
+            code = main(["ppo", *SMALL, "--iterations", "3", "--checkpoint-dir", str(tmp_path)])
+        assert code == 0
+    assert read_checkpoint(tmp_path, "ppo")["iteration"] == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -328,7 +329,19 @@ def test_workers_are_processes_that_play_the_same_and_end_with_it() -> None:
     with made("gymnasium:CartPole-v1", 2, staggered=True, workers=1) as env:
         processes = [psutil.Process(process.pid) for process in env._envs.processes]
         assert len(processes) == 2
+        # Ctrl-C and torchrun's SIGTERM go to the trainer's whole group: they ask the trainer to stop, not these.
+        assert not {os.getpgid(process.pid) for process in processes} & {os.getpgid(0), 0}
         assert torch.equal(played(env, 30), expected)
+    assert not any(process.is_running() for process in processes)
+
+
+def test_a_worker_that_is_killed_leaves_no_other_and_hides_no_error() -> None:
+    with made("gymnasium:CartPole-v1", 2, staggered=True, workers=1) as env:
+        processes = [psutil.Process(process.pid) for process in env._envs.processes]
+        processes[0].kill()
+        processes[0].wait(10)
+        with pytest.raises((EOFError, OSError)):
+            played(env, 2)
     assert not any(process.is_running() for process in processes)
 
 

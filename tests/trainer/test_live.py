@@ -17,7 +17,7 @@ from trainer.common.ranks import ALONE
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import find_task, make_env
 from trainer.ppo.job import Job
-from trainer.ppo.live import declare_cost, flops_per_step, set_threads
+from trainer.ppo.live import declare, declare_cost, flops_per_step, set_threads
 from trainer.ppo.policies.registry import SIZES
 from trainer.ppo.state import TrainingState
 
@@ -95,15 +95,21 @@ def state_of(config: PPOConfig, env: str = "CartPole-v1") -> TrainingState:
     return TrainingState(make_env(find_task(env), config.num_envs, 0, cpu, staggered=True), config, 0, cpu)
 
 
-def test_what_an_environment_step_costs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOPTUI", "off")
+def test_what_an_environment_step_costs_is_told_where_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_of(PPOConfig(epochs=3, num_envs=2))
     run = hoptui.connect("cost")
+    declare(run, Job(), state)["epochs"].set(3, "kim")
+    assert run.flops_declared is None  # on a CPU, whose peak nobody knows
+    monkeypatch.setattr(state, "device", torch.device("cuda"))
+    monkeypatch.setattr(state.player, "device", torch.device("cuda"))
     declare_cost(run, state)
     weights = (4 * 64 + 64 * 64 + 64 * 2) + (4 * 64 + 64 * 64 + 64)  # actor and critic, biases left out
     assert run.flops_declared is not None
     assert run.flops_declared.per_unit == weights * (2 + 3 * 6)
     assert (run.flops_declared.metric, run.flops_declared.precision) == ("env_steps_per_s", "fp32")
+    monkeypatch.setattr(state.player, "device", torch.device("cpu"))
+    declare_cost(run, state)
+    assert run.flops_declared.per_unit == weights * 3 * 6  # the CPU acts: none of the GPU's work
 
 
 def test_a_transformer_pays_for_its_attention_too() -> None:

@@ -23,13 +23,16 @@ import hoptui
 from hoptui.wire.messages import Command
 from trainer.ppo import train as training
 from trainer.ppo.job import Job
+from trainer.common import ranks as common
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.ranks import Ranks
+from trainer.ppo import evaluate, player, update
 from trainer.ppo.player import Player
 from pathlib import Path
 
 torch.set_num_threads(1)
 connect, learned, add, estimate = hoptui.connect, training.learned, FlatGradient.add, Player.estimate
+rank = None
 
 def seen_connect(*args, **kwargs):
     global run
@@ -55,6 +58,11 @@ def steered(state, clock):
         kind.all = everybody
         votes.append(len(asked_now))
 
+def seen_turn(self, *, compiles):
+    if compiles:
+        turns.append(run.step)
+    return turn(self, compiles=compiles)
+
 def short_of_memory(self, total):
     if asked.get("fails_on") == rank and run.step == 1:
         asked["left"] -= 1
@@ -70,14 +78,18 @@ def short_of_memory_before(self):
 
 hoptui.connect, training.learned = seen_connect, steered
 FlatGradient.add, Player.estimate = short_of_memory, short_of_memory_before
+turn, Ranks.turn = Ranks.turn, seen_turn
+# Ranks take turns as on GPUs; what they compile in them are the plain functions.
+common.kernel_cache = lambda device: ("here",)
+player.compiled = update.compiled = evaluate.compiled = lambda function, *_, **__: function
 for asked in json.loads(sys.argv[1]):
-    values, lines, votes = [], [], []
+    values, lines, votes, turns = [], [], [], []
     folder = Path(asked["folder"])
-    job = Job(**asked["job"], checkpoint_dir=folder, device="cpu", threads=1, evaluate_every=0)
+    job = Job(**asked["job"], checkpoint_dir=folder, device="cpu", threads=1)
     training.train(job, lines.append)
     stages = sorted({outcome.stage for outcome in run.desk.settle()})
     weights = [float(parameter.detach().double().sum()) for parameter in policy.parameters()]
-    end = {"rank": rank, "values": values, "lines": len(lines), "stages": stages, "weights": weights, "votes": votes}
+    end = {"rank": rank, "values": values, "lines": len(lines), "stages": stages, "weights": weights, "votes": votes, "turns": turns}
     print(json.dumps(end), flush=True)
 """
 
@@ -115,14 +127,14 @@ def steered_job(folder: Path, world: int, env: str) -> dict[str, Any]:
 
     That is in the sixth of eight minibatches, in the second epoch.
     """
-    knobs = {**SIZES, **NETWORKS[env], "num_envs": 16 // world}
+    knobs = {**SIZES, **NETWORKS[env], "num_envs": 16 // world, "compile": "default"}
     after = {
         "1": {"lr": 3e-3},
         "2": {"num_envs": 24 // world},
         "3": {"minibatch_size": 128, "gamma": 0.9, "grad_accum": 3},
         "4": {"num_envs": 8 // world, "rollout_len": 24},
     }
-    job = {"env": env, "iterations": 6, "knobs": knobs}
+    job = {"env": env, "iterations": 6, "evaluate_every": 6, "knobs": knobs}
     short = {"fails_on": world - 1, "left": 6}
     return {"job": job, "after": after, **short, "folder": str(folder / f"{env} on {world}")}
 
@@ -141,7 +153,7 @@ def restless_job(folder: Path) -> dict[str, Any]:
         }
         for step in range(25)
     }
-    job = {"iterations": 27, "knobs": {**SIZES, "num_envs": 4}}
+    job = {"iterations": 27, "evaluate_every": 0, "knobs": {**SIZES, "num_envs": 4}}
     return {"job": job, "after": after, "has_no_rollout": [1, 9], "folder": str(folder / "restless")}
 
 
@@ -180,6 +192,12 @@ def test_two_ranks_train_as_one_with_knobs_turned_and_memory_short_on_one(
             end
         ) in found:  # nobody asks after the others but once an iteration, and again where one was in trouble
             assert end["votes"] == [1, 2, 1, 1, 1, 1]
+    first, second = (
+        end[number]["turns"] for end in together
+    )  # the steps in which they compiled one after the other
+    assert first == second
+    assert (first[0], first[-1]) == (0, 5)  # before the first iteration, and in the evaluation after the last
+    assert 2 < len(first) < 6  # in between where knobs asked for it, and not where the same sizes came back
     env = list(NETWORKS)[number]
     assert_near(folder / f"{env} on 1", folder / f"{env} on 2")
 
@@ -193,7 +211,7 @@ def test_one_process_goes_on_with_the_checkpoint_of_two(alone: Ends, together: E
             threads=1,
             resume=folder / f"CartPole-v1 on {world}",
             checkpoint_dir=folder / f"after {world}",
-            knobs={"num_envs": 8},
+            knobs={"num_envs": 8, "compile": "off"},
         )
         train_here(job, lambda _: None)
     assert_near(folder / "after 1", folder / "after 2")

@@ -50,10 +50,12 @@ def test_an_unknown_return_is_drawn_as_a_gap() -> None:
 
 def test_the_pace_is_of_the_iterations_that_were_added() -> None:
     pace = Pace()
-    assert pace.per_s is None
-    pace.add(100, 0.5)
-    pace.add(300, 1.5)
-    assert pace.per_s == 200.0
+    assert (pace.per_s, pace.mfu) == (None, None)
+    pace.add(100, 0.5, 0.25)
+    pace.add(300, 1.5, 0.25)  # a step is cheaper now: what it costs at the end says nothing of the beginning
+    assert (pace.per_s, pace.mfu) == (200.0, 0.25)
+    pace.add(100, 0.5, None)
+    assert (pace.per_s, pace.mfu) == (200.0, None)
 
 
 def test_the_result_is_one_line_of_json_with_the_agreed_names() -> None:

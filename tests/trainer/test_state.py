@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from torch import Tensor
 from tests.trainer.gpu.small import iterate, ppo_state
 from tests.trainer.tensors import assert_equal, tensors
 from trainer.common.errors import UsageError
+from trainer.common.ranks import Ranks
 from trainer.ppo import memory
+from trainer.ppo import state as states
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import PHYSICS
 from trainer.ppo.envs.vector import VectorEnv
@@ -34,6 +37,42 @@ def envs_of(state: TrainingState) -> VectorEnv:
 
 def assert_same(first: TrainingState, second: TrainingState) -> None:
     assert_equal(first.state_dict(), second.state_dict())
+
+
+def test_ranks_take_turns_where_something_must_be_compiled_and_not_where_it_is_only_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sizes of pieces and sequences are compiled for; the numbers of environments and of steps are not."""
+    turns: list[bool] = []
+
+    def together(
+        ranks: Ranks, device: torch.device, work: Callable[[], object], compiles: bool = False
+    ) -> object:
+        if work.__name__ != "both":
+            return work()
+        turns.append(compiles)
+        return None
+
+    monkeypatch.setattr(states, "together", together)
+    state = small("CartPole-NoVel", policy="tiny", compile="default", rollout_len=8, grad_accum=1)
+
+    def prepared() -> bool:
+        state.prepare()
+        return turns.pop()
+
+    assert [prepared(), prepared()] == [True, False]
+    state.config.num_envs = 12
+    state.fit()
+    assert not prepared()
+    state.config.grad_accum = 2
+    state.cut_anew()
+    assert [prepared(), prepared()] == [True, False]
+    state.config.rollout_len = 6  # sequences of 3
+    state.fit()
+    assert prepared()
+    state.rebuild()
+    state.cut_anew()
+    assert prepared()
 
 
 def test_growing_keeps_environments_and_fits_the_storage() -> None:

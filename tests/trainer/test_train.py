@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,117 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import hoptui
-from hoptui.wire.messages import Command, Outcome
-from tests.trainer.tensors import assert_equal
+from tests.trainer.small import Steered, small_job, trained
 from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
-from trainer.common.errors import UsageError
-from trainer.common.restart import Restart
 from trainer.ppo import train as training
-from trainer.ppo.job import Job
-from trainer.ppo.report import Result
 from trainer.ppo.state import TrainingState
-
-SMALL = {"num_envs": 8, "rollout_len": 16, "minibatch_size": 64, "epochs": 2}
-
-
-def small_job(folder: Path | None = None, **fields: Any) -> Job:
-    knobs = {**SMALL, **fields.pop("knobs", {})}
-    return Job(**{"iterations": 4, "evaluate_every": 0, "checkpoint_dir": folder, "knobs": knobs, **fields})
-
-
-def trained(job: Job) -> tuple[Result, list[str]]:
-    lines: list[str] = []
-    return training.train(job, lines.append), lines
-
-
-def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Two checkpoints hold the same numbers, bit for bit."""
-    assert_equal(first, second)
-    assert first["env_steps"] == second["env_steps"]
-
-
-class Steered:
-    """A run that is captured as it starts, and steered after given iterations as the link thread would do it."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, after: Mapping[int, Callable[[Steered], None]]
-    ) -> None:
-        self.outcomes: list[Outcome] = []
-        connect, learned = hoptui.connect, training.learned
-
-        def seen_connect(*args: Any, **kwargs: Any) -> hoptui.Run:
-            self.run = connect(*args, **kwargs)
-            return self.run
-
-        def seen_learned(*args: Any) -> dict[str, Tensor] | None:
-            if self.run.step in after:
-                after[self.run.step](self)
-            return learned(*args)
-
-        monkeypatch.setattr(hoptui, "connect", seen_connect)
-        monkeypatch.setattr(training, "learned", seen_learned)
-
-    def ask(self, verb: Any, **fields: Any) -> None:
-        command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
-        self.outcomes += self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
-
-    def finished(self) -> list[Outcome]:
-        return self.run.desk.settle()
-
-    def rows(self) -> list[dict[str, float]]:
-        """What is known of each iteration: on a GPU the metrics of an update come in a row of their own, later."""
-        merged: dict[int, dict[str, float]] = {}
-        for _, step, row in self.run.entries:
-            merged.setdefault(step, {}).update(row)
-        return list(merged.values())
-
-    def notes(self) -> list[str]:
-        return [note.text for note in self.run.notes]
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_one_seed_gives_one_result_and_another_seed_another(tmp_path: Path, env: str) -> None:
-    before = torch.get_rng_state()
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        trained(small_job(tmp_path / name, env=env, seed=seed, evaluate_every=4))
-    assert torch.equal(torch.get_rng_state(), before)
-    first, again, other = (read_checkpoint(tmp_path / name, "ppo") for name in "abc")
-    assert_same(first, again)
-    assert not torch.equal(first["policy"]["actor.0.weight"], other["policy"]["actor.0.weight"])
-
-
-def test_an_evaluation_does_not_change_the_training(tmp_path: Path) -> None:
-    trained(small_job(tmp_path / "often", evaluate_every=2))
-    trained(small_job(tmp_path / "never"))
-    assert_same(read_checkpoint(tmp_path / "often", "ppo"), read_checkpoint(tmp_path / "never", "ppo"))
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(tmp_path: Path, env: str) -> None:
-    trained(small_job(tmp_path / "whole", env=env, iterations=6))
-    trained(small_job(tmp_path / "half", env=env, iterations=3))
-    job = Job(iterations=6, evaluate_every=0, checkpoint_dir=tmp_path / "rest", resume=tmp_path / "half")
-    result, lines = trained(job)
-    whole, rest = read_checkpoint(tmp_path / "whole", "ppo"), read_checkpoint(tmp_path / "rest", "ppo")
-    assert_same(whole, rest)
-    assert whole["config"] == rest["config"]
-    assert (result.iterations, result.env_steps) == (6, 6 * 8 * 16)
-    assert "resumed after iteration 3 and 384 env steps" in lines
-    assert "num_envs = 8 from the checkpoint (the default is 64)" in lines
-
-
-def test_a_resumed_run_is_the_next_epoch_of_the_same_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Steered(monkeypatch, {})
-    trained(small_job(tmp_path))
-    before = first.run.id
-    trained(Job(iterations=5, evaluate_every=0, resume=tmp_path, knobs={"lr": 5e-4, "num_envs": 4}))
-    assert (first.run.id, first.run.epoch) == (before, 2)
-    assert first.rows()[-1]["lr"] == pytest.approx(5e-4)
-    assert first.rows()[-1]["env_steps"] == 4 * 16
 
 
 def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
@@ -300,16 +192,6 @@ def test_a_passed_evaluation_ends_the_run() -> None:
     assert result.evaluation_return >= 1.0
 
 
-def test_a_checkpoint_of_another_shape_is_told_and_not_raised(tmp_path: Path) -> None:
-    trained(small_job(tmp_path, iterations=1))
-    [path] = tmp_path.iterdir()
-    content = torch.load(path, weights_only=True)
-    del content["state"]["policy"]["critic.0.bias"]
-    torch.save(content, path)
-    with pytest.raises(UsageError, match=r"--resume .*does not fit this trainer"):
-        trained(small_job(resume=path, knobs={}))
-
-
 def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     trained(small_job(iterations=1, threads=2))
@@ -320,51 +202,6 @@ def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatc
     trained(small_job(iterations=2, knobs={"num_envs": 256}))
     assert steered.finished()[0].effective == 4096
     assert torch.get_num_threads() == 4
-
-
-def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_HOPTUI_RESTART", "")  # restored afterwards
-    begun: list[Restart] = []
-    monkeypatch.setattr(Restart, "begin", lambda restart: begun.append(restart))
-    steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
-    _, lines = trained(small_job(tmp_path, json=True))
-    assert len(begun) == 1
-    assert lines == []  # the result is told at the end of the run, by the process that ends it
-    assert steered.run.restart_wanted == {"hidden": 16}
-    path = tmp_path / "ppo-000000002.ckpt"
-    saved = read_checkpoint(path, "ppo")
-    assert (saved["iteration"], saved["config"]["hidden"]) == (2, 64)
-    steered = Steered(monkeypatch, {})
-    result, lines = trained(small_job(tmp_path, resume=path, knobs={"hidden": 16}))
-    assert result.iterations == 4
-    outcome = next(o for o in steered.finished() if "hidden" in o.id)
-    assert (outcome.stage, outcome.effective, outcome.step) == ("applied", 16, 2)
-    assert "the network is another one than the checkpoint's: its weights are new" in lines
-    assert read_checkpoint(tmp_path, "ppo")["policy"]["actor.0.weight"].shape == (16, 4)
-
-
-def test_without_a_place_for_the_checkpoint_there_is_no_restart_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full_disk(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(saving, "write_checkpoint", full_disk)
-    steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
-    result, _ = trained(small_job(tmp_path))
-    assert result.iterations == 4
-    assert steered.run.knob_handles["hidden"].value == 64
-    outcome = next(o for o in reversed(steered.finished()) if "hidden" in o.id)
-    assert outcome.stage == "failed"
-    assert "No space left on device" in outcome.reason
-
-
-def test_the_same_network_again_is_no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=64)})
-    result, _ = trained(small_job())
-    assert result.iterations == 4
 
 
 class Ahead:

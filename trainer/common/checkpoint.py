@@ -30,11 +30,17 @@ def write_checkpoint(path: Path, workload: str, state: Mapping[str, Any]) -> Pat
 
     Raises:
         OSError: the folder cannot be written; nothing is left behind.
+        MemoryError: the bytes cannot be put together.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     content = io.BytesIO()  # torch.save turns a full disk into a RuntimeError; a plain write does not
-    torch.save({"workload": workload, "version": VERSION, "state": dict(state)}, content)
+    try:
+        torch.save({"workload": workload, "version": VERSION, "state": dict(state)}, content)
+    except (MemoryError, RuntimeError) as error:  # torch may turn the one into the other
+        if not isinstance(error, MemoryError) and not isinstance(error.__context__, MemoryError):
+            raise
+        raise MemoryError("there is too little memory to put it together") from None
     try:
         with partial.open("wb") as file:
             file.write(content.getbuffer())

@@ -15,6 +15,54 @@ SAMPLES_PER_THREAD = 1024
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""In the environment: the GPUs that CUDA shows a process, by index or UUID, or MIG instances by name. CUDA reads it once."""
+
+
+def take_gpu(local_rank: int, local_world: int) -> bool:
+    """Give this process the GPU of its local rank: the current one, and the only one that it sees, if CUDA was not used yet.
+
+    So each rank knows its own as `cuda:0`, and torch.compile, which writes the index into sources and cache keys, makes
+    the same of all of them. NCCL needs no sight of the others' (from CUDA 10.1 on: `p2pCanConnect` in its
+    src/transport/p2p.cc). Returns whether there is a GPU.
+
+    Raises:
+        UsageError: there are several GPUs, and fewer than ranks.
+    """
+    visible = os.environ.get(VISIBLE)
+    own = own_gpu(visible, _count(visible), local_rank, local_world)
+    if own is not None:
+        os.environ[VISIBLE] = own
+    if not torch.cuda.is_available():
+        return False
+    shown = torch._C._cuda_getDeviceCount()  # by CUDA, which still shows all of them if it was used before
+    torch.cuda.set_device(0 if shown == 1 else local_rank)
+    return True
+
+
+def own_gpu(visible: str | None, count: int, local_rank: int, local_world: int) -> str | None:
+    """What `VISIBLE` must say for a local rank to see its own GPU alone; None where it may stay as it is.
+
+    Args:
+        visible: what it says; None where it is not set.
+        count: GPUs that a process sees with that. A launcher that shows each rank its own shows one.
+
+    Raises:
+        UsageError: there are several GPUs, and fewer than ranks.
+    """
+    if count < 2:
+        return None
+    if count < local_world:
+        raise UsageError(f"{local_world} ranks on this machine and {count} GPUs: start one a GPU")
+    return str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
+
+
+def _count(visible: str | None) -> int:
+    """GPUs, or MIG instances, to choose from; without using CUDA, where NVML is there."""
+    if visible is not None and visible.startswith("MIG-"):
+        return len(visible.split(","))  # CUDA shows a process one of them, and torch asks CUDA
+    return torch.cuda.device_count()
+
 
 def choose_device(name: DeviceName) -> torch.device:
     """The device to train on; `auto` is the first GPU if there is one. On a GPU, float32 matmuls may use TF32.

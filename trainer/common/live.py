@@ -6,7 +6,8 @@ for as long as the change is said to have taken, and what cannot be is refused t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -85,8 +86,11 @@ class Tuning:
                 state.rehearse()
 
     def resize(self, *follow: str) -> None:
-        """A batch is to have another number of samples, or samples of another size; the knobs that `follow` do as well."""
-        with self._meter.apart():
+        """A batch is to have another number of samples, or samples of another size; the knobs that `follow` do as well.
+
+        Where that cannot be, micro-batches are to have the size again that they had before.
+        """
+        with self._meter.apart(), self._kept_size():
             self._state.fit()
             self._tell()
             self._state.rehearse()
@@ -123,19 +127,26 @@ class Tuning:
 
     def _accumulate(self, grad_accum: int) -> None:
         config, world = self._state.config, self._state.ranks.world
-        before = config.micro_batch
-        if grad_accum and grad_accum != pieces(config, world):
-            config.micro_batch = piece_for(config, grad_accum, world)
-        try:
+        with self._kept_size():
+            if grad_accum and grad_accum != pieces(config, world):
+                config.micro_batch = piece_for(config, grad_accum, world)
             self.cut()
-        except Exception:
-            config.micro_batch = before
-            raise
         if grad_accum:
             self._state.automatic.choose("micro_batch", config.micro_batch)
             self._settle("micro_batch")
         else:
             self._settle("grad_accum")
+
+    @contextmanager
+    def _kept_size(self) -> Iterator[None]:
+        """Where what is done in here cannot be, micro-batches have in `config` the size of before."""
+        config = self._state.config
+        before = config.micro_batch
+        try:
+            yield
+        except Exception:
+            config.micro_batch = before
+            raise
 
     def _settle(self, *follow: str) -> None:
         """Knobs that `follow` from the one that was turned, and those that nobody has chosen, are what they are to be."""

@@ -65,8 +65,8 @@ def insist(device: torch.device, work: Callable[P, R], *args: P.args, **kwargs: 
     return work(*args, **kwargs)
 
 
-def together(ranks: Ranks, device: torch.device, work: Callable[[], R]) -> R:
-    """What `work` returns on this rank, which waits for no other one in it; all ranks call this.
+def together(ranks: Ranks, device: torch.device, work: Callable[[], R], *, compiles: bool = False) -> R:
+    """What `work` returns on this rank, which waits for no other one in it; all ranks call this, taking turns if it compiles.
 
     Raises:
         MemoryError: memory ran out in it, on this rank or on another one.
@@ -74,7 +74,8 @@ def together(ranks: Ranks, device: torch.device, work: Callable[[], R]) -> R:
     """
     found, error = None, None
     try:
-        found = work()
+        with ranks.turn(compiles=compiles):
+            found = work()
     except Exception as raised:
         # Without its traceback, which would keep the memory of what failed.
         short = is_out_of_memory(raised)
@@ -88,6 +89,17 @@ def together(ranks: Ranks, device: torch.device, work: Callable[[], R]) -> R:
         if text:
             raise (MemoryError if short else RuntimeError)(f"on another rank: {text}")
     return cast(R, found)
+
+
+def beforehand(ranks: Ranks, rehearse: Callable[[], None]) -> None:
+    """Before the first iteration: where one rank can compile for others, it does so now, and not in the middle of sums.
+
+    `rehearse` is what does that before a change while training goes on. What there is no memory for gives way in the
+    iteration itself.
+    """
+    if ranks.takes_turns:
+        with contextlib.suppress(MemoryError):
+            rehearse()
 
 
 def reset_peak(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""The steady rate of a run: without compilation, evaluations, checkpoints, and what is tried out for a knob."""
+"""The steady rate of a run, and how much of the GPUs' peak that is: without compilation, evaluations, checkpoints, and what is tried out for a knob."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Meter:
         self._device, self._clock = device, clock
         self._units = 0
         self._seconds = 0.0
+        self._ideal: float | None = 0.0
         self._since: float | None = None
 
     @property
@@ -33,10 +34,15 @@ class Meter:
             wait_for(self._device)
             self._since = self._clock()
 
-    def add(self, units: int) -> None:
-        """Units done; they count only while it runs."""
+    def add(self, units: int, ideal: float | None) -> None:
+        """Units done; they count only while it runs.
+
+        `ideal` are the seconds that they would have taken at the GPUs' peak, None where that means nothing: what a unit
+        costs, and in which precision, may change while a run goes on.
+        """
         if self.running:
             self._units += units
+            self._ideal = None if self._ideal is None or ideal is None else self._ideal + ideal
 
     def pause(self) -> None:
         """Stand from here on, if it does not already."""
@@ -59,3 +65,7 @@ class Meter:
     def rate(self) -> float | None:
         """Units a second, None as long as nothing was measured. To be read while it stands."""
         return self._units / self._seconds if self._units and self._seconds > 0 else None
+
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization, as a fraction; None where it would mean nothing. To be read while it stands."""
+        return self._ideal / self._seconds if self._ideal and self._seconds > 0 else None

@@ -80,7 +80,9 @@ def spelled(value: object) -> str:
 def _range(knob: Knob) -> str:
     if knob.choices:
         return " | ".join(map(spelled, knob.choices))
-    return f"{knob.min:,g} to {knob.max:,}"
+    return " to ".join(
+        f"{bound:,g}" if isinstance(bound, float) else f"{bound:,}" for bound in (knob.min, knob.max)
+    )
 
 
 def check_options(config: type, given: KnobValues) -> dict[str, Any]:

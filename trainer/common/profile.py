@@ -31,13 +31,13 @@ class Tracer:
         """Record the next `steps` iterations; called between two iterations.
 
         Raises:
-            RuntimeError: a trace is being recorded already.
+            RuntimeError: a trace is being recorded already, or the profiler cannot begin.
         """
         if self._profiler is not None:
             raise RuntimeError(f"a trace is being recorded; {self._left} iterations are left")
-        self._left, self._first = max(1, steps), self._run.step
-        self._profiler = profile(activities=self._activities, record_shapes=True, acc_events=True)
-        self._profiler.start()
+        profiler = profile(activities=self._activities, record_shapes=True, acc_events=True)
+        profiler.start()
+        self._profiler, self._left, self._first = profiler, max(1, steps), self._run.step
 
     def end_iteration(self) -> None:
         """Count an iteration, and write the trace after the last one of it."""
@@ -52,13 +52,13 @@ class Tracer:
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
-        profiler.stop()
         name = f"{self._workload}-trace-{self._first:09d}-rank{self._rank}.json.gz"
-        path = (self._folder / name).absolute()
         try:
+            path = (self._folder / name).absolute()
+            profiler.stop()
             path.parent.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError, MemoryError) as error:
             self._run.event(f"no trace written: {error}", level="warning")
             return
         self._run.event(f"trace written: {path}")

@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -23,14 +23,15 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 import hoptui
-from trainer.common.device import DeviceName, gpu_uuid
+from trainer.common.device import DeviceName, gpu_uuid, take_gpu
 from trainer.common.errors import LostRankError, UsageError
 from trainer.common.heartbeat import SILENT_S, Heartbeat
+from trainer.common.kernels import followers, kernel_cache
 
 JOIN_LIMIT = timedelta(minutes=5)
-TRAINING_LIMIT = CONTROL_LIMIT = timedelta(minutes=10)
-"""How long a rank may keep the others waiting (it compiles, evaluates, writes a checkpoint). One that is gone is known
-within seconds by its heartbeat."""
+TRAINING_LIMIT, CONTROL_LIMIT = timedelta(minutes=10), timedelta(minutes=30)
+"""How long a rank may keep the others waiting in a sum, and elsewhere (it compiles for them, evaluates, writes a checkpoint).
+One that is gone is known within seconds by its heartbeat."""
 STORE_LIMIT = timedelta(seconds=10)
 GRACE_S = 3.0
 """So long a rank may take to end by itself after another one was lost."""
@@ -53,6 +54,8 @@ class Ranks:
     local_rank: int
     local_world: int
 
+    _turns = _follows = False  # whether some compile for others, and whether another does for this one
+
     def add(self, tensor: Tensor) -> None:
         """Replace `tensor` by its sum over all ranks, in place. On a GPU it is queued, and nothing waits."""
 
@@ -67,6 +70,31 @@ class Ranks:
     def gather(self, value: object) -> list[Any]:
         """Everybody's value, in order of rank."""
         return [value]
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether some of the ranks compile for others."""
+        return self._turns
+
+    @contextmanager
+    def turn(self, *, compiles: bool) -> Iterator[None]:
+        """In here a rank compiles, and waits for no other one; all ranks enter, and `compiles` is the same on all.
+
+        Those that compile for others go first. The others come in when these have left, and find on disk what was
+        compiled and measured: so they all run the same. Nobody waits where nobody compiles, or each for itself.
+        """
+        waits = compiles and self._turns
+        if waits and self._follows:
+            self.all(True)
+        try:
+            yield
+        except Exception:
+            # The others are let in all the same. What is no Exception ends this process, of which they are told.
+            if waits and not self._follows:
+                self.all(True)
+            raise
+        if waits and not self._follows:
+            self.all(True)
 
     @contextmanager
     def guard(self, run: hoptui.Run) -> Iterator[None]:
@@ -106,9 +134,7 @@ def join(device: DeviceName) -> Ranks:
         return ALONE
     if dist.is_initialized():
         raise UsageError("the ranks' last job in these processes ended by an error: start them anew")
-    on_gpu = device != "cpu" and torch.cuda.is_available()
-    if on_gpu:
-        _choose_gpu(place)
+    on_gpu = device != "cpu" and take_gpu(place.local_rank, place.local_world)
     try:
         ranks = _Joined(place, on_gpu=on_gpu)
     except (RuntimeError, ValueError) as error:
@@ -117,8 +143,7 @@ def join(device: DeviceName) -> Ranks:
         raise UsageError(
             f"rank {place.rank} of {place.world} did not meet the others at {where}: {first}"
         ) from None
-    if on_gpu:
-        ranks.check_gpus()
+    ranks.compare(torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu"))
     return ranks
 
 
@@ -150,14 +175,6 @@ def _place(environ: Mapping[str, str]) -> Ranks:
     if not 0 < numbers["MASTER_PORT"] < 1 << 16:
         raise UsageError(f"MASTER_PORT={numbers['MASTER_PORT']}: this is no port")
     return Ranks(rank, world, local_rank, local_world)
-
-
-def _choose_gpu(place: Ranks) -> None:
-    """One GPU a local rank; a launcher that shows each rank its own shows one."""
-    count = torch.cuda.device_count()
-    if 1 < count < place.local_world:
-        raise UsageError(f"{place.local_world} ranks on this machine and {count} GPUs: start one a GPU")
-    torch.cuda.set_device(place.local_rank if count > 1 else 0)
 
 
 class _Joined(Ranks):
@@ -261,12 +278,13 @@ class _Joined(Ranks):
             # The groups are left as they are: to end them may wait for the very rank that is gone.
             self._heartbeat.post(self._words(error))
 
-    def check_gpus(self) -> None:
-        """Refuse two ranks on one GPU, for which NCCL's own words are hard to read."""
-        device = torch.device("cuda", torch.cuda.current_device())
-        uuids = self.gather(gpu_uuid(device))
-        if len(set(uuids)) < self.world:
+    def compare(self, device: torch.device) -> None:
+        """Learn which ranks compile the same, and refuse two on one GPU, for which NCCL's own words are hard to read."""
+        uuids, caches = zip(*self.gather((gpu_uuid(device), kernel_cache(device))), strict=True)
+        if device.type == "cuda" and len(set(uuids)) < self.world:
             raise UsageError(f"{self.world} ranks on {len(set(uuids))} GPUs: start one a GPU")
+        follow = followers(caches)
+        self._turns, self._follows = any(follow), follow[self.rank]
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -285,7 +303,10 @@ class _Joined(Ranks):
 
     def _lost(self, reason: str) -> None:
         """A rank is gone (in the heartbeat's thread): say why, and end even where the main thread waits for ever."""
-        os.write(2, f"trainer: {reason}\n".encode())  # one piece: the main thread may be writing a traceback
+        with suppress(OSError):  # whoever read this may be gone as well
+            os.write(
+                2, f"trainer: {reason}\n".encode()
+            )  # one piece: the main thread may be writing a traceback
         if self._heartbeat.stopped(GRACE_S):
             return
         self._tell(reason)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from trainer.common.compile import Shapes
 from trainer.common.device import wait_for
@@ -19,8 +20,11 @@ from trainer.common.memory import (
     predicted_peak,
     release,
     set_peak_aside,
+    together,
 )
 from trainer.common.ranks import Ranks
+
+R = TypeVar("R")
 
 STRIDE = 4
 """A CPU's next trial is so many times as large as the one before."""
@@ -83,7 +87,9 @@ class Rehearsal:
         size = min(wanted, share) or min(sizes.rule, self._most(share))
         self._pieces.resize(size)
         if size > self._reached:
-            self._reached = int(min(self._ranks.gather(self._climb(size, all_or_nothing=bool(wanted)))))
+            climb = partial(self._climb, size, all_or_nothing=bool(wanted))
+            reached = together(self._ranks, self._device, climb)
+            self._reached = int(min(self._ranks.gather(reached)))
         if size > self._reached:
             self._pieces.too_much(size)
             self._pieces.micro_batch = before
@@ -102,14 +108,17 @@ class Rehearsal:
         """
         most = min(sizes.most, self._most(share))
         first, limit = min(most, sizes.first), limit_bytes(self._device)
-        size, trials, problem = 0, list[Trial](), ""
-        try:
+
+        def choose() -> tuple[int, list[Trial], str]:
             try:
-                size, trials = choose_micro_batch(self.measure, start=first, most=most, limit=limit)
-            except MemoryError:
-                size, trials = choose_micro_batch(self.measure, start=1, most=first, limit=limit)
-        except MemoryError as error:
-            problem = str(error)
+                try:
+                    return *choose_micro_batch(self.measure, start=first, most=most, limit=limit), ""
+                except MemoryError:
+                    return *choose_micro_batch(self.measure, start=1, most=first, limit=limit), ""
+            except MemoryError as error:
+                return 0, [], str(error)
+
+        size, trials, problem = self._compiled(choose)
         found: list[tuple[int, str]] = self._ranks.gather((size, problem))
         if reason := next((text for _, text in found if text), ""):
             raise MemoryError(reason)
@@ -125,7 +134,8 @@ class Rehearsal:
         Raises:
             MemoryError: one of them does not.
         """
-        own = next((size for size in sorted(sizes, reverse=True) if not self._fits(size)), 0)
+        largest = sorted(sizes, reverse=True)
+        own = self._compiled(lambda: next((size for size in largest if not self._fits(size)), 0))
         if short := max(self._ranks.gather(own)):
             self._pieces.too_much(short)
             raise MemoryError(_too_many(short, samples))
@@ -143,6 +153,10 @@ class Rehearsal:
         seconds, peak = (time.monotonic() - began) / 2, peak_bytes(self._device)
         release(self._device)
         return Trial(size, peak or 0, seconds) if fits else None
+
+    def _compiled(self, work: Callable[[], R]) -> R:
+        """What `work`, which may compile, returns here; where it raises on one rank, the others do not wait for that one."""
+        return together(self._ranks, self._device, work, compiles=self._shapes.mode != "off")
 
     def _fits(self, size: int) -> bool:
         """Whether a pass over `size` samples finds the memory. Waits for the device."""

@@ -46,10 +46,15 @@ class Figures:
 
 
 class Console:
-    """Lines for people: one an iteration, at most one a second."""
+    """Lines for people: one an iteration, at most one a second.
+
+    A line that cannot be written is lost, and no more than that: a log on a full disk is not the end of a run that may
+    have taken days. `unread` is called where whoever read the lines is gone.
+    """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write = write
+        self._writes = write
+        self.unread: Callable[[str], object] = silent
         self._clock = clock
         self._last = clock()
 
@@ -72,6 +77,14 @@ class Console:
     def say(self, text: str) -> None:
         """A line out of turn."""
         self._write(text)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._writes(text)
+        except BrokenPipeError:
+            self.unread("nobody reads what it prints")
+        except OSError:
+            pass  # Python keeps what is left of the line, and begins the next one with it
 
 
 def result_json(figures: Mapping[str, object]) -> str:

@@ -96,7 +96,7 @@ class Restart:
             if folder is None and not self._ranks.rank:
                 folder = Path(tempfile.mkdtemp(prefix="trainer-restart-"))
             path = self._saver.save(folder or Path())
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             problem = f"there is no checkpoint to restart from: {error}"
         path, problem = self._ranks.gather((path, problem))[0]
         if path is not None and not self._ranks.all(path.is_file()):
@@ -123,7 +123,8 @@ def kept(arguments: Sequence[str], knobs: Mapping[str, type]) -> list[str]:
     left: list[str] = []
     skip = False
     for argument in arguments:
-        option, has_value, _ = argument.partition("=")
+        written, has_value, _ = argument.partition("=")
+        option = written.replace("_", "-")  # `--num_envs` is taken as well
         positive = f"--{option.removeprefix('--no-')}"
         if skip:
             skip = False

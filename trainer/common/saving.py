@@ -53,14 +53,14 @@ class Saver:
     def attempt(self, folder: Path | None = None) -> Path | None:
         """The same into `folder`, else into the run's own; None without either, and where it cannot be written.
 
-        A full disk is worth a warning, not the end of a run that may have taken days.
+        A full disk, or too little memory to put it together, is worth a warning, not the end of a run that may have taken days.
         """
         folder = folder or self._folder
         if folder is None:
             return None
         try:
             path = self.save(folder)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._run.event(f"no checkpoint written: {error}", level="warning")
             self._say(f"no checkpoint written: {error}")
             return None

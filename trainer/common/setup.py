@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trainer.common.errors import UsageError
 from trainer.common.memory import is_out_of_memory
+from trainer.common.ranks import Ranks
 
 
 @contextmanager
@@ -31,3 +33,28 @@ def explained(resume: Path | None, sizes: str) -> Iterator[None]:
         if resume is None:
             raise
         raise UsageError(f"--resume {resume}: it does not fit this trainer ({error!r})") from None
+
+
+def check_resumed(ranks: Ranks, resume: Path | None, saved: Mapping[str, Any]) -> None:
+    """Refuse to go on from other checkpoints on some ranks than on others: each reads its own machine's disk.
+
+    Raises:
+        UsageError: they are not of one run and one iteration; on all ranks.
+    """
+    check_alike(ranks, (saved["run"]["run"], saved["iteration"]), f"--resume {resume}", "a checkpoint")
+
+
+def check_alike(ranks: Ranks, own: object, option: str, what: str) -> None:
+    """Refuse to train on ranks that have not begun with the same: machines without a common disk may hold other files.
+
+    Args:
+        own: what must be the same on all; `what` it is, in words.
+        option: the one that says where it comes from.
+
+    Raises:
+        UsageError: a rank has another one, told on all of them.
+    """
+    everybodys = ranks.gather(own)
+    other = next((rank for rank, theirs in enumerate(everybodys) if theirs != everybodys[0]), None)
+    if other is not None:
+        raise UsageError(f"{option}: rank {other} has {what} other than rank 0's; all machines need the same")

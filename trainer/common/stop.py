@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from types import FrameType, TracebackType
@@ -34,8 +35,10 @@ class StopOnSignal:
         self._restore()
         name = signal.Signals(number).name
         self._run.stop(name)
-        # os.write: print is not reentrant, and the signal may have come in the middle of one.
-        os.write(2, f"{name}: stopping after this iteration; once more ends at once\n".encode())
+        # os.write: print is not reentrant, and the signal may have come in the middle of one. Who read this may be gone
+        # already: Ctrl-C ends `tee` as well.
+        with contextlib.suppress(OSError):
+            os.write(2, f"{name}: stopping after this iteration; once more ends at once\n".encode())
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -7,12 +7,14 @@ bf16), and on an A100 it is the other way round: nothing to decide by name.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.backends import cuda
 from torch.nn import functional
+
+from trainer.common.ranks import Ranks
 
 REPEATS = 10
 
@@ -23,18 +25,29 @@ SWITCHES: Mapping[str, Callable[[bool], None]] = {
 }
 
 
-def choose_attention(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> str:
-    """Let attention of `shape` (B, H, T, D) use the fastest kernel from now on, and say what was measured.
+def choose_attention(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, ranks: Ranks
+) -> str:
+    """Let attention of `shape` (B, H, T, D) use the fastest kernel from now on, on all ranks the same, and say what was measured.
 
     For the whole process and before anything of that shape is compiled. Empty on a CPU, where torch has one kernel.
     """
     if device.type != "cuda":
         return ""
-    milliseconds = {name: _measured(name, shape, dtype, device) for name in SWITCHES}
+    milliseconds = slowest(ranks.gather({name: _measured(name, shape, dtype, device) for name in SWITCHES}))
     chosen = fastest(milliseconds)
     _allow(*((chosen,) if chosen else SWITCHES))
     figures = [f"{name} {'–' if ms is None else f'{ms:.2f} ms'}" for name, ms in milliseconds.items()]
     return f"attention: {chosen or 'as torch chooses'} ({', '.join(figures)})"
+
+
+def slowest(found: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """For each name the most of the ranks' times, which all wait for; None where it does not work on all."""
+    most: dict[str, float | None] = {}
+    for name in found[0]:
+        known = [ms for each in found if (ms := each[name]) is not None]
+        most[name] = max(known) if len(known) == len(found) else None
+    return most
 
 
 def fastest(milliseconds: Mapping[str, float | None]) -> str | None:

@@ -59,22 +59,32 @@ def bits_per_byte(
     ranks: Ranks,
     precision: Precision,
     count: Counted = nats,
+    *,
+    compiles: bool = False,
 ) -> float:
     """The cross-entropy over the held-out text, each rank computing its part. Waits for the device.
 
-    Batches are filled up to `batch` windows, so that a compiled `forward` sees one shape.
+    Batches are filled up to `batch` windows, so that a compiled `forward` sees one shape; `compiles` where it is a new one.
     """
     device = held_out.inputs.device
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    windows = torch.arange(ranks.rank, len(held_out), ranks.world, device=device)
-    for part in torch.split(windows, batch):
+
+    def nats_of(part: Tensor) -> Tensor:
         inputs, targets = held_out.inputs[part], held_out.targets[part]
         if missing := batch - len(part):
-            inputs = torch.cat((inputs, inputs[:1].expand(missing, -1)))
-            targets = torch.cat((targets, torch.full_like(targets[:1], NO_TARGET).expand(missing, -1)))
+            # Of all windows and not of the part, which is empty where there are fewer windows than ranks.
+            filler, nothing = held_out.inputs[:1], torch.full_like(held_out.targets[:1], NO_TARGET)
+            inputs = torch.cat((inputs, filler.expand(missing, -1)))
+            targets = torch.cat((targets, nothing.expand(missing, -1)))
         with autocast(precision, device):
             hidden = forward(inputs)
-        total += head_nats(hidden, head, targets, count)
+        return head_nats(hidden, head, targets, count).double()
+
+    windows = torch.arange(ranks.rank, len(held_out), ranks.world, device=device)
+    first, *others = torch.split(windows, batch)
+    with ranks.turn(compiles=compiles):
+        total = nats_of(first)
+    for part in others:
+        total += nats_of(part)
     ranks.add(total)
     return float(total) / math.log(2) / held_out.bytes
 

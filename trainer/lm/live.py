@@ -14,12 +14,23 @@ def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
     config, world = state.config, state.ranks.world
     tuning = Tuning(run, state, meter, lambda: declare_cost(run, state))
 
+    in_use = config.seq_len
+    sequences, of = config.micro_batch, in_use  # a piece as it was chosen, by somebody or by memory
+
     def lengthen(length: int) -> None:
-        """A piece keeps its tokens, so that it takes the memory that it took."""
+        """A piece keeps its tokens, so that it takes the memory that it took: back at a length, it is the one of before."""
+        nonlocal in_use, sequences, of
         config.check(world)
-        held = state.held_out.length
-        config.micro_batch = max(1, config.micro_batch * held // length)
-        tuning.resize("micro_batch")
+        before = config.micro_batch
+        if before != max(1, sequences * of // in_use):
+            sequences, of = before, in_use
+        config.micro_batch = max(1, sequences * of // length)
+        try:
+            tuning.resize("micro_batch")
+        except Exception:
+            config.micro_batch = before
+            raise
+        in_use = length
 
     def decay(weight_decay: float) -> None:
         state.optimizer.param_groups[0]["weight_decay"] = weight_decay

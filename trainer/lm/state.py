@@ -14,6 +14,8 @@ from trainer.common.batch import largest_share, piece_sizes, pieces
 from trainer.common.compile import Shapes, compiled
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
+from trainer.common.memory import together
+from trainer.common.modes import CompileMode, Precision
 from trainer.common.optimizer import adamw, restore
 from trainer.common.precision import autocast, compute_dtype, grad_scaler, use
 from trainer.common.ranks import Ranks
@@ -64,6 +66,7 @@ class TrainingState:
         self._float8 = False
         self._attended: tuple[int, torch.dtype] | None = None
         self._shapes = Shapes()
+        self._evaluated: set[tuple[int, int]] = set()
         config.check(ranks.world)
         self.windows = Windows(text.train.to(device), seed, config.seq_len)
         self.held_out = self._held_out_windows()
@@ -86,9 +89,18 @@ class TrainingState:
     def evaluate(self) -> float:
         """Bits a byte on the held-out text, kept with the best so far. Waits for the device."""
         count, precision = self.config.micro_batch, self.precision
+        shape = count, self.held_out.length
         found = bits_per_byte(
-            self.held_out, self.forward, self.model.table, count, self.ranks, precision, self._count
+            self.held_out,
+            self.forward,
+            self.model.table,
+            count,
+            self.ranks,
+            precision,
+            self._count,
+            compiles=self.compile_mode != "off" and shape not in self._evaluated,
         )
+        self._evaluated.add(shape)
         self.val_bpb = found
         better = self.best_bpb is None or found < self.best_bpb
         self.best_bpb = found if better else self.best_bpb
@@ -102,9 +114,7 @@ class TrainingState:
             UsageError: the device or the installation cannot do it; nothing has changed.
         """
         config, device = self.config, self.device
-        precision, self.compile_mode = settle_modes(config, device)
-        if precision == "fp8" and not self._float8:
-            to_float8(self.model.blocks)
+        precision, self.compile_mode = together(self.ranks, device, self._settle_modes)
         if precision != "fp8" and self._float8:
             from_float8(self.model.blocks)
         self._float8 = precision == "fp8"
@@ -114,6 +124,7 @@ class TrainingState:
         self.model.activations = compute_dtype(precision)
         self.model.checkpointing = config.checkpointing
         self._shapes.reset(self.compile_mode)
+        self._evaluated.clear()
         self.rehearsal.forget()
         self._choose_attention()
         self.forward: Callable[[Tensor], Tensor] = compiled(self.model, self.compile_mode)
@@ -131,7 +142,7 @@ class TrainingState:
         config.check(world)
         if self.held_out.length != config.seq_len:
             self.rehearsal.forget()
-            self.held_out = self._held_out_windows()
+            self.held_out = together(self.ranks, self.device, self._held_out_windows)
             self._choose_attention()
         share = largest_share(config, world)
         config.micro_batch = self.rehearsal.settle(config.micro_batch, share, self.sizes)
@@ -202,6 +213,14 @@ class TrainingState:
         self.config.grad_accum = pieces(self.config, self.ranks.world)
         self.on_smaller(before, now)
 
+    def _settle_modes(self) -> tuple[Precision, CompileMode]:
+        """How to compute; where that is in FP8, the layers do from now on."""
+        precision, mode = settle_modes(self.config, self.device)
+        if precision == "fp8" and not self._float8:
+            to_float8(self.model.blocks)
+            self._float8 = True
+        return precision, mode
+
     def _held_out_windows(self) -> HeldOut:
         text, config = self._text, self.config
         return HeldOut(text.held_out, text.lengths, config.seq_len, config.eval_tokens, self.device)
@@ -215,7 +234,7 @@ class TrainingState:
         batch = config.micro_batch or max(1, FIRST_TOKENS // config.seq_len)
         heads = self.model.heads
         shape = (batch, heads, config.seq_len, self.model.table.shape[1] // heads)
-        if note := choose_attention(shape, dtype, self.device):
+        if note := choose_attention(shape, dtype, self.device, self.ranks):
             self.notes.append(note)
         self._attended = config.seq_len, dtype
 

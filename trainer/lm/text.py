@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainer.common.errors import UsageError
 from trainer.common.ranks import Ranks
+from trainer.common.setup import check_alike
 from trainer.lm.config import LMConfig
 from trainer.lm.corpus import read_corpus
 from trainer.lm.evaluate import lzma_bits_per_byte
@@ -28,11 +29,13 @@ def prepare_text(path: Path | None, config: LMConfig, ranks: Ranks) -> Text:
     """Read the corpus, and tokenise it on one rank of each machine unless that was done before.
 
     Raises:
-        UsageError: there is not enough text, the tokenizer's library is missing, or the model's table is too small.
+        UsageError: there is not enough text, not the same on all ranks, the tokenizer's library is missing, or the
+            model's table is too small.
     """
     name, size = config.tokenizer, config.vocab_size
     check_tokenizer(name)
     corpus = read_corpus(path, config.corpus_mb)
+    check_alike(ranks, corpus.digest, "--corpus", "texts")
     failure: UsageError | None = None
     if ranks.local_rank == 0:
         try:

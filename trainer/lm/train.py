@@ -15,7 +15,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.device import choose_device, choose_threads, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
-from trainer.common.memory import greatest_bytes, pressure, reset_peak
+from trainer.common.memory import beforehand, greatest_bytes, pressure, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.options import KnobValues
@@ -25,7 +25,7 @@ from trainer.common.ranks import Ranks, join, restarts
 from trainer.common.report import Console, Ending, Figures, amount, line_parts, model_size, silent
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
-from trainer.common.setup import explained
+from trainer.common.setup import check_resumed, explained
 from trainer.common.stop import StopOnSignal
 from trainer.lm.config import LMConfig
 from trainer.lm.job import LMOptions, Plan, settle_job
@@ -89,6 +89,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         run = hoptui.connect(
             plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
         )
+        console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run), run, ranks.guard(run):
             declare(run, state, meter)
@@ -104,6 +105,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
             restart = Restart(run, ranks, saver, LMConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, text, state, saved), *CONVENTIONS])
+            beforehand(ranks, state.rehearse)
             reset_peak(device)
             teller, told = Teller(device), state.position
 
@@ -113,7 +115,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
                 lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
                 metrics = update(state, lr, clock)
                 state.iteration = iteration + 1
-                meter.add(state.config.step_tokens)
+                meter.add(state.config.step_tokens, utilization(state, state.config.step_tokens))
                 run.log(
                     measured(metrics, device),
                     tokens=state.config.step_tokens,
@@ -152,15 +154,14 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
             replaced = restart.leave()
             if not replaced:
                 saver.attempt()
-            rate = meter.rate()
             result = Result(
                 ending=ending,
                 iterations=state.iteration,
                 restarts=restarts(os.environ),
                 tokens=state.position,
                 seconds=time.monotonic() - began,
-                tokens_per_s=rate,
-                mfu=utilization(state, rate) if rate else None,
+                tokens_per_s=meter.rate(),
+                mfu=meter.mfu(),
                 peak_memory_bytes=greatest_bytes(device),
                 loss=float(metrics["loss"]) if metrics else None,
                 val_bpb=state.val_bpb,
@@ -185,6 +186,8 @@ def prepare(
         UsageError: the job cannot be run as asked.
     """
     with explained(job.resume, "--micro-batch"):
+        if saved:
+            check_resumed(ranks, job.resume, saved)
         plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
         text = prepare_text(job.corpus, plan.config, ranks)
         if saved and saved["corpus"] != text.digest:
@@ -221,6 +224,6 @@ def progress(job: LMOptions, state: TrainingState, done: Finished, tokens_per_s:
 
 
 def utilization(state: TrainingState, tokens_per_s: float) -> float | None:
-    """MFU at this rate of all GPUs together; None where it would mean nothing."""
+    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of tokens: their seconds at the peak."""
     cost = state.model.flops_per_token(state.config.seq_len)
     return mfu(cost, tokens_per_s, state.device, state.precision, state.ranks.world)

@@ -29,7 +29,8 @@ class Evaluation:
     """Evaluates `policy` in environments of its own: training goes on as if this had not happened.
 
     A step of all environments changes buffers that stay where they are, so that on a GPU it is captured once and then
-    replayed, also in later evaluations; a replay gives the numbers that the step gives as it is.
+    replayed, also in later evaluations; a replay gives the numbers that the step gives as it is. `compiles` is set where the
+    next one is the first.
     """
 
     def __init__(self, task: Physics | GymTask, policy: Policy, device: torch.device, graphs: Graphs) -> None:
@@ -41,6 +42,7 @@ class Evaluation:
         """Step compiled like this, and captured unless it is `off`; graphs of before must be cleared."""
         self._plain = mode == "off" or isinstance(self._task, GymTask)
         self._compiled = compiled(self._step, "off" if self._plain else mode)
+        self.compiles = not self._plain
 
     @torch.no_grad()
     def run(self) -> float:
@@ -53,6 +55,7 @@ class Evaluation:
                 self._graphs.run("evaluation step", self._compiled)
             if t % LOOK_EVERY == 0 and not self._running.any():
                 break
+        self.compiles = False
         return float(self._total.mean())
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
     run.metric("approx_kl", unit="nat")
     if uuid := gpu_uuid(state.device):
         run.gpus([uuid])
-        declare_cost(run, state)
+    declare_cost(run, state)
     return handles
 
 
@@ -110,19 +110,21 @@ def flops_per_step(state: TrainingState) -> float:
     """What an environment step costs: matrix products alone, 2 FLOPs a weight forwards, 4 backwards.
 
     The policy sees each step once in the rollout and once in each epoch, there with gradients. What a transformer reads
-    again of the steps before a sequence is not counted: it is no step of this rollout.
+    again of the steps before a sequence is not counted: it is no step of this rollout. Nor is a rollout that the CPU acts
+    in: its work is none of the GPU's.
     """
     forward = 2 * sum(p.numel() for p in state.policy.parameters() if p.ndim == 2)
     if isinstance(state.policy, Transformer):
         widths = state.policy.widths
         forward += 4 * widths.layers * widths.d_model * state.policy.context
-    return forward * (1 + 3 * state.config.epochs)
+    acting = state.player.device == state.device
+    return forward * (acting + 3 * state.config.epochs)
 
 
 def declare_cost(run: hoptui.Run, state: TrainingState) -> None:
-    """Tell the run what an environment step costs, and in which precision."""
-    precision: Any = state.config.precision
-    run.flops(flops_per_step(state), metric="env_steps_per_s", precision=precision)
+    """Tell the run what an environment step costs, and in which precision; nothing on a CPU, whose peak nobody knows."""
+    if state.device.type == "cuda":
+        run.flops(flops_per_step(state), metric="env_steps_per_s", precision=state.precision)
 
 
 def set_threads(job: Job, config: PPOConfig, device: torch.device, ranks: Ranks) -> None:

@@ -101,12 +101,19 @@ class Pace:
 
     def __init__(self) -> None:
         self._steps, self._seconds = 0, 0.0
+        self._ideal: float | None = 0.0
 
-    def add(self, steps: int, seconds: float) -> None:
-        """A plain iteration."""
+    def add(self, steps: int, seconds: float, ideal: float | None) -> None:
+        """A plain iteration; `ideal` are the seconds that it would have taken at the GPUs' peak, None where that means nothing."""
         self._steps += steps
         self._seconds += seconds
+        self._ideal = None if self._ideal is None or ideal is None else self._ideal + ideal
 
     @property
     def per_s(self) -> float | None:
         return self._steps / self._seconds if self._seconds else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization, as a fraction: of each iteration by what a step cost in it."""
+        return self._ideal / self._seconds if self._ideal and self._seconds else None

@@ -85,6 +85,7 @@ class TrainingState:
         self.rehearses = True
         self.notes: list[str] = []
         self._trials: list[Trial] = []
+        self._compiled: set[tuple[int, int]] = set()
         self.automatic: dict[str, int | str] = {}
         self.rebuild()
         self.cut_anew()
@@ -165,10 +166,12 @@ class TrainingState:
             UsageError: the device cannot compute in that precision.
         """
         config = self.config
-        chosen = {
-            "precision": _precision(config, self.device),
-            "compile": choose_mode(config.compile, self.device),
-        }
+
+        def choose() -> dict[str, str]:
+            precision = _precision(config, self.device)
+            return {"precision": precision, "compile": choose_mode(config.compile, self.device)}
+
+        chosen = together(self.ranks, self.device, choose)
         for name, value in chosen.items():
             asked = getattr(config, name)
             if asked == "auto":
@@ -183,6 +186,7 @@ class TrainingState:
         self.player.use(self.mode, self.precision)
         self.update.use(self.mode, self.precision)
         self.evaluation.use(self.player.mode)
+        self._compiled.clear()
         self._forget_measured()
         self.since = 0
 
@@ -199,7 +203,12 @@ class TrainingState:
             self.player.prepare()
             self.update.prepare(self.player.stored, self.config.minibatch_size)
 
-        together(self.ranks, self.device, both)
+        sizes = (
+            self.update.pieces.micro_batch,
+            self.player.rollout.sequence,
+        )  # all others are only captured anew
+        together(self.ranks, self.device, both, compiles=sizes not in self._compiled)
+        self._compiled.add(sizes)
 
     def forget_sizes(self) -> int:
         """Give back what is kept of the sizes of before; returns how many there were."""

@@ -20,7 +20,14 @@ from trainer.common.device import choose_device, describe_device, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
 from trainer.common.graphs import WARM_UPS
-from trainer.common.memory import greatest_bytes, is_out_of_memory, pressure, release, reset_peak
+from trainer.common.memory import (
+    beforehand,
+    greatest_bytes,
+    is_out_of_memory,
+    pressure,
+    release,
+    reset_peak,
+)
 from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.phases import PhaseClock, phase_clock
 from trainer.common.profile import Tracer
@@ -28,6 +35,7 @@ from trainer.common.ranks import Ranks, join, restarts
 from trainer.common.report import Console, Ending
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
+from trainer.common.setup import check_resumed
 from trainer.common.stop import StopOnSignal
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymTask
@@ -63,11 +71,14 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         proven, caught_up = dataclasses.replace(config), False
         reset_peak(device)
 
+        on_gpu = device.type == "cuda"
+
         def utilization(steps_per_s: float) -> float | None:
             return mfu(flops_per_step(state), steps_per_s, device, state.precision, ranks.world)
 
         epoch = saved["run"] if saved else None
         run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks)
+        console.unread = run.stop
         clock = phase_clock(run, device)
         with contextlib.closing(state), StopOnSignal(run), run, ranks.guard(run), collector() as rest:
             handles = declare(run, job, state)
@@ -82,6 +93,7 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
             restart = Restart(run, ranks, saver, PPOConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin(introduction(job, plan, state, saved))
+            beforehand(ranks, state.prepare)
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
                 if restart.due():
@@ -124,7 +136,7 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                 tracer.end_iteration()
                 state.since += 1
                 if plain:
-                    pace.add(steps, time.monotonic() - started)
+                    pace.add(steps, time.monotonic() - started, utilization(steps) if on_gpu else None)
                 elif state.since >= WARM_UPS:
                     rest()
                 if ending == "passed":
@@ -144,13 +156,15 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
                 iterations=state.iteration,
                 env_steps_per_s=(state.env_steps - steps_before) / seconds,
                 steady_env_steps_per_s=pace.per_s,
-                mfu=utilization(pace.per_s) if pace.per_s else None,
+                mfu=pace.mfu,
                 peak_memory_bytes=greatest_bytes(device),
                 ending=ending,
                 restarts=restarts(os.environ),
             )
             if not replaced:  # else the process that goes on tells the result
-                told(result.json() if job.json else result.sentence())
+                console.say(result.sentence())
+                if job.json:
+                    told(result.json())
     if replaced:
         restart.begin()
     return result
@@ -201,7 +215,8 @@ def learned(state: TrainingState, clock: PhaseClock) -> dict[str, Tensor] | None
 def evaluated(state: TrainingState) -> float:
     """How good the policy is now, in environments made for the purpose."""
     state.player.renew()
-    return state.evaluation.run()
+    with state.ranks.turn(compiles=state.evaluation.compiles):
+        return state.evaluation.run()
 
 
 def prepare(job: Job, saved: Mapping[str, Any] | None, ranks: Ranks) -> tuple[Plan, TrainingState]:
@@ -213,6 +228,8 @@ def prepare(job: Job, saved: Mapping[str, Any] | None, ranks: Ranks) -> tuple[Pl
     job.check()
     device = choose_device(job.device)
     try:
+        if saved:
+            check_resumed(ranks, job.resume, saved)
         plan = make_plan(job, saved)
         set_threads(job, plan.config, device, ranks)
         task = find_task(plan.env)

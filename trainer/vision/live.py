@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import hoptui
 from trainer.common.device import gpu_uuid
 from trainer.common.live import Tuning
 from trainer.common.meter import Meter
+from trainer.vision.images import Loading
 from trainer.vision.state import TrainingState
+
+LOADING = tuple(field.name for field in dataclasses.fields(Loading))
+"""Knobs of how images are brought from a disk."""
 
 
 def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
@@ -18,7 +24,7 @@ def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
     def decay(weight_decay: float) -> None:
         matrices["weight_decay"] = weight_decay
 
-    reload = dict.fromkeys(("num_workers", "prefetch_factor", "pin_memory"), lambda _: state.reload())
+    reload = dict.fromkeys(LOADING, lambda _: state.reload())
     handles = run.knobs(
         config,
         apply={
@@ -28,6 +34,7 @@ def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
             **reload,
         },
         read={"weight_decay": lambda: matrices["weight_decay"]},
+        without=() if state.loads else LOADING,
     )
 
     tuning.follow(handles)

@@ -104,10 +104,14 @@ class Loader:
         return Images(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
 
     def change(self, loading: Loading) -> None:
-        """Let new workers load `loading`'s way what the present ones have not begun."""
+        """Let new workers load `loading`'s way what the present ones have not begun.
+
+        Raises:
+            OSError: they cannot be started; the present ones go on.
+        """
         ahead, _ = self._open[-1]
-        ahead.ended = True
         self._begin(ahead.next, loading)
+        ahead.ended = True
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""

@@ -16,7 +16,7 @@ from trainer.common.batch import largest_share, piece_sizes, pieces
 from trainer.common.compile import Shapes, compiled
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.gradient import Pieces
-from trainer.common.memory import limit_bytes
+from trainer.common.memory import limit_bytes, together
 from trainer.common.optimizer import adamw, restore
 from trainer.common.precision import autocast, grad_scaler, use
 from trainer.common.random import key
@@ -80,6 +80,11 @@ class TrainingState:
         self.fit()
 
     @property
+    def loads(self) -> bool:
+        """Whether images come from a disk, and not from the device's own memory."""
+        return not isinstance(self.source, Resident)
+
+    @property
     def feed(self) -> Feed:
         """The training images of this rank from `position` on; workers start with the first use."""
         if self._feed is None:
@@ -114,7 +119,7 @@ class TrainingState:
             UsageError: the device cannot do it; nothing has changed.
         """
         config, device = self.config, self.device
-        self.precision, self.compile_mode = settle_modes(config, device)
+        self.precision, self.compile_mode = together(self.ranks, device, lambda: settle_modes(config, device))
         use(self.precision)
         self.scaler = grad_scaler(self.precision, device)
         self._shapes.reset(self.compile_mode)
@@ -138,9 +143,11 @@ class TrainingState:
         config, world = self.config, self.ranks.world
         config.check(world)
         largest = largest_share(config, world)
-        if not isinstance(self.source, Resident):
+        if self.loads:
             needed = largest * self.ranks.local_world * self.source.channels * self.source.image_size**2
-            if needed > (limit := limit_bytes(torch.device("cpu"))):
+            # Of the machine with least: a rank that went on alone would wait for ever for the one that refuses.
+            limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"))))
+            if needed > limit:
                 raise ValueError(
                     f"batch_size = {config.batch_size}: its images take {needed / 1e9:.1f} GB of this machine's memory, "
                     f"which has {limit / 1e9:.1f} GB for them"
@@ -165,15 +172,13 @@ class TrainingState:
         """Load images as `config` now says.
 
         Raises:
-            ValueError: they are in device memory, and nothing loads them.
+            OSError: no more processes can be started; images are loaded as before.
         """
         if self.loading == self._loads:
             return
-        if isinstance(self.source, Resident):
-            raise ValueError(f"the images ({self.source.name}) are in device memory: nothing loads them")
-        self._loads = self.loading
         if self._feed is not None:
-            self._feed.change(self._loads)
+            self._feed.change(self.loading)
+        self._loads = self.loading
 
     def close(self) -> None:
         """End the workers that load images."""

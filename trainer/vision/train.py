@@ -16,7 +16,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.device import choose_device, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
 from trainer.common.flops import CONVENTION, mfu
-from trainer.common.memory import greatest_bytes, pressure, reset_peak
+from trainer.common.memory import beforehand, greatest_bytes, pressure, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import Finished, Teller, measured
 from trainer.common.options import KnobValues
@@ -27,7 +27,7 @@ from trainer.common.report import Console, Ending, Figures, amount, line_parts, 
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
 from trainer.common.schedule import scale
-from trainer.common.setup import explained
+from trainer.common.setup import check_alike, check_resumed, explained
 from trainer.common.stop import StopOnSignal
 from trainer.vision.config import VisionConfig
 from trainer.vision.images import Source, digits, synthetic
@@ -90,6 +90,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
         run = hoptui.connect(
             plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
         )
+        console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run), run, ranks.guard(run), state:
             declare(run, state, meter)
@@ -105,6 +106,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             restart = Restart(run, ranks, saver, VisionConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
             console.begin([*introduction(plan, state, saved), *CONVENTIONS])
+            beforehand(ranks, state.rehearse)
             reset_peak(device)
             teller, told = Teller(device), state.position
 
@@ -122,7 +124,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 )
                 metrics = update(state, config.lr * part, clock)
                 state.iteration = iteration + 1
-                meter.add(config.batch_size)
+                meter.add(config.batch_size, utilization(state, config.batch_size))
                 run.log(
                     measured(metrics, device),
                     samples=config.batch_size,
@@ -158,7 +160,6 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             replaced = restart.leave()
             if not replaced:
                 saver.attempt()
-            rate = meter.rate()
             result = Result(
                 ending=ending,
                 data=state.source.name,
@@ -166,8 +167,8 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 restarts=restarts(os.environ),
                 samples=state.position,
                 seconds=time.monotonic() - began,
-                samples_per_s=rate,
-                mfu=utilization(state, rate) if rate else None,
+                samples_per_s=meter.rate(),
+                mfu=meter.mfu(),
                 peak_memory_bytes=greatest_bytes(device),
                 loss=float(metrics["loss"]) if metrics else None,
                 accuracy=state.accuracy,
@@ -191,8 +192,11 @@ def prepare(
         UsageError: the job cannot be run as asked.
     """
     with explained(job.resume, "--micro-batch"):
+        if saved:
+            check_resumed(ranks, job.resume, saved)
         plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
         source = find_source(plan, device)
+        check_alike(ranks, (source.count, source.classes), f"--data {plan.data}", "images")
         if job.until_accuracy is not None and not source.judged:
             raise UsageError(f"--until-accuracy: there are no held-out images in {source.name}")
         if saved and saved["images"] != source.count:
@@ -250,5 +254,5 @@ def progress(job: VisionOptions, state: TrainingState, done: Finished, samples_p
 
 
 def utilization(state: TrainingState, samples_per_s: float) -> float | None:
-    """MFU at this rate of all GPUs together; None where it would mean nothing."""
+    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of images: their seconds at the peak."""
     return mfu(state.model.flops_per_image(), samples_per_s, state.device, state.precision, state.ranks.world)

@@ -22,6 +22,30 @@ def test_lines_come_at_most_once_a_second() -> None:
     assert lines == ["a run", "steps/s: over wall time", "iteration 3 · loss 0.5", "checkpoint written"]
 
 
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [(OSError(28, "No space left on device"), []), (BrokenPipeError(), ["nobody reads what it prints"] * 3)],
+)
+def test_a_line_that_cannot_be_written_is_lost_and_no_more(error: OSError, asked: list[str]) -> None:
+    lines: list[str] = []
+    full = True
+
+    def write(line: str) -> None:
+        if full:
+            raise error
+        lines.append(line)
+
+    console, stopped = Console(write), list[str]()
+    console.unread = stopped.append
+    console.begin(["a run"])
+    console.line(["iteration 1"])
+    console.say("no checkpoint written: the disk is full")
+    full = False
+    console.line(["iteration 2"])
+    assert lines == ["iteration 2"]
+    assert stopped == asked
+
+
 def test_what_is_not_known_is_null() -> None:
     assert json.loads(result_json({"mfu": None, "loss": float("nan"), "steps": 3})) == {
         "mfu": None,

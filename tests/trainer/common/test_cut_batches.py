@@ -196,7 +196,7 @@ def test_what_is_tried_out_for_a_knob_is_no_part_of_the_steady_rate(
     run.boundary()
     assert (run.desk.settle()[0].stage, now) == ("applied", 50.0)
     now += 2.0
-    meter.add(10)
+    meter.add(10, None)
     meter.pause()
     assert meter.rate() == 5.0
 

@@ -50,3 +50,27 @@ def test_a_trace_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
     tracer.start(1)
     tracer.end_iteration()
     assert notes(run)[0].startswith("no trace written: ")
+
+
+def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(_: object) -> None:
+        raise RuntimeError("another profiler is at work")
+
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.common.profile.profile.start", busy)
+        with pytest.raises(RuntimeError, match="another profiler"):
+            tracer.start(1)
+    tracer.end_iteration()
+    assert notes(run) == []
+    tracer.start(1)
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.common.profile.profile.stop", busy)
+        tracer.end_iteration()
+    assert notes(run) == ["no trace written: another profiler is at work"]
+    tracer.start(1)
+    tracer.end_iteration()
+    assert notes(run)[1].startswith("trace written: ")

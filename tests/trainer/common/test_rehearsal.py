@@ -135,11 +135,14 @@ def test_another_fault_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.Mon
 
 
 class Pair(Ranks):
-    """Another rank beside this one, which says `theirs` whenever all are asked."""
+    """Another rank beside this one, which says `theirs` whenever all are asked, and of its troubles what is in `trouble`."""
 
     theirs: Any = None
+    trouble = (False, "")
 
     def gather(self, value: object) -> list[Any]:
+        if isinstance(value, tuple) and isinstance(value[0], bool):
+            return [value, self.trouble]
         return [value, value if self.theirs is None else self.theirs]
 
 
@@ -153,3 +156,37 @@ def test_ranks_refuse_and_choose_together(monkeypatch: pytest.MonkeyPatch) -> No
     object.__setattr__(pair, "theirs", (0, "not even one sample fits there"))
     with pytest.raises(MemoryError, match="not even one sample fits there"):
         machine.rehearsal.fastest(32, SIZES)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_fails_on_one_rank_in_another_way_leaves_no_rank_waiting(
+    monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """A compiler that finds its disk full, say: all are asked, and none goes on to what the others never come to."""
+    asked: list[object] = []
+
+    class Failing(Pair):
+        def gather(self, value: object) -> list[Any]:
+            asked.append(value)
+            return super().gather(value)
+
+    pair = Failing(0, 2, 0, 2)
+    machine = Machine(monkeypatch, pair)
+
+    def full(size: int) -> bool:
+        raise OSError("No space left on device")
+
+    if own:
+        machine.fails = full
+    else:
+        object.__setattr__(pair, "trouble", (False, "OSError('No space left on device')"))
+    attempts = (
+        lambda: machine.rehearsal.prove({8}, "images"),
+        lambda: machine.rehearsal.fastest(32, SIZES),
+        lambda: machine.rehearsal.settle(8, 32, SIZES),
+    )
+    for attempt in attempts:
+        asked.clear()
+        with pytest.raises(OSError if own else RuntimeError, match="No space left"):
+            attempt()
+        assert [isinstance(value, tuple) and bool(value[1]) for value in asked] == [own]

@@ -73,11 +73,19 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ["--hidden=64", "--lr=0.1"],
         ["--pin-memory", "--resume", "old.ckpt"],
         ["--no-pin-memory", "--resume=old.ckpt"],
+        ["--no_pin_memory", "--hidden", "64"],
+        ["--pin_memory", "--lr=0.1"],
     ],
 )
 def test_knobs_come_from_the_checkpoint_and_not_from_the_first_command_line(typed: list[str]) -> None:
     knobs = {"--hidden": int, "--lr": float, "--pin-memory": bool}
     assert kept(["ppo", *typed, "--seed", "3"], knobs) == ["ppo", "--seed", "3"]
+
+
+def test_options_may_be_spelled_with_underscores() -> None:
+    assert kept(["ppo", "--num_envs", "8", "--run_name", "a_b"], {"--num-envs": int}) == [
+        *("ppo", "--run_name", "a_b")
+    ]
 
 
 def test_an_option_that_only_begins_like_a_knob_stays() -> None:

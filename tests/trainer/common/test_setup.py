@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from trainer.common.errors import UsageError
-from trainer.common.setup import explained
+from trainer.common.ranks import ALONE, Ranks
+from trainer.common.setup import check_alike, check_resumed, explained
 
 
 def test_a_set_up_that_fails_names_the_option_to_blame() -> None:
@@ -22,3 +24,33 @@ def test_a_set_up_that_fails_names_the_option_to_blame() -> None:
         explained(None, "--micro-batch"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+class Two(Ranks):
+    """Rank 0 of two, of which the other one has begun with `other`."""
+
+    other: Any
+
+    def gather(self, value: object) -> list[Any]:
+        return [value, self.other]
+
+
+def two(other: Any) -> Ranks:
+    ranks = Two(0, 2, 0, 2)
+    object.__setattr__(ranks, "other", other)
+    return ranks
+
+
+def test_ranks_that_begin_with_different_things_are_refused() -> None:
+    check_alike(ALONE, "a", "--corpus", "texts")
+    check_alike(two("a"), "a", "--corpus", "texts")
+    with pytest.raises(UsageError, match=r"^--corpus: rank 1 has texts other than rank 0's"):
+        check_alike(two("b"), "a", "--corpus", "texts")
+
+
+def test_all_ranks_go_on_from_one_iteration_of_one_run() -> None:
+    saved = {"run": {"run": "abc", "epoch": 2}, "iteration": 40}
+    check_resumed(two(("abc", 40)), Path("ck"), saved)
+    for other in (("abc", 20), ("xyz", 40)):
+        with pytest.raises(UsageError, match=r"^--resume ck: rank 1 has a checkpoint other than rank 0's"):
+            check_resumed(two(other), Path("ck"), saved)

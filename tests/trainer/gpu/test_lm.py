@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.trainer.gpu.small import assert_near, lm_state, scarce
 from tests.trainer.gpu.supervised import CURVE, WORKLOADS
+from trainer.common.ranks import ALONE
 from trainer.lm.attention import SWITCHES, choose_attention
 from trainer.lm.state import TrainingState
 
@@ -73,7 +74,7 @@ def test_attention_of_every_backend_is_the_plain_formula(device: torch.device) -
 
 
 def test_the_fastest_attention_is_chosen_by_measurement(device: torch.device) -> None:
-    said = choose_attention((8, 4, 512, 64), torch.bfloat16, device)
+    said = choose_attention((8, 4, 512, 64), torch.bfloat16, device, ALONE)
     assert any(f"attention: {name} (" in said for name in SWITCHES), said
     assert said.count(" ms") >= 2
     chosen = said.split()[1]

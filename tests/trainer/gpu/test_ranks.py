@@ -43,6 +43,7 @@ def say(**found):
 """
 
 OPERATIONS = """
+from trainer.common.device import gpu_uuid
 from trainer.common.graphs import WARM_UPS, graphs
 with join(kind) as ranks:
     device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
@@ -63,10 +64,30 @@ with join(kind) as ranks:
         seen=seen,
         captured=recorded.captured,
         device=str(device),
+        visible=os.environ["CUDA_VISIBLE_DEVICES"],
+        shown=torch.cuda.device_count(),
+        uuid=gpu_uuid(device),
+        turns=ranks.takes_turns,
         all=[ranks.all(True), ranks.all(ranks.rank == 0)],
         share=ranks.share(b"of rank %d" % ranks.rank).decode(),
         gather=ranks.gather(ranks.rank),
     )
+"""
+
+COMPILES = """
+from pathlib import Path
+from torch._dynamo.utils import counters
+from trainer.common.compile import compiled
+
+with join(kind) as ranks:
+    x = torch.randn(1 << 22, device=kind)
+    fast = compiled(lambda x: x.cos() * x + 1, "default")
+    with ranks.turn(compiles=True):
+        fast(x)
+        torch.cuda.synchronize()
+        kept = sorted(path.name for path in Path(sys.argv[2]).rglob("*.best_config"))
+    seen = counters["inductor"]
+    say(rank=ranks.rank, kept=kept, hits=seen["fxgraph_cache_hit"], misses=seen["fxgraph_cache_miss"])
 """
 
 TRAINS = """
@@ -168,12 +189,27 @@ def test_sums_and_graphs_beside_them(device: torch.device) -> None:
     doubled = [2.0]
     while len(doubled) < len(found[0]["seen"]):
         doubled.append(2 * (doubled[-1] + 1))  # one more on each of two ranks, then the sum
-    for rank, each in enumerate(found):
+    for each in found:
         assert each["sum"] == [3.0, 3.0]
         assert each["seen"] == doubled
         assert (each["all"], each["share"], each["gather"]) == ([True, False], "of rank 0", [0, 1])
         assert each["captured"] == 1
-        assert each["device"] == f"cuda:{rank}"
+        assert each["device"] == "cuda:0"  # each sees its own alone
+        assert (each["shown"], each["turns"]) == (1, True)
+    for what in ("visible", "uuid"):
+        assert len({each[what] for each in found}) == 2
+
+
+def test_one_rank_compiles_and_measures_for_the_other(
+    tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with started(2, COMPILES, device.type, str(tmp_path)) as child:
+        first, second = sorted(ended(child), key=lambda each: int(each["rank"]))
+    assert (first["hits"], first["misses"]) == (0, 1)
+    assert (second["hits"], second["misses"]) == (1, 0)
+    assert first["kept"] == second["kept"]  # which block is fastest was found once
+    assert len(first["kept"]) == 1
 
 
 @pytest.mark.timeout(2 * LIMIT_S)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.common.ranks import ALONE
+from trainer.common.ranks import ALONE, Ranks
 from trainer.lm.evaluate import HeldOut, bits_per_byte, lzma_bits_per_byte
 
 CPU = torch.device("cpu")
@@ -37,6 +37,16 @@ def test_a_model_that_knows_nothing_needs_all_bits(batch: int) -> None:
     assert found == pytest.approx(7 * math.log2(4) / 9)
     assert held_out.nats_per_token(found) == pytest.approx(math.log(4))
     assert shapes == {(batch, 3)}  # batches are filled up
+
+
+def test_a_rank_may_have_no_window_to_evaluate() -> None:
+    """Fewer windows than ranks: long sequences, many GPUs."""
+    held_out = HeldOut(TOKENS[:4], LENGTHS, 3, 100, CPU)
+    assert len(held_out) == 1
+    second = Ranks(1, 2, 1, 2)
+    assert (
+        bits_per_byte(held_out, lambda t: torch.zeros(*t.shape, 8), torch.ones(4, 8), 2, second, "fp32") == 0
+    )
 
 
 def test_lzma_is_measured_in_the_same_unit() -> None:

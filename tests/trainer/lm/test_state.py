@@ -10,6 +10,7 @@ import torch
 from tests.trainer.lm.conftest import CLOCK, small_config
 from trainer.common.batch import largest_share, pieces
 from trainer.common.errors import UsageError
+from trainer.common.ranks import Ranks
 from trainer.lm import state as states
 from trainer.lm.state import TrainingState
 from trainer.lm.update import update
@@ -102,7 +103,7 @@ def test_attention_is_chosen_again_when_its_shape_or_number_format_changes(
 ) -> None:
     calls: list[object] = []
 
-    def choose(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
+    def choose(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, ranks: Ranks) -> str:
         calls.append((shape, dtype))
         return f"attention: for {shape[2]}"
 

@@ -105,6 +105,28 @@ def test_exchanged_workers_leave_nothing_out_and_repeat_nothing(files: FileImage
     loader.close()
 
 
+def test_where_no_more_workers_can_be_started_the_present_ones_go_on(
+    files: FileImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = Loader(files, 0, 0, 1, ONE, CPU)
+    batch = range(CHUNK)
+    assert taken(loader, batch) == numbers(files, 0, batch)
+
+    def full(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.vision.loader.Workers.__init__", full)
+        with pytest.raises(OSError, match="unavailable"):
+            loader.change(TWO)
+    for start in range(CHUNK, 20 * CHUNK, 50):
+        batch = range(start, start + 50)
+        loader.begin(batch)
+        assert taken(loader, batch) == numbers(files, 0, batch)
+    assert loader.open_loaders == 1
+    loader.close()
+
+
 def test_a_file_that_cannot_be_read_is_named_and_the_workers_end(
     files: FileImages, image_folder: Path
 ) -> None:

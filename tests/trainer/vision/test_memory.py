@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.trainer.vision.conftest import SteeredVision, assert_equal
+from trainer.common.ranks import Ranks
 from trainer.vision import images as rooms
+from trainer.vision.config import PRESETS, VisionConfig
 from trainer.vision.images import Images
+from trainer.vision.loader import Folder
+from trainer.vision.state import TrainingState
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -81,3 +86,17 @@ def test_a_batch_of_files_that_memory_has_no_room_for_is_refused(
     assert "batch_size = 51: its images take 0.0 GB" in outcomes["batch_size"].reason
     assert outcomes["grad_clip"].stage == "applied"
     assert [row["samples"] for row in steered_vision.rows()] == [32] * 4
+
+
+class Scarce(Ranks):
+    """Rank 0 of two machines, of which the other has little memory."""
+
+    def gather(self, value: object) -> list[Any]:
+        return [value, 50 * 3 * 8 * 8] if isinstance(value, int) else [value]
+
+
+def test_all_ranks_refuse_a_batch_that_one_machine_has_no_room_for(image_folder: Path) -> None:
+    """One that went on would wait for ever for the one that refuses."""
+    config = VisionConfig(**{**PRESETS["tiny"], "batch_size": 101, "num_workers": 0})
+    with pytest.raises(ValueError, match="batch_size = 101: its images take"):
+        TrainingState(config, 0, torch.device("cpu"), Scarce(0, 2, 0, 1), Folder(image_folder, 8))

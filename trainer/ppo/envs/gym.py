@@ -12,8 +12,10 @@ that reason, and because they take one seed for all copies: those of Gymnasium 1
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -29,6 +31,8 @@ from trainer.common.ranks import ALONE, Ranks
 from trainer.ppo.envs.physics import Continuous, Discrete
 from trainer.ppo.envs.vector import Step
 
+CLOSE_S = 5.0
+"""So long a step that is under way may take until its process is ended."""
 LONGEST_EPISODE = 10_000
 """Steps after which an episode is cut off that has no time limit of its own."""
 
@@ -175,7 +179,10 @@ class GymEnv:
 
     def close(self) -> None:
         """End the copies, and their processes."""
-        self._envs.close()
+        try:
+            self._envs.close(timeout=CLOSE_S)
+        except (OSError, EOFError):  # one of the processes is gone, and will not answer
+            self._envs.close(terminate=True)
 
     def _begin(self, num_envs: int, staggered: bool) -> None:
         ranks = self._ranks
@@ -196,15 +203,28 @@ class GymEnv:
 
 def _vectorised(id: str, num_envs: int, workers: int) -> Any:  # noqa: A002
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED, "copy": False}
+    wrappers = []
     if workers:
         # Forking a process with threads, as this one has, may copy a lock that nobody will release.
         options |= {"context": "forkserver", "max_concurrency": workers}
+        wrappers.append(partial(_apart, os.getpid()))
     envs = gymnasium.make_vec(
         id,
         num_envs,
         vectorization_mode="async" if workers else "sync",
         vector_kwargs=options,
+        wrappers=wrappers,
         disable_env_checker=True,
     )
     assert envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     return envs
+
+
+def _apart(trainer: int, env: Any) -> Any:
+    """In a worker: a signal to the whole group, such as Ctrl-C or torchrun's SIGTERM, asks the trainer to stop, not this.
+
+    The trainer itself, which makes a copy to look at, stays where it is.
+    """
+    if os.getpid() != trainer:
+        os.setsid()
+    return env
