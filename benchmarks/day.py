@@ -8,6 +8,7 @@ import random
 import time
 from array import array
 from collections.abc import Callable
+from typing import Unpack
 
 import msgspec
 
@@ -24,13 +25,13 @@ from hoptui.daemon.tuners import TunerDesk
 from hoptui.daemon.viewers import ViewerDesk
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.outbox import Outbox
-from hoptui.viewer.protocol import NO_LIMITS, Conversation, Leased, LeaseOp, TuneOp
+from hoptui.viewer.protocol import NO_LIMITS, Conversation, Details, Leased, LeaseOp, TuneOp
 from hoptui.viewer.store import Store
 from hoptui.wire import codec, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import Devices, HostInfo, Sample
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.tuning import Limits as TunerLimits
 
 SECOND = 1_000_000_000
@@ -233,20 +234,8 @@ class DayClient:
     def watch(self, run: str | None) -> None:
         self._conversation.watch(run, self._clock.now / SECOND)
 
-    def send(
-        self,
-        verb: messages.Verb,
-        run_id: str,
-        *,
-        knob: str = "",
-        value: KnobValue | None = None,
-        expect_version: int | None = None,
-        why: str = "",
-        hold_s: float = 60.0,
-    ) -> str:
-        command = messages.Command(
-            id=f"day-{time.monotonic_ns()}", run=run_id, epoch=1, verb=verb, knob=knob, value=value
-        )
+    def send(self, verb: messages.Verb, run_id: str, **details: Unpack[Details]) -> str:
+        command = messages.Command(id=f"day-{time.monotonic_ns()}", run=run_id, epoch=1, verb=verb, **details)
         self.store.sent(command)
         self._outbox.add(command, self._clock.now / SECOND)
         return command.id
@@ -259,6 +248,9 @@ class DayClient:
 
     def sample(self, hz: float) -> None:
         self._conversation.hz = hz
+
+    def pace(self, seconds: float) -> None:
+        self._conversation.least_s = seconds
 
 
 def _run_row() -> dict[str, float]:

@@ -13,7 +13,7 @@ from hoptui.cli.options import Json, Run
 from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.viewer.history import Filter, again, named, reason
+from hoptui.viewer.history import Filter, again, left, named, reason
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
 from hoptui.wire.messages import CommandRecord, NodeState, RunState
 
@@ -91,7 +91,8 @@ def _line(
 
 
 def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
-    """The run, its node if there is one, and its commands: the daemon has the newest of them, the recording the older ones too."""
+    """The run, its node if there is one, and its commands as it has left them if it is over: the daemon has the newest of them, the
+    recording the older ones too."""
     try:
         with look() as seen:
             try:
@@ -99,7 +100,8 @@ def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
             except Ambiguous as error:
                 raise Fail(str(error), MISSING) from None
             newest = [record for record in seen.store.commands.values() if record.run == found.run]
-            return found, seen.node, _with_older(newest, seen.session.where.recording(found.run))
+            every = _with_older(newest, seen.session.where.recording(found.run))
+            return found, seen.node, every if seen.lives(found) else [left(record) for record in every]
     except NoSuchRun:
         return _recorded(name)
 
@@ -133,6 +135,6 @@ def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     try:
-        return entry.state, None, bygone.recorded(entry.path)
+        return entry.state, None, [left(record) for record in bygone.recorded(entry.path)]
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

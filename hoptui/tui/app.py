@@ -1,49 +1,35 @@
-"""The dashboard's app: one client, one frame clock, the screens and the themes."""
+"""The dashboard's app: its screens, how one gets from one to another, and the keys that work on all of them."""
 
 from __future__ import annotations
 
-import gc
-import importlib
-import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, ClassVar
 
 from textual.binding import ActiveBinding, BindingType
 from textual.command import CommandPalette
-from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from hoptui.tui.actions import bindings
 from hoptui.tui.board import Board
 from hoptui.tui.commands import Palette, PaletteBox
-from hoptui.tui.driver import TerminalDriver
-from hoptui.tui.frame import EVERYTHING, TICK_S, Frame, News, Pace
+from hoptui.tui.drawn import DrawnApp
 from hoptui.tui.messages import StoreChanged
 from hoptui.tui.panels import runs
-from hoptui.tui.personal import PersonalApp
 from hoptui.tui.preferences import HIDEABLE, Preferences
-from hoptui.tui.screens.live import Live, LiveScreen
+from hoptui.tui.screens.live import LiveScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.staging import Staging
-from hoptui.tui.steering import Steering
-from hoptui.tui.view import SECOND, Connection, View, undoable
-from hoptui.tui.wheel import Wheel
+from hoptui.tui.view import Connection, View, undoable
 from hoptui.viewer.client import Change
 from hoptui.viewer.config import Config
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
 from hoptui.wire.messages import RunState
 
-RENEW_EVERY_S = 1.0
 FAST_HZ = 10.0
 
-_FURTHER = ("overview", "chart", "knob_editor", "gpus", "history", "tuner", "help", "settings")
-"""Screens that are imported where they are opened, or one a beat once the first one is seen: nobody waits for them at the start."""
-_FURTHER_AFTER_S = 1.0
 
-
-class HoptuiApp(PersonalApp):
+class HoptuiApp(DrawnApp):
     """Shows a run, or the overview without one.
 
     `connect` makes the client from the callback that it is to call on a change of state; `config` is what the person has
@@ -68,10 +54,6 @@ class HoptuiApp(PersonalApp):
         "screens/settings.tcss",
         "styles/hidden.tcss",
     ]
-    alone = False
-    """Whether the process is ours. What has been imported then is kept out of the search for garbage, which would find none in
-    it and make one key in fifty wait for 15 to 40 ms."""
-
     COMMANDS = {Palette}
     BINDINGS: ClassVar[list[BindingType]] = bindings("everywhere")
     AUTO_FOCUS = None
@@ -85,43 +67,11 @@ class HoptuiApp(PersonalApp):
         clock: Callable[[], float] = time.monotonic,
         frames: bool = True,
     ) -> None:
-        super().__init__(Preferences(config or Config()))
-        self.clock = clock
-        self.client = connect(self._on_change)
-        self.steering = Steering(self.client)
+        super().__init__(Preferences(config or Config()), connect, clock, frames=frames)
         self.staging = Staging()
-        self.wheel = Wheel(self.client)
-        self.pace = Pace()
-        self.news = News()
-        self._boards: dict[str | None, Board] = {}
         self.worked: dict[str, ActiveBinding] = {}
+        self._boards: dict[str | None, Board] = {}
         self._asked = run
-        self._frames = frames
-        self._renew_at = 0.0
-        self._changed = False
-        self._fast = False
-        self._further = iter(_FURTHER)
-        self._further_at = math.inf
-
-    def view(self, run: str | None) -> View:
-        """The store and a run at this moment."""
-        store = self.client.store
-        now, node = store.now(), store.node
-        wall = (now + node.wall_offset_ns) / SECOND if node else time.time()
-        found = store.run(run) if run else None
-        vital = store.vital(run) if run else None
-        view = View(
-            store,
-            self.client.link,
-            found,
-            vital,
-            now,
-            wall,
-            self.clock(),
-            keymap=self.preferences.keymap,
-            read_only=self.client.read_only,
-        )
-        return view._replace(wheel=self.wheel.state(view, view.clock))
 
     def can_undo(self, view: View) -> bool:
         """Whether there is a change of the run to take back."""
@@ -141,83 +91,14 @@ class HoptuiApp(PersonalApp):
 
         return OverviewScreen()
 
-    def on_mount(self) -> None:
-        self.client.start()
+    def on_mount(self) -> None:  # Textual calls that of DrawnApp too, which starts the client
         if not self._asked:
             self.client.watch(None)
         self._find_asked()  # the client may have set out before, and be there
-        if self._frames:
-            self.set_interval(TICK_S, self.tick)
-
-    def on_unmount(self) -> None:
-        self.client.close()
-
-    def _on_change(self, change: Change) -> None:
-        """Called in the client's thread: it may post a message and nothing else."""
-        if self.is_running:  # before that there is nobody to read it, and `on_mount` sees what has changed
-            self.post_message(StoreChanged(change))
 
     def on_store_changed(self, event: StoreChanged) -> None:
         if event.change == "node":
             self._find_asked()
-        link = self.client.link
-        if event.change == "link" and link.state == "failed":
-            self.tell(link.reason, "error", timeout=30)
-        if not self._changed:  # changes come in bunches: draw once for all that wait
-            self._changed = True
-            self.call_later(self._draw_changes)
-
-    def _draw_changes(self) -> None:
-        self._changed = False
-        self.news.forget()
-        self._draw(EVERYTHING)
-
-    def on_ready(self) -> None:
-        """There is a layout to draw on."""
-        if isinstance(self.screen, LiveScreen):
-            self.screen.begin()
-            self._draw(EVERYTHING)
-        self._further_at = self.clock() + _FURTHER_AFTER_S
-        self._keep_imports()
-
-    def _keep_imports(self) -> None:
-        if self.alone:
-            gc.freeze()
-            gc.enable()
-
-    def tick(self) -> None:
-        """One beat of the frame clock."""
-        now = self.clock()
-        driver = self._driver
-        if isinstance(driver, TerminalDriver) and driver.gone:
-            self.exit(return_code=129)
-            return
-        if now >= self._renew_at:
-            self._renew_at = now + RENEW_EVERY_S
-            self.steering.renew(now)
-            for told in (*self.wheel.poll(now), *self.steering.answers(now)):
-                self.tell(told)
-        due = self.pace.due(now, driver.waiting if isinstance(driver, TerminalDriver) else 0)
-        frame = self.news.of(due, self._moment()) if any(due) else due
-        if any(frame):
-            self._draw(frame)
-        elif now >= self._further_at and (further := next(self._further, "")):
-            importlib.import_module(f"hoptui.tui.screens.{further}")
-            self._keep_imports()
-
-    def _moment(self) -> tuple[object, ...]:
-        """What changes whenever the frame clock has something else to draw."""
-        view = self.view(None)
-        return view.store, view.store.changes, int(view.wall), view.link, self.pace.slow
-
-    def _draw(self, frame: Frame) -> None:
-        """Draw the full screen that is seen, and the box over it; what is hidden is drawn when it comes back."""
-        behind = next(s for s in reversed(self.screen_stack) if isinstance(s, LiveScreen))
-        for screen in dict.fromkeys((behind, self.screen)):
-            if isinstance(screen, Live) and screen.begun and screen.is_mounted:
-                # A screen that is being taken down loses its widgets one by one while this clock still beats.
-                with self.batch_update(), suppress(NoMatches):
-                    screen.draw(frame)
 
     # screens -----------------------------------------------------------------------------------------------------------
 
@@ -351,6 +232,7 @@ class HoptuiApp(PersonalApp):
     def action_sample_fast(self) -> None:
         """Ask for fast sampling, or no longer; the header shows the rate there is."""
         self._fast = not self._fast
+        self._await_beat()
         self.client.sample(FAST_HZ if self._fast else 0.0)
         told = "GPUs are sampled at the usual rate"
         if self._fast:

@@ -7,15 +7,26 @@ the alternate screen on, and a write to a vanished terminal kills the writer thr
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
+import math
+import os
 import queue
 import select
 import signal
+import time
+from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
+from textual._xterm_parser import XTermParser
+from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
 
 SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+LOOK_AGAIN_MS = 50
+TYPING_S = 2 * ESCAPE_DELAY + 0.5
+"""So long after the last key nothing of a key can be waited for any more."""
 
 
 class Terminal:
@@ -45,12 +56,14 @@ class Terminal:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver with the three things above."""
+    """Textual's driver with the three things above, and a reader of keys that sleeps while nothing is typed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.terminal = Terminal(cast(TextIO, self._file))
         self._file = cast(Any, self.terminal)
+        self._ending = os.pipe()  # is written to when the thread that reads keys is to end
+        os.set_blocking(self._ending[0], False)
 
     @property
     def waiting(self) -> int:
@@ -93,9 +106,47 @@ class TerminalDriver(LinuxDriver):
                 while True:
                     self._writer_thread._queue.get_nowait()
 
+    def disable_input(self) -> None:
+        if not self.exit_event.is_set():
+            os.write(self._ending[1], b"!")
+        super().disable_input()
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._ending[0], 64)
+
+    def close(self) -> None:
+        super().close()
+        for end in self._ending:
+            os.close(end)
+
     def run_input_thread(self) -> None:
-        with contextlib.suppress(OSError):  # the terminal vanished under a read: the app sees `gone`
-            super().run_input_thread()
+        """Textual's wakes ten times a second, which costs more than all that a quiet dashboard draws; and it is up to two tenths of
+        a second late for the end. This one is woken by keys and by the end. Only after a key it looks again, because an Escape
+        may be a key of its own or begin a longer one."""
+        poll = select.poll()
+        for readable in (self.fileno, self._ending[0]):
+            poll.register(readable, select.POLLIN)
+        parser = XTermParser(self._debug)
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        typed_at = -math.inf
+        while not self.exit_event.is_set():
+            soon = time.monotonic() - typed_at < TYPING_S
+            ready = dict(poll.poll(LOOK_AGAIN_MS if soon else None))
+            if self._ending[0] in ready:
+                self.exit_event.wait()
+            elif self.fileno in ready:
+                try:
+                    typed = os.read(self.fileno, 4096)
+                except OSError:
+                    typed = b""
+                if not typed:  # the terminal vanished: the app sees `gone`
+                    return
+                typed_at = time.monotonic()
+                self._pass_on(parser.feed(decode(typed)))
+            self._pass_on(parser.tick())
+
+    def _pass_on(self, found: Iterable[Message]) -> None:
+        for message in found:
+            self.process_message(message)
 
     def _leave(self, loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
         loop.remove_signal_handler(

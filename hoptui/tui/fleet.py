@@ -15,7 +15,8 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from hoptui.tui.actions import Action, bindings, of
-from hoptui.tui.app import RENEW_EVERY_S, HoptuiApp
+from hoptui.tui.app import HoptuiApp
+from hoptui.tui.drawn import RENEW_EVERY_S
 from hoptui.tui.frame import Frame
 from hoptui.tui.panels import hosts, runs
 from hoptui.tui.screens.hosts import HostsScreen
@@ -156,6 +157,13 @@ class FleetApp(HoptuiApp):
         super().furnish(screen)
         if self.several and not isinstance(screen, HostsScreen) and not screen.query("#host-bar"):
             screen.mount(Lines("host-bar"), before=screen.query_one(KeyBar))
+
+    @property
+    def calm(self) -> bool:
+        stores = [host.client.store for host in self.hosts if host is not self.here]
+        return super().calm and all(
+            vital.state == "exited" for store in stores for vital in store.vitals.values()
+        )
 
     def _moment(self) -> tuple[object, ...]:
         others = ((host.client.store.changes, host.client.link) for host in self.hosts)

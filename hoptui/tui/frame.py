@@ -1,10 +1,11 @@
-"""The one clock of the dashboard: which parts of a screen are due, and how a slow link slows them. No timers here."""
+"""The one clock of the dashboard: when it beats, which parts of a screen are due, and how a slow link slows them. No timers here."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 TICK_S = 0.125
+REST_S = 1.0  # between two beats where nothing trains, or where nobody takes what is drawn
 NUMBERS_S = 0.25  # faster than that nobody reads digits; one write then carries numbers and charts
 CHARTS_S = 0.25
 LISTS_S = 1.0
@@ -64,18 +65,33 @@ class Pace:
     def slow(self) -> bool:
         return self.divisor > 1
 
+    @property
+    def crawls(self) -> bool:
+        """Whether the terminal has taken next to nothing for seconds, as one that nobody looks at."""
+        return self.divisor == SLOWEST
+
     def due(self, now: float, waiting: int) -> Frame:
-        """The parts whose period is over."""
+        """The parts whose period is over since they were drawn."""
         self._judge(now, waiting)
         if waiting > DEEP:
             return NOTHING
         periods = {"numbers": NUMBERS_S, "charts": CHARTS_S, "lists": LISTS_S}
-        due = {}
-        for part, period in periods.items():
-            due[part] = now - self._drawn[part] >= period * self.divisor - TICK_S / 4
-            if due[part]:
-                self._drawn[part] = now
-        return Frame(**due)
+        least = {part: period * self.divisor - TICK_S / 4 for part, period in periods.items()}
+        return Frame(**{part: now - self._drawn[part] >= period for part, period in least.items()})
+
+    def drew(self, frame: Frame, now: float) -> None:
+        """These parts are being drawn."""
+        self._drawn.update((part, now) for part, drawn in frame._asdict().items() if drawn)
+
+    def rest_s(self, now: float, wall: float, *, calm: bool) -> float:
+        """Seconds until the clock is to beat again.
+
+        Where it is `calm`, what comes in is drawn with the next second of the clock on screen, whose time is `wall`.
+        """
+        if calm:
+            return max(TICK_S, REST_S - wall % REST_S)
+        period = REST_S if self.crawls else TICK_S
+        return period - now % period
 
     def _judge(self, now: float, waiting: int) -> None:
         if waiting > DEEP:

@@ -65,6 +65,8 @@ class ReplayApp(HoptuiApp):
         if not screen.query(TimeBar):  # Textual calls the on_mount of every class of a screen
             screen.mount(TimeBar(), before=screen.query_one(KeyBar))
 
+    calm = False  # its time passes with the frame clock, which stands ready to play
+
     def tick(self) -> None:
         self.replay.advance()
         super().tick()

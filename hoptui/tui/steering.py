@@ -6,12 +6,12 @@ as long as the dashboard is open.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from hoptui.tui.view import AnyStore, Connection, View, undoable
 from hoptui.viewer import format as text
 from hoptui.viewer.history import UNDO, command_line, named
-from hoptui.viewer.protocol import NO_LIMITS, TuneOp
+from hoptui.viewer.protocol import NO_LIMITS, Details, TuneOp
 from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value
 from hoptui.wire.messages import FINAL, CommandRecord, Verb
 from hoptui.wire.tuning import Advice, Limits, Tuned
@@ -103,7 +103,7 @@ class Steering:
     def pause_or_resume(self, view: View, now: float) -> Sent:
         """Pause a run that goes, let a paused one go on."""
         paused = view.vital is not None and view.vital.state == "paused"
-        sent = self._send(view, "resume" if paused else "pause")
+        sent = self._send(view, "resume" if paused else "pause", hold_s=HOLD_S)
         if view.run is not None and sent.command:
             self._held.pop(view.run.run, None)
             if not paused:
@@ -173,25 +173,12 @@ class Steering:
         self,
         view: View,
         verb: Verb,
-        *,
-        knob: str = "",
-        value: KnobValue | None = None,
-        expect_version: int | None = None,
-        why: str = "",
+        **details: Unpack[Details],
     ) -> Sent:
         refused = self.refusal(view, verb)
         if view.run is None or refused:
             return Sent(refused=refused)
-        command = self._client.send(
-            verb,
-            view.run.run,
-            knob=knob,
-            value=value,
-            expect_version=expect_version,
-            why=why,
-            hold_s=HOLD_S,
-        )
-        return Sent(command)
+        return Sent(self._client.send(verb, view.run.run, **details))
 
 
 def advised(view: View) -> tuple[Advice, KnobState] | None:

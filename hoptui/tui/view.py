@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from msgspec import structs
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Unpack
 
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
 from hoptui.viewer.client import Link
-from hoptui.viewer.history import UNDO
-from hoptui.viewer.protocol import NO_LIMITS, Leased, LeaseOp, TuneOp
+from hoptui.viewer.history import UNDO, left
+from hoptui.viewer.protocol import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
 from hoptui.viewer.series import Window
 from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.knobs import KnobState, KnobValue
+from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import FINAL, CommandRecord, Event, LeaseState, NodeState, RunState, Verb, Vital
 from hoptui.wire.tuning import Limits, Tuned
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 LATE = 5.0  # iterations without a row
 OLD_S = 5.0  # readings of a GPU or the host older than this are not current
-ENDED = "not measured: the run ended"
 
 
 class AnySeries(Protocol):
@@ -86,20 +83,11 @@ class Connection(Protocol):
     def start(self) -> None: ...
     def close(self) -> None: ...
     def watch(self, run: str | None) -> None: ...
-    def send(
-        self,
-        verb: Verb,
-        run_id: str,
-        *,
-        knob: str = "",
-        value: KnobValue | None = None,
-        expect_version: int | None = None,
-        why: str = "",
-        hold_s: float = 60.0,
-    ) -> str: ...
+    def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str: ...
     def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None: ...
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None: ...
     def sample(self, hz: float) -> None: ...
+    def pace(self, seconds: float) -> None: ...
 
 
 class View(NamedTuple):
@@ -174,14 +162,10 @@ class View(NamedTuple):
         return self.as_left(found) if found is not None else None
 
     def as_left(self, record: CommandRecord) -> CommandRecord:
-        """A command as the end of its run has left it: an effect of which there is no figure yet is not measured any more."""
-        found = record.measured
-        if found is None or found.settled or found.gain is not None:
-            return record
+        """A command, as the end of its run has left it if that is over."""
         run = self.store.run(record.run)
-        if run is None or not _is_over(run, self.store.vital(record.run)):
-            return record
-        return structs.replace(record, measured=structs.replace(found, settled=True, note=ENDED))
+        over = run is not None and _is_over(run, self.store.vital(record.run))
+        return left(record) if over else record
 
     def pending(self, knob: str) -> CommandRecord | None:
         """The newest change of a knob that is on its way."""

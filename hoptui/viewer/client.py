@@ -14,22 +14,30 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import zmq
 from msgspec.structs import replace
 
 from hoptui.viewer.connection import LAST_WORD_MS, Connection
+from hoptui.viewer.flow import on_the_line
 from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.places import Place
-from hoptui.viewer.protocol import NO_LIMITS, Conversation, Leased, LeaseOp, ReadOnlyError, TuneOp
+from hoptui.viewer.protocol import (
+    NO_LIMITS,
+    Conversation,
+    Details,
+    Leased,
+    LeaseOp,
+    ReadOnlyError,
+    TuneOp,
+)
 from hoptui.viewer.store import Store
 from hoptui.viewer.way import Here, Trouble, Way
 from hoptui.wire import codec
 from hoptui.wire.addresses import AddressError, Addresses, addresses
 from hoptui.wire.credentials import user_name
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import Command, Origin, State, Verb, ViewerBye
+from hoptui.wire.messages import Buckets, Command, Origin, State, Verb, ViewerBye
 from hoptui.wire.tuning import Limits
 
 Change = Literal["link", "node", "events", "commands", "vitals"]
@@ -130,17 +138,7 @@ class Client:
         """Follow this run's rows and process beside host and GPUs; None: only the last values of every run."""
         self._call(lambda: self._conversation.watch(run, time.monotonic()))
 
-    def send(
-        self,
-        verb: Verb,
-        run_id: str,
-        *,
-        knob: str = "",
-        value: KnobValue | None = None,
-        expect_version: int | None = None,
-        why: str = "",
-        hold_s: float = 60.0,
-    ) -> str:
+    def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str:
         """Send a command and return its id at once; `store.commands[id]` tells what becomes of it."""
         self._must_steer()
         run = self.store.run(run_id)
@@ -149,12 +147,8 @@ class Client:
             run=run_id,
             epoch=run.epoch if run else 0,
             verb=verb,
-            knob=knob,
-            value=value,
-            expect_version=expect_version,
-            hold_s=hold_s,
             origin=self._sender(),
-            why=why,
+            **details,
         )
         self.store.sent(command)
         self._outbox.add(command, time.monotonic())
@@ -175,6 +169,11 @@ class Client:
         """Ask for GPUs to be sampled so often from now on (0: as the daemon likes; at most 10)."""
         self._must_steer()
         self._call(partial(setattr, self._conversation, "hz", hz))
+
+    def pace(self, seconds: float) -> None:
+        """Ask for rows no more often than this from now on (0: as often as the line carries them), where nobody sees them."""
+        if seconds != self._conversation.least_s:
+            self._call(partial(setattr, self._conversation, "least_s", seconds))
 
     def pending(self) -> dict[str, Command]:
         """The commands of which the daemon has not said anything yet."""
@@ -238,7 +237,9 @@ class Client:
             wake_at = way.wake_at(talk.heard)
         for frames in connection.receive(max(0.0, wake_at - time.monotonic()), way.waits_on):
             try:
-                talk.receive(codec.to_viewer(frames), time.monotonic(), sum(map(len, frames)))
+                said = codec.to_viewer(frames)
+                past = self.place.remote and isinstance(said, Buckets)
+                talk.receive(said, time.monotonic(), on_the_line(frames) if past else 0)
             except codec.WireError as error:
                 talk.refused += 1
                 talk.complaint = str(error)

@@ -19,6 +19,8 @@ from hoptui.wire.messages import Buckets, Query
 
 FINE_NS = 60 * 10**9
 RECENT_NS = 600 * 10**9
+BUCKET_BYTES = 24  # the least, greatest and mean of a metric
+LEAST_POINTS = 8
 RETURN_S = 30.0  # a source left for no longer than this is taken up again where it was
 
 
@@ -90,7 +92,7 @@ class Following:
     def queries(self) -> list[Query]:
         """The questions about the past to send now."""
         room = max(0, self.appetite.at_once - len(self._asked) - len(self._looks))
-        sent = [replace(query, points=self.appetite.points) for query in self._waiting[:room]]
+        sent = [replace(query, points=self._points(query)) for query in self._waiting[:room]]
         del self._waiting[:room]
         self._asked.update((query.id, query) for query in sent)
         return [*sent, *map(self._closer, self._store.looks(room - len(sent)))]
@@ -174,6 +176,13 @@ class Following:
             return recent
         return (
             0 if name.endswith(f"/{run.run}") else max(1, int(run.started_wall * 1e9) - node.wall_offset_ns)
+        )
+
+    def _points(self, query: Query) -> int:
+        """As many buckets as the answer has room for: coarse ones are soon there, and what somebody looks at is asked for closer."""
+        metrics = max(1, len(self._store.names(query.source)))
+        return max(
+            LEAST_POINTS, min(self.appetite.points, self.appetite.past_bytes // (BUCKET_BYTES * metrics))
         )
 
     def _closer(self, look: Look) -> Query:

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from msgspec import structs
+
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.wire.knobs import KnobValue
@@ -13,6 +15,7 @@ from hoptui.wire.messages import CommandRecord, NodeState, Origin, RunState
 
 UNDO = "undo of "
 """How the reason of a command begins that undoes another; the id of that one follows."""
+ENDED = "not measured: the run ended"
 STAGE = "stage:"
 BY = "by:"
 LONGEST_WORD = 400
@@ -98,6 +101,14 @@ def reason(record: CommandRecord, commands: Mapping[str, CommandRecord]) -> str:
     """Why a command was given, as its author said: `more work`, `undo of lr 1.0e-3 → 3.0e-4`; empty where nothing was said."""
     undone = commands.get(record.why.removeprefix(UNDO)) if record.why.startswith(UNDO) else None
     return text.clean(record.why, 300) if undone is None else f"{UNDO}{words.change(undone)}"
+
+
+def left(record: CommandRecord) -> CommandRecord:
+    """A command as the end of its run has left it: an effect of which there is no figure yet is not measured any more."""
+    found = record.measured
+    if found is None or found.settled or found.gain is not None:
+        return record
+    return structs.replace(record, measured=structs.replace(found, settled=True, note=ENDED))
 
 
 def named(run: RunState, node: NodeState | None) -> str:

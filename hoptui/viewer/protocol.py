@@ -7,7 +7,7 @@ are seconds of any monotonic clock, passed in.
 from __future__ import annotations
 
 import itertools
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 
@@ -16,6 +16,7 @@ from hoptui.viewer.following import Following
 from hoptui.viewer.outbox import Outbox, patience_s
 from hoptui.viewer.store import Store
 from hoptui.wire import messages
+from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import FINAL, PROTOCOL, Outcome
 from hoptui.wire.tuning import Limits, Tune, Tuned
 
@@ -32,10 +33,20 @@ SILENCE_S = 2.0
 SILENCE_THERE_S = 10.0
 HELLO_S = 1.0
 LATEST_S = 1.0
-"""How often the last values of every run are asked for while none is watched, and how often otherwise:"""
-LATEST_WATCHING_S = 5.0
+"""How often the last values of every run are asked for while one lives and none is watched, and how often otherwise:"""
+LATEST_SELDOM_S = 5.0
 
 LEASE_S: dict[Leased, float] = {"wheel": 15.0, "pause": 60.0, "knobs": 15.0}
+
+
+class Details(TypedDict, total=False):
+    """What a command says besides its verb and its run: fields of `Command`, which has what is left out."""
+
+    knob: str
+    value: KnobValue | None
+    expect_version: int | None
+    why: str
+    hold_s: float
 
 
 class ReadOnlyError(Exception):
@@ -62,7 +73,8 @@ class Conversation:
     `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything last. `refused`
     counts its answers that were errors or no messages, `complaint` is the last of them. `round_trip_s` is the time of an
     answer that needed no waiting, `answered_at` when the newest Delta came and `under_way_s` how old it was then; `remote` is a
-    daemon at the other end of a line that `flow` judges. `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish.
+    daemon at the other end of a line that `flow` judges. `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish; `least_s` are
+    the seconds between two questions for rows at least.
     """
 
     def __init__(
@@ -80,6 +92,7 @@ class Conversation:
         self.refused = 0
         self.complaint = ""
         self.hz = 0.0
+        self.least_s = 0.0
         self._outbox = outbox
         self._hello = messages.ViewerHello(protocol=PROTOCOL, viewer=viewer, client=client)
         self._ids = itertools.count(1)
@@ -155,7 +168,7 @@ class Conversation:
         return not self.problem and now >= self._silent_at()
 
     def receive(self, message: messages.ToViewer, now: float, size: int = 0) -> None:
-        """Take in what the daemon says, in so many bytes."""
+        """Take in what the daemon says; `size` is what an answer about the past took of a line, in bytes."""
         before, self.heard = self.heard, now
         match message:
             case messages.ViewerWelcome():
@@ -193,7 +206,9 @@ class Conversation:
         if asked is not None and delta.id == asked.id:
             self._fetch = None
             hurry = delta.more and self.flow.appetite.every_source
-            self._next_fetch = now if hurry else self._fetched_at + self.flow.appetite.frame_s
+            self._next_fetch = (
+                now if hurry else self._fetched_at + max(self.flow.appetite.frame_s, self.least_s)
+            )
             thin = asked.latest
             if thin:
                 self.round_trip_s = now - self._fetched_at
@@ -213,6 +228,7 @@ class Conversation:
             self._outbox.answered(record.id, final=record.stage in FINAL)
         if delta.node is not None:
             self.following.refresh(now)
+            self._next_latest = min(self._next_latest, now + self._latest_s)
 
     def _measure(self, delta: messages.Delta, asked: messages.Fetch | None, now: float) -> None:
         """How long the answer was under way; one that was not waited for by the round trip, which needs no clocks."""
@@ -272,7 +288,8 @@ class Conversation:
 
     @property
     def _latest_s(self) -> float:
-        return LATEST_S if self.following.run is None else LATEST_WATCHING_S
+        living = any(vital.state != "exited" for vital in self.store.vitals.values())
+        return LATEST_S if living and self.following.run is None else LATEST_SELDOM_S
 
     def _silent_at(self) -> float:
         if not self.greeted:

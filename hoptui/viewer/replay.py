@@ -7,16 +7,15 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 from hoptui.recording import Recording
 from hoptui.viewer import format as text
 from hoptui.viewer.client import Link
-from hoptui.viewer.protocol import NO_LIMITS, Leased, LeaseOp, TuneOp
+from hoptui.viewer.protocol import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
 from hoptui.viewer.recorded import RecordedStore
 from hoptui.wire.credentials import user_name
 from hoptui.wire.devices import Level
-from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import CommandRecord, LeaseState, Origin, Verb
 from hoptui.wire.tuning import Limits, Tuned
 
@@ -106,17 +105,10 @@ class Replay:
     def sample(self, hz: float) -> None:
         """Nothing is sampled."""
 
-    def send(
-        self,
-        verb: Verb,
-        run_id: str,
-        *,
-        knob: str = "",
-        value: KnobValue | None = None,
-        expect_version: int | None = None,
-        why: str = "",
-        hold_s: float = 60.0,
-    ) -> str:
+    def pace(self, seconds: float) -> None:
+        """Nothing is asked of anybody."""
+
+    def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str:
         """Refuse a command; `store.commands` tells so under the id returned."""
         run, now = self.store.run(run_id), self.store.now()
         record = CommandRecord(
@@ -124,13 +116,13 @@ class Replay:
             run=run_id,
             epoch=run.epoch if run else 0,
             verb=verb,
-            knob=knob,
-            wanted=value,
+            knob=details.get("knob", ""),
+            wanted=details.get("value"),
             stage="rejected",
             code="recording",
             reason=REFUSED,
             origin=Origin(user=user_name(), pid=os.getpid(), client="replay"),
-            why=why,
+            why=details.get("why", ""),
             t=now,
             wall=self.reel.wall(now),
             settled=now,

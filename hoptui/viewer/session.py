@@ -7,15 +7,23 @@ import os
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import zmq
 
 from hoptui.viewer.connection import LAST_WORD_MS, dealer
-from hoptui.viewer.protocol import NO_LIMITS, Leased, LeaseOp, ReadOnlyError, TuneOp, lease, mismatch
+from hoptui.viewer.protocol import (
+    NO_LIMITS,
+    Details,
+    Leased,
+    LeaseOp,
+    ReadOnlyError,
+    TuneOp,
+    lease,
+    mismatch,
+)
 from hoptui.wire import codec, messages, presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
-from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import FINAL, PROTOCOL, Command, Outcome, RunState, Verb
 from hoptui.wire.tuning import Limits, Tune, Tuned
 
@@ -170,30 +178,10 @@ class Session:
         request = Tune(id=self._next(), run=run, op=op, knob=knob, limits=limits)
         return self._ask(request, request.id, Tuned, self._timeout_s)
 
-    def submit(
-        self,
-        run: RunState,
-        verb: Verb,
-        *,
-        knob: str = "",
-        value: KnobValue | None = None,
-        expect_version: int | None = None,
-        why: str = "",
-        hold_s: float = 60.0,
-    ) -> str:
+    def submit(self, run: RunState, verb: Verb, **details: Unpack[Details]) -> str:
         """Send a command and return its id; `outcome` waits for what becomes of it."""
         self._must_steer()
-        command = Command(
-            id=os.urandom(8).hex(),
-            run=run.run,
-            epoch=run.epoch,
-            verb=verb,
-            knob=knob,
-            value=value,
-            expect_version=expect_version,
-            hold_s=hold_s,
-            why=why,
-        )
+        command = Command(id=os.urandom(8).hex(), run=run.run, epoch=run.epoch, verb=verb, **details)
         self._commands[command.id] = command
         self._send(command)
         return command.id

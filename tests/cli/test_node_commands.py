@@ -235,6 +235,19 @@ def test_history_has_also_what_the_daemon_knows_no_more(hoptui: Hoptui, ppo: Fak
     assert ended.err.endswith("older commands than those that the daemon knows are not listed\n")
 
 
+@pytest.mark.parametrize("reason", ["", "finished"])
+def test_what_was_being_measured_when_the_run_ended_was_not_measured(
+    hoptui: Hoptui, daemon: FakeDaemon, reason: str
+) -> None:
+    daemon.add(make_run(exit_reason=reason))
+    daemon.commands = [make_record("c1", measured=Measured(iterations=7), seq=1)]
+    daemon.start()
+    [line] = hoptui("history", "ppo").out.splitlines()
+    assert line.endswith("not measured: the run ended" if reason else "measuring: 7 iterations")
+    [told] = hoptui("history", "ppo", "--json").json
+    assert told["measured"]["settled"] == bool(reason)
+
+
 def test_no_history_yet(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert hoptui("history", "ppo").out == "nobody has given ppo (abcd2345) a command\n"
 

@@ -8,25 +8,21 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pytest
-import textual.app
-import textual.pilot
-from textual.css.model import RuleSet
-from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.config import Config
-from hoptui.viewer.protocol import NO_LIMITS, ReadOnlyError, TuneOp
+from hoptui.viewer.protocol import NO_LIMITS, Details, ReadOnlyError, TuneOp
 from hoptui.viewer.store import Store
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import (
     Command,
@@ -41,8 +37,11 @@ from hoptui.wire.messages import (
     Vital,
 )
 from hoptui.wire.tuning import Limits
+from tests.tui.haste import no_naps, style_sheets_parsed_once
 from tests.tui.replay_player import Player
 from tests.viewer.recorded_run import ID, write
+
+__all__ = ["no_naps", "style_sheets_parsed_once"]
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND
@@ -145,6 +144,7 @@ class FakeClient:
         self.leases: list[tuple[str, str, str]] = []
         self.tuned: list[tuple[str, TuneOp, str, Limits]] = []
         self.asked_hz: list[float] = []
+        self.asked_every_s = 0.0
         self.started = self.closed = self.read_only = False
 
     def start(self) -> None:
@@ -156,22 +156,9 @@ class FakeClient:
     def watch(self, run: str | None) -> None:
         self.watched.append(run)
 
-    def send(
-        self,
-        verb: Verb,
-        run_id: str,
-        *,
-        knob: str = "",
-        value: KnobValue | None = None,
-        expect_version: int | None = None,
-        why: str = "",
-        hold_s: float = 60.0,
-    ) -> str:
+    def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str:
         self._must_steer()
-        command = Command(
-            id=f"c{len(self.sent)}", run=run_id, epoch=1, verb=verb, knob=knob, value=value,
-            expect_version=expect_version, why=why, hold_s=hold_s, origin=ANA,
-        )  # fmt: skip
+        command = Command(id=f"c{len(self.sent)}", run=run_id, epoch=1, verb=verb, origin=ANA, **details)
         self.sent.append(command)
         self.store.sent(command)
         return command.id
@@ -187,6 +174,9 @@ class FakeClient:
     def sample(self, hz: float) -> None:
         self._must_steer()
         self.asked_hz.append(hz)
+
+    def pace(self, seconds: float) -> None:
+        self.asked_every_s = seconds
 
     def _must_steer(self) -> None:
         if self.read_only:
@@ -333,66 +323,6 @@ def read(app: HoptuiApp, name: str) -> str:
 def read_all(app: HoptuiApp) -> str:
     """What all widgets of the screen on top show."""
     return "\n".join(w.text for w in app.screen.query(Lines) if w.display and w.size.height)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def style_sheets_parsed_once() -> Iterator[None]:
-    """Every app of a test would parse the same style sheets again: a fifth of its short life."""
-    parse = Stylesheet._parse_rules
-    parsed: dict[tuple[Any, ...], list[RuleSet]] = {}
-
-    def once(sheet: Stylesheet, css: str, *rest: Any, **named: Any) -> list[RuleSet]:
-        key = (css, rest, tuple(named.items()), tuple(sheet._variables.items()))
-        if key not in parsed:
-            parsed[key] = parse(sheet, css, *rest, **named)
-        return parsed[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stylesheet, "_parse_rules", once)
-        yield
-
-
-FRAMES = 8
-"""So often at most a screen lays itself out anew before it is at rest."""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_naps() -> Iterator[None]:
-    """Textual's pilot sleeps 20 ms after each key, to be sure that everything has happened; here everything is made to happen."""
-    run = HoptuiApp.run_test
-    apps: list[HoptuiApp] = []
-
-    def known(app: HoptuiApp, **options: Any) -> Any:
-        apps[:] = [app]
-        return run(app, **options)
-
-    async def settled(*seconds: float) -> None:
-        """Nothing is ready any more, and what the timers of screens would do a sixtieth of a second later is done."""
-        for _ in range(FRAMES):
-            await quiet()
-            for app in apps:
-                app._check_resize()  # Textual would wait a moment for another size
-            screens = [screen for app in apps for screen in app.screen_stack]
-            waiting = [s for s in screens if s._layout_required or s._callbacks or s._dirty_widgets]
-            if not waiting:
-                return
-            for screen in waiting:
-                screen._on_timer_update()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HoptuiApp, "run_test", known)
-        for module in (textual.app, textual.pilot):
-            patch.setattr(module, "wait_for_idle", settled)
-        yield
-        apps.clear()
-
-
-async def quiet(*_: float) -> None:
-    """Return when no callback of the event loop is ready any more: only timers and other threads could make it go on."""
-    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
-    await asyncio.sleep(0)
-    while ready:
-        await asyncio.sleep(0)
 
 
 @pytest.fixture(name="read")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from hoptui.tui.frame import EVERYTHING, NOTHING, TICK_S, Frame, News, Pace
+import pytest
+
+from hoptui.tui.frame import EVERYTHING, NOTHING, REST_S, TICK_S, Frame, News, Pace
 
 
 def drawn(pace: Pace, seconds: float, waiting: int = 0, start: float = 100.0) -> list[Frame]:
-    return [pace.due(start + i * TICK_S, waiting) for i in range(round(seconds / TICK_S))]
+    """What is drawn where there is always something new."""
+    frames = []
+    for i in range(round(seconds / TICK_S)):
+        frames.append(pace.due(start + i * TICK_S, waiting))
+        pace.drew(frames[-1], start + i * TICK_S)
+    return frames
 
 
 def count(frames: list[Frame]) -> tuple[int, int, int]:
@@ -40,9 +47,36 @@ def test_the_pace_comes_back_step_by_step() -> None:
 
 def test_a_late_tick_is_not_caught_up() -> None:
     pace = Pace()
-    pace.due(0.0, 0)
+    pace.drew(pace.due(0.0, 0), 0.0)
     assert pace.due(5.0, 0) == Frame(True, True, True)
+    pace.drew(EVERYTHING, 5.0)
     assert not any(pace.due(5.0 + TICK_S, 0))
+
+
+def test_what_had_nothing_new_stays_due() -> None:
+    pace = Pace()
+    pace.drew(EVERYTHING, 0.0)
+    assert [pace.due(t, 0).lists for t in (0.5, 1.0, 1.125, 1.25)] == [False, True, True, True]
+    pace.drew(Frame(lists=False), 1.25)
+    assert pace.due(1.375, 0) == Frame(numbers=False, charts=False)
+
+
+def test_the_clock_beats_eight_times_a_second_on_a_grid() -> None:
+    assert Pace().rest_s(100.05, 7.3, calm=False) == pytest.approx(0.075)
+
+
+@pytest.mark.parametrize(("wall", "rests"), [(7.3, 0.7), (7.0, 1.0), (7.99, TICK_S)])
+def test_where_nothing_trains_it_rests_until_the_next_second(wall: float, rests: float) -> None:
+    assert Pace().rest_s(100.05, wall, calm=True) == pytest.approx(rests)
+
+
+def test_it_rests_too_while_the_terminal_takes_next_to_nothing() -> None:
+    pace = Pace()
+    drawn(pace, 3.0, waiting=3)
+    assert pace.crawls
+    assert pace.rest_s(103.25, 7.3, calm=False) == pytest.approx(0.75 * REST_S)
+    drawn(pace, 4.0, start=103.0)
+    assert not pace.crawls
 
 
 def test_what_looks_as_it_did_is_not_drawn_again() -> None:

@@ -6,7 +6,7 @@ import math
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hoptui.tui.widgets.scale import (
@@ -85,6 +85,7 @@ def test_no_logarithmic_axis_without_a_value_above_zero() -> None:
     assert log_scale([0, -1, math.nan, math.inf], 5) is None
 
 
+@example([3162277668.0, 100000000231.0], 3)
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=20), st.integers(3, 9))
 def test_a_logarithmic_axis_holds_the_data(values: list[float], most: int) -> None:
     scale = log_scale(values, most)

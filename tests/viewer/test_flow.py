@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from array import array
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from hoptui.viewer.flow import HUNGRY, LATE_S, MODEST, RECOVER_S, THRIFTY, Appetite, Flow
+from hoptui.viewer.flow import HUNGRY, LATE_S, MODEST, RECOVER_S, THRIFTY, Appetite, Flow, on_the_line
+from hoptui.viewer.following import Following
 from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.protocol import Conversation
 from hoptui.viewer.store import Store
@@ -35,6 +39,28 @@ def test_a_line_is_asked_for_what_it_has_carried(size: int, seconds: float, appe
     flow.carried(size, seconds, 1.0)
     assert flow.appetite is appetite
     assert flow.slow == (appetite is THRIFTY and size > 1000)
+
+
+def test_a_line_is_judged_by_what_ssh_makes_of_an_answer() -> None:
+    still = array("d", [61.0]) * 5000
+    moving = array("d", map(random.Random(0).gauss, [0.0] * 5000, [1.0] * 5000))
+    assert on_the_line([still.tobytes()]) < 1000
+    assert on_the_line([moving.tobytes()]) > 30_000
+
+
+@pytest.mark.parametrize(
+    ("appetite", "metrics", "points"),
+    [(THRIFTY, 47, 21), (THRIFTY, 8, 64), (THRIFTY, 900, 8), (MODEST, 47, 56), (HUNGRY, 47, 512)],
+)
+def test_no_answer_about_the_past_keeps_others_waiting_for_long(
+    appetite: Appetite, metrics: int, points: int
+) -> None:
+    store = Store(lambda: SECOND)
+    row = {f"metric_{k}": 1.0 for k in range(metrics)}
+    store.apply(Delta(id=1, now=SECOND, state=1, node=make_node(), columns=(pack("host", [(1, 0, row)]),)))
+    following = Following(store, itertools.count(1), appetite)
+    following.refresh(0.0)
+    assert [query.points for query in following.queries()] == [points]
 
 
 def test_two_late_answers_make_it_slow_and_time_makes_it_good() -> None:

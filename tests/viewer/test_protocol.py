@@ -11,7 +11,7 @@ from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.protocol import (
     HELLO_S,
     LATEST_S,
-    LATEST_WATCHING_S,
+    LATEST_SELDOM_S,
     SILENCE_S,
     WAIT_S,
     Conversation,
@@ -35,6 +35,7 @@ from hoptui.wire.messages import (
     ToViewer,
     ViewerHello,
     ViewerWelcome,
+    Vital,
 )
 from tests.viewer.fake_daemon import SECOND, make_node, make_record, make_run
 
@@ -76,12 +77,17 @@ class Table:
         [fetch] = [m for m in self.hear() if isinstance(m, Fetch)]
         return fetch
 
+    def later(self) -> Fetch:
+        """The next one, when it is due."""
+        [fetch] = [m for m in self.hear(self.now + HUNGRY.frame_s) if isinstance(m, Fetch)]
+        return fetch
+
     def answer(self, fetch: Fetch, **fields: Any) -> None:
         self.say(structs.replace(Delta(id=fetch.id, now=1000 * SECOND, state=1), **fields))
 
     def settle(self, fetch: Fetch) -> None:
-        """Answer the first Fetch with a node of one run, and every Query with nothing."""
-        self.answer(fetch, node=make_node(make_run()))
+        """Answer the first Fetch with a node of one run, which lives, and every Query with nothing."""
+        self.answer(fetch, node=make_node(make_run()), vitals={"abcd2345": Vital(state="live")})
         while queries := [m for m in self.hear() if isinstance(m, Query)]:
             for q in queries:
                 self.say(
@@ -155,7 +161,7 @@ def test_single_newest_rows_do_not_tear_holes_into_what_is_followed(table: Table
     assert table.store.latest(RUN) == {"loss": 1.0}
 
 
-def test_last_values_are_asked_for_less_often_while_a_run_is_watched(table: Table) -> None:
+def test_last_values_are_asked_for_less_often_while_a_run_is_watched_or_none_lives(table: Table) -> None:
     def gaps() -> list[float]:
         times = []
         for _ in range(200):
@@ -168,7 +174,28 @@ def test_last_values_are_asked_for_less_often_while_a_run_is_watched(table: Tabl
     table.settle(table.greet())
     assert set(map(round, gaps())) == {round(LATEST_S)}
     table.talk.watch("abcd2345", table.now)
-    assert set(map(round, gaps()[2:])) == {round(LATEST_WATCHING_S)}
+    assert set(map(round, gaps()[2:])) == {round(LATEST_SELDOM_S)}
+    table.talk.watch(None, table.now)
+    assert set(map(round, gaps()[2:])) == {round(LATEST_S)}
+    table.answer(table.later(), vitals={"abcd2345": Vital(state="exited")})
+    assert set(map(round, gaps()[2:])) == {round(LATEST_SELDOM_S)}
+
+
+def test_a_run_that_begins_is_asked_for_at_once_where_none_lived(table: Table) -> None:
+    table.answer(table.greet(), node=make_node())
+    table.answer(table.later(), state=2, node=make_node(make_run()), vitals={"abcd2345": Vital(state="live")})
+    began = table.now
+    while not (fetch := table.later()).latest:
+        table.answer(fetch)
+    assert table.now - began <= LATEST_S + HUNGRY.frame_s
+
+
+def test_who_sees_nothing_asks_for_rows_no_more_often_than_it_says(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.least_s = 3.0
+    table.answer(table.later())
+    assert of(table.hear(table.now + 3.0 - 2 * HUNGRY.frame_s), Fetch) == []
+    assert of(table.hear(table.now + 2 * HUNGRY.frame_s), Fetch) != []
 
 
 def test_a_line_so_slow_that_last_values_are_always_due_still_carries_rows(table: Table) -> None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 from hoptui.tui.lines import Line, Span, fitted, pack
 from hoptui.tui.panels import gpus, host, learning, phases, verdict, waiting
 from hoptui.tui.panels.header import banner, rate, state
-from hoptui.tui.panels.outcomes import last_change
+from hoptui.tui.panels.outcomes import last_change, unmeasured
 from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number
 from hoptui.tui.view import SECOND, View
 from hoptui.tui.widgets import raster
+from hoptui.tui.widgets.line_chart import whole_dots
 from hoptui.tui.widgets.scale import value_scale
 from hoptui.viewer import format as text
 
 MOST_GPUS = 4
 
 
-def summary(view: View, metric: str, width: int, span_s: float, *, plain: bool) -> list[Line]:
-    """Throughput and return with charts two rows high, the phases in one bar, a line a GPU and one for the host."""
+def summary(
+    view: View, metric: str, width: int, span_s: float, *, end: int | None = None, plain: bool
+) -> list[Line]:
+    """Throughput and return with charts two rows high, the phases in one bar, a line a GPU and one for the host.
+
+    The charts show `span_s` seconds up to the stamp `end` (None: now).
+    """
     if view.run is None:
         return [waiting.line(view, "looking for the run"), *([host.short(view, width)] if view.node else [])]
     head = headline(view)
@@ -27,13 +33,13 @@ def summary(view: View, metric: str, width: int, span_s: float, *, plain: bool) 
     others = [fact(label_of(n), number(latest.get(n)), VALUE) for n in learning.metrics(view) if n != metric]
     beside: list[Line] = [
         (Span(text.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
-        last_change(view.last_change(), figures) or (Span("no change is measured yet", "faint"),),
+        last_change(view.last_change(), figures) or unmeasured(view, "no change"),
         (Span(number(latest.get(metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
         next(iter(pack(others, figures, "  ")), ()),
     ]
     charts = [
-        *_small_chart(view, head.name, "1", across, span_s),
-        *_small_chart(view, metric, "3", across, span_s),
+        *_small_chart(view, head.name, "1", across, span_s, end or view.now),
+        *_small_chart(view, metric, "3", across, span_s, end or view.now),
     ]
     found: list[Line] = [
         (*fitted(left, figures, plain=plain), Span("  "), chart)
@@ -91,15 +97,13 @@ def _figure(label: str, value: str) -> Line:
     return Span(label, "dim", 16), Span(value, "strong")
 
 
-def _small_chart(view: View, name: str, ink: str, width: int, span_s: float) -> tuple[Span, Span]:
+def _small_chart(view: View, name: str, ink: str, width: int, span_s: float, end: int) -> tuple[Span, Span]:
     """Two rows of a chart without axes."""
     series = view.store.series(view.source, name)
     if series is None or width < 4:
         return Span(""), Span("")
     dots = raster.ACROSS * width
-    step = max(1, int(span_s * SECOND) // dots)
-    t1 = (view.now // step + 1) * step
-    t0 = t1 - dots * step
+    t0, t1 = whole_dots(int(span_s * SECOND), end, dots)
     found = series.window(t0, t1 - 1, dots)
     trace = raster.place(found.t, found.low, found.high, t0, t1, dots)
     scale = value_scale((*found.low, *found.high), 3)

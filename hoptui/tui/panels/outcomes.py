@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
+from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.wire.measured import Measured
@@ -72,3 +73,9 @@ def last_change(record: CommandRecord | None, width: int) -> Line:
     if record.measured.gain is not None and record.measured.note:  # never as if it had been this one alone
         whole, short = f"{whole}, {text.clean(record.measured.note)}", f"{short} and others"
     return (*told, Span(next((which for which in (whole, short) if len(which) <= room), ""), "dim"))
+
+
+def unmeasured(view: View, what: str) -> Line:
+    """`no change is measured yet`, and of a run that is over that none was; nothing where there is no run."""
+    told = f"{what} was measured" if view.exited else f"{what} is measured yet"
+    return (Span(told if view.run else "", "faint"),)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from hoptui.tui.lines import FULL, TRACK, Line, Span
 from hoptui.tui.panels import waiting
-from hoptui.tui.view import SECOND, View
+from hoptui.tui.view import SECOND, AnySeries, View
 from hoptui.tui.widgets.line_chart import whole_dots
 from hoptui.viewer import format as text
 
@@ -20,6 +21,8 @@ _INKS = ("1", "2", "3", "4")
 MOST_S = 1e9  # what a run says beyond that is no time
 LEAST_SPREAD = 0.05  # ranks whose iterations differ by less are not worth a word
 LEAST_OTHER = 0.02  # a remainder smaller than that is not worth a line
+_SUMS: WeakKeyDictionary[AnySeries, tuple[object, tuple[float, int]]] = WeakKeyDictionary()
+"""What `_spent` read last of each series: several figures are made of the same iterations, and those of a run that is over stay."""
 
 
 class Phase(NamedTuple):
@@ -110,11 +113,15 @@ def _spent(view: View, name: str, source: str = "") -> tuple[float, int]:
     )
     if series is None or run is None:
         return 0.0, 0
-    # To whole dots, as charts ask: what was read once for the one serves the other.
-    t0, t1 = whole_dots(view.now - run.last_t + int(_within_s(view) * SECOND), view.now, BUCKETS)
-    found = series.window(t0, t1 - 1, BUCKETS)
-    values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
-    return sum(values), len(values)
+    end = max(run.last_t, series.last_t)  # another rank may be a little ahead
+    t0, t1 = whole_dots(end - run.last_t + int(_within_s(view) * SECOND), end, BUCKETS)
+    key = (series.version, t0, t1)
+    known = _SUMS.get(series)
+    if known is None or known[0] != key:
+        found = series.window(t0, t1 - 1, BUCKETS)
+        values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
+        known = _SUMS[series] = (key, (sum(values), len(values)))
+    return known[1]
 
 
 def outermost(view: View) -> dict[str, str]:

@@ -43,11 +43,14 @@ def current(view: View, source: str) -> dict[str, float]:
 
 
 def recent(view: View, source: str, name: str, within_s: float) -> float | None:
-    """The mean of a metric over the last seconds, its newest value where there is none so young, None if unknown."""
+    """The mean of a metric over the last seconds up to its newest value, None if unknown.
+
+    Not up to now: a run that has fallen silent or ended would be as fast as its last iteration was, whatever that was busy with.
+    """
     series = view.store.series(source, name)
     if series is None or math.isnan(series.last):
         return None
-    found = series.window(view.now - int(within_s * SECOND), view.now, 16)
+    found = series.window(series.last_t - int(within_s * SECOND) + 1, series.last_t, 16)
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
     return sum(values) / len(values) if values else series.last
 

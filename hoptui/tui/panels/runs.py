@@ -80,7 +80,7 @@ def head(view: View, width: int) -> Line:
     spans = [Span("    state", "dim", 4 + c.state), Span("run", "dim", c.name)]
     spans.append(Span("iteration", "dim", c.iteration, right=True))
     spans += [Span("", width=c.done)] if c.done else []
-    spans += [Span("age", "dim", c.age, right=True)] if c.age else []
+    spans += [Span("ran for", "dim", c.age, right=True)] if c.age else []
     return (*spans, Span("throughput", "dim", _SPEED + 2, right=True))
 
 

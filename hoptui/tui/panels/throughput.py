@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hoptui.tui.lines import Line, Span, pack, width_of
 from hoptui.tui.panels import phases
-from hoptui.tui.panels.outcomes import last_change
+from hoptui.tui.panels.outcomes import last_change, unmeasured
 from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number, recent
 from hoptui.tui.view import View
 from hoptui.tui.widgets.plot import Mark
@@ -18,8 +18,8 @@ def lines(view: View, width: int) -> list[Line]:
     """The headline and the other rates; under it what the last change did."""
     head = leading(view)
     facts = next(iter(pack(_facts(view), max(0, width - width_of(head)), "  ")), ())
-    unmeasured = (Span("no change of a knob is measured yet" if view.run else "", "faint"),)
-    return [(*head, *facts), last_change(view.last_change(), width) or unmeasured]
+    below = last_change(view.last_change(), width) or unmeasured(view, "no change of a knob")
+    return [(*head, *facts), below]
 
 
 def leading(view: View) -> Line:

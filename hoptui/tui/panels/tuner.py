@@ -186,6 +186,8 @@ def _without(view: View) -> tuple[Line, str]:
         if not said:
             return (), "a recording keeps what the tuner did, and not what it was about to do"
         return (Span(f"{text.clock(said[-1].wall)}  ", "dim"),), text.clean(said[-1].text, 300)
+    if view.exited:
+        return (), "it was never at work on this run, which has ended"
     starts = "" if view.read_only else view.hint("tuner.start", "starts it")
     return (stand(None), Span("  ")), "; ".join(
         filter(None, (f"{tuning.STANDS_FOR['off']} on this run", starts))

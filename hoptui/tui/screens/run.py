@@ -13,16 +13,22 @@ from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import compact, events, header, knobs, learning, phases, throughput, tuner, verdict
-from hoptui.tui.panels.readings import headline
+from hoptui.tui.panels import compact, events, header, knobs, learning, phases, tuner, verdict
 from hoptui.tui.screens.live import LiveScreen, set_height
-from hoptui.tui.screens.run_panels import HardwarePanel, PhasesPanel, Stretch, TunerPanel
+from hoptui.tui.screens.run_panels import (
+    HardwarePanel,
+    LearningPanel,
+    PhasesPanel,
+    Stretch,
+    ThroughputPanel,
+    TunerPanel,
+)
 from hoptui.tui.screens.staged import StagedBox
 from hoptui.tui.steering import advised
 from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.line_chart import LineChart, Wanted
+from hoptui.tui.widgets.line_chart import LineChart
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.scale import SPANS
@@ -71,8 +77,8 @@ class RunScreen(LiveScreen):
         yield Lines("verdict")
         with Vertical(id="body"):
             with Horizontal(id="charts"):
-                yield Panel(Lines("speed", classes="two"), LineChart("speed-chart"), name="throughput")
-                yield Panel(Lines("score", classes="two"), LineChart("score-chart"), name="learning")
+                yield ThroughputPanel()
+                yield LearningPanel()
             yield Panel(Lines("summary"), name="compact")
             with Horizontal(id="middle"):
                 with Vertical(id="left"):
@@ -135,8 +141,9 @@ class RunScreen(LiveScreen):
         metric, old = compact.chosen_metric(view, self.metric), view.metrics_stale
         if self.mode == "compact":
             lines = self._lines("summary")
+            stretch, plain = self._stretch(view), self.hoptui.ascii
             shown = compact.summary(
-                view, metric, lines.size.width, self._stretch(view).span_s, plain=self.hoptui.ascii
+                view, metric, lines.size.width, stretch.span_s, end=stretch.end, plain=plain
             )
             room = self.query_one("#body").size.height - len(shown) - BORDER
             if room == LEAST_BOX - 1:  # the last line, of the host, is worth less than a knob
@@ -146,26 +153,14 @@ class RunScreen(LiveScreen):
             lines.show(shown, faded=old)
             self._label("compact", "Run", self._age(view))
             return
-        speed, score = self._lines("speed"), self._lines("score")
-        speed.show(throughput.lines(view, speed.size.width), faded=old)
-        score.show(learning.lines(view, metric, score.size.width), faded=old)
-        self._label("throughput", "Throughput", self._age(view))
-        self._label(
-            "learning",
-            "Learning",
-            view.hint("view.metric", "next metric") if len(learning.metrics(view)) > 1 else "",
-        )
+        self.query_one(ThroughputPanel).tell(view, self._age(view))
+        self.query_one(LearningPanel).tell(view, metric)
         self.query_one(HardwarePanel).tell(view)
 
     def _draw_charts(self, view: View) -> None:
         stretch = self._stretch(view)
-        head, metric = headline(view), compact.chosen_metric(view, self.metric)
-        for place, name, ink in (("speed-chart", head.name, "1"), ("score-chart", metric, "3")):
-            wanted = [Wanted(view.source, name, name, ink)] if name else []
-            span_s, marks, end, newest = stretch
-            self.query_one(f"#{place}", LineChart).plot(
-                view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale
-            )
+        self.query_one(ThroughputPanel).draw(view, stretch)
+        self.query_one(LearningPanel).draw(view, stretch, compact.chosen_metric(view, self.metric))
         self.query_one(HardwarePanel).draw(view, stretch)
 
     def _draw_lists(self, view: View) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hoptui.tui.panels import hardware, host, phase_chart, phases, throughput, trials, tuner
+from hoptui.tui.panels import hardware, host, learning, phase_chart, phases, throughput, trials, tuner
+from hoptui.tui.panels.readings import headline
 from hoptui.tui.screens.live import set_height
 from hoptui.tui.view import View
-from hoptui.tui.widgets.line_chart import LineChart
+from hoptui.tui.widgets.line_chart import LineChart, Wanted
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.plot import Mark
@@ -18,10 +19,12 @@ LEAST_CHART = 3  # lines, with the x axis
 
 
 class Stretch(NamedTuple):
-    """`span_s` seconds up to `end` (None: now), which the axis calls `newest`, with `marks` where knobs were changed."""
+    """`span_s` seconds up to `end` (None: now), which the axis calls `newest`, with `marks` where knobs were changed; `machine_s`
+    up to now of the machine, which goes on when the run has ended."""
 
     span_s: float
     marks: tuple[Mark, ...]
+    machine_s: float
     end: int | None = None
     newest: str = "now"
 
@@ -29,9 +32,52 @@ class Stretch(NamedTuple):
     def of(cls, view: View, longest_s: float) -> Stretch:
         """As much of a run as there is, at most `longest_s`; of one that is over its end."""
         age_s = view.wall - view.run.started_wall if view.run else 0.0
-        span_s, marks = span_of(age_s, longest_s), tuple(throughput.marks(view))
+        marks, up_to_now_s = tuple(throughput.marks(view)), span_of(age_s, longest_s)
         last = view.vital.last_t if view.exited and view.vital is not None else 0
-        return cls(span_s, marks, last, "end") if last else cls(span_s, marks)
+        if view.run is None or not last:
+            return cls(up_to_now_s, marks, up_to_now_s)
+        lasted_s = (view.run.exited_wall or view.wall) - view.run.started_wall
+        return cls(span_of(lasted_s, longest_s), marks, up_to_now_s, last, "end")
+
+
+class ThroughputPanel(Panel):
+    """How fast the run is, and over time."""
+
+    def __init__(self) -> None:
+        self._lines, self._chart = Lines("speed", classes="two"), LineChart("speed-chart")
+        super().__init__(self._lines, self._chart, name="throughput")
+
+    def tell(self, view: View, age: str) -> None:
+        """The figures; `age` says how old they are where that must be known."""
+        self._lines.show(throughput.lines(view, self._lines.size.width), faded=view.metrics_stale)
+        self.label("Throughput", age)
+
+    def draw(self, view: View, stretch: Stretch) -> None:
+        _plot(self._chart, view, stretch, headline(view).name, "1")
+
+
+class LearningPanel(Panel):
+    """What training achieves: a metric of the person's choice, and over time."""
+
+    def __init__(self) -> None:
+        self._lines, self._chart = Lines("score", classes="two"), LineChart("score-chart")
+        super().__init__(self._lines, self._chart, name="learning")
+
+    def tell(self, view: View, metric: str) -> None:
+        """The figures."""
+        self._lines.show(learning.lines(view, metric, self._lines.size.width), faded=view.metrics_stale)
+        others = len(learning.metrics(view)) > 1
+        self.label("Learning", view.hint("view.metric", "next metric") if others else "")
+
+    def draw(self, view: View, stretch: Stretch, metric: str) -> None:
+        _plot(self._chart, view, stretch, metric, "3")
+
+
+def _plot(chart: LineChart, view: View, stretch: Stretch, metric: str, ink: str) -> None:
+    """A metric of the run, if there is one to show."""
+    span_s, marks, _, end, newest = stretch
+    wanted = [Wanted(view.source, metric, metric, ink)] if metric else []
+    chart.plot(view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale)
 
 
 class HardwarePanel(Panel):
@@ -61,8 +107,8 @@ class HardwarePanel(Panel):
         """What they did, up to now: they go on when the run has ended."""
         curves = hardware.curves(view) if self._spare >= LEAST_CHART else []
         self._chart.display = bool(curves)
-        span_s, marks, _, _ = stretch
         if curves:
+            span_s, marks = stretch.machine_s, stretch.marks
             self._chart.plot(view, curves, span_s, marks=marks, bounds=(0.0, 100.0), faded=view.node_stale)
         self.legend([(curve.label, curve.ink) for curve in curves])
 
@@ -80,7 +126,7 @@ class PhasesPanel(Panel):
         if not height:
             return
         bars = phases.lines(view, split, width, height)
-        span_s, marks, end, newest = stretch
+        span_s, marks, _, end, newest = stretch
         chart, over_s = phase_chart.layers(
             view, width, height - len(bars), span_s, marks=marks, newest=newest, end=end
         )

@@ -56,10 +56,11 @@ class Lines(Widget):
         if cursor != self.cursor:
             changed |= {cursor, self.cursor} - {-1}
         self._lines, self.faded, self.cursor = list(lines), faded, cursor
-        width, height = self.size
-        regions = [Region(0, i, width, 1) for i in sorted(changed) if i < height]
-        if regions:
-            self.refresh(*regions)
+        if changed:
+            width, height = self.size
+            regions = [Region(0, i, width, 1) for i in sorted(changed) if i < height]
+            if regions:
+                self.refresh(*regions)
         return bool(changed)
 
     def render_lines(self, crop: Region) -> list[Strip]:

@@ -74,7 +74,7 @@ def log_scale(values: Iterable[float], most: int) -> Scale | None:
         last = max(first + 1, min(i for i, v in enumerate(fine) if math.log10(v) >= high - 1e-9))
         chosen = fine[first : last + 1]
         inner = chosen[1:-1] if len(chosen) <= most else [v for v in chosen[1:-1] if _is_decade(v)]
-        shown = [chosen[0], *inner, chosen[-1]]
+        shown = [chosen[0], *inner[: most - 2], chosen[-1]]
     else:
         first, last = math.floor(low + 1e-9), math.ceil(high - 1e-9)
         every = -(-(last - first) // (most - 1))

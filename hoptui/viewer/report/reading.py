@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 from hoptui.recording import Recording
+from hoptui.viewer.history import left
 from hoptui.viewer.recorded import RecordedStore
 from hoptui.viewer.report import diagnosed
 from hoptui.viewer.report.facts import ITERATION, Curve, Energy, Phase, Report
@@ -37,7 +38,7 @@ def read(recording: Recording) -> Report:
     about = {f"gpu/{uuid}" for uuid in state.gpus}
     events = [e for e in store.chronicle.events if e.run == state.run or e.source in about]
     own = [event for event in events if event.run == state.run]
-    commands = store.chronicle.commands
+    commands = [left(c) if state.exit_reason else c for c in store.chronicle.commands]
     sets = [record for record in commands if record.verb == "set"]
     changes = sorted((c for c in sets if c.stage in TOOK_EFFECT), key=lambda c: c.settled or c.t)
     rows = curve = first = last = None

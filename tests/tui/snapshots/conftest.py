@@ -18,8 +18,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Input
 
-from hoptui.tui import app as dashboard
-from hoptui.tui import fleet
+from hoptui.tui import drawn, fleet
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.messages import StoreChanged
 from hoptui.viewer import store
@@ -43,7 +42,7 @@ Drawn = dict[tuple[int, int], dict[str, list[Strip]]]
 def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In UTC, and with the wall clock of the scene also where no node has told its own."""
     monkeypatch.setenv("TZ", "UTC")
-    for module in (dashboard, fleet, store):
+    for module in (drawn, fleet, store):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: WALL))
     time.tzset()
     yield

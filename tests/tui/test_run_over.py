@@ -1,0 +1,91 @@
+"""A run that is over: its figures and curves stay what they were at its end, and nothing is promised any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hoptui.tui.panels import compact, throughput, tuner
+from hoptui.tui.screens.run_panels import Stretch
+from hoptui.tui.view import View
+from hoptui.wire.columns import pack
+
+MakeScene = Callable[..., Any]
+Play = Callable[..., None]
+Read = Callable[[Any, str], str]
+SECOND = 1_000_000_000
+EXITED = {"vital": {"state": "exited"}, "run": {"exit_reason": "finished"}}
+
+
+@pytest.fixture
+def over(scene: MakeScene) -> Any:
+    """A run that has just ended."""
+    there = scene(gpus=1).live()
+    there.update(**EXITED)
+    return there
+
+
+def view_of(there: Any) -> View:
+    view: View = there.app().view(there.run.run)
+    return view
+
+
+def text(lines: list[Any]) -> list[str]:
+    return ["".join(span.text for span in line) for line in lines]
+
+
+def test_figures_stay(over: Any, play: Play, read: Read) -> None:
+    """Their window ended with the run: with one that ends now they were of ever fewer, ever wider buckets."""
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        before = read(app, "speed"), read(app, "phase-lines")
+        for hours in (1, 10, 100):
+            over.client.ns += hours * 3600 * SECOND
+            app.tick()
+            assert (read(app, "speed"), read(app, "phase-lines")) == before
+
+    play(over.app(), script)
+
+
+def test_its_speed_is_that_of_its_last_seconds_and_not_of_its_last_iteration(over: Any) -> None:
+    rows = [
+        (over.client.ns + i * SECOND // 2, 2000 + i, {"env_steps_per_s": v})
+        for i, v in enumerate((600e3, 600e3, 600e3, 0.0))
+    ]
+    over.tell(columns=(pack(f"run/{over.run.run}", rows),))
+    over.client.ns += 60 * SECOND
+    assert throughput.leading(view_of(over))[0].text == "450 k"
+
+
+def test_small_charts_end_with_it(over: Any) -> None:
+    def drawn() -> list[str]:
+        view = view_of(over)
+        stretch = Stretch.of(view, 300.0)
+        return text(
+            compact.summary(view, "episode_return", 76, stretch.span_s, end=stretch.end, plain=False)
+        )[:4]
+
+    over.update(vital={"last_t": over.client.ns})
+    before = drawn()
+    over.client.ns += 3600 * SECOND
+    assert drawn() == before
+
+
+def test_its_charts_are_as_long_as_it_was(over: Any) -> None:
+    began = view_of(over).run.started_wall  # type: ignore[union-attr]
+    over.update(run={"exited_wall": began + 25.0})
+    over.client.ns += 3600 * SECOND
+    stretch = Stretch.of(view_of(over), 300.0)
+    assert (stretch.span_s, stretch.machine_s) == (30.0, 300.0)
+
+
+def test_nothing_is_promised_any_more(scene: MakeScene) -> None:
+    there = scene().live()
+    assert text(throughput.lines(view_of(there), 60))[1] == "no change of a knob is measured yet"
+    assert "s starts it" in text(tuner.short(view_of(there), 80))[0]
+    there.update(**EXITED)
+    assert text(throughput.lines(view_of(there), 60))[1] == "no change of a knob was measured"
+    assert text(tuner.short(view_of(there), 80)) == ["it was never at work on this run, which has ended"]
