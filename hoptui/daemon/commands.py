@@ -37,6 +37,7 @@ class Book:
         self._record = record
         self._runs: dict[str, OrderedDict[str, CommandRecord]] = {}
         self._commands: dict[str, Command] = {}  # not answered by the run yet, as they will be sent to it
+        self._open: set[str] = set()  # ids of those whose end is still to come
         self._senders: dict[str, str] = {}  # command id -> viewer
         self._wheels: dict[str, _Wheel] = {}
         self._held: set[tuple[str, str]] = set()  # (run, knob) that a person set
@@ -140,6 +141,11 @@ class Book:
         """Commands to send (again) to a run that has just connected."""
         return [c for c in self._commands.values() if c.run == run]
 
+    @property
+    def asking(self) -> bool:
+        """Whether a run has still to say what became of a command."""
+        return bool(self._open)
+
     def sender(self, command: str) -> str:
         """The viewer that sent a command last, "" if unknown."""
         return self._senders.get(command, "")
@@ -177,6 +183,7 @@ class Book:
     def forget(self, run: str) -> None:
         """Nothing of this run is asked for any more."""
         for record in self._runs.pop(run, OrderedDict()):
+            self._open.discard(record)
             self._senders.pop(record, None)
 
     def number(self, wall: float) -> int:
@@ -191,8 +198,13 @@ class Book:
         record = structs.replace(record, seq=self.number(record.wall))
         records = self._runs.setdefault(record.run, OrderedDict())
         records[record.id] = record
+        if record.stage in FINAL:
+            self._open.discard(record.id)
+        else:
+            self._open.add(record.id)
         while len(records) > KEPT:
             gone, _ = records.popitem(last=False)
+            self._open.discard(gone)
             self._commands.pop(gone, None)
             self._senders.pop(gone, None)
         self._record(record)

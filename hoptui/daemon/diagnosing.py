@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from hoptui.daemon.effects import CHANGED, LATEST
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
-from hoptui.daemon.rings import Ring
 from hoptui.tuner.diagnosis import Diagnostician
 from hoptui.tuner.effect import WARM_UP
-from hoptui.tuner.window import GpuWindow, Window, gpu_window, iterations, mean_of
+from hoptui.tuner.window import PHASE, GpuWindow, Window, gpu_window, iterations, mean_of
 from hoptui.wire.columns import Columns
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.tuning import told
@@ -106,9 +105,10 @@ class Diagnosing:
         ring = node.rings.get(source)
         if ring is None or start is None:
             return None
-        rows = self._rows(run, ring, start)
-        if rows is None or len(rows) < FEW:
-            rows = ring.newest(FEW).after(max(start, run.last_t - LONGEST_NS))
+        names = ("iteration_s", *(name for name in run.metrics if name.startswith(PHASE)))
+        rows = ring.excerpt(names, after=max(start, run.last_t - WINDOW_NS), most=MOST_ROWS)
+        if len(rows) < FEW:
+            rows = ring.excerpt(names, after=max(start, run.last_t - LONGEST_NS), most=FEW)
         spent = iterations(rows)
         if spent is None or spent.end - spent.start < LEAST_NS:
             return None
@@ -126,13 +126,6 @@ class Diagnosing:
             cpus=node.hardware.cpus,
             host_cpu=mean_of(self._between("host", spent.start, spent.end), "cpu_percent") / 100,
         )
-
-    def _rows(self, run: TrackedRun, ring: Ring, start: int) -> Columns | None:
-        """The iterations of the last seconds: of fast ones as many as may be."""
-        start = max(start, run.last_t - WINDOW_NS)
-        if MOST_ROWS * SECOND * (run.iteration_s() or 1.0) < WINDOW_NS:
-            return ring.newest(MOST_ROWS).after(start)
-        return ring.since(start, MOST_ROWS)[0]
 
     def _start(self, source: str, case: _Case) -> int | None:
         """From when on rows count: some iterations after the start or the last change. None: not yet."""

@@ -282,5 +282,6 @@ class Node:
             self.book.measured(record, found)
         ring, metric = self.rings.get(f"run/{run.id}"), self.throughput_of(run)
         if metric and ring is not None and places:
-            for record, found in effects.measured(applied, places, ring.newest(MEASURED), metric):
+            rows = ring.excerpt((metric, *effects.ASIDE), most=MEASURED)
+            for record, found in effects.measured(applied, places, rows, metric):
                 self.book.measured(record, found)

@@ -76,6 +76,7 @@ class TrackedRun:
         self.last_step = 0
         self.metrics: dict[str, float] = {}
         self._iterations: deque[float] = deque(maxlen=31)
+        self._typical: float | None = None  # their median, once somebody has asked for it
         self._pulse: Pulse | None = None
         self._pulse_at = -math.inf
 
@@ -122,6 +123,7 @@ class TrackedRun:
         self.metrics.update(columns.last())
         if "iteration_s" in columns.names:
             self._iterations.extend(s for s in columns.column("iteration_s") if not math.isnan(s))
+            self._typical = None
             self.account.iterations(columns, self.state)
 
     def declare(self, said: Declare | RunHello) -> bool:
@@ -173,7 +175,9 @@ class TrackedRun:
 
     def iteration_s(self) -> float | None:
         """Median seconds of the last iterations; None before the first."""
-        return statistics.median(self._iterations) if self._iterations else None
+        if self._typical is None and self._iterations:
+            self._typical = statistics.median(self._iterations)
+        return self._typical
 
     def vital(self, now: float) -> Vital:
         """How it is doing. Three signals, never merged: its pulse, its progress, its process."""

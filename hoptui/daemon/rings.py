@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from hoptui.wire.columns import Columns, concatenate, pack
+from hoptui.wire.columns import NAN, Columns, concatenate, pack
 
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20
@@ -72,14 +73,24 @@ class Ring:
 
     def newest(self, count: int) -> Columns:
         """The last `count` rows."""
+        return concatenate(self.source, self._newest(count)).slice(-count)
+
+    def excerpt(self, names: Iterable[str], *, after: int = 0, most: int = MAX_ROWS) -> Columns:
+        """The newest `most` rows that are newer than `after`, with these names alone: who looks at many rows needs few names."""
+        parts = self._newest(most, after)
+        return _excerpt(self.source, parts, dict.fromkeys(names)).slice(-most).after(after)
+
+    def _newest(self, count: int, after: int = 0) -> list[Columns]:
+        """The last parts, oldest first, that have `count` rows or some more, or all of those newer than `after`."""
         found: list[Columns] = []
         rows = 0
         for part in reversed(self._parts):
+            if rows >= count or _last_t(part) <= after:
+                break
             found.append(part)
             rows += len(part)
-            if rows >= count:
-                break
-        return concatenate(self.source, reversed(found)).slice(-count)
+        found.reverse()
+        return found
 
     def last(self) -> Columns | None:
         """The newest row. What fast ticks leave out is in it as it was within `RECENT_NS` before."""
@@ -115,6 +126,31 @@ class Rings:
 def one_row(source: str, t: int, step: int, values: dict[str, float]) -> Columns:
     """A single row, for answers that hold newest values."""
     return pack(source, [(t, step, values)])
+
+
+def _excerpt(source: str, parts: Sequence[Columns], names: Iterable[str]) -> Columns:
+    """These columns of the parts in one; a name that no part has is left out."""
+    places = {
+        layout: dict(zip(layout, range(len(layout)), strict=True)) for layout in {p.names for p in parts}
+    }
+    kept = tuple(name for name in names if any(name in at for at in places.values()))
+    return Columns(
+        source=source,
+        names=kept,
+        t=b"".join(part.t for part in parts),
+        step=b"".join(part.step for part in parts),
+        values=tuple(
+            b"".join(_values(part, places[part.names].get(name)) for part in parts) for name in kept
+        ),
+    )
+
+
+def _values(part: Columns, place: int | None) -> bytes:
+    return (array("d", [NAN]) * len(part)).tobytes() if place is None else part.values[place]
+
+
+def _last_t(columns: Columns) -> int:
+    return int.from_bytes(columns.t[-8:], "little", signed=True)
 
 
 def _size(columns: Columns) -> int:

@@ -23,6 +23,8 @@ from hoptui.wire.messages import CommandRecord
 from hoptui.wire.version import VERSION
 
 FUTURE_NS = 1_000_000_000
+LONGEST_WAIT_S = 3.0
+"""What a run sends is heard that soon at the latest."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -71,7 +73,9 @@ class RunDesk:
                         self._node.rows((part,))
             case messages.Pulse():
                 before = run.vital(self._now()).state
-                run.pulse(message, self._now())
+                # It may have waited here: its ages are of when it was sent. A stamp of another clock is not believed.
+                waited = self._now() - message.t / 1e9
+                run.pulse(message, self._now() - (waited if 0 < waited < LONGEST_WAIT_S else 0.0))
                 if run.vital(self._now()).state != before:
                     self._node.changed()
             case messages.Outcome():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from hoptui.daemon.commands import author
-from hoptui.daemon.effects import throughput
+from hoptui.daemon.effects import ASIDE, throughput
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
 from hoptui.tuner.scene import Memory, Scene
@@ -19,6 +19,15 @@ RECORDS = 64
 BACK_NS = 3_000_000_000
 """Readings so young are `now`: longer than from one look to the next, so that no peak of memory is missed."""
 BACK_ROWS = 32
+READINGS = (
+    "cpu_percent",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "memory_rss_bytes",
+    "power_w",
+    "throttle",
+)
+"""What is looked at of a GPU, the host or a run's processes."""
 RETRIES = ("alloc_retries", "num_alloc_retries")
 """What runs call torch's count of allocations that had to free the cache first."""
 
@@ -37,7 +46,9 @@ def scene(node: Node, run: TrackedRun) -> Scene:
         state=run.vital(t / 1e9).state,
         knobs=run.state.knobs,
         metric=metric,
-        points=throughput(ring.newest(POINTS), metric) if ring is not None and metric else (),
+        points=throughput(ring.excerpt((metric, *ASIDE), most=POINTS), metric)
+        if ring is not None and metric
+        else (),
         records=node.book.of(run.id)[-RECORDS:],
         memory=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
@@ -88,7 +99,7 @@ def _throttled(gpus: Iterable[Columns]) -> str:
 
 def _recent(node: Node, source: str, t: int) -> Columns | None:
     ring = node.rings.get(source)
-    rows = ring.newest(BACK_ROWS).after(t - BACK_NS) if ring is not None and ring.last_t else None
+    rows = ring.excerpt(READINGS, after=t - BACK_NS, most=BACK_ROWS) if ring is not None else None
     return rows if rows is not None and len(rows) else None
 
 

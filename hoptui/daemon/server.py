@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import logging
 import math
@@ -12,7 +11,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -34,15 +33,19 @@ from hoptui.daemon.viewers import ViewerDesk
 from hoptui.daemon.zap import Gate
 from hoptui.wire import codec, devices, messages
 from hoptui.wire.addresses import Addresses
-from hoptui.wire.credentials import Peer, peer_of
+from hoptui.wire.credentials import Peer
 
 log = logging.getLogger("hoptui.daemon")
 
 HEAL_S = 5.0
-TICK_S, LATEST_TICK_S = 0.4, 0.8
+TICK_S, LATEST_TICK_S = 0.4, 1.1
 """What is to be looked at now and then is looked at when the loop is awake anyway; at the latest it wakes for it."""
 PUBLISH_S = 1.0
 UNWATCHED_HZ, HOST_HZ = 1.0, 1.0
+WELCOME_S = 2.0
+"""For so long after somebody has connected runs are heard at once: a run that lives for a second is heard to its end."""
+HEARD_S = 0.6
+"""While somebody looks, runs are heard so often at least: twice a second, with the GPUs, where these are read."""
 RESTORE_S = 2.0
 CLOSE_S = 3.0
 BURST = 64
@@ -103,6 +106,8 @@ class Server:
         self._host = Sampler("host", programs.get("host"))
         self._gpus = Sampler("gpus", programs.get("gpus"))
         self._poller = zmq.Poller()
+        self._come_at = -math.inf
+        self._at_once = True  # a run's messages wake the loop
         self._lives = Lives(self._poller, self._run_desk.end)
         for found in self._archive.restore(RESTORE_S):
             run = self._run_desk.restore(found)
@@ -129,6 +134,7 @@ class Server:
         needed = time.monotonic()
         try:
             while not self._ending:
+                self._listen()
                 ready = dict(self._poller.poll(self._wait_ms(last_tick + LATEST_TICK_S)))
                 self._take(ready)
                 now = time.monotonic()
@@ -160,10 +166,11 @@ class Server:
     def _take(self, ready: dict[Any, int]) -> None:
         if self._gate.socket in ready:
             self._gate.answer()
-        if self._runs.socket in ready:
-            self._drain(self._runs.socket, self._from_run)
+            self._come_at = time.monotonic()
+        if self._runs.socket in ready or not self._at_once:
+            self._drain(self._runs, self._from_run)
         if self._viewers.socket in ready:
-            self._drain(self._viewers.socket, self._from_viewer)
+            self._drain(self._viewers, self._from_viewer)
         if self._wake_in.fileno() in ready:
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
@@ -174,19 +181,21 @@ class Server:
                 self._read(sampler, pipe)
         self._lives.ended(ready, time.monotonic())
 
-    def _drain(self, sock: zmq.Socket[bytes], handle: Any) -> None:
-        for _ in range(BURST):
+    def _listen(self) -> None:
+        """Let a run wake the loop if it may have something to say that cannot wait: because it has just come, or is being asked for
+        something. Rows and pulses are heard when the loop is awake anyway, or each rank would wake it ten times a second.
+        """
+        at_once = self._node.book.asking or time.monotonic() < self._come_at + WELCOME_S
+        if at_once and not self._at_once:
+            self._poller.register(self._runs.socket, zmq.POLLIN)
+        elif self._at_once and not at_once:
+            self._poller.unregister(self._runs.socket)
+        self._at_once = at_once
+
+    def _drain(self, door: Doorway, handle: Callable[[bytes, Peer | None, list[bytes]], None]) -> None:
+        for message in door.take(BURST):
             try:
-                frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            try:
-                peer = _peer_of(str(frames[-1].get("Peer-Address")))
-            except zmq.ZMQError:
-                peer = None
-            identity, *body = [frame.bytes for frame in frames]
-            try:
-                handle(identity, peer, body)
+                handle(*message)
             except Exception:  # a fault in one message must not end the daemon
                 log.exception("a message could not be handled")
 
@@ -228,10 +237,10 @@ class Server:
     # out ---------------------------------------------------------------------------------------------------------------
 
     def _to_run(self, identity: bytes, message: messages.ToRun) -> bool:
-        return _send(self._runs.socket, identity, codec.encode(message))
+        return self._runs.send(identity, codec.encode(message))
 
     def _to_viewer(self, identity: bytes, message: messages.ToViewer) -> bool:
-        return _send(self._viewers.socket, identity, codec.encode(message))
+        return self._viewers.send(identity, codec.encode(message))
 
     def _tell(self, record: messages.CommandRecord, outcome: messages.Outcome) -> None:
         self._viewer_desk.tell(record, outcome)
@@ -298,10 +307,13 @@ class Server:
                 log.warning("%s is gone and cannot be bound again: %s", door.path, error)
 
     def _wait_ms(self, next_tick: float) -> int:
-        if self._serve:
+        if self._serve or (not self._at_once and self._runs.more):
             return 0
+        now = time.monotonic()
         until = min(next_tick, self._serve_by(), self._lives.next_deadline() or math.inf)
-        return max(0, int((until - time.monotonic()) * 1000) + 1)
+        if self._viewer_desk.count:
+            until = min(until, now + HEARD_S)
+        return max(0, int((until - now) * 1000) + 1)
 
     def _serve_by(self) -> float:
         """When viewers are to be answered, if nothing happens before."""
@@ -341,17 +353,3 @@ class Server:
         with contextlib.suppress(OSError):
             self._where.info.unlink()
         self._lock.close()
-
-
-_peer_of = functools.lru_cache(maxsize=256)(peer_of)
-
-
-def _send(sock: zmq.Socket[bytes], identity: bytes, body: bytes) -> bool:
-    """Send without waiting; False where the peer is gone or does not read."""
-    try:
-        sock.send_multipart((identity, body), zmq.NOBLOCK)
-    except zmq.ZMQError as error:
-        if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-            return False
-        raise
-    return True

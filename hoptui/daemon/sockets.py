@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import zmq
 
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.codec import MAX_BYTES
+from hoptui.wire.credentials import Peer, peer_of
 
 ZAP_DOMAIN = b"hoptui"
+_peer_of = functools.lru_cache(maxsize=256)(peer_of)
 
 
 class Doorway:
@@ -50,6 +54,36 @@ class Doorway:
         except OSError:
             pass
         self.bind()
+        return True
+
+    @property
+    def more(self) -> bool:
+        """Whether a message is there."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def take(self, most: int) -> Iterator[tuple[bytes, Peer | None, list[bytes]]]:
+        """What has come in, without waiting: whom each message is from, who that is as the kernel tells, and its frames."""
+        while most and self.more:  # to be refused a message would cost more than to ask first
+            most -= 1
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                peer = _peer_of(str(frames[-1].get("Peer-Address")))
+            except zmq.ZMQError:
+                peer = None
+            identity, *body = [frame.bytes for frame in frames]
+            yield identity, peer, body
+
+    def send(self, identity: bytes, body: bytes) -> bool:
+        """Send without waiting; False where the peer is gone or does not read."""
+        try:
+            self.socket.send_multipart((identity, body), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return False
+            raise
         return True
 
     def close(self) -> None:

@@ -98,7 +98,7 @@ class ViewerDesk:
                 wish = min(message.hz, MOST_HZ) if message.hz > 0 else 0.0  # NaN is no wish
                 viewer.hz = max(wish, WATCHED_HZ if message.cursors else 0.0)
                 viewer.deadline = now + min(max(message.wait_s, 0.0), LONGEST_WAIT_S)
-                self._answer(viewer, now)
+                self._answer(viewer, now, self._vitals(now))
             case messages.Query():
                 self._node.query(identity, message)
             case messages.Command():
@@ -122,9 +122,10 @@ class ViewerDesk:
     def serve(self) -> None:
         """Answer the waiting fetches that have something new, or have waited long enough; forget who is gone."""
         now = self._now()
+        vitals = self._vitals(now) if self.waiting else {}
         for identity, viewer in list(self._viewers.items()):
             if viewer.waiting is not None:
-                self._answer(viewer, now)
+                self._answer(viewer, now, vitals)
             elif now - viewer.heard > GONE_S:
                 self._forget(identity)
 
@@ -206,7 +207,7 @@ class ViewerDesk:
             node.event("lease", said, run=run)
             node.touch()
 
-    def _answer(self, viewer: Viewer, now: float) -> None:
+    def _answer(self, viewer: Viewer, now: float, vitals: dict[str, messages.Vital]) -> None:
         """Send a Delta if there is anything in it, or if the time is up."""
         fetch = viewer.waiting
         if fetch is None:
@@ -220,7 +221,6 @@ class ViewerDesk:
         commands = tuple(node.book.since(fetch.commands, fetch.run))
         new_state = fetch.state != node.version
         new_processes = fetch.processes is not None and fetch.processes != node.processes_version
-        vitals = self._vitals(now)
         shown = self._shown(vitals)
         moved = shown != viewer.shown
         news = columns or events or commands or new_state or new_processes or moved

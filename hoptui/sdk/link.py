@@ -292,6 +292,7 @@ class LinkThread:
         until = run.paused_until
         return messages.Pulse(
             step=run.step,
+            t=time.monotonic_ns(),
             phase=plain_name(run.phases.current),
             progress_age_s=max(0.0, now - run.progress),
             phase_age_s=max(0.0, now - run.phases.since),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-import psutil
-
+from hoptui.telemetry.proc import Stat, io_of, pids, stat_of
 from hoptui.telemetry.rates import Rate
 from hoptui.wire.columns import Columns, pack
 
@@ -14,7 +14,7 @@ REST = 300  # work that took 1 ms rests for 300 ms: walking and reading each sta
 
 
 class Processes:
-    """The readings of the sources `process/<run id>`, from psutil.
+    """The readings of the sources `process/<run id>`, from /proc (proc(5)).
 
     | name | unit |
     |---|---|
@@ -23,15 +23,18 @@ class Processes:
     | `threads`, `processes` | how many, of all descendants and the run's own process |
     | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s from and to disks of those that let us read it |
 
-    Finding descendants walks every process of the node (15 µs each), so it happens every five seconds and more rarely
-    where it is slow; a new worker counts from then on. Trees of hundreds of workers are read less often than asked.
+    Descendants are looked for every five seconds, and more rarely where that is slow; a new worker counts from then on.
+    Trees of hundreds of workers are read less often than asked.
 
     Args:
         clock: monotonic ns.
+        proc: where the kernel lists its processes.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], proc: Path = Path("/proc")) -> None:
         self._clock = clock
+        self._proc = proc
+        self._family = Family(proc)
         self._trees: dict[str, _Tree] = {}
         self._walk_at = 0
         self._read_at = 0
@@ -42,7 +45,7 @@ class Processes:
         for run, pid in pids.items():
             tree = known.get(run)
             if tree is None or tree.pid != pid:
-                tree = _Tree(pid)
+                tree = _Tree(self._proc, pid)
                 self._walk_at = self._read_at = 0
             self._trees[run] = tree
 
@@ -52,8 +55,9 @@ class Processes:
         if not self._trees or start < self._read_at:
             return []
         if start >= self._walk_at:
+            self._family.look()
             for tree in self._trees.values():
-                tree.walk()
+                tree.walk(self._family)
             end = self._clock()
             self._walk_at = start + max(WALK_EVERY_NS, REST * (end - start))
             start = end
@@ -67,35 +71,66 @@ class Processes:
         return parts
 
 
+class Family:
+    """Who started whom, of all processes there are.
+
+    Asking one costs 15 µs and a node has thousands, so each is asked once: it has the same parent as long as that lives, and
+    what an ancestor leaves behind when it dies is not its descendant any more. A pid that came to be another process's
+    between two looks is the other's; there are many more of them than are used up in that time.
+
+    Args:
+        proc: where the kernel lists its processes.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._known: dict[int, Stat] = {}
+        self._children: dict[int, list[int]] = {}
+
+    def look(self) -> None:
+        """See who came and who went."""
+        known, self._known, self._children = self._known, {}, {}
+        for pid in pids(self._proc):
+            stat = known.get(pid) or stat_of(self._proc, pid)
+            if stat is not None:
+                self._known[pid] = stat
+                self._children.setdefault(stat.parent, []).append(pid)
+
+    def of(self, pid: int) -> Iterator[tuple[int, int]]:
+        """A process and its descendants, each as its pid and when it started, in ticks since boot."""
+        waiting = [pid] if pid in self._known else []
+        while waiting:
+            parent = waiting.pop()
+            started = self._known[parent].started
+            yield parent, started
+            # one that is older than its parent was started by another of the same number
+            waiting += [c for c in self._children.get(parent, ()) if self._known[c].started >= started]
+
+
 class _Tree:
     """A run's process and its descendants. Once the process is gone it stays gone: its pid may become another's."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, proc: Path, pid: int) -> None:
+        self._proc = proc
         self.pid = pid
-        self._members: dict[psutil.Process, _Member] = {}
-        try:
-            self._root: psutil.Process | None = psutil.Process(pid)
-        except (psutil.Error, ValueError):  # no such process here, or no pid at all
-            self._root = None
+        root = stat_of(proc, pid)
+        self._root = (pid, root.started if root is not None else -1)
+        self._members: dict[tuple[int, int], _Member] = {}
 
-    def walk(self) -> None:
+    def walk(self, family: Family) -> None:
         """Find the descendants anew; those that stay keep their counters."""
-        found: list[psutil.Process] = []
-        if self._root is not None:
-            try:
-                found = [self._root, *self._root.children(recursive=True)]
-            except psutil.Error:
-                self._root = None
-        self._members = {process: self._members.get(process) or _Member(process) for process in found}
+        found = list(family.of(self.pid))
+        if self._root not in found:
+            found = []
+        self._members = {key: self._members.get(key) or _Member(self._proc, *key) for key in found}
 
     def read(self, t: int) -> dict[str, float]:
         """The sums over the tree at `t`; empty when the run's own process is gone."""
         row: dict[str, float] = {}
-        for process, member in self._members.items():
-            try:
-                readings = member.read(t)
-            except psutil.Error:
-                if process is self._root:
+        for key, member in self._members.items():
+            readings = member.read(t)
+            if readings is None:
+                if key == self._root:
                     return {}
                 continue
             for name, value in readings.items():
@@ -106,33 +141,23 @@ class _Tree:
 class _Member:
     """One process and its counters."""
 
-    def __init__(self, process: psutil.Process) -> None:
-        self._process = process
+    def __init__(self, proc: Path, pid: int, started: int) -> None:
+        self._proc = proc
+        self._pid = pid
+        self._started = started
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
-    def read(self, t: int) -> dict[str, float]:
-        """What this process adds to its tree at `t`; rates from the second reading on.
-
-        Raises:
-            psutil.Error: the process is gone, only a zombie is left of it, or it may not be read.
-        """
-        with self._process.oneshot():
-            if self._process.status() == psutil.STATUS_ZOMBIE:
-                raise psutil.ZombieProcess(self._process.pid)
-            times = self._process.cpu_times()
-            row: dict[str, float] = {
-                "memory_rss_bytes": self._process.memory_info().rss,
-                "threads": self._process.num_threads(),
-                "processes": 1,
-            }
-            try:
-                disk = self._process.io_counters()
-            except psutil.AccessDenied:
-                disk = None
-        cores = self._cpu.update(t, times.user + times.system)
+    def read(self, t: int) -> dict[str, float] | None:
+        """What this process adds to its tree at `t`; rates from the second reading on. None: it is gone, or only a zombie."""
+        stat = stat_of(self._proc, self._pid)
+        if stat is None or stat.started != self._started:
+            return None
+        read, written = io_of(self._proc, self._pid) or (None, None)
+        cores = self._cpu.update(t, stat.cpu_s)
         rates = {
             "cpu_percent": None if cores is None else 100 * cores,
-            "disk_read_bytes_per_s": self._read.update(t, disk.read_bytes if disk else None),
-            "disk_written_bytes_per_s": self._written.update(t, disk.write_bytes if disk else None),
+            "disk_read_bytes_per_s": self._read.update(t, read),
+            "disk_written_bytes_per_s": self._written.update(t, written),
         }
+        row: dict[str, float] = {"memory_rss_bytes": stat.rss_bytes, "threads": stat.threads, "processes": 1}
         return row | {name: value for name, value in rates.items() if value is not None}

@@ -131,8 +131,9 @@ def concatenate(source: str, parts: Iterable[Columns]) -> Columns:
     kept = [p for p in parts if len(p)]
     if len(kept) == 1:
         return kept[0]
-    names = tuple(dict.fromkeys(name for p in kept for name in p.names))
-    if all(p.names == names for p in kept):  # as nearly always: a tenth of the time
+    layouts = dict.fromkeys(p.names for p in kept)
+    names = tuple(dict.fromkeys(itertools.chain.from_iterable(layouts)))
+    if len(layouts) == 1:  # as nearly always: a tenth of the time
         values = tuple(map(b"".join, zip(*(p.values for p in kept), strict=True)))
     else:
         found = [dict(zip(p.names, p.values, strict=True)) for p in kept]

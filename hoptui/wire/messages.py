@@ -139,11 +139,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     """Every second from the link thread, whatever the training thread does.
 
-    `progress_age_s` is the time since the last boundary, `phase_age_s` since the phase began, `paused_left_s` how long
+    `t` is when it was sent (0: unknown), `progress_age_s` is the time since the last boundary, `phase_age_s` since the phase began, `paused_left_s` how long
     the pause lease still runs, `dropped` rows lost since the start because the daemon did not take them.
     """
 
     step: int
+    t: int = 0
     phase: str = ""
     progress_age_s: float = 0.0
     phase_age_s: float = 0.0

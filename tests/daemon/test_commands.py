@@ -92,6 +92,25 @@ def test_a_repeated_command_is_sent_on_only_while_unanswered(desk: Desk) -> None
     assert len(desk.book.of("r")) == 1
 
 
+def test_a_run_is_being_asked_until_it_has_said_what_became_of_every_command(desk: Desk) -> None:
+    assert not desk.book.asking
+    desk.submit("a", epoch=1)
+    assert not desk.book.asking, "it was refused here"
+    desk.submit("a2")
+    desk.submit("b")
+    desk.says("a2", "accepted", step=5)
+    desk.says("a2", "applied", step=5, effective=8, version=1)
+    assert desk.book.asking
+    desk.says("b", "failed", reason="no")
+    assert not desk.book.asking
+    desk.submit("c")
+    desk.book.void("r", "the run ended", desk.t)
+    assert not desk.book.asking
+    desk.submit("d")
+    desk.book.forget("r")
+    assert not desk.book.asking
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [({"epoch": 1}, "stale_epoch"), ({"epoch": 3}, "stale_epoch")],

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from quiet_node import QuietNode
 
 from hoptui.daemon.registry import DuplicateRunError, Registry
 from hoptui.wire.columns import pack
@@ -53,6 +54,15 @@ def test_three_signals_never_merged(registry: Registry) -> None:
     run.exit("finished", "", 200.0)
     vital = run.vital(99.0)
     assert (vital.state, vital.why, vital.step) == ("exited", "finished", 9)
+
+
+def test_the_typical_iteration_is_that_of_the_newest(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(), 100.0)
+    assert run.iteration_s() is None
+    run.rows(pack("run/r", [(1 * S, 1, {"iteration_s": 1.0})]))
+    assert run.iteration_s() == 1.0
+    run.rows(pack("run/r", [(i * S, i, {"iteration_s": 3.0}) for i in (2, 3)]))
+    assert (run.iteration_s(), run.vital(0.0).iteration_s) == (3.0, 3.0)
 
 
 def test_the_age_of_progress_goes_on_between_pulses(registry: Registry) -> None:
@@ -142,3 +152,14 @@ def test_a_run_that_said_so_may_restart_within_its_process(registry: Registry) -
     registry.disconnect(after)  # as after a restart of the daemon, which has not heard it
     again, kind = registry.hello(b"c", hello(nonce="third"), 3.0)
     assert (kind, again.state.epoch) == ("epoch", 3)
+
+
+def test_ages_count_from_when_a_pulse_was_sent_and_not_from_when_it_was_heard() -> None:
+    quiet = QuietNode()
+    quiet.hello()
+    for sent_s, age in ((0.6, 0.6), (-1.0, 0.0), (1000.0, 0.0)):  # the last two are of another clock
+        pulse = Pulse(step=3, t=quiet.now - round(sent_s * S), progress_age_s=0.25)
+        quiet.runs.receive(b"n1", None, pulse)
+        vital = quiet.run.vital(quiet.now / S)
+        assert vital.pulse_age_s == pytest.approx(age)
+        assert vital.progress_age_s == pytest.approx(0.25 + age)

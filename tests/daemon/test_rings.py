@@ -63,3 +63,28 @@ def test_the_last_row_has_what_fast_ticks_leave_out_and_nothing_older() -> None:
     last = ring.last()
     assert last is not None
     assert list(last.rows()) == [(2_100_000_001, -1, {"power_w": 50.0})]
+
+
+def test_an_excerpt_has_the_names_asked_for_and_is_what_the_whole_says() -> None:
+    ring = filled(JOINED + 3)
+    ring.append(one(JOINED + 4, y=4.0))
+    ring.append(one(JOINED + 5, x=5.0, y=5.0))
+    rows = ring.excerpt(("y", "x", "y", "never"), after=JOINED + 2, most=3)
+    assert rows.names == ("y", "x")
+    assert [(t, values) for t, _, values in rows.rows()] == [
+        (JOINED + 3, {"x": float(JOINED + 3)}),
+        (JOINED + 4, {"y": 4.0}),
+        (JOINED + 5, {"y": 5.0, "x": 5.0}),
+    ]
+    whole = ring.newest(70)
+    same = ring.excerpt(whole.names, most=70)
+    assert list(same.rows()) == list(whole.rows())
+    assert len(same) == JOINED + 5
+
+
+def test_an_excerpt_is_of_the_newest_rows_that_are_new_enough() -> None:
+    ring = filled(2 * JOINED)
+    assert list(ring.excerpt(("x",), most=2).times()) == [2 * JOINED - 1, 2 * JOINED]
+    assert list(ring.excerpt(("x",), after=JOINED - 1).times()) == list(range(JOINED, 2 * JOINED + 1))
+    assert len(ring.excerpt(("x",), after=2 * JOINED)) == 0
+    assert len(Ring("host").excerpt(("x",))) == 0

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from hoptui.telemetry.processes import Processes
+from hoptui.telemetry.proc import PAGE_BYTES, TICKS_PER_S, Stat, io_of, stat_of
+from hoptui.telemetry.processes import Family, Processes
 from hoptui.wire.columns import Columns
 
 if TYPE_CHECKING:
@@ -105,22 +107,18 @@ def test_cpu_percent_is_of_one_core() -> None:
 def test_disk_rates_are_of_the_processes_that_let_us_read_them(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counters = SimpleNamespace(read_bytes=1000, write_bytes=5000)
+    counters = (1000, 5000)
     child = 0
-
-    def io_counters(process: psutil.Process) -> Any:
-        if process.pid != child:
-            raise psutil.AccessDenied(process.pid)
-        return counters
-
-    monkeypatch.setattr(psutil.Process, "io_counters", io_counters)
+    monkeypatch.setattr(
+        "hoptui.telemetry.processes.io_of", lambda proc, pid: counters if pid == child else None
+    )
     with forked() as process:
         [forked_child] = psutil.Process(process.pid).children()
         child = forked_child.pid
         processes = Processes(clock)
         processes.watch({"r": process.pid})
         assert "disk_read_bytes_per_s" not in only(processes.read())
-        counters.read_bytes, counters.write_bytes = 1500, 9000
+        counters = (1500, 9000)
         clock.advance(2)
         row = only(processes.read())
         child = 0
@@ -202,15 +200,15 @@ def test_a_slow_node_is_looked_at_less_often() -> None:
 
 def test_a_walk_that_takes_long_is_repeated_rarely(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     walks = 0
-    children = psutil.Process.children
+    look = Family.look
 
-    def slow(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+    def slow(family: Family) -> None:
         nonlocal walks
         walks += 1
         clock.advance(0.1)
-        return children(process, recursive)
+        look(family)
 
-    monkeypatch.setattr(psutil.Process, "children", slow)
+    monkeypatch.setattr(Family, "look", slow)
     processes = Processes(clock)
     processes.watch({"me": os.getpid()})
     begun = clock.now
@@ -218,3 +216,94 @@ def test_a_walk_that_takes_long_is_repeated_rarely(clock: FakeClock, monkeypatch
         assert processes.read()
         clock.advance(1)
     assert clock.now - begun == pytest.approx(31e9, abs=1e9)  # 0.1 s, times 300
+
+
+class Proc:
+    """Processes as the kernel tells of them, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, pid: int, parent: int, started: int = 1, state: str = "S", rss: int = 1) -> None:
+        (self.folder / str(pid)).mkdir(exist_ok=True)
+        fields = [state, parent, *[0] * 9, 100, 50, 0, 0, 0, 0, 3, 0, started, 0, rss, *[0] * 28]
+        (self.folder / str(pid) / "stat").write_text(f"{pid} (a) b) {' '.join(map(str, fields))}\n")
+
+    def remove(self, pid: int) -> None:
+        shutil.rmtree(self.folder / str(pid))
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "loadavg").touch()
+    return Proc(tmp_path)
+
+
+def test_a_process_is_asked_once_who_its_parent_is(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def spied(folder: Path, pid: int) -> Stat | None:
+        asked.append(pid)
+        return stat_of(folder, pid)
+
+    monkeypatch.setattr("hoptui.telemetry.processes.stat_of", spied)
+    proc.put(1, 0)
+    proc.put(10, 1, started=5)
+    family = Family(proc.folder)
+    family.look()
+    proc.put(11, 10, started=6)
+    family.look()
+    assert sorted(asked) == [1, 10, 11]
+    assert sorted(family.of(10)) == [(10, 5), (11, 6)]
+    assert list(family.of(99)) == []
+
+
+def test_what_a_dead_worker_leaves_behind_is_not_of_the_run(proc: Proc) -> None:
+    for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11)):
+        proc.put(pid, parent, started=pid)
+    family = Family(proc.folder)
+    family.look()
+    assert sorted(family.of(10)) == [(10, 10), (11, 11), (12, 12)]
+    proc.remove(11)  # 12 is init's now
+    family.look()
+    assert list(family.of(10)) == [(10, 10)]
+    proc.put(11, 1, started=20)  # and somebody else gets the number
+    family.look()
+    assert list(family.of(11)) == [(11, 20)]
+
+
+def test_a_number_that_is_another_process_s_now_is_not_read(proc: Proc, clock: FakeClock) -> None:
+    proc.put(10, 1, started=5, rss=7)
+    proc.put(11, 10, started=6, rss=8)
+    processes = Processes(clock, proc.folder)
+    processes.watch({"r": 10})
+    row = only(processes.read())
+    assert (row["processes"], row["threads"], row["memory_rss_bytes"]) == (2, 6, 15 * PAGE_BYTES)
+    proc.put(11, 1, started=9, rss=100)
+    clock.advance(1)
+    assert only(processes.read())["memory_rss_bytes"] == 7 * PAGE_BYTES
+    proc.put(10, 1, started=9)
+    clock.advance(1)
+    assert processes.read() == []
+    clock.advance(10)
+    assert processes.read() == []
+
+
+def test_processor_time_is_of_users_and_the_system(proc: Proc) -> None:
+    proc.put(10, 1)
+    stat = stat_of(proc.folder, 10)
+    assert stat is not None
+    assert stat.cpu_s == pytest.approx(150 / TICKS_PER_S)
+    proc.put(10, 1, state="Z")
+    assert stat_of(proc.folder, 10) is None
+    (proc.folder / "10" / "stat").write_text("10 (cut")
+    assert stat_of(proc.folder, 10) is None
+
+
+def test_bytes_of_disks_are_the_kernel_s(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    io = "rchar: 9\nwchar: 9\nsyscr: 9\nsyscw: 9\nread_bytes: 4096\nwrite_bytes: 512\ncancelled_write_bytes: 1\n"
+    (tmp_path / "7" / "io").write_text(io)
+    assert io_of(tmp_path, 7) == (4096, 512)
+    assert io_of(tmp_path, 8) is None

@@ -102,6 +102,31 @@ def test_no_slow_call_is_made_before_the_rows_are_out(
     assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] > 0
 
 
+@pytest.mark.parametrize(("hz", "rows", "most"), [(1, 1, 1), (2, 1, 2), (5, 1, 5), (8, 2, 4), (10, 2, 5)])
+def test_rows_of_fast_ticks_travel_together_and_none_is_left_behind(
+    sampler: GpuSampler, clock: FakeClock, hz: float, rows: int, most: int
+) -> None:
+    list(sampler.start())
+    sampler.watch(Watch(hz=hz))
+    clock.now = sampler.due  # from here on at this rate
+    list(sampler.tick())
+    ticks: list[int] = []
+    sent: list[list[int]] = []
+    for i in range(8 * int(hz)):
+        clock.now = sampler.due + i % 3 * 1_000_000  # woken a little late now and then
+        ticks.append(clock.now)
+        for message in sampler.tick():
+            if isinstance(message, Sample):
+                times = [part.times()[0] for part in message.parts if part.source == "gpu/GPU-0"]
+                assert len(times) <= rows
+                assert clock.now - times[0] <= SECOND // 5
+                sent.append(times)
+    told = [t for times in sent for t in times]
+    assert told == sorted(set(told))
+    assert set(told) >= set(ticks[:-1])
+    assert len(sent) <= 8 * most + 1
+
+
 def test_slow_readings_stop_in_time_and_the_next_tick_goes_on_with_them(
     sampler: GpuSampler, clock: FakeClock, nvml: FakeNvml
 ) -> None:

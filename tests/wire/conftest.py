@@ -258,6 +258,7 @@ EXAMPLES: list[messages.Message] = [
     ),
     messages.Pulse(
         step=7,
+        t=17,
         phase="update",
         progress_age_s=1.5,
         phase_age_s=0.5,

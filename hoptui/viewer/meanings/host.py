@@ -9,19 +9,19 @@ HOST: dict[str, Meaning] = {
         "CPU", "%", "Host", "of all cores together",
         "How busy the host's cores are, all of them together: 100 % is every core. A single thread that cannot keep up, which "
         "is what usually starves a GPU, is only 1 % of a hundred cores.",
-        "psutil.cpu_percent, since the reading before",
+        "/proc/stat, since the reading before",
         "low beside an idle GPU: look for one busy thread, not for more cores",
     ),
     "memory_used_bytes": Meaning(
         "memory", "B", "Host", "of the host, not to be had",
         "Memory that the kernel could not give out without swapping; its file cache does not count.",
-        "psutil.virtual_memory, total − available",
+        "/proc/meminfo, MemTotal − MemAvailable",
         "well below the whole: near it the kernel kills processes, often the largest",
     ),
     "swap_used_bytes": Meaning(
         "swap", "B", "Host", "memory moved to disk",
         "Memory that was moved to disk. A run whose memory is there stands still for milliseconds at a time.",
-        "psutil.swap_memory, used",
+        "/proc/meminfo, SwapTotal − SwapFree",
         "0, or a figure that does not move",
     ),
     "load_1m": Meaning(
@@ -62,13 +62,13 @@ PROCESS: dict[str, Meaning] = {
     "cpu_percent": Meaning(
         "run CPU", "%", "Host", "of one core, with its workers",
         "The processor time of the run's process and all its descendants: 100 % is one core.",
-        "psutil.Process.cpu_times, since the reading before",
+        "/proc/<pid>/stat, since the reading before",
         "about 100 % for a loop in Python; 100 % beside an idle GPU says that this one thread holds it back",
     ),
     "memory_rss_bytes": Meaning(
         "run RSS", "B", "Host", "resident memory, with workers",
         "Memory of the run's process and its descendants that is resident. A page that workers share counts once for each.",
-        "psutil.Process.memory_info, rss",
+        "/proc/<pid>/stat, rss",
         "steady; a figure that grows for hours is a leak",
     ),
 }  # fmt: skip

@@ -1,0 +1,101 @@
+"""The daemon's doors: what is taken from them at once, and runs that nobody looks at."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+
+from hoptui.daemon.server import BURST
+from hoptui.daemon.sockets import Doorway
+from hoptui.daemon.zap import Gate
+from hoptui.recording import Recording, RecordingError
+from hoptui.wire import codec, messages
+from hoptui.wire.columns import pack
+from hoptui.wire.credentials import Peer
+from tests.conftest import TestNode, until
+from tests.daemon.conftest import impatient_daemon
+
+ROWS = 3 * BURST
+
+
+@contextmanager
+def dealer(path: Path) -> Iterator[zmq.Socket[bytes]]:
+    """A socket at the other end."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sock = context.socket(zmq.DEALER)
+    sock.linger = 0
+    sock.connect(f"ipc://{path}")
+    try:
+        yield sock
+    finally:
+        context.destroy(linger=0)
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[tuple[Doorway, Gate]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield Doorway(context, tmp_path / "d.sock"), Gate(context)
+    context.destroy(linger=0)
+
+
+def test_messages_are_taken_in_order_and_no_more_than_asked_for(door: tuple[Doorway, Gate]) -> None:
+    there, gate = door
+    assert (there.more, list(there.take(5))) == (False, [])
+    with dealer(there.path) as sock:
+        assert gate.socket.poll(10_000)
+        gate.answer()
+        for number in range(5):
+            sock.send(b"%d" % number)
+        taken: list[tuple[bytes, Peer | None, list[bytes]]] = []
+        while len(taken) < 3:
+            until(lambda: there.more, what="a message")
+            taken += there.take(3 - len(taken))
+        until(lambda: there.more, what="the rest")
+        while len(taken) < 5:
+            until(lambda: there.more, what="the rest")
+            taken += there.take(5)
+        assert there.send(taken[0][0], b"answer")
+        assert sock.poll(10_000)
+        assert sock.recv() == b"answer"
+    assert [body for _, _, body in taken] == [[b"0"], [b"1"], [b"2"], [b"3"], [b"4"]]
+    assert {peer.pid for _, peer, _ in taken if peer is not None} == {os.getpid()}
+    assert not there.send(b"nobody", b"answer")
+
+
+def test_a_run_that_nobody_looks_at_is_heard_to_its_last_row(node: TestNode) -> None:
+    impatient_daemon(node, "server:WELCOME_S:0")
+    with dealer(node.where.runs) as sock:
+        hello = messages.RunHello(
+            protocol=messages.PROTOCOL,
+            run="quietrun",
+            name="quiet",
+            epoch=1,
+            nonce="n",
+            pid=os.getpid(),
+            started=0,
+        )
+        sock.send(codec.encode(hello))
+        assert sock.poll(10_000), "no welcome without a viewer"
+        assert isinstance(codec.to_run([sock.recv()]), messages.RunWelcome)
+        for step in range(ROWS):
+            row = pack("run/quietrun", [(time.monotonic_ns(), step, {"loss": 1.0})])
+            sock.send(codec.encode(messages.Rows(parts=(row,))))
+        sock.send(codec.encode(messages.Bye(reason="finished")))
+        until(
+            lambda: recorded(node.where.recording("quietrun")) == list(range(ROWS)), what="every row on disk"
+        )
+
+
+def recorded(path: Path) -> list[int]:
+    """The iterations that a recording has."""
+    try:
+        with Recording.open(path) as recording:
+            return [step for part in recording.rows("run/quietrun") for step in part.steps()]
+    except RecordingError:  # not there yet
+        return []
