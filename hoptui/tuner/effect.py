@@ -14,6 +14,10 @@ MIN_BLOCKS = 3
 LOOKS = (15, 30, 45, 60, 90)
 WARM_UP = 3
 FINE_ENOUGH = 0.02
+OUTERMOST, ENOUGH = 4.0, 10
+"""Standard deviations from the median within which blocks lie, and how many blocks it takes to tell."""
+QUARTILE = 0.6745
+"""Of a normal distribution, in standard deviations."""
 
 # Student's t, two-sided 98 % (t of 0.99) for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, section 1.3.6.7.2.
 # Five looks at 98 % each are right 95 times in 100 together, in simulations with noise as correlated as iterations are
@@ -33,6 +37,7 @@ def measure(
     warm_up: int = WARM_UP,
     looks: Sequence[int] = LOOKS,
     worth: float | None = None,
+    clear: float | None = None,
 ) -> Measured:
     """The effect of a change on `metric`, given one value an iteration, oldest first, on both sides of it.
 
@@ -45,6 +50,7 @@ def measure(
     The figure is taken at fixed numbers of iterations (`looks`) and settled at the first where it is decided: the gain
     is larger than its interval, the interval is below 2 %, or it is the last look. More values than that change nothing.
     Where the question is whether it gains more than `worth`, it is decided once the whole interval is above or below that.
+    A gain that is surely more than `clear` is told before the first look, from one block on.
 
     Raises:
         ValueError: looks that do not rise, or the first of less than three blocks.
@@ -58,6 +64,10 @@ def measure(
         note = f"nothing to compare with: {len(old)} of {least} iterations before the change"
         return Measured(metric=metric, iterations=len(new), settled=True, note=note)
     if len(new) < looks[0]:
+        if clear is not None and len(new) >= BLOCK:
+            early = _figure(metric, old, new[: len(new) // BLOCK * BLOCK], worth=clear, last=False)
+            if early.settled and early.gain is not None and early.gain > clear:
+                return early
         note = f"measuring: {len(new)} of {looks[0]} iterations"
         return Measured(metric=metric, before=median(old), iterations=len(new), note=note)
     figure = Measured()
@@ -70,7 +80,7 @@ def measure(
 
 def _figure(metric: str, old: list[float], new: list[float], *, worth: float | None, last: bool) -> Measured:
     # The newest blocks of the old values and the oldest of the new ones: what is left over is far from the change.
-    a, b = log_blocks(old[len(old) % BLOCK :]), log_blocks(new)
+    a, b = _tamed(log_blocks(old[len(old) % BLOCK :]), log_blocks(new))
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for both.
@@ -99,18 +109,47 @@ def _usable(values: Iterable[float]) -> list[float]:
     return [v for v in values if math.isfinite(v) and v > 0]
 
 
+def uncertainty(blocks: Sequence[float]) -> float:
+    """Half of the interval of the mean of blocks, by Student's t; infinite for less than two."""
+    if len(blocks) < 2:
+        return math.inf
+    return _T[min(len(blocks) - 1, len(_T)) - 1] * math.sqrt(variance(blocks) / len(blocks))
+
+
+def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
+    """Both sides, without blocks that lie beyond all scatter: three spikes among five iterations are rare, but count for everything.
+
+    Such a block is moved to where the outermost may lie (winsorised), at `OUTERMOST` standard deviations as the median distance
+    from each side's median tells them. Too few blocks tell nothing of what is usual.
+    """
+    if len(a) + len(b) < ENOUGH:
+        return a, b
+    centres = median(a), median(b)
+    sigma = (
+        median(abs(v - centre) for side, centre in zip((a, b), centres, strict=True) for v in side) / QUARTILE
+    )
+    most = OUTERMOST * sigma
+    tamed = [[min(max(v, c - most), c + most) for v in side] for side, c in zip((a, b), centres, strict=True)]
+    return tamed[0], tamed[1]
+
+
 def _half_width(a: list[float], b: list[float]) -> float:
     """Half of Welch's interval for the difference of two means; 0 where neither side varies at all.
 
-    Three blocks are often alike by chance: no side is believed to vary less than both do together.
+    Three blocks are often alike by chance: no side is believed to vary less than both do together. A single one (of `b`) is
+    believed to vary as those of `a` do.
     """
     fa, fb = len(a) - 1, len(b) - 1
-    pooled = (fa * variance(a) + fb * variance(b)) / (fa + fb)
-    va, vb = max(variance(a), pooled) / len(a), max(variance(b), pooled) / len(b)
+    own_a, own_b = variance(a), variance(b) if fb else 0.0
+    pooled = (fa * own_a + fb * own_b) / (fa + fb)
+    va, vb = max(own_a, pooled) / len(a), max(own_b, pooled) / len(b)
     if not va + vb:
         return 0.0
-    freedom = int((va + vb) ** 2 / (va**2 / fa + vb**2 / fb))
-    freedom = max(freedom, min(fa, fb))  # its lower bound, which rounding may miss
+    # What both sides say together has the degrees of freedom of both.
+    fa, fb = (fa if own_a > pooled else fa + fb), (fb if own_b > pooled else fa + fb)
+    freedom = max(
+        int((va + vb) ** 2 / (va**2 / fa + vb**2 / fb)), min(fa, fb)
+    )  # its lower bound, which rounding may miss
     return _T[min(freedom, len(_T)) - 1] * math.sqrt(va + vb)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 from hoptui.tuner.roles import NAMES, Role
@@ -35,6 +37,8 @@ WORTH_TRYING: dict[Verdict, tuple[Family, ...]] = {
 ANYTHING: tuple[Family, ...] = ("batch", "input", "env", "other", "mode")
 NEAR = 1.2
 """Two values closer than this factor are one rung: each value costs a compilation, and a graph's memory."""
+FINEST = 8
+"""Tensor cores like whole multiples of it."""
 STANDSTILL_S = {"free": 0.0, "shape": 2.0, "rebuild": 60.0, "restart": float("inf")}
 """What a change is taken to cost before the run has said it: a compilation is a rebuild."""
 READERS_S = 5.0
@@ -82,44 +86,64 @@ class Lever:
 
     def rungs(self) -> list[KnobValue]:
         """The values to choose from, the one in effect among them, by rising size. Empty for a choice."""
-        if not self.ordered or isinstance(self.knob.value, bool | str):
-            return []
-        here = self.knob.value
-        found = [here]
-        for value in self._values():
-            # The one in effect comes first: what is nearly the same would be another shape for nothing.
-            if all(_apart(value, known) for known in found):
-                found.append(value)
+        return list(self._rungs)
+
+    def finer(self) -> list[KnobValue]:
+        """The rungs and, between whole ones, quarters of the steps in multiples of eight, by rising size.
+
+        For a size that rare peaks of memory drive away from: each is one more shape to compile, so nothing is climbed by them.
+        """
+        coarse = self.rungs()
+        found = set(coarse)
+        for low, high in pairwise(coarse):
+            if self.knob.spec.scale == "pow2" or not (isinstance(low, int) and isinstance(high, int)):
+                continue
+            quarters = ((low + part * (high - low) // 4) // FINEST * FINEST for part in (1, 2, 3))
+            found |= {v for v in quarters if low < v < high and self._possible(v)}
         return sorted(found, key=self.size_of)
 
     def changes(self, value: KnobValue) -> tuple[Change, ...]:
         """What is set, at one boundary, so that the knob has `value` and all that it keeps is kept."""
         made = [Change(knob=self.name, before=self.knob.value, value=value)]
         if self.partner is not None:
-            follows = _whole(self.knob.value) * _whole(self.partner.value) // _whole(value)
+            follows = _product(self.knob, self.partner) // _whole(value)
             made.append(Change(knob=self.partner.spec.name, before=self.partner.value, value=follows))
         return tuple(made)
+
+    @cached_property
+    def _rungs(self) -> tuple[KnobValue, ...]:
+        if not self.ordered or isinstance(self.knob.value, bool | str):
+            return ()
+        here = self.knob.value
+        found = [here]
+        for value in self._values():
+            # The one in effect comes first: what is nearly the same would be another shape for nothing.
+            if all(_apart(value, known) for known in found):
+                found.append(value)
+        return tuple(sorted(found, key=self.size_of))
 
     def _values(self) -> Iterator[int | float]:
         spec, here = self.knob.spec, self.knob.value
         if self.partner is not None:
-            yield from self._divisors(_whole(here) * _whole(self.partner.value))
+            yield from self._divisors(_product(self.knob, self.partner))
         elif spec.kind == "int":
             yield from (v for v in notches(spec) if _valid(spec, v))
         elif isinstance(here, float) and here > 0:
             for k in range(1, 9):
                 yield from (v for v in (here * 2 ** (k / 2), here / 2 ** (k / 2)) if _valid(spec, v))
 
+    def _possible(self, value: int) -> bool:
+        """Whether it may be set, and the knob that follows can."""
+        if not _valid(self.knob.spec, value) or self.partner is None:
+            return _valid(self.knob.spec, value)
+        follows, rest = divmod(_product(self.knob, self.partner), value)
+        return not rest and _valid(self.partner.spec, follows)
+
     def _divisors(self, product: int) -> Iterator[int]:
         """Values that divide the product, each the nearest to a rung of the ladder."""
-        assert self.partner is not None
-        spec, other = self.knob.spec, self.partner.spec
+        spec = self.knob.spec
         low, high = (int(b) if b is not None else d for b, d in ((spec.min, 1), (spec.max, _LARGEST)))
-        divisors = [
-            v
-            for v in _divisors_of(product)
-            if low <= v <= high and _valid(spec, v) and _valid(other, product // v)
-        ]
+        divisors = [v for v in _divisors_of(product) if low <= v <= high and self._possible(v)]
         for notch in notches(spec):
             near = [v for v in divisors if not _apart(v, notch)]
             if near:
@@ -129,11 +153,12 @@ class Lever:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to try: levers and their values, which way of size (1, −1; 0: neither), and why."""
+    """Something to try: levers and their values, which way of size (1, −1; 0: neither), why, and the gain expected (None: unknown; 0: in doubt)."""
 
     settings: tuple[tuple[Lever, KnobValue], ...]
     way: int
     why: str
+    gain: float | None = None
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -258,6 +283,11 @@ def _valid(spec: KnobSpec, value: int | float) -> bool:
 def _whole(value: KnobValue) -> int:
     assert isinstance(value, int)
     return value
+
+
+def _product(knob: KnobState, partner: KnobState) -> int:
+    """What the two keep."""
+    return _whole(knob.value) * _whole(partner.value)
 
 
 def _apart(a: int | float, b: int | float) -> bool:

@@ -2,65 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterator, Sequence
 
 from hoptui.tuner.ladder import Candidate, Lever, advised, levers, ranked
-from hoptui.tuner.memory import MemoryModel
 from hoptui.tuner.scene import Known, Scene
+from hoptui.tuner.track import Track
 from hoptui.tuner.trial import WORTH
 from hoptui.wire.knobs import KnobError, KnobValue, check_value, shown
 from hoptui.wire.measured import Measured
 from hoptui.wire.tuning import Limits
 
-CEILING_S = 1800.0
-"""What failed is not tried again for so long; the second time for twice as long, and so on."""
-SHAPES = 8
-"""Sizes of one process: torch.compile makes so many variants of a function, and then computes it eagerly for good."""
-HELD = 1 / 6
-"""For a share of that, where the run had gone well with it: memory runs out in rare steps as well."""
 FARTHEST = 2.0
 """No step is larger than this factor: memory is not extrapolated farther."""
+WIDE = 0.15
+"""An interval that tells too little of a gain."""
+DEAR = 0.12
+"""What a size may cost of the speed that is taken only because of the rarest peaks."""
+OFTEN = 3.0
+"""Where more of the speed is at stake, so many times as many peaks are risked."""
 OTHER_WAY = 1.5
 """How memory changes with another way of computing nobody knows: half as much again must fit."""
-
-
-@dataclass
-class Track:
-    """What is known of one lever."""
-
-    memory: MemoryModel = field(default_factory=MemoryModel)
-    rates: dict[float, float] = field(default_factory=dict)
-    refused: set[KnobValue] = field(default_factory=set)
-    shapes: set[float] = field(default_factory=set)
-    closed: set[int] = field(default_factory=set)
-    slower: bool = False  # a larger size surely was
-    stride: int = 2
-    ceiling: float = float("inf")
-    until: int = 0
-    ttl: float = CEILING_S
-
-    def compiled(self, size: float) -> bool:
-        """Whether a size costs no variant more than there may be."""
-        return size in self.shapes or len(self.shapes) < SHAPES
-
-    def gain(self, here: float, there: float, *, falling: bool) -> float | None:
-        """The gain that a step is expected to bring, from what was measured; None while only one size was.
-
-        A sample costs what it costs, and a share of what each piece costs: 1/rate = c + a/size. With `falling` the
-        larger may also be the slower.
-        """
-        near = sorted(self.rates, key=lambda s: max(s / here, here / s))[:3]
-        if len(near) < 2:
-            return None
-        x, y = [1 / s for s in near], [1 / self.rates[s] for s in near]
-        mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-        spread = sum((v - mean_x) ** 2 for v in x)
-        a = sum((v - mean_x) * (w - mean_y) for v, w in zip(x, y, strict=True)) / spread
-        a = a if falling else max(a, 0.0)
-        c = max(mean_y - a * mean_x, 1e-3 * mean_y)
-        now, then = c + a / here, c + a / there
-        return now / then - 1 if now > 0 and then > 0 else 0.0
 
 
 class Search:
@@ -98,13 +60,44 @@ class Search:
         return reasons[0] if reasons else "nothing is left to try"
 
     def smaller(self, scene: Scene, frozen: set[str]) -> Candidate | None:
-        """What makes room for other processes: the first batch that memory is known of, cut so that it fits again."""
-        for lever in self.levers(scene, frozen):
-            track, below = self.track(lever), [v for v in lever.rungs() if lever.size_of(v) < lever.size]
-            if lever.family != "batch" or not below or not track.memory.fitted:
-                continue
+        """What makes room for other processes: the first batch that memory is known of, cut so that it fits again, if it can be to a
+        size that is compiled already."""
+        for lever in self._batches(scene, frozen):
+            shapes = self.track(lever).shapes
+            below = [v for v in lever.finer() if lever.size_of(v) < lever.size]
             fits = [v for v in below if self._fits(lever, v, scene)]
-            return Candidate(((lever, fits[-1] if fits else below[0]),), -1, "")
+            known = [
+                v
+                for v in fits
+                if lever.size_of(v) in shapes and FARTHEST * lever.size_of(v) >= lever.size_of(fits[-1])
+            ]
+            rungs = [v for v in fits if v in lever.rungs()]
+            if below:
+                return Candidate(((lever, (known or rungs or below[:1])[-1]),), -1, "")
+        return None
+
+    def tight(self, scene: Scene) -> bool:
+        """Whether what a batch takes now and then does not fit any more."""
+        return scene.memory is not None and any(
+            not self.track(lever).memory.expects(lever.size, scene.memory)
+            for lever in self._batches(scene, set())
+        )
+
+    def safer(self, scene: Scene, frozen: set[str]) -> Candidate | None:
+        """What takes a batch out of the reach of its rare peaks, where that costs little speed or they are not that rare."""
+        assert scene.memory is not None
+        for lever in self._batches(scene, frozen):
+            track = self.track(lever)
+            if track.memory.holds(lever.size, scene.memory):
+                continue
+            pressed = not track.memory.holds(lever.size, scene.memory, often=OFTEN)
+            for value in reversed([v for v in lever.finer() if lever.size_of(v) < lever.size]):
+                size = lever.size_of(value)
+                known = track.gain(lever.size, size, falling=True)
+                loss = 1 - size / lever.size if known is None else -known
+                may = track.compiled(size) and (loss <= DEAR or pressed)
+                if may and track.memory.holds(size, scene.memory):
+                    return Candidate(((lever, value),), -1, "")
         return None
 
     def saw(self, scene: Scene, used: int, names: Collection[str] | None = None) -> None:
@@ -135,12 +128,16 @@ class Search:
                 self.track(lever).slower = tried.way < 0
 
     def dropped(self, tried: Candidate, found: Measured) -> None:
-        """It was taken back."""
+        """It was taken back. What told too little is tried once more, against a longer baseline."""
         lost = found.gain is None or found.interval is None or found.gain + found.interval < 0
         if found.before is not None and found.after is not None:
             self._rated(tried, found.before, found.after)
+        wide = found.interval is not None and found.interval > WIDE
         for lever, value in tried.settings:
             track = self.track(lever)
+            if wide and not lost and value not in track.doubted:
+                track.doubted.add(value)
+                continue
             track.refused.add(value)
             track.slower |= tried.way > 0 and lost
             if tried.way > 0 and lost and track.stride > 1:
@@ -161,30 +158,23 @@ class Search:
 
     def ceiling(self, lever: Lever, size: float, t: int, *, held: bool = False) -> None:
         """`size` was too much at `t` (monotonic ns); `held` says that it had gone well before: then it may soon again."""
-        track = self.track(lever)
-        track.ceiling = min(size, track.ceiling)
-        track.until = t + round((HELD * track.ttl if held else track.ttl) * 1e9)
-        track.ttl *= 2
+        self.track(lever).bound(size, t, held=held)
 
     def expire(self, t: int) -> None:
         """Ceilings whose time is over are tried once more."""
         for track in self._tracks.values():
-            if track.ceiling < float("inf") and t >= track.until:
-                self._lift(track)
+            if track.ceiling < math.inf and t >= track.until:
+                track.lift()
 
     def freed(self) -> None:
         """Others gave memory back: no ceiling holds any more."""
         for track in self._tracks.values():
-            self._lift(track)
+            track.lift()
 
     def reopen(self) -> None:
         """The run is not what it was: everything may be tried again."""
         for track in self._tracks.values():
-            track.rates.clear()
-            track.refused.clear()
-            track.closed.clear()
-            track.slower = False
-            track.stride = 2
+            track.reopen()
 
     def forget_memory(self) -> None:
         """Another process: what the one before held says nothing."""
@@ -200,14 +190,15 @@ class Search:
         blocked = ""
         if way >= 0 and 1 not in track.closed:
             over = self._over_power(scene)
-            up = [] if over else self._above(lever)
+            up = [] if over else self._above(lever, self._values(lever, scene))
             fits = [v for v in up if lever.family == "input" or self._fits(lever, v, scene)]
             fits = fits if track.stride > 1 else fits[:1]
             if fits:
                 value = fits[-1]
                 gain = track.gain(here, lever.size_of(value), falling=False)
                 if gain is None or gain >= WORTH or track.stride == 1:
-                    return Candidate(((lever, value),), 1, self._why(lever, scene, value))
+                    expected = 0.0 if value in track.doubted else gain
+                    return Candidate(((lever, value),), 1, self._why(lever, scene, value), expected)
             elif over:
                 blocked = over
             elif up:
@@ -221,16 +212,37 @@ class Search:
                 return Candidate(((lever, below[-1]),), -1, self._why(lever, scene, below[-1]))
         return blocked
 
-    def _above(self, lever: Lever) -> list[KnobValue]:
+    def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
+        """Those of `values` that may be tried next, but for memory."""
         track, here = self.track(lever), lever.size
         return [
             v
-            for v in lever.rungs()
+            for v in values
             if here < lever.size_of(v) <= FARTHEST * here * 1.001
             and lever.size_of(v) < track.ceiling
             and track.compiled(lever.size_of(v))
             and v not in track.refused
         ]
+
+    def _values(self, lever: Lever, scene: Scene) -> list[KnobValue]:
+        """What to climb by: rungs and what is compiled already; what lies between them only where memory is in the way."""
+        rungs, track = lever.rungs(), self.track(lever)
+        if lever.family != "batch" or track.stride == 1:
+            return rungs
+        shy = track.ceiling < math.inf or self._shy(lever, scene)
+        return [v for v in lever.finer() if shy or v in rungs or lever.size_of(v) in track.shapes]
+
+    def _shy(self, lever: Lever, scene: Scene) -> bool:
+        """Whether a rung that was held before, or that only rare peaks do not fit, cannot be tried next: what lies below it may do."""
+        track, memory, here = self.track(lever), scene.memory, lever.size
+        for value in lever.rungs():
+            size = lever.size_of(value)
+            near = here < size <= FARTHEST * here * 1.001
+            if memory is None or not near or (size < track.ceiling and self._fits(lever, value, scene)):
+                continue
+            if size <= track.memory.largest or track.memory.expects(size, memory, self._limits.memory):
+                return True
+        return False
 
     def _down(self, lever: Lever, track: Track, *, known: bool) -> bool:
         """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried."""
@@ -290,17 +302,29 @@ class Search:
             return ()
         return (value,)
 
+    def _batches(self, scene: Scene, frozen: set[str]) -> Iterator[Lever]:
+        """The levers that memory grows with, where it is known how."""
+        for lever in self.levers(scene, frozen):
+            if lever.family == "batch" and self.track(lever).memory.fitted:
+                yield lever
+
     # limits ----------------------------------------------------------------------------------------------------------------
 
     def _fits(self, lever: Lever, value: KnobValue, scene: Scene) -> bool:
-        size = lever.size_of(value)
-        return self.track(lever).memory.allows(size, scene.memory, self._limits.memory)
+        model, size, memory = self.track(lever).memory, lever.size_of(value), scene.memory
+        if memory is None or not model.expects(size, memory, self._limits.memory):
+            return False
+        gain = self.track(lever).gain(lever.size, size, falling=False)
+        dear = gain is not None and gain > DEAR / (1 - DEAR)
+        return model.holds(size, memory, often=OFTEN if dear else 1.0)
 
     def _no_room(self, lever: Lever, value: KnobValue, scene: Scene) -> str:
         if scene.memory is None:
             return "how much memory the run takes is unknown: nothing is made larger"
         peak = self.track(lever).memory.predicted(lever.size_of(value)) or 0.0
         need = (peak + scene.memory.others) / scene.memory.total
+        if need <= self._limits.memory:
+            return f"{lever.name} {shown(value)} takes {need:.0%} of the memory, and its rare peaks may take more than there is"
         return f"{lever.name} {shown(value)} may take {need:.0%} of the memory, the limit is {self._limits.memory:.0%}"
 
     def _over_power(self, scene: Scene) -> str:
@@ -319,15 +343,10 @@ class Search:
         peak = self.track(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
         if scene.memory is None or peak is None or lever.family == "input":
             return why
-        return f"{why}; expected to take {(peak + scene.memory.others) / scene.memory.total:.0%} of the memory at most"
+        return f"{why}; expected to take {(peak + scene.memory.others) / scene.memory.total:.0%} of the memory, rare peaks aside"
 
     def _rated(self, tried: Candidate, before: float, after: float) -> None:
         if len(tried.settings) == 1:
             (lever, value) = tried.settings[0]
             track = self.track(lever)
             track.rates[lever.size], track.rates[lever.size_of(value)] = before, after
-
-    def _lift(self, track: Track) -> None:
-        track.ceiling = float("inf")
-        track.refused.clear()
-        track.closed.discard(1)

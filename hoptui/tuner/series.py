@@ -7,9 +7,9 @@ from collections import deque
 from itertools import islice
 from statistics import median, stdev
 
-from hoptui.tuner.effect import BLOCK, MIN_BLOCKS, log_blocks
+from hoptui.tuner.effect import BLOCK, MIN_BLOCKS, log_blocks, uncertainty
 from hoptui.tuner.scene import Scene
-from hoptui.tuner.trial import WARM_UP
+from hoptui.tuner.trial import CLEAR, WARM_UP
 from hoptui.wire.tuning import Objective
 
 BASELINE = 30
@@ -20,6 +20,8 @@ BEFORE = 90
 """So many are compared with, the newest; also what a run needs whose iterations scatter."""
 SCATTER = 0.015
 """The standard error of a baseline's level up to which it is taken for known."""
+SEEN = 3.0
+"""So many times the uncertainty of its baseline, a gain can be told from little."""
 KEPT = 400
 LOOKS_KEPT = 30
 
@@ -82,16 +84,20 @@ class Series:
         """How many of them tell something."""
         return sum(math.isfinite(v) and v > 0 for v in self.since(step))
 
-    def missing(self, step: int) -> int:
-        """How many more of them a baseline needs, about: more where they scatter, fewer where each takes long."""
-        have = self.count(step)
-        slow = have >= LEAST and have * self.seconds >= LONG_S
-        enough = BASELINE if self._steady(step) else BEFORE
-        return 0 if slow else max(0, enough - have)
+    def missing(self, step: int, gain: float | None = None) -> int:
+        """How many more of them a baseline needs, about: more where they scatter, fewer where each takes long.
 
-    def _steady(self, step: int) -> bool:
+        What is compared with it next is expected to bring `gain`: little is needed to see much. Where that is unknown (None), not
+        much is needed either, because what cannot be told is tried once more.
+        """
+        have = self.count(step)
+        if have < LEAST:
+            return (LEAST if have * self.seconds >= LONG_S else BASELINE) - have
         blocks = log_blocks(self.values(step))
-        return len(blocks) < 2 or stdev(blocks) / math.sqrt(len(blocks)) < SCATTER
+        if have * self.seconds >= LONG_S or (gain and gain > max(CLEAR, SEEN * uncertainty(blocks))):
+            return 0
+        steady = gain is None or stdev(blocks) / math.sqrt(len(blocks)) < SCATTER
+        return max(0, (BASELINE if steady else BEFORE) - have)
 
     def level(self, step: int) -> float | None:
         """Their median, None where there are too few."""

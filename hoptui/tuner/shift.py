@@ -19,10 +19,10 @@ from hoptui.wire.knobs import KnobValue
 
 LEARNED = 8
 """Blocks that the level is learned from."""
-SLACK, SLACK_SIGMAS = 0.10, 2.0
+SLACK, SLACK_SIGMAS = 0.08, 2.0
 """What a block may differ by without counting, in logarithms, and in its standard deviation."""
 ALARM, ALARM_SIGMAS = 0.4, 6.0
-"""The sum of what is beyond it that is an alarm: a drop by 15 % after 7 blocks, by half after 3."""
+"""The sum of what is beyond it that is an alarm: a drop by 15 % after 5 blocks, by half after 3."""
 MOST = 0.15
 """What a block adds at most: of hundreds of thousands some are all spikes."""
 FOLLOW = 1 / 16

@@ -21,6 +21,8 @@ WARM_UP = 5
 """Iterations after a change that tell nothing yet: caches, recompilation, workers that start."""
 WORTH = 0.02
 """A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""
+CLEAR = 0.10
+"""A gain that is surely more than this is kept after one block of iterations."""
 FAIR = WARM_UP + LOOKS[1]
 """Iterations that a trial takes as a rule."""
 PATIENCE = 4
@@ -152,7 +154,7 @@ def obstacle(scene: Scene, limits: Limits) -> str:
 
 def compare(metric: str, before: Sequence[float], after: Sequence[float]) -> Measured:
     """What a trial did so far: `after` are all values since it took effect, oldest first."""
-    return measure(metric, before, after, warm_up=WARM_UP, looks=LOOKS, worth=WORTH)
+    return measure(metric, before, after, warm_up=WARM_UP, looks=LOOKS, worth=WORTH, clear=CLEAR)
 
 
 def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:

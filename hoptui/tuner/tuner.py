@@ -37,6 +37,8 @@ TOLD = 50
 """So many ended trials are told."""
 DIFFERENT = 0.10
 """A speed that differs by so much after somebody else's change means that the search starts anew."""
+READING_NS = 900_000_000
+"""Memory is read about once a second: more often, the same peak would be seen again."""
 NOT_ITS_FAULT = (
     "held_by_person",
     "lease_held",
@@ -72,6 +74,7 @@ class Tuner:
         self._offered: Move | None = None
         self._level: float | None = None  # the speed before somebody else's change
         self._peak = 0
+        self._read = 0  # when memory is to be read again
         self._rested = False
         self._stand: Stand = "baseline"
         self._text = ""
@@ -205,11 +208,13 @@ class Tuner:
 
     def _learn_memory(self, scene: Scene, used: int) -> None:
         attempt = self._attempt
-        if self._return is not None:
+        if self._return is not None or scene.t < self._read:
             return
+        self._read = scene.t + READING_NS
         if attempt is None:
             self._peak = max(self._peak, used)
-            self._search.saw(scene, used)
+            if self._series.since(self._since):  # before that it may be on its way to these values still
+                self._search.saw(scene, used)
             return
         step = attempt.move.applied(scene.records)
         if step is not None and len(self._series.since(step)) > WARM_UP:
@@ -226,10 +231,11 @@ class Tuner:
             self._read_otherwise(scene)
         if room := self._make_room(scene):
             return room, ()
-        missing = self._series.missing(self._since)
-        if not missing:
-            self._compare()
         candidate = self._search.next(scene, self._people.frozen)
+        expected = candidate.gain if isinstance(candidate, Candidate) else None
+        missing = self._series.missing(self._since, expected)
+        if not missing and self._compare():
+            candidate = self._search.next(scene, self._people.frozen)
         if isinstance(candidate, str):
             self._rested = self._rested or not missing
             self._say("holding", f"nothing is tried: {candidate}")
@@ -260,12 +266,14 @@ class Tuner:
                 self._level = None
         self._rest(scene, self._series.newest + 1 + WARM_UP)
 
-    def _compare(self) -> None:
-        """Where somebody else's change, or a restart, made the run another one, the search starts anew."""
+    def _compare(self) -> bool:
+        """Where somebody else's change, or a restart, made the run another one, the search starts anew; whether it does."""
         before, self._level = self._level, None
         now = self._series.level(self._since)
         if before is not None and now is not None and abs(now / before - 1) >= DIFFERENT:
             self._search.reopen()
+            return True
+        return False
 
     def _begin(self, tried: Candidate, scene: Scene) -> Proposal:
         expected = tried.standstill + FAIR * self._series.seconds
@@ -358,16 +366,24 @@ class Tuner:
         return Proposal(changes, way.why)
 
     def _make_room(self, scene: Scene) -> Proposal | None:
-        """Others have taken so much memory that the run is about to run out of it."""
-        memory = scene.memory
-        if memory is None or self._limits.dry or obstacle(scene, self._limits) or full(memory) < FULL:
+        """A smaller size before memory runs out: others have taken so much, or the run's own rare peaks come near the limit."""
+        memory, watch = scene.memory, self._neighbours
+        if memory is None or self._limits.dry or obstacle(scene, self._limits):
             return None
-        taken = self._neighbours.taken(memory)
-        tried = self._search.smaller(scene, self._people.frozen) if taken else None
+        taken = watch.taken(memory)
+        if taken and (full(memory) >= FULL or self._search.tight(scene)):
+            tried = self._search.smaller(scene, self._people.frozen)
+            why = f"other processes have taken {taken / 2**30:.1f} GiB of the memory: room is made before it runs out"
+        elif not watch.growing and self._series.since(self._since):
+            tried = self._search.safer(scene, self._people.frozen)
+            why = "its rare peaks of memory come near the limit: a size that they do not reach, before it runs out"
+        else:
+            return None
         if tried is None:
             return None
-        self._neighbours.settle(memory)
-        why = f"other processes have taken {taken / 2**30:.1f} GiB of the memory: room is made before it runs out"
+        watch.settle(memory)
+        for lever, _ in tried.settings:
+            self._search.ceiling(lever, lever.size, scene.t, held=True)
         told = Trial(changes=tried.changes, t=scene.t, text=why)
         self._return = Return({c.knob: c.value for c in tried.changes}, why, told=told)
         return self._go_back(self._return, scene)

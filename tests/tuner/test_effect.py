@@ -58,6 +58,23 @@ def test_six_percent_are_found_and_found_early(gain: float) -> None:
     assert fmean(f.iterations for f in figures) < 45
 
 
+def test_what_is_clear_is_told_from_one_block_and_nothing_else_is() -> None:
+    def early(seed: int, gain: float) -> Measured:
+        return measure("m", throughput(seed, 30), throughput(seed + 999, 8, gain=gain), clear=0.1)
+
+    assert fmean(early(seed, 0.6).settled for seed in range(SEEDS)) > 0.9
+    assert not any(early(seed, gain).gain is not None for seed in range(SEEDS) for gain in (-0.6, 0.0, 0.05))
+    assert measure("m", throughput(1, 30), throughput(2, 8, gain=0.6)).gain is None
+
+
+def test_a_block_of_spikes_does_not_hide_a_gain() -> None:
+    old = throughput(3, 60, noise=0.02)
+    old[10:15] = [300.0] * 5
+    found = measure("m", old, throughput(4, 93, gain=0.06, noise=0.02))
+    assert found.detectable
+    assert found.gain == pytest.approx(0.06, abs=0.03)
+
+
 def test_an_interval_that_is_wide_is_not_hidden_by_few_blocks() -> None:
     """Three blocks are little: at the first look the interval is several times that of the last one."""
     early = [measure("m", throughput(s, 90), throughput(s + 999, 18)) for s in range(50)]

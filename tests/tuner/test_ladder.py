@@ -34,6 +34,27 @@ def test_the_ladder_has_steps_of_about_root_two() -> None:
     assert list(notches(powers)) == [1, 2, 4, 8, 16]
 
 
+def test_between_rungs_lie_multiples_of_eight_that_keep_the_product() -> None:
+    (alone,) = levers([knob("micro_batch", 64)], Limits(), ())
+    assert [v for v in alone.finer() if 48 <= alone.size_of(v) <= 128] == [
+        48,
+        56,
+        64,
+        72,
+        80,
+        88,
+        96,
+        104,
+        112,
+        120,
+        128,
+    ]
+    (both,) = levers(pair(64, 15), Limits(), ())
+    assert [v for v in both.finer() if 64 <= both.size_of(v) <= 128] == [64, 80, 96, 120]
+    (pieces,) = levers([knob("grad_accum", 8)], Limits(), ())
+    assert pieces.finer() == pieces.rungs()
+
+
 def test_pieces_alone_are_larger_where_they_are_fewer() -> None:
     (lever,) = levers([knob("grad_accum", 8)], Limits(), ())
     rungs = lever.rungs()

@@ -75,10 +75,21 @@ def test_a_baseline_needs_more_where_it_scatters_and_less_where_it_is_slow(
     values: list[float], seconds: float, needed: int
 ) -> None:
     def enough(n: int) -> bool:
-        return fed((values * 200)[: n + WARM_UP], seconds=seconds).missing(0) == 0
+        # 0: what comes next was in doubt before.
+        return fed((values * 200)[: n + WARM_UP], seconds=seconds).missing(0, 0.0) == 0
 
     assert enough(needed)
     assert not enough(needed - 1)
+
+
+@pytest.mark.parametrize(("gain", "needed"), [(0.5, LEAST), (0.05, BASELINE), (None, BASELINE)])
+def test_a_baseline_needs_less_where_much_is_expected(gain: float | None, needed: int) -> None:
+    def missing(n: int, values: list[float]) -> int:
+        return fed((values * 200)[: n + WARM_UP]).missing(0, gain)
+
+    assert missing(needed, [500.0, 505.0]) == 0
+    assert missing(needed - 1, [500.0, 505.0]) > 0
+    assert missing(LEAST, [300.0] * 5 + [700.0] * 5) > 0
 
 
 def test_the_pace_is_that_of_the_clock() -> None:

@@ -47,6 +47,13 @@ def test_out_of_time_decides_at_once() -> None:
     assert decide(found(0.3, 0.03, settled=False), smaller=False, out_of_time=True) == "keep"
 
 
+@pytest.mark.parametrize("gain", [0.03, -0.05, -0.3])
+def test_one_block_of_iterations_keeps_nothing_that_is_not_clear_and_drops_nothing(gain: float) -> None:
+    for seed in range(40):
+        found = compare("throughput", values(0, 60, seed), values(gain, WARM_UP + 5, seed + 100))
+        assert decide(found, smaller=False) == "more"
+
+
 @pytest.mark.parametrize(("gain", "kept"), [(0.10, 40), (0.0, 0), (0.01, 3), (-0.05, 0)])
 def test_trials_of_known_gain_end_as_they_should(gain: float, kept: int) -> None:
     ends = []
@@ -58,9 +65,11 @@ def test_trials_of_known_gain_end_as_they_should(gain: float, kept: int) -> None
 
 
 def test_a_clear_gain_needs_few_iterations_and_a_doubtful_one_more() -> None:
-    clear = compare("throughput", values(0, 60), values(0.5, 100, 2))
-    doubtful = compare("throughput", values(0, 60), values(0.02, 100, 2))
-    assert (clear.iterations, clear.settled) == (15, True)
+    clear = compare("throughput", values(0, 60), values(0.5, WARM_UP + 5, 2))
+    fair = compare("throughput", values(0, 60), values(0.08, 100, 2))
+    doubtful = compare("throughput", values(0, 60), values(0.02, 100, 3))
+    assert (clear.iterations, clear.settled, decide(clear, smaller=False)) == (5, True, "keep")
+    assert (fair.iterations, fair.settled) == (15, True)
     assert doubtful.settled
     assert doubtful.iterations >= 60
 

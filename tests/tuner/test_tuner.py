@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
 from hoptui.tuner.scene import Known, Shift
-from hoptui.tuner.search import CEILING_S, SHAPES
+from hoptui.tuner.track import CEILING_S, SHAPES
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import CommandRecord, Stage
 from hoptui.wire.tuning import Advice, Diagnosis, Limits
@@ -253,17 +254,12 @@ def test_a_trial_at_half_the_speed_ends_before_its_first_look() -> None:
     assert "half as fast" in course.tuner.state.tried[0].text
 
 
-def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave() -> None:
-    course = Course()
-    course.rest()
-    assert course.values["micro_batch"] == 256
-    course.others = 17
-    course.look(20)
-    assert course.values["micro_batch"] == 192 or course.values["micro_batch"] == 128
-    assert "other processes have taken 17.0 GiB" in course.tuner.state.tried[-1].text
-    assert course.values["micro_batch"] * course.values["grad_accum"] == 512  # type: ignore[operator]
-    course.others = 0
-    course.until(lambda: course.values["micro_batch"] == 256)
+def test_what_told_too_little_is_tried_once_more_and_then_left() -> None:
+    chance = random.Random(2)
+    course = Course(knob("micro_batch", 8), rate=lambda _: 500 * math.exp(0.4 * chance.gauss(0, 1)))
+    course.until(lambda: course.tuner.state.stand == "holding", 900)
+    tried = [c.value for t in course.tuner.state.tried for c in t.changes]
+    assert tried.count(16) == 2
 
 
 def test_it_begins_where_a_run_of_the_same_kind_ended() -> None:
