@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from quiet_node import QuietNode
 
 from hoptui.daemon.registry import DuplicateRunError, Registry
 from hoptui.wire.columns import pack
 from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.messages import Outcome, Pulse, RunHello
+from tests.daemon.quiet_node import QuietNode
 
 S = 1_000_000_000
 
