@@ -25,7 +25,7 @@ TRAINERS = {
     "trainer in C code": """
 import time, hoptui
 run = hoptui.connect("accepting")
-run.knob("n", 1, min=1, max=1_000_000)
+run.knob("n", 1, min=1, max=1_000_000, effect="speed")
 for i in run.iterations():
     time.sleep(0.02)
     run.log(i=i)
@@ -33,7 +33,7 @@ for i in run.iterations():
     "trainer in pure Python": """
 import hoptui
 run = hoptui.connect("accepting")
-run.knob("n", 1, min=1, max=1_000_000)
+run.knob("n", 1, min=1, max=1_000_000, effect="speed")
 for i in run.iterations():
     sum(k * k for k in range(200_000))
     run.log(i=i)

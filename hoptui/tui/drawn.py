@@ -174,8 +174,9 @@ class DrawnApp(PersonalApp):
 
     def _draw(self, frame: Frame) -> None:
         """Draw the full screen that is seen, and the box over it; what is hidden is drawn when it comes back."""
-        behind = next(s for s in reversed(self.screen_stack) if isinstance(s, LiveScreen))
-        for screen in dict.fromkeys((behind, self.screen)):
+        stack = self.screen_stack  # empty as the app ends, when the clock may beat once more
+        behind = next((s for s in reversed(stack) if isinstance(s, LiveScreen)), None)
+        for screen in dict.fromkeys((behind, *stack[-1:])):
             if isinstance(screen, Live) and screen.begun and screen.is_mounted:
                 # A screen that is being taken down loses its widgets one by one while this clock still beats.
                 with self.batch_update(), suppress(NoMatches):

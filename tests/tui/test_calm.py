@@ -103,3 +103,18 @@ def test_a_replay_stands_ready_to_play(player: Player) -> None:
         assert not app.calm
 
     player.play(script)
+
+
+def test_the_clock_may_beat_once_more_as_the_app_ends(
+    scene: MakeScene, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        with monkeypatch.context() as ending:
+            ending.setattr(HoptuiApp, "screen_stack", property(lambda _: []))
+            there.client.ns += SECOND
+            there.update(vital={"step": 5})
+            app.tick()
+
+    play(there.app(), script)
