@@ -13,15 +13,14 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoptui.sdk import descriptors, environment, fork
-from hoptui.sdk.values import Entry, plain_name
+from hoptui.sdk.outgoing import Outgoing
+from hoptui.sdk.values import plain_name
 from hoptui.wire import codec, messages, presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
-from hoptui.wire.columns import Columns, pack
 
 if TYPE_CHECKING:
     from hoptui.sdk.run import Run
@@ -31,9 +30,6 @@ log = logging.getLogger("hoptui")
 ROWS_EVERY_S = 0.1  # at most ten messages of rows a second, however fast the loop is
 ROWS_KEEP_COMING_S = 1.0
 PULSE_EVERY_S = 1.0
-RESEND_S = 30.0  # rows younger than this can be sent again to a daemon that lost them
-RESEND_ROWS = 4096
-MESSAGE_BYTES = 256 << 10
 ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 CLOSE_S = 1.0
@@ -44,7 +40,7 @@ class LinkThread:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._source = _source(run)
+        self._outgoing = Outgoing(_source(run))
         self._thread = threading.Thread(target=self._main, name="hoptui-link", daemon=True)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_out.setblocking(False)
@@ -54,10 +50,6 @@ class LinkThread:
         self._welcomed = False
         self._retired = False
         self._declared = 0
-        self._appended = 0
-        self.dropped = 0
-        self._recent: deque[Columns] = deque()
-        self._unsent: deque[Columns] = deque()
         self._rows_at = 0.0
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
@@ -156,7 +148,7 @@ class LinkThread:
         now = time.monotonic()
         until = self._next_pulse
         # While rows keep coming it looks for them by itself; waking it from the training thread would cost that more.
-        if self._unsent or self._run.appended != self._appended or now - self._rows_at < ROWS_KEEP_COMING_S:
+        if self._outgoing.waits or self._run.entries or now - self._rows_at < ROWS_KEEP_COMING_S:
             until = min(until, self._next_rows)
         return max(0, min(1000, int((until - now) * 1000) + 1))
 
@@ -274,8 +266,7 @@ class LinkThread:
         self._welcomed = True
         self._retired = False
         self._starts = 0
-        # All that it does not have yet, whether it was sent before or not.
-        self._unsent = deque(new for part in self._recent if len(new := part.after(message.since)))
+        self._outgoing.again(message.since)
         for outcome in run.desk.finals():
             self._send(sock, zmq, outcome)
 
@@ -283,9 +274,7 @@ class LinkThread:
         from hoptui.sdk.run import new_id
 
         self._run.id = new_id()
-        self._source = _source(self._run)
-        self._recent.clear()
-        self._unsent.clear()
+        self._outgoing.rename(_source(self._run))
 
     def _pulse(self, now: float) -> messages.Pulse:
         run = self._run
@@ -298,48 +287,21 @@ class LinkThread:
             phase_age_s=max(0.0, now - run.phases.since),
             paused=bool(until),
             paused_left_s=max(0.0, until - now) if until else 0.0,
-            dropped=self.dropped,
+            dropped=self._outgoing.dropped,
             bad_values=run.settler.bad,
         )
 
     # rows --------------------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Move the rows that the training thread left into columns, and forget the ones too old to send again."""
-        entries = self._run.entries
-        taken: list[Entry] = []
-        while entries and len(taken) < 1024:
-            taken.append(entries.popleft())
-        if taken:
+        """Take the rows that the training thread has left."""
+        appended = self._run.appended
+        if self._outgoing.collect(self._run.entries, appended, time.monotonic_ns()):
             self._rows_at = time.monotonic()
-        left = len(entries)
-        gone = self._run.appended - left  # taken before, now, or pushed out by newer ones
-        self.dropped += max(0, gone - self._appended - len(taken))
-        self._appended = gone
-        for part in _packed(self._source, taken):
-            self._recent.append(part)
-            self._unsent.append(part)
-        horizon = time.monotonic_ns() - int(RESEND_S * 1e9)
-        rows = sum(map(len, self._recent))
-        while self._recent and (self._recent[0].times()[-1] < horizon or rows > RESEND_ROWS):
-            oldest = self._recent.popleft()
-            rows -= len(oldest)
-            while self._unsent and self._unsent[0].times()[-1] <= oldest.times()[-1]:
-                self.dropped += len(self._unsent.popleft())
 
     def _send_rows(self, sock: Any, zmq: Any) -> None:
-        while self._unsent:
-            batch: list[Columns] = []
-            size = 0
-            for part in self._unsent:
-                size += len(part) * 8 * (len(part.names) + 2) + 40 * len(part.names)
-                if batch and size > MESSAGE_BYTES:
-                    break
-                batch.append(part)
-            if not self._send(sock, zmq, messages.Rows(parts=tuple(batch))):
-                return
-            for _ in batch:
-                self._unsent.popleft()
+        while (batch := self._outgoing.batch()) and self._send(sock, zmq, messages.Rows(parts=batch)):
+            self._outgoing.sent(batch)
 
     # the daemon --------------------------------------------------------------------------------------------------------
 
@@ -370,25 +332,6 @@ class LinkThread:
 
 def _source(run: Run) -> str:
     return f"rank/{run.id}/{run.rank}" if run.rank else f"run/{run.id}"
-
-
-def _packed(source: str, entries: list[Entry]) -> list[Columns]:
-    """Columns of at most 256 rows, so that one never grows past a message."""
-    plain = [
-        (
-            t,
-            step,
-            values
-            if all(type(n) is str and len(n) <= 100 and n.isascii() for n in values)
-            else _plain(values),
-        )
-        for t, step, values in entries
-    ]
-    return [pack(source, plain[i : i + 256]) for i in range(0, len(plain), 256)]
-
-
-def _plain(values: dict[str, float]) -> dict[str, float]:
-    return {plain_name(name): value for name, value in values.items()}
 
 
 def _command_line() -> str:

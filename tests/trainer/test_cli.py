@@ -95,9 +95,25 @@ def test_a_bad_option_is_one_sentence_that_names_it(
 def test_more_than_the_memory_holds_is_refused_before_training(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.ppo.memory.free_bytes", lambda _: 10**9)
+    monkeypatch.setattr("trainer.ppo.state.free_bytes", lambda *_: 10**9)
     assert main(["ppo", "--num-envs", "65536", "--rollout-len", "8192"]) == 2
     assert "--num-envs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, {"PYTORCH_ALLOC_CONF": "backend:native"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
+    ],
+)
+def test_memory_that_sizes_fragment_can_be_used_unless_somebody_says_otherwise(
+    given: dict[str, str], found: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", given)
+    main(["slurm"])
+    assert os.environ == found
 
 
 def test_an_interrupt_in_the_start_is_no_traceback(

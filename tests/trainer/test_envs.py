@@ -56,9 +56,8 @@ def made(
 
 def one_env(name: str, state: Any) -> VectorEnv:
     env = made(name, 1)
-    env.state = torch.as_tensor(np.asarray(state), dtype=torch.float64)[
-        None
-    ]  # exact: rounding grows on the way
+    # Exact: rounding grows on the way.
+    env.state = torch.as_tensor(np.asarray(state), dtype=torch.float64)[None]
     return env
 
 

@@ -188,13 +188,11 @@ def test_two_ranks_train_as_one_with_knobs_turned_and_memory_short_on_one(
         last = found[0]["values"][-1]
         assert last | {"lr": 3e-3, "gamma": 0.9, "num_envs": 8 // world, "rollout_len": 24} == last
         assert found[0]["stages"] == ["applied"]
-        for (
-            end
-        ) in found:  # nobody asks after the others but once an iteration, and again where one was in trouble
+        for end in found:
+            # Nobody asks after the others but once an iteration, and again where one was in trouble.
             assert end["votes"] == [1, 2, 1, 1, 1, 1]
-    first, second = (
-        end[number]["turns"] for end in together
-    )  # the steps in which they compiled one after the other
+    # The steps in which they compiled one after the other.
+    first, second = (end[number]["turns"] for end in together)
     assert first == second
     assert (first[0], first[-1]) == (0, 5)  # before the first iteration, and in the evaluation after the last
     assert 2 < len(first) < 6  # in between where knobs asked for it, and not where the same sizes came back
@@ -222,8 +220,7 @@ def test_fifty_random_changes_leave_both_ranks_the_same(together: Ends, folder: 
     first, second = (jobs[-1] for jobs in together)
     assert first["values"] == second["values"]
     assert len({str(values) for values in first["values"]}) > 12
-    assert (
-        len(first["votes"]) == len(second["votes"]) == 27 + 1
-    )  # one iteration began anew, in a smaller size
+    # One iteration began anew, in a smaller size.
+    assert len(first["votes"]) == len(second["votes"]) == 27 + 1
     assert first["weights"] == second["weights"]
     assert read_checkpoint(folder / "restless", "ppo")["iteration"] == 27

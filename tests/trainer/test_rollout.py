@@ -235,9 +235,8 @@ def test_a_sequence_is_gathered_with_the_context_before_it() -> None:
     walk.collect()
     rollout = walk.collect()
     assert (rollout.units, rollout.sequence, rollout.prefix) == (18, 4, 3)
-    batch = rollout.gather(
-        torch.tensor([13, 0])
-    )  # the third sequence of environment 1, the first of environment 0
+    # The third sequence of environment 1, the first of environment 0.
+    batch = rollout.gather(torch.tensor([13, 0]))
     assert torch.equal(batch.obs[0], rollout.obs[8:15, 1])
     assert torch.equal(batch.first[0], rollout.first[8:15, 1])
     for field, whole in (

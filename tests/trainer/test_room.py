@@ -101,9 +101,8 @@ def test_a_step_of_the_optimizer_without_room_is_taken_once_there_is_room(
 
     def fails_once(self: FlatGradient, longest: Tensor) -> Tensor:
         calls[0] += 1
-        if (
-            calls[0] == 3
-        ):  # of the third minibatch; what a step allocates, it allocates before this changes anything
+        # Of the third minibatch; what a step allocates, it allocates before this changes anything.
+        if calls[0] == 3:
             out_of_memory()
         return clip(self, longest)
 

@@ -76,9 +76,8 @@ def test_the_command_prints_a_batch_file(capsys: pytest.CaptureFixture[str]) -> 
     }
     assert script.startswith("#!/bin/bash\n#SBATCH ")
     assert "--nproc-per-node=8" in script
-    assert (
-        "srun --kill-on-bad-exit=1 --cpus-per-task=96 " in script
-    )  # it does not take them from the batch file
+    # It does not take them from the batch file.
+    assert "srun --kill-on-bad-exit=1 --cpus-per-task=96 " in script
     assert """-m trainer lm --preset 124m --name 'it'"'"'s mine'""" in script
 
 

@@ -131,7 +131,7 @@ def test_the_sizes_left_longest_ago_go_first_and_all_where_memory_is_short(
     owners = {owner for owner, _ in state.graphs._graphs}
     assert owners == {None, *state.player._kept, state.player.rollout.shape}
     bytes_kept = state.player.kept_bytes
-    monkeypatch.setattr(states, "free_bytes", lambda _: int(bytes_kept / states.KEPT_SHARE / 2))
+    monkeypatch.setattr(states, "free_bytes", lambda *_: int(bytes_kept / states.KEPT_SHARE / 2))
     change(state, True, num_envs=6)
     assert 0 < state.player.kept_bytes <= bytes_kept / 2
 

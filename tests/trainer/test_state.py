@@ -19,6 +19,7 @@ from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import PHYSICS
 from trainer.ppo.envs.vector import VectorEnv
 from trainer.ppo.joined import joined, shared
+from trainer.ppo.player import Player
 from trainer.ppo.state import OPEN, TrainingState
 
 CPU = torch.device("cpu")
@@ -102,17 +103,51 @@ def test_a_size_beyond_the_free_memory_is_refused_and_nothing_changes(
 ) -> None:
     state = small()
     env, rollout = envs_of(state).state, state.player.rollout
-    monkeypatch.setattr(memory, "free_bytes", lambda _: 1_000_000_000)
+    monkeypatch.setattr(states, "free_bytes", lambda *_: 1_000_000_000)
     state.config.num_envs, state.config.rollout_len = 65_536, 8_192
     with pytest.raises(
-        MemoryError, match=r"65536 environments × 8192 steps: about [\d.]+ GB, and 1\.0 GB are free"
+        MemoryError, match=r"65536 environments × 8192 steps: about [\d.]+ GB, and 1\.0 GB are free for them"
     ):
         state.fit()
     assert envs_of(state).state is env
     assert state.player.rollout is rollout
     state.config.num_envs, state.config.rollout_len = 6, 4
-    monkeypatch.setattr(memory, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(states, "free_bytes", lambda *_: 0)
     state.fit()  # the setting of before needs no more than it has
+
+
+def test_ranks_look_at_the_memory_that_they_share_before_one_takes_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    class Twin(Ranks):
+        """Another rank on this machine, which says what this one does."""
+
+        def gather(self, value: object) -> list[Any]:
+            told.append("all met")
+            return [value, value]
+
+    def free(_: torch.device, local_world: int) -> int:
+        told.append(f"looked at a part of {local_world}")
+        return 10**9
+
+    def fit(player: Player, config: PPOConfig) -> int:
+        told.append("took")
+        return taken(player, config)
+
+    taken = Player.fit
+    monkeypatch.setattr(states, "free_bytes", free)
+    monkeypatch.setattr(Player, "fit", fit)
+    twin = Twin(0, 2, 0, 2)
+    config = PPOConfig(num_envs=6, rollout_len=4, minibatch_size=12)
+    env = VectorEnv(PHYSICS["CartPole-v1"], 6, 0, ranks=twin, staggered=True)
+    state = TrainingState(env, config, 0, CPU, ranks=twin)
+    assert told[:2] == ["looked at a part of 2", "all met"]
+    told.clear()
+    state.config.num_envs = 8
+    state.fit()
+    assert told[:3] == ["looked at a part of 2", "all met", "took"]
 
 
 def test_a_rollout_needs_the_bytes_that_it_has() -> None:

@@ -100,14 +100,14 @@ def test_a_knob_that_does_not_fit_into_memory_fails_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def turn(run: Steered) -> None:
-        monkeypatch.setattr("trainer.ppo.memory.free_bytes", lambda _: 10_000_000)
+        monkeypatch.setattr("trainer.ppo.state.free_bytes", lambda *_: 10_000_000)
         run.ask("set", knob="num_envs", value=65_536)
 
     steered = Steered(monkeypatch, {1: turn})
     result, _ = trained(small_job())
     [outcome] = steered.finished()
     assert outcome.stage == "failed"
-    assert "GB are free" in outcome.reason
+    assert "GB are free for them" in outcome.reason
     assert outcome.effective == 8
     assert (result.ending, result.iterations, result.env_steps) == ("finished", 4, 4 * 128)
 

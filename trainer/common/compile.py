@@ -30,8 +30,8 @@ def choose_mode(name: str, device: torch.device) -> CompileMode:
 def compiled(function: Callable[P, R], mode: CompileMode, *, dynamic: bool = False) -> Callable[P, R]:
     """`function` compiled as one graph, or itself with `off`.
 
-    With `dynamic`, one compilation serves all sizes of tensors; Python's numbers are constants all the same. CUDA graphs are never made here: `graphs.py` captures them in the
-    open, where it is seen what is frozen in them.
+    With `dynamic`, one compilation serves all sizes of tensors; Python's numbers are constants all the same. CUDA graphs
+    are never made here: `graphs.py` captures them in the open, where it is seen what is frozen in them.
     """
     if mode == "off":
         return function

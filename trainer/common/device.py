@@ -8,10 +8,14 @@ from typing import Literal
 import psutil
 import torch
 
+from trainer.common.control_groups import left_bytes
 from trainer.common.errors import UsageError
 
 SAMPLES_PER_THREAD = 1024
 """A CPU thread more pays off from about so many samples of a 64-64 MLP (two cores: 0.95 × at 256, 1.4 × at 1024)."""
+
+MEASURED_WIDTH = 64
+"""The width of that MLP."""
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
@@ -90,13 +94,13 @@ def describe_device(device: torch.device) -> str:
     return f"on the CPU with {threads} thread{'s'[: threads != 1]}"
 
 
-def choose_threads(samples: int) -> int:
-    """As many CPU threads as pay off for gradients of `samples` samples at once.
+def choose_threads(samples: int, width: int = MEASURED_WIDTH) -> int:
+    """As many CPU threads as pay off for gradients of `samples` samples at once: in a wide network, of fewer.
 
     The choice never depends on a timing, because the number of threads changes the order of floating-point sums: one
     seed must give one result.
     """
-    return min(len(os.sched_getaffinity(0)), max(1, samples // SAMPLES_PER_THREAD))
+    return min(len(os.sched_getaffinity(0)), max(1, samples * width // MEASURED_WIDTH // SAMPLES_PER_THREAD))
 
 
 def set_threads(device: torch.device, threads: int) -> None:
@@ -112,17 +116,20 @@ def gpu_uuid(device: torch.device) -> str | None:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
-def free_bytes(device: torch.device) -> int:
-    """Memory this process could still get on the device, in bytes: what torch's allocator keeps unused, and what it may take.
+def free_bytes(device: torch.device, local_world: int) -> int:
+    """Memory this process could still get on the device, in bytes.
 
-    It may take what is free, within the part of the GPU that `torch.cuda.set_per_process_memory_fraction` left it.
+    On a GPU that is what torch's allocator keeps unused and what it may take: what is free, within the part of the GPU
+    that `torch.cuda.set_per_process_memory_fraction` left it. On a CPU it is an equal part, for each of `local_world`
+    ranks on the machine, of what the machine and the control groups of this process have left.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device)
         allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
         return min(free, max(0, allowed - reserved)) + reserved - torch.cuda.memory_allocated(device)
-    return psutil.virtual_memory().available
+    left, available = left_bytes(), psutil.virtual_memory().available
+    return (available if left is None else min(left, available)) // local_world
 
 
 def wait_for(device: torch.device) -> None:

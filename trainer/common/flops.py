@@ -17,6 +17,11 @@ CONVENTION = (
 )
 
 
+def conventions(device: torch.device, unit: str = "") -> tuple[str, ...]:
+    """What MFU means, with more on a `unit`; nothing on a CPU, of which none is told."""
+    return (CONVENTION + unit,) if device.type == "cuda" else ()
+
+
 def transformer_flops(parameters: int, layers: int, width: int, length: int) -> float:
     """FLOPs of training on one token of a sequence of `length`: 6·N + 12·L·d·T, attention not halved for causality.
 

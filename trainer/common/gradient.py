@@ -88,7 +88,7 @@ class Pieces:
 
     def too_much(self, size: int) -> None:
         """So many samples at once do not fit, on one of the ranks at least."""
-        self.ceiling, self._room = size, limit_bytes(self._device)
+        self.ceiling, self._room = size, limit_bytes(self._device, self._ranks.local_world)
 
     def resize(self, micro_batch: int) -> None:
         """Cut into pieces of at most so many samples from now on, on all ranks alike.
@@ -98,7 +98,7 @@ class Pieces:
         """
         ceiling = self.ceiling
         if ceiling is not None and micro_batch >= ceiling and micro_batch > self.micro_batch:
-            if not self._ranks.all(limit_bytes(self._device) > GROWN * self._room):
+            if not self._ranks.all(limit_bytes(self._device, self._ranks.local_world) > GROWN * self._room):
                 raise MemoryError(f"memory ran out with {ceiling} at once before: at most {ceiling - 1}")
             self.ceiling = None
         self.micro_batch = micro_batch

@@ -151,11 +151,12 @@ def pressure(device: torch.device) -> dict[str, int]:
     )
 
 
-def limit_bytes(device: torch.device) -> int:
-    """What this process may use in all: the usable part of what it holds and of what it could still get."""
-    if device.type == "cuda":
-        return int(USABLE * (free_bytes(device) + torch.cuda.memory_allocated(device)))
-    return int(USABLE * (free_bytes(device) + psutil.Process().memory_info().rss))
+def limit_bytes(device: torch.device, local_world: int) -> int:
+    """What this process, one of `local_world` ranks of a machine, may use in all: the usable part of what it holds and of
+    what it could still get."""
+    on_gpu = device.type == "cuda"
+    held = torch.cuda.memory_allocated(device) if on_gpu else psutil.Process().memory_info().rss
+    return int(USABLE * (free_bytes(device, local_world) + held))
 
 
 def choose_micro_batch(

@@ -1,4 +1,7 @@
-"""The steady rate of a run, and how much of the GPUs' peak that is: without compilation, evaluations, checkpoints, and what is tried out for a knob."""
+"""The steady rate of a run, and how much of the GPUs' peak that is.
+
+Without compilation, evaluations, checkpoints, and what is tried out for a knob.
+"""
 
 from __future__ import annotations
 

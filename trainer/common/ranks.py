@@ -304,9 +304,8 @@ class _Joined(Ranks):
     def _lost(self, reason: str) -> None:
         """A rank is gone (in the heartbeat's thread): say why, and end even where the main thread waits for ever."""
         with suppress(OSError):  # whoever read this may be gone as well
-            os.write(
-                2, f"trainer: {reason}\n".encode()
-            )  # one piece: the main thread may be writing a traceback
+            # In one piece: the main thread may be writing a traceback.
+            os.write(2, f"trainer: {reason}\n".encode())
         if self._heartbeat.stopped(GRACE_S):
             return
         self._tell(reason)

@@ -86,17 +86,17 @@ class Rehearsal:
         before = self._pieces.micro_batch
         size = min(wanted, share) or min(sizes.rule, self._most(share))
         self._pieces.resize(size)
+        limit = self._limit()
         if size > self._reached:
-            climb = partial(self._climb, size, all_or_nothing=bool(wanted))
+            self._ranks.all(True)  # have looked, before one takes memory of the machine that they share
+            climb = partial(self._climb, size, limit, all_or_nothing=bool(wanted))
             reached = together(self._ranks, self._device, climb)
             self._reached = int(min(self._ranks.gather(reached)))
         if size > self._reached:
             self._pieces.too_much(size)
             self._pieces.micro_batch = before
             if wanted or not self._reached:
-                raise MemoryError(
-                    f"{_too_many(size, sizes.samples)}: {limit_bytes(self._device) / 1e9:.1f} GB may be used"
-                )
+                raise MemoryError(f"{_too_many(size, sizes.samples)}: {limit / 1e9:.1f} GB may be used")
             self._pieces.micro_batch = size = self._reached
         return size
 
@@ -107,7 +107,7 @@ class Rehearsal:
             MemoryError: not even one sample fits.
         """
         most = min(sizes.most, self._most(share))
-        first, limit = min(most, sizes.first), limit_bytes(self._device)
+        first, limit = min(most, sizes.first), self._limit()
 
         def choose() -> tuple[int, list[Trial], str]:
             try:
@@ -178,10 +178,14 @@ class Rehearsal:
         ceiling = self._pieces.ceiling
         return share if ceiling is None else max(1, min(share, ceiling - 1))
 
-    def _climb(self, size: int, *, all_or_nothing: bool) -> int:
-        """The largest of a few sizes up to `size` that fits, each tried once a straight line through the peaks of those
-        before says that it does. With `all_or_nothing` it gives up as soon as that line leads far beyond the memory."""
-        limit, trials = limit_bytes(self._device), list[Trial]()
+    def _limit(self) -> int:
+        """What this process may use in all, in bytes."""
+        return limit_bytes(self._device, self._ranks.local_world)
+
+    def _climb(self, size: int, limit: int, *, all_or_nothing: bool) -> int:
+        """The largest of a few sizes up to `size` that fits into `limit` bytes, each tried once a straight line through the
+        peaks of those before says that it does. With `all_or_nothing` it gives up as soon as that line leads far beyond."""
+        trials: list[Trial] = []
         reached, following = 0, max(1, self._reached // STRIDE)
         while reached < size:
             following = min(size, following)

@@ -74,12 +74,8 @@ class BytePairs:
         tokenizer.train_from_iterator((document.decode() for document in documents), trainer)
         return cls(tokenizer)
 
-    @classmethod
-    def read(cls, path: Path) -> BytePairs:
-        """One that was written by `write`."""
-        return cls(_library().Tokenizer.from_file(str(path)))
-
     def write(self, path: Path) -> None:
+        """Keep it as the library's `Tokenizer.from_file` reads it, for who wants to read tokens as text."""
         self._tokenizer.save(str(path))
 
     def encode(self, documents: Iterable[bytes]) -> Iterator[Tokens]:

@@ -14,7 +14,7 @@ import hoptui
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.device import choose_device, choose_threads, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
-from trainer.common.flops import CONVENTION, mfu
+from trainer.common.flops import conventions, mfu
 from trainer.common.memory import beforehand, greatest_bytes, pressure, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import Finished, Teller, measured
@@ -35,12 +35,9 @@ from trainer.lm.text import Text, prepare_text
 from trainer.lm.update import learning_rate, update
 
 WORKLOAD = "lm"
-MEASURED_WIDTH = 64
-"""The width of the network that `choose_threads` was measured with."""
 CONVENTIONS = (
     "loss: cross-entropy of the step's batch in nats a token; bpb: bits a byte of held-out text",
     "tokens/s: since the line before, of all GPUs together, everything included",
-    CONVENTION,
 )
 
 
@@ -80,9 +77,8 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         console = Console(silent if job.json or ranks.rank else write)
         device = choose_device(job.device)
         plan, text, state = prepare(job, knobs, saved, ranks, device)
-        # A wide network pays off threads sooner than the one that `choose_threads` was measured with.
-        cost = plan.config.micro_batch * plan.config.seq_len * plan.config.d_model // MEASURED_WIDTH
-        set_threads(device, job.threads or choose_threads(cost) // ranks.local_world)
+        threads = choose_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
+        set_threads(device, job.threads or threads // ranks.local_world)
         ending: Ending = "finished"
         meter, metrics = Meter(device), None
 
@@ -104,7 +100,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
             )
             restart = Restart(run, ranks, saver, LMConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
-            console.begin([*introduction(plan, text, state, saved), *CONVENTIONS])
+            console.begin(introduction(plan, text, state, saved))
             beforehand(ranks, state.rehearse)
             reset_peak(device)
             teller, told = Teller(device), state.position
@@ -199,7 +195,7 @@ def prepare(
 
 
 def introduction(plan: Plan, text: Text, state: TrainingState, saved: Mapping[str, Any] | None) -> list[str]:
-    """What is run, where it goes on, and which source won for each knob that two disagree on."""
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
     config, world = state.config, state.ranks.world
     where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
     parameters = sum(parameter.numel() for parameter in state.model.parameters())
@@ -208,12 +204,12 @@ def introduction(plan: Plan, text: Text, state: TrainingState, saved: Mapping[st
         f"compile {state.compile_mode}, {where}",
         f"{text.origin}: {amount(len(text.streams.train))} tokens to learn from ({config.tokenizer}), "
         f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
-        f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} ranks × "
-        f"{config.grad_accum} pieces of {config.micro_batch}",
+        f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} × "
+        f"{config.grad_accum} × {config.micro_batch} (ranks × pieces × sequences in one)",
     ]
     if saved and state.iteration:
         lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} tokens")
-    return [*lines, *plan.notes, *state.notes]
+    return [*lines, *plan.notes, *state.notes, *CONVENTIONS, *conventions(state.device)]
 
 
 def progress(job: LMOptions, state: TrainingState, done: Finished, tokens_per_s: float) -> list[str]:

@@ -14,7 +14,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from trainer.common.device import free_bytes
 from trainer.common.memory import USABLE, Trial, predicted_peak
 from trainer.common.modes import Precision
 from trainer.common.precision import autocast
@@ -71,9 +70,8 @@ class PeakMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             del self._live[key]
         for storage in _storages(out):
             key = storage._cdata
-            if (
-                key not in self._live and key not in given
-            ):  # else it is a view, of something made before perhaps
+            # Else it is a view, of something made before perhaps.
+            if key not in self._live and key not in given:
                 self._live[key] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
         aside = SORTING * args[0].numel() if func in SORTS else 0
         self.peak = max(self.peak, sum(nbytes for _, nbytes in self._live.values()) + aside)
@@ -125,18 +123,18 @@ def check_memory(
     config: PPOConfig,
     task: Physics | GymTask,
     policy: Policy,
-    device: torch.device,
     precision: Precision,
+    free: int,
     held: int = 0,
 ) -> int:
-    """Refuse sizes that the device's free memory, plus `held` bytes in use by the sizes of before, cannot hold.
+    """Refuse sizes that the `free` bytes of a device, plus `held` bytes in use by the sizes of before, cannot hold.
 
     `precision` is the one acted in. Returns the bytes needed; where there is plenty of room, those of the storage alone.
 
     Raises:
         MemoryError: one sentence with both figures.
     """
-    free = free_bytes(device) + held
+    free += held
     stored = _storage(config, task, policy).nbytes
     if ROOMY * stored < USABLE * free:
         return stored
@@ -144,7 +142,7 @@ def check_memory(
     if needed > max(held, USABLE * free):
         raise MemoryError(
             f"{config.num_envs} environments × {config.rollout_len} steps: about {needed / 1e9:.1f} GB, "
-            f"and {free / 1e9:.1f} GB are free"
+            f"and {free / 1e9:.1f} GB are free for them"
         )
     return needed
 

@@ -86,9 +86,8 @@ def order(
     """
     own = cut.strata // ranks.world  # strata on this rank
     stratum = torch.arange(own, device=device)[:, None]
-    number = torch.arange(
-        own * cut.units, device=device
-    )  # in one dimension: a size of 1 would be compiled for itself
+    # In one dimension: a size of 1 would be compiled for itself.
+    number = torch.arange(own * cut.units, device=device)
     index = number % cut.units * cut.strata + (number // cut.units * ranks.world + ranks.rank)
     keys = sort_keys(key, index, epoch).view(own, -1)
     del number, index  # sorting takes much memory of its own

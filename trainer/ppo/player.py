@@ -142,9 +142,8 @@ class Player:
         batch = stage.batch if stage else self._copy_of(rollout, config)
         rollout.load_state_dict(self.rollout.state_dict())
         left = Stage(self.rollout, self.stored, self._buffers(), self.episodes.buffers)
-        whole = (
-            self.rollout.num_envs == self.env.num_envs
-        )  # else a checkpoint of another size is being loaded
+        # Else a checkpoint of another size is being loaded.
+        whole = self.rollout.num_envs == self.env.num_envs
         dropped = 0
         if config.num_envs != self.env.num_envs:
             dropped = self.env.resize(config.num_envs)

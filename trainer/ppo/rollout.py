@@ -106,9 +106,8 @@ class Rollout:
         self.last_value = torch.zeros(num_envs, device=device)
         self._memory: Memory | None = None
         self._row = torch.zeros(1, dtype=torch.int64, device=device)
-        self._row_steps = torch.full(
-            (1,), self._stride, device=device
-        )  # compiled code would be that of one number
+        # A tensor: compiled code would be that of one number.
+        self._row_steps = torch.full((1,), self._stride, device=device)
 
     @property
     def size(self) -> int:

@@ -60,7 +60,8 @@ class TrainingState:
     ) -> None:
         self.env, self.config, self.seed, self.device, self.ranks = env, config, seed, device, ranks
         self.policy = make_policy(config, env.task, seed)
-        self._needed = {(config.rollout_len, config.num_envs): self._check_memory(0)}  # bytes, by size
+        self._needed: dict[tuple[int, int], int] = {}  # bytes, by size
+        together(ranks, device, self._find_room)
         self.policy.to(device)
         self.optimizer = make_optimizer(self.policy, config.lr, device)
         self.coefficients = Coefficients(config, device)
@@ -153,6 +154,7 @@ class TrainingState:
             MemoryError: a device has not the memory; on all ranks.
         """
         before = self.player.rollout.sequence
+        together(self.ranks, self.device, self._find_room)
         dropped = together(self.ranks, self.device, self._fit)
         if self.player.rollout.sequence != before:  # what is sampled as one
             self._forget_measured()
@@ -203,10 +205,8 @@ class TrainingState:
             self.player.prepare()
             self.update.prepare(self.player.stored, self.config.minibatch_size)
 
-        sizes = (
-            self.update.pieces.micro_batch,
-            self.player.rollout.sequence,
-        )  # all others are only captured anew
+        # For other sizes than these, what is compiled is only captured anew.
+        sizes = self.update.pieces.micro_batch, self.player.rollout.sequence
         together(self.ranks, self.device, both, compiles=sizes not in self._compiled)
         self._compiled.add(sizes)
 
@@ -216,20 +216,27 @@ class TrainingState:
         self.graphs.clear()  # they share their memory
         return dropped
 
+    def _find_room(self) -> None:
+        """Refuse sizes for which there is no memory, before any rank takes some: on a CPU they share it."""
+        config, held = self.config, 0
+        size = config.rollout_len, config.num_envs
+        if self._needed:  # else this state is being made, and nothing is held
+            if self.player.keeps(config):
+                return
+            held = self._needed[self.player.rollout.shape]
+        try:
+            self._needed[size] = self._check_memory(held)
+        except MemoryError:
+            if not self._needed or not self.forget_sizes():
+                raise
+            self._needed[size] = self._check_memory(held)
+
     def _fit(self) -> int:
-        config, player = self.config, self.player
-        if not player.keeps(config):
-            held = self._needed[player.rollout.shape]
-            try:
-                needed = self._check_memory(held)
-            except MemoryError:
-                if not self.forget_sizes():
-                    raise
-                needed = self._check_memory(held)
-            self._needed[config.rollout_len, config.num_envs] = needed
-        dropped = player.fit(config)
+        player = self.player
+        dropped = player.fit(self.config)
+        free = free_bytes(self.device, self.ranks.local_world)
         if self.rehearses:
-            player.forget(sizes=KEPT_SIZES, nbytes=int(KEPT_SHARE * free_bytes(self.device)))
+            player.forget(sizes=KEPT_SIZES, nbytes=int(KEPT_SHARE * free))
         else:
             self.forget_sizes()
         return dropped
@@ -238,7 +245,8 @@ class TrainingState:
         """The bytes that the sizes of `config` take where the environments are."""
         where = self.env.counter.device
         precision = _precision(self.config, where) if where == self.device else "fp32"
-        return check_memory(self.config, self.env.task, self.policy, where, precision, held)
+        free = free_bytes(where, self.ranks.local_world)
+        return check_memory(self.config, self.env.task, self.policy, precision, free, held)
 
     def _measured_pieces(self, share: int) -> int:
         """The fewest pieces that fit, as all ranks found them; 1 on a CPU, where memory says little.
@@ -250,7 +258,7 @@ class TrainingState:
         if not self._trials:
             measure = partial(self.update.measure, self.player.stored)
             self._trials = together(self.ranks, self.device, lambda: measured(share, measure))
-        room = limit_bytes(self.device) - torch.cuda.memory_allocated(self.device)
+        room = limit_bytes(self.device, self.ranks.local_world) - torch.cuda.memory_allocated(self.device)
         pieces = int(max(self.ranks.gather(fewest_pieces(share, self._trials, room))))
         if pieces != self.automatic.get("grad_accum"):
             self.notes.append(f"grad_accum chosen by measurement: {pieces}")

@@ -18,7 +18,7 @@ from trainer.common.checkpoint import read_checkpoint
 from trainer.common.compile import steady
 from trainer.common.device import choose_device, describe_device, wait_for
 from trainer.common.errors import UsageError
-from trainer.common.flops import CONVENTION, mfu
+from trainer.common.flops import conventions, mfu
 from trainer.common.graphs import WARM_UPS
 from trainer.common.memory import (
     beforehand,
@@ -269,8 +269,9 @@ def introduction(
         yield f"rollouts on the CPU act in fp32, the update computes in {state.precision}"
     yield from CONVENTIONS
     yield f"evaluation: mean of {episodes(state.env.task)} full episodes with the most probable actions"
-    if state.device.type == "cuda":
-        yield CONVENTION
+    yield from conventions(
+        state.device, "; an env step costs a third of that to act in it, and all of it in each epoch"
+    )
 
 
 @contextlib.contextmanager

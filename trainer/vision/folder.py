@@ -126,9 +126,8 @@ def _picture(path: Path, size: int) -> Tensor:
     from PIL import Image
 
     with Image.open(path) as picture:
-        picture.draft(
-            "RGB", (size, size)
-        )  # a JPEG is decoded at half, a quarter … of its size, where that is enough
+        # A JPEG is decoded at half, a quarter … of its size, where that is enough.
+        picture.draft("RGB", (size, size))
         return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
 
 

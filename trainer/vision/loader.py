@@ -67,7 +67,7 @@ class Loader:
     """A feed of the images at position `first` and every `step`-th one after it.
 
     What was begun stays in the host's memory until the next `begin`: a batch for which the device's memory is too short
-    is taken again in smaller pieces. `open_loaders` is 2 or more while old workers finish.
+    is taken again in smaller pieces.
     """
 
     def __init__(
@@ -79,10 +79,6 @@ class Loader:
         self._chunks: list[Chunk] = []
         self._open: deque[tuple[_Ahead, Workers]] = deque()
         self._begin(first, loading)
-
-    @property
-    def open_loaders(self) -> int:
-        return len(self._open)
 
     def begin(self, positions: range) -> None:
         """Forget the images before `positions`, and wait for the workers until those there are read."""

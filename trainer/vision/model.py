@@ -115,9 +115,8 @@ class ViT(nn.Module):
             elif isinstance(module, nn.LayerNorm):
                 module.weight.fill_(1)
                 module.bias.zero_()
-        self.position.normal_(
-            0, 1, generator=generator
-        )  # as large as the patches: the pooled sum knows no order
+        # As large as the patches: the pooled sum knows no order.
+        self.position.normal_(0, 1, generator=generator)
         self.head.weight.zero_()
 
 

@@ -144,13 +144,13 @@ class TrainingState:
         config.check(world)
         largest = largest_share(config, world)
         if self.loads:
-            needed = largest * self.ranks.local_world * self.source.channels * self.source.image_size**2
-            # Of the machine with least: a rank that went on alone would wait for ever for the one that refuses.
-            limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"))))
+            needed = largest * self.source.channels * self.source.image_size**2
+            # Of the rank that has least: one that went on alone would wait for ever for the one that refuses.
+            limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"), self.ranks.local_world)))
             if needed > limit:
                 raise ValueError(
-                    f"batch_size = {config.batch_size}: its images take {needed / 1e9:.1f} GB of this machine's memory, "
-                    f"which has {limit / 1e9:.1f} GB for them"
+                    f"batch_size = {config.batch_size}: its images take {needed / 1e9:.1f} GB of the machine's memory "
+                    f"on each rank, which has {limit / 1e9:.1f} GB for them"
                 )
         config.micro_batch = self.rehearsal.settle(config.micro_batch, largest, SIZES)
         config.grad_accum = pieces(config, world)
@@ -162,10 +162,8 @@ class TrainingState:
             MemoryError: they do not.
         """
         config, world = self.config, self.ranks.world
-        shares = (
-            config.batch_size // world,
-            largest_share(config, world),
-        )  # which it is changes with the position
+        # Which it is changes with the position.
+        shares = config.batch_size // world, largest_share(config, world)
         self.rehearsal.prove(piece_sizes(config.micro_batch, shares), SIZES.samples)
 
     def reload(self) -> None:

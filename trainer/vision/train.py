@@ -13,9 +13,9 @@ import torch
 
 import hoptui
 from trainer.common.checkpoint import read_checkpoint
-from trainer.common.device import choose_device, describe_device, set_threads, wait_for
+from trainer.common.device import choose_device, choose_threads, describe_device, set_threads, wait_for
 from trainer.common.errors import UsageError
-from trainer.common.flops import CONVENTION, mfu
+from trainer.common.flops import conventions, mfu
 from trainer.common.memory import beforehand, greatest_bytes, pressure, reset_peak
 from trainer.common.meter import Meter
 from trainer.common.metrics import Finished, Teller, measured
@@ -41,7 +41,6 @@ WORKLOAD = "vision"
 CONVENTIONS = (
     "loss: cross-entropy of the step's batch in nats an image; accuracy: of all held-out images",
     "images/s: since the line before, of all GPUs together, everything included",
-    CONVENTION + "; an image is its patches",
 )
 
 
@@ -82,8 +81,9 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     with join(job.device) as ranks:
         console = Console(silent if job.json or ranks.rank else write)
         device = choose_device(job.device)
-        set_threads(device, job.threads or len(os.sched_getaffinity(0)) // ranks.local_world)
         plan, state = prepare(job, knobs, saved, ranks, device)
+        threads = choose_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
+        set_threads(device, job.threads or threads // ranks.local_world)
         ending: Ending = "finished"
         meter, metrics = Meter(device), None
 
@@ -105,7 +105,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             )
             restart = Restart(run, ranks, saver, VisionConfig, job.checkpoint_dir, console.say)
             tracer = Tracer(run, WORKLOAD, job.trace_folder, device, ranks.rank)
-            console.begin([*introduction(plan, state, saved), *CONVENTIONS])
+            console.begin(introduction(plan, state, saved))
             beforehand(ranks, state.rehearse)
             reset_peak(device)
             teller, told = Teller(device), state.position
@@ -224,7 +224,7 @@ def find_source(plan: Plan, device: torch.device) -> Source:
 
 
 def introduction(plan: Plan, state: TrainingState, saved: Mapping[str, Any] | None) -> list[str]:
-    """What is run, where it goes on, and which source won for each knob that two disagree on."""
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
     config, source, world = state.config, state.source, state.ranks.world
     where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
     parameters = sum(parameter.numel() for parameter in state.model.parameters())
@@ -238,7 +238,8 @@ def introduction(plan: Plan, state: TrainingState, saved: Mapping[str, Any] | No
     ]
     if saved:
         lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} images")
-    return [*lines, *plan.notes, *state.notes]
+    means = conventions(state.device, "; an image is its patches")
+    return [*lines, *plan.notes, *state.notes, *CONVENTIONS, *means]
 
 
 def progress(job: VisionOptions, state: TrainingState, done: Finished, samples_per_s: float) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from trainer.common.device import VISIBLE, own_gpu, take_gpu
+from trainer.common.device import VISIBLE, choose_threads, own_gpu, take_gpu
 from trainer.common.errors import UsageError
 
 
@@ -98,3 +98,14 @@ def test_without_a_gpu_nothing_is_said_of_any(monkeypatch: pytest.MonkeyPatch) -
     Driver(monkeypatch, gpus=0)
     assert not take_gpu(local_rank=1, local_world=2)
     assert VISIBLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("samples", "width", "threads"),
+    [(1, 64, 1), (2047, 64, 1), (4096, 64, 4), (512, 1024, 8), (4096, 32, 2), (1 << 20, 1024, 16)],
+)
+def test_threads_are_as_many_as_pay_off(
+    samples: int, width: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
+    assert choose_threads(samples, width) == threads

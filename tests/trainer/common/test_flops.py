@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import hoptui
-from trainer.common.flops import mfu, transformer_flops
+from trainer.common.flops import conventions, mfu, transformer_flops
 
 
 def test_a_124m_gpt_costs_what_nanogpt_says() -> None:
@@ -25,6 +25,14 @@ def test_mfu_of_a_cpu_and_of_an_unknown_gpu_is_unknown(monkeypatch: pytest.Monke
     assert mfu(1e9, 1e3, torch.device("cpu"), "fp32") is None
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA Unheard Of")
     assert mfu(1e9, 1e3, torch.device("cuda"), "bf16") is None
+
+
+def test_what_mfu_means_is_told_where_there_is_one() -> None:
+    [line] = conventions(torch.device("cuda"), "; an image is its patches")
+    assert line.startswith("MFU: ")
+    assert "FLOPs per token = 6·N + 12·L·d·T" in line
+    assert line.endswith("; an image is its patches")
+    assert conventions(torch.device("cpu")) == ()
 
 
 def test_peaks_are_public() -> None:

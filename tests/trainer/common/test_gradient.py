@@ -114,7 +114,7 @@ def test_a_size_that_was_too_much_is_refused_until_there_is_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     room = 10_000
-    monkeypatch.setattr(gradient, "limit_bytes", lambda _: room)
+    monkeypatch.setattr(gradient, "limit_bytes", lambda *_: room)
     problem = Problem()
     problem.fails = lambda size: size > 6
     pieces = _pieces(24)

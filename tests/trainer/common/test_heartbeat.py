@@ -69,9 +69,8 @@ def test_a_rank_of_this_machine_is_missed_when_its_process_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         here = Neighbour(f"{machine()} {child.pid}")
         assert not here.gone(beats=0, now=0.0)
-        assert not here.gone(
-            beats=0, now=1e6
-        )  # silent, but there: it may be stopped, or hold the interpreter
+        # Silent, but there: it may be stopped, or hold the interpreter.
+        assert not here.gone(beats=0, now=1e6)
         child.kill()
         until(lambda: here.gone(beats=0, now=0.0), what="the end of the process")  # a zombie is over
 

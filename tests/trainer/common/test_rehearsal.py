@@ -32,8 +32,8 @@ class Machine:
         self.room, self.each = room, GB
         self.tried: list[int] = []
         self.fails: Callable[[int], bool] = lambda size: False
-        monkeypatch.setattr(rehearsals, "limit_bytes", lambda _: self.room)
-        monkeypatch.setattr(cutting, "limit_bytes", lambda _: self.room)
+        monkeypatch.setattr(rehearsals, "limit_bytes", lambda *_: self.room)
+        monkeypatch.setattr(cutting, "limit_bytes", lambda *_: self.room)
         monkeypatch.setattr(rehearsals, "peak_bytes", lambda _: GB + self.each * self.tried[-1])
         self.weight = nn.Parameter(torch.ones(2))
         self.gradient = FlatGradient([self.weight])

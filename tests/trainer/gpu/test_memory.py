@@ -80,9 +80,9 @@ def test_micro_batches_are_chosen_within_the_memory_there_is(device: torch.devic
 
 def test_a_plan_never_takes_what_others_have(device: torch.device) -> None:
     release(device)
-    whole = limit_bytes(device)
+    whole = limit_bytes(device, 1)
     _, total = torch.cuda.mem_get_info(device)
     assert 0 < whole < total
     held = torch.empty(512 * MB, dtype=torch.uint8, device=device)
-    assert limit_bytes(device) == pytest.approx(whole, rel=0.01)  # what this process holds is its own
+    assert limit_bytes(device, 1) == pytest.approx(whole, rel=0.01)  # what this process holds is its own
     del held

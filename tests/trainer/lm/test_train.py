@@ -96,7 +96,7 @@ def test_a_run_learns_and_says_so(trial: Trial) -> None:
     text = "\n".join(trial.lines)
     assert "12 × " not in text
     assert "(1 × 16, 2 heads)" in text
-    assert "128 tokens = 8 sequences of 16 = 1 ranks × 1 pieces of 8" in text
+    assert "128 tokens = 8 sequences of 16 = 1 × 1 × 8 (ranks × pieces × sequences in one)" in text
     assert "lzma" in trial.lines[-1]
     assert trial.run.flops_declared is None  # nobody knows this CPU's peak
 

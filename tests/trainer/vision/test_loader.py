@@ -93,13 +93,13 @@ def test_exchanged_workers_leave_nothing_out_and_repeat_nothing(files: FileImage
 
     take(CHUNK + 5)
     loader.change(TWO)
-    assert loader.open_loaders == 2  # the old one has chunks in hand, and they are used
+    assert len(loader._open) == 2  # the old one has chunks in hand, and they are used
     take(10)
-    assert loader.open_loaders == 2
+    assert len(loader._open) == 2
     loader.change(NONE)
     loader.change(ONE)
     take(20 * CHUNK)
-    assert loader.open_loaders == 1
+    assert len(loader._open) == 1
     assert len(multiprocessing.active_children()) == 1
     take(3)
     loader.close()
@@ -123,7 +123,7 @@ def test_where_no_more_workers_can_be_started_the_present_ones_go_on(
         batch = range(start, start + 50)
         loader.begin(batch)
         assert taken(loader, batch) == numbers(files, 0, batch)
-    assert loader.open_loaders == 1
+    assert len(loader._open) == 1
     loader.close()
 
 

@@ -78,7 +78,7 @@ def test_a_batch_that_memory_is_too_short_for_is_taken_in_pieces(
 def test_a_batch_of_files_that_memory_has_no_room_for_is_refused(
     image_folder: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.vision.state.limit_bytes", lambda device: 50 * 3 * 8 * 8)
+    monkeypatch.setattr("trainer.vision.state.limit_bytes", lambda *_: 50 * 3 * 8 * 8)
     steered_vision.after = {1: steered_vision.set(batch_size=51), 2: steered_vision.set(grad_clip=2.0)}
     steered_vision.train(data=str(image_folder))
     outcomes = steered_vision.outcomes()

@@ -25,9 +25,8 @@ def test_batches_and_ranks_cut_one_stream_and_change_nothing_in_it(
         for size in sizes:
             mine = share(position, size, rank, world)
             if mine:
-                assert (
-                    mine.start == expected
-                )  # a rank's own stream has no holes, whatever the sizes of batches
+                # A rank's own stream has no holes, whatever the sizes of batches.
+                assert mine.start == expected
                 expected = mine[-1] + world
             found[[p - start for p in mine]] = order.images(mine)
             position += size

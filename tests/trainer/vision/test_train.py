@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,15 @@ def test_synthetic_images_are_named_wherever_a_rate_is_told(
     assert figures["workload"] == "vision"
     assert "(synthetic)" in result.sentence()
     assert any(line.startswith("images: synthetic") for line in steered_vision.lines)
+
+
+def test_a_small_model_takes_no_more_threads_than_pay_off(
+    steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    steered_vision.train(threads=None, iterations=1)
+    assert steered_vision.lines[0].endswith("on the CPU with 1 thread")
+    assert not any(line.startswith("MFU") for line in steered_vision.lines)  # there is none
 
 
 @pytest.mark.parametrize(
