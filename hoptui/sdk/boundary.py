@@ -186,8 +186,9 @@ class Boundary(Declarations):
         agreement = self._agreement
         wish = agreement.wishes(self._wish)
         turn = agreement.turn(Turn(self._due() if agreement.rank == 0 else (), over))
+        stood = {name: handle.value for name, handle in self.knob_handles.items()} if turn.commands else {}
         for command in turn.commands:
-            self._carry_out(command)
+            self._carry_out(command, stood)
         if turn.over:
             self.paused = False
         if wish is not None:
@@ -212,9 +213,9 @@ class Boundary(Declarations):
             log.warning("hoptui: commands were lost: %s: %s", type(error).__name__, error)
             return ()
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Command, stood: dict[str, KnobValue]) -> None:
         began = time.monotonic()
-        outcome = self._do(command)
+        outcome = self._do(command, stood)
         if outcome is None:  # it waits for a new process
             return
         took_s = round(time.monotonic() - began, MICROSECONDS)
@@ -230,7 +231,7 @@ class Boundary(Declarations):
         if self.rank == 0:
             self.desk.done.append(outcome)
 
-    def _do(self, command: Command) -> Outcome | None:
+    def _do(self, command: Command, stood: dict[str, KnobValue]) -> Outcome | None:
         done = Outcome(id=command.id, stage="applied", step=self.step, t=time.monotonic_ns())
         match command.verb:
             case "pause":
@@ -242,13 +243,17 @@ class Boundary(Declarations):
             case _:
                 if problem := self._problem(self.objection(command)):
                     return structs.replace(done, stage="failed", reason=problem)
-                return self._set(command, done) if command.verb == "set" else self._call(command, done)
+                return self._set(command, done, stood) if command.verb == "set" else self._call(command, done)
         return done
 
-    def _set(self, command: Command, done: Outcome) -> Outcome | None:
-        """All ranks set it, or none does. None where it waits for a new process: it stays `scheduled`."""
+    def _set(self, command: Command, done: Outcome, stood: dict[str, KnobValue]) -> Outcome | None:
+        """All ranks set it, or none does. None where it waits for a new process: it stays `scheduled`.
+
+        What was before is what `stood` when the boundary was reached: a command that is carried out first may have moved
+        this knob too.
+        """
         handle = self.knob_handles[command.knob]
-        before, own = handle.value, ""
+        before, own = stood.pop(command.knob, handle.value), ""
         try:
             handle.set(check_value(handle.spec, command.value), who(command))
         except Exception as error:

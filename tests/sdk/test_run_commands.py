@@ -126,6 +126,26 @@ def test_a_knob_that_follows_from_another_is_read_back_too(run: Run) -> None:
     assert (minibatch.value, minibatch.in_effect) == (64, True)
 
 
+def test_what_was_before_is_what_stood_at_the_boundary_also_where_a_command_before_it_moved_the_knob(
+    run: Run,
+) -> None:
+    batch = run.knob("batch", 2, min=1, max=32)
+    pieces = {"n": 16}
+    run.knob(
+        "pieces",
+        16,
+        min=1,
+        max=32,
+        apply=lambda n: pieces.update(n=n),
+        read=lambda: min(pieces["n"], 32 // batch.value),
+    )
+    for knob, value in (("batch", 32), ("batch", 8), ("pieces", 4)):
+        send(run, knob=knob, value=value)
+    run.boundary(0)
+    told = [(o.before, o.effective) for o in run.desk.settle() if o.stage == "applied"]
+    assert told == [(2, 8), (16, 4)]
+
+
 def test_a_failed_change_restores_what_was_asked_for_not_what_it_came_to(run: Run) -> None:
     asked: list[int] = []
 
