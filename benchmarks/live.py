@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import structs
+
 from benchmarks.measure import Bench, until
 from benchmarks.training import Started, last_line
 from hoptui.viewer.session import Session
 from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import RunState
+from hoptui.wire.messages import FINAL, RunState
 from hoptui.wire.tuning import Limits, TunerState
 
 Point = Mapping[str, KnobValue]
 """Knobs and their values."""
 WARM_UP, ITERATIONS, LEAST_S, MOST_S = 3, 15, 1.5, 12.0
 """Iterations after a change that do not count; how many are measured, and for how long at least and at most."""
-START_S, SET_S, TUNE_S = 300.0, 120.0, 400.0
+FEW, HOPELESS = 3, 0.7
+"""With so many of them it is plain that a point is not the best: less than this share of the best so far."""
+START_S, SET_S = 300.0, 120.0
+SHORT = re.compile(r"out of memory|memory ran out|not fit into|MemoryError|OutOfMemory")
+"""How runs say that memory ran out: in a step, or as a size was tried out before it was used."""
+ALL = 1 << 62
 
 
 class Live:
@@ -27,8 +35,6 @@ class Live:
 
     def __init__(self, node: Bench, session: Session, started: Started, work: str) -> None:
         self._node, self._session, self._started, self._work = node, session, started, work
-        self.refused = 0
-        """Values that the run could not hold: out of memory, or out of its bounds."""
         self._source = f"run/{self.state().run}"
         until(lambda: self._rows(0), START_S, "the first iteration")
 
@@ -47,37 +53,45 @@ class Live:
             command = self._session.submit(state, "set", knob=name, value=wanted[name], why="the grid")
             outcome = self._session.outcome(command, timeout_s=SET_S)
             good = good and outcome.stage == "applied" and outcome.effective == wanted[name]
-        self.refused += not good
         return good
 
-    def rate(self) -> float:
-        """Work a second, from now on: the median over iterations."""
+    def rate(self, best: float = 0.0) -> float:
+        """Work a second, from now on: the median over iterations; over few of them where it is far below `best`."""
         since = time.monotonic_ns()
         began = time.monotonic()
         while True:
-            found = self._rows(since)[WARM_UP:]
+            rates = [work / seconds for work, seconds in self._rows(since)[WARM_UP:]]
             took = time.monotonic() - began
-            if found and ((len(found) >= ITERATIONS and took > LEAST_S) or took > MOST_S):
-                return statistics.median(work / seconds for work, seconds in found)
+            enough = (len(rates) >= ITERATIONS and took > LEAST_S) or took > MOST_S
+            if rates and (enough or (len(rates) >= FEW and statistics.median(rates) < HOPELESS * best)):
+                return statistics.median(rates)
             if took > SET_S:
                 raise RuntimeError("the run stands still")
             time.sleep(0.05)
 
-    def tuned(self, limits: Limits) -> TunerState:
-        """Let the tuner work until it has nothing more to try."""
+    def tuned(self, limits: Limits, within_s: float) -> TunerState:
+        """Let the tuner work until it has nothing more to try, or for so long; a trial that is under way then is taken back."""
         run = self.state().run
-        self._session.lease(run, "release", "knobs")  # the grid's values were a person's, and held it off
+        self._session.lease(run, "release", "knobs")  # what was set by hand was a person's, and held it off
         answer = self._session.tune(run, "start", limits=limits)
         if not answer.granted:
             raise RuntimeError(f"the tuner does not start: {answer.reason}")
+        end = time.monotonic() + within_s
+        found = answer.state
+        while found.stand != "holding" and time.monotonic() < end:
+            time.sleep(0.1)
+            found = self.state().tuner or found
+        stopped = self._session.tune(run, "stop").state
+        until(lambda: not self._pending(run), SET_S, "a trial to be taken back")
+        return structs.replace(stopped, stand=found.stand)
 
-        def holds() -> TunerState | None:
-            tuner = self.state().tuner
-            return tuner if tuner is not None and tuner.stand == "holding" else None
-
-        found: TunerState = until(holds, TUNE_S, "the tuner to have tried everything")
-        self._session.tune(run, "stop")
-        return found
+    def out_of_memory(self, since: int) -> list[str]:
+        """What the run has said since then (monotonic ns) of memory that ran out, survived or not."""
+        run = self.state().run
+        delta = self._session.fetch(run=run)
+        said = [r.reason for r in delta.commands if r.run == run and r.settled >= since]
+        said += [e.text for e in delta.events if e.run == run and e.kind == "note" and e.t >= since]
+        return [text for text in said if SHORT.search(text)]
 
     def values(self) -> dict[str, KnobValue]:
         """Of every knob, as read back."""
@@ -88,6 +102,10 @@ class Live:
         self._session.outcome(self._session.submit(self.state(), "stop"), timeout_s=60)
         ended: dict[str, Any] = json.loads(last_line(self._started.child, "the run"))
         return ended
+
+    def _pending(self, run: str) -> bool:
+        commands = self._session.fetch(run=run, events=ALL).commands
+        return any(r.run == run and r.stage not in FINAL for r in commands)
 
     def _rows(self, since: int) -> list[tuple[float, float]]:
         delta = self._session.fetch(cursors={self._source: since}, wait_s=0.1)

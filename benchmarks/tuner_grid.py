@@ -1,62 +1,103 @@
-"""The tuner against an exhaustive grid: the best of all combinations set by hand, and what the tuner finds alone.
+"""The tuner against an exhaustive grid: what it finds alone, and the best of all combinations set by hand.
 
-Everything happens on live runs. On the first seed's run every combination is set and measured; on every seed's run the
-tuner then starts from the same slow values, and once it has nothing more to try, its values and the best of the grid are
-measured in turns, so that the ratio is of one machine at one time.
+Everything happens on live runs. On every seed's run the tuner starts from the same slow values. On the first of them every
+combination is then set and measured. At the end the tuner's values and the best of the grid are measured in turns, so that
+the ratio is of one machine at one time.
 
-`python -m benchmarks.tuner_grid [--only PART] [--seeds N] [--quick]`
+No combination has a run of its own, and each is as fast as it would be in a fresh one: a size is compiled for itself and
+captured for itself, never for many sizes and never eager (`trainer/common/compile.py`), workers are started anew, and an
+iteration counts only once all that is over. What a process keeps of other sizes is memory, which the tuner would see: so it
+is there first. The best of the grid is measured again in the turns. What the tuner has turned besides the grid's knobs stays so
+for all of them.
+
+    python -m benchmarks.tuner_grid [--only ppo lm vision] [--seeds 0 1 2] [--quick]
+
+A case and a seed are one process's work: on a node of several GPUs start one for each, with a CUDA_VISIBLE_DEVICES of its own.
+Each finished point is said on stderr. Of an H100's time a case and a seed are expected to take, in seconds (start + tuner's
+trials + points of the grid + turns; a new size is 5 to 6 s of compilation for PPO's networks, 20 to 30 s for a transformer):
+
+    ppo     25 + 14 × 8 + (4 sizes × 6 + 16 × 3) + 6 × 3  = 230
+    lm      45 + 5 × 30 + 5 × 4 (all compiled by then) + 6 × 4  = 240
+    vision  40 + 5 × 12 + 12 × 8 + 6 × 8  = 245
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis import pictures
 from benchmarks.live import Live, Point
-from benchmarks.measure import Bench, bench, report, spread
+from benchmarks.measure import Bench, bench, report, spread, tell
 from benchmarks.training import start
 from hoptui.viewer.session import Session
 from hoptui.wire.knobs import KnobValue
-from hoptui.wire.tuning import Limits
+from hoptui.wire.tuning import Limits, TunerState
 
 LEAST_RATIO, MOST_TRIALS = 0.95, 20
 TURNS = 3
+TUNE_S = 180.0
+"""A tuner that has not tried everything by then is measured where it has come to."""
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0", "--iterations", "100000000")
 LM = ("lm", "--preset", "124m", "--evaluate-every", "0", "--iterations", "100000000")
 VISION = ("vision", "--preset", "vit-b", "--evaluate-every", "0", "--iterations", "100000000")
+BYTES = ("--tokenizer", "bytes", "--vocab-size", "50304")
+"""The same products of matrices as with byte pairs, which it takes half a minute to learn."""
+ROLLOUT = 32
 IMAGES, SIDE = 2_048, 256
+
+
+def anything(_: Point) -> bool:
+    """Of most grids every combination is one of its own."""
+    return True
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, the values it starts from, the values of its knobs that the grid combines, and what the tuner may touch."""
+    """A workload, the values it starts from, the values of its knobs that the grid combines, and what the tuner may touch.
 
+    `possible` leaves out combinations that the run would cut down to another one.
+    """
+
+    name: str
     work: str
     arguments: tuple[str, ...]
     slow: Point
     grid: Mapping[str, tuple[KnobValue, ...]]
     learning: tuple[str, ...] = ()
     images: bool = False
+    possible: Callable[[Point], bool] = anything
 
-    def points(self) -> Iterator[Point]:
-        """Every combination."""
-        for values in itertools.product(*self.grid.values()):
-            yield dict(zip(self.grid, values, strict=True))
+    def points(self) -> list[Point]:
+        """Every combination, each next to one from which it differs in a single knob: a change costs seconds."""
+        found = [dict(zip(self.grid, values, strict=True)) for values in snake(tuple(self.grid.values()))]
+        return [point for point in found if self.possible(point)]
+
+
+def snake(axes: Sequence[Sequence[KnobValue]]) -> Iterator[tuple[KnobValue, ...]]:
+    """The product of these, such that two in a row differ in one place."""
+    if not axes:
+        yield ()
+        return
+    for i, value in enumerate(axes[0]):
+        rest = list(snake(axes[1:]))
+        yield from ((value, *others) for others in (reversed(rest) if i % 2 else rest))
 
 
 CASES = {
-    "PPO: num_envs × minibatch_size × grad_accum": Case(
+    "ppo": Case(
+        "PPO: num_envs × minibatch_size × grad_accum",
         "env_steps",
-        (*PPO, "--preset", "cartpole"),
+        (*PPO, "--preset", "cartpole", "--rollout-len", str(ROLLOUT)),
         {"num_envs": 4_096, "minibatch_size": 32_768, "grad_accum": 4},
         {
             "num_envs": (4_096, 16_384, 65_536),
@@ -64,16 +105,19 @@ CASES = {
             "grad_accum": (1, 4),
         },
         learning=("num_envs", "minibatch_size"),
+        possible=lambda point: int(point["minibatch_size"]) <= ROLLOUT * int(point["num_envs"]),
     ),
-    "LM: micro_batch × grad_accum": Case(
+    "lm": Case(
+        "LM: micro_batch × grad_accum",
         "tokens",
-        (*LM, "--batch-tokens", "131072"),
+        (*LM, *BYTES, "--batch-tokens", "65536"),
         {"micro_batch": 4},
-        {"micro_batch": (4, 8, 16, 32, 64, 128)},
+        {"micro_batch": (4, 8, 16, 32, 64)},
     ),
-    "vision: batch_size × num_workers": Case(
+    "vision": Case(
+        "vision: batch_size × num_workers",
         "samples",
-        VISION,
+        (*VISION, "--micro-batch", "32"),
         {"batch_size": 32, "num_workers": 1},
         {"batch_size": (32, 128, 512), "num_workers": (1, 4, 8, 14)},
         learning=("batch_size",),
@@ -81,7 +125,8 @@ CASES = {
     ),
 }
 QUICK = {
-    "PPO, tiny: num_envs × grad_accum": Case(
+    "ppo": Case(
+        "PPO, tiny: num_envs × grad_accum",
         "env_steps",
         (*PPO, "--preset", "tiny"),
         {"num_envs": 8, "grad_accum": 4},
@@ -96,102 +141,136 @@ def live(
 ) -> Live:
     """A run of the case with its slow values; it is stopped by the caller, or else with the node."""
     slow = [word for name, value in case.slow.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    data = ("--data", str(images)) if images else ()
+    data = ("--data", str(images)) if case.images else ()
     return Live(node, session, start(node, (*case.arguments, *slow, *data, *device), seed=seed), case.work)
 
 
-def grid(run: Live, case: Case) -> list[dict[str, Any]]:
-    """The rate of every combination, None where the run does not hold it."""
-    found = []
-    for point in case.points():
-        held = run.set(point)
-        found.append({**point, "rate": round(run.rate(), 1) if held else None})
-        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    run.set(case.slow)
-    return found
-
-
-def against(run: Live, case: Case, best: Point) -> dict[str, Any]:
-    """What the tuner finds from the slow values, beside the best of the grid."""
+def tuned(run: Live, case: Case) -> dict[str, Any]:
+    """What the tuner finds from the slow values, and what memory that ran out it took for it."""
+    began, since = time.monotonic(), time.monotonic_ns()
     slow = run.rate()
-    state = run.tuned(Limits(learning=case.learning, budget=1.0))
-    found = {name: value for name, value in run.values().items() if name in case.grid}
-    mine, its = [], []
-    for _ in range(TURNS):
-        run.set(found)
-        mine.append(run.rate())
-        run.set(best)
-        its.append(run.rate())
-    worst = sum(trial.result == "failed" for trial in state.tried)
+    state = run.tuned(Limits(learning=case.learning, budget=1.0), TUNE_S)
     return {
-        "found": found,
-        "trials": len(state.tried),
-        "kept": sum(trial.result == "kept" for trial in state.tried),
-        "failed": worst,
+        "found": {name: value for name, value in run.values().items() if name in case.grid},
         "slow": round(slow, 1),
-        "rate": spread(mine, 1),
-        "grid": spread(its, 1),
-        "ratio": round(statistics.median(mine) / statistics.median(its), 3),
-        "speed_up": round(statistics.median(mine) / slow, 2),
-        "tried": [
-            {
-                "changes": {c.knob: [c.before, c.value] for c in trial.changes},
-                "result": trial.result,
-                "gain": trial.measured.gain if trial.measured else None,
-                "text": trial.text,
-            }
-            for trial in state.tried
-        ],
+        "took_s": round(time.monotonic() - began, 1),
+        "done": state.stand == "holding",
+        "out_of_memory": run.out_of_memory(since),
+        "trials": len(state.tried),
+        **{result: sum(trial.result == result for trial in state.tried) for result in ("kept", "failed")},
+        "tried": tried(state),
     }
 
 
+def tried(state: TunerState) -> list[dict[str, Any]]:
+    """Its trials, in figures."""
+    return [
+        {
+            "changes": {c.knob: [c.before, c.value] for c in trial.changes},
+            "result": trial.result,
+            "gain": trial.measured.gain if trial.measured else None,
+            "seconds": trial.seconds,
+            "text": trial.text,
+        }
+        for trial in state.tried
+    ]
+
+
+def grid(run: Live, case: Case) -> list[dict[str, Any]]:
+    """The rate of every combination, None where the run does not hold it; of those far from the best a rough one."""
+    found: list[dict[str, Any]] = []
+    best = 0.0
+    for point in case.points():
+        began = time.monotonic()
+        rate = round(run.rate(best), 1) if run.set(point) else None
+        best = max(best, rate or 0.0)
+        found.append({**point, "rate": rate, "took_s": round(time.monotonic() - began, 1)})
+        tell(case.name, found[-1])
+    return found
+
+
+def against(run: Live, mine: Point, best: Point) -> dict[str, Any]:
+    """The rates of two points, taken in turns; memory that runs out counts with `mine` alone."""
+    ours, its, short = [], [], []
+    for _ in range(TURNS):
+        since = time.monotonic_ns()
+        run.set(mine)
+        ours.append(run.rate())
+        short += run.out_of_memory(since)
+        run.set(best)
+        its.append(run.rate())
+    ratio = statistics.median(ours) / statistics.median(its)
+    return {"rate": spread(ours, 1), "grid": spread(its, 1), "ratio": round(ratio, 3), "later_short": short}
+
+
 def measured(
-    node: Bench, case: Case, device: Sequence[str], seeds: int, images: Path | None
+    node: Bench, case: Case, device: Sequence[str], seeds: Sequence[int], images: Path | None
 ) -> dict[str, Any]:
-    """A case: its grid on the first seed, the tuner on all of them."""
+    """A case: the tuner on every seed, the grid on the first of them. A run that is lost is told as such."""
     points: list[dict[str, Any]] = []
-    runs, best = [], dict(case.slow)
+    runs = []
     with node.session() as session:
-        for seed in range(seeds):
-            run = live(node, session, case, device, images if case.images else None, seed)
-            if not points:
-                points = grid(run, case)
-                known = [point for point in points if point["rate"] is not None]
-                best = dict(max(known, key=lambda point: point["rate"]))
-                del best["rate"]
-            runs.append({"seed": seed, **against(run, case, best), "end": run.end()["ending"]})
-    return {"grid": points, "best": best, "runs": runs}
+        for seed in seeds:
+            told = f"{case.name}, seed {seed}"
+            found: dict[str, Any] = {"seed": seed}
+            runs.append(found)
+            try:
+                run = live(node, session, case, device, images, seed)
+                found |= tell(told, tuned(run, case))
+                points = points or grid(run, case)
+                turns = against(run, found["found"], fastest(points, case))
+                found["out_of_memory"] += turns.pop("later_short")
+                turns["speed_up"] = round(turns["rate"]["median"] / found["slow"], 2)
+                found |= tell(told, turns | {"end": run.end()["ending"]})
+            except RuntimeError as error:
+                found |= tell(told, {"end": str(error)})
+    return {"grid": points, "best": fastest(points, case) if points else None, "runs": runs}
+
+
+def fastest(points: Sequence[Mapping[str, Any]], case: Case) -> Point:
+    """The best point of a grid."""
+    best = max((point for point in points if point["rate"] is not None), key=lambda point: point["rate"])
+    return {name: best[name] for name in case.grid}
+
+
+def met(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """What was to be reached; by a run that was lost before, nothing was."""
+    return {
+        f"{name}: at least {LEAST_RATIO:.0%} of the grid's best": all(
+            run.get("ratio", 0.0) >= LEAST_RATIO for run in runs
+        ),
+        f"{name}: at most {MOST_TRIALS} trials": all(
+            run.get("trials", math.inf) <= MOST_TRIALS for run in runs
+        ),
+        f"{name}: never out of memory, no run lost": all(
+            not run.get("out_of_memory") and run["end"] == "stopped" for run in runs
+        ),
+    }
 
 
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure and report."""
+    """Measure and report: a part of it as a result of its own, so that several may be made side by side."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner_grid")
     parser.add_argument("--quick", action="store_true", help="try the mechanics on a CPU; keeps no result")
-    parser.add_argument("--only", default="", help="cases whose name begins so")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=[*CASES], help="these cases alone")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     given = parser.parse_args(list(arguments))
+    whole = given.only == [*CASES] and given.seeds == [0, 1, 2]
     device = ("--device", "cpu", "--threads", "1") if given.quick else ("--device", "cuda")
-    cases = {n: c for n, c in (QUICK if given.quick else CASES).items() if n.startswith(given.only)}
-    seeds = 1 if given.quick else given.seeds
-    found = {}
+    cases = QUICK if given.quick else {name: CASES[name] for name in given.only}
+    seeds = given.seeds[:1] if given.quick else given.seeds
+    found: dict[str, Any] = {}
+    reached: dict[str, bool] = {}
     with tempfile.TemporaryDirectory(prefix="hoptui-images-") as folder, bench() as node:
-        images = pictures(Path(folder), IMAGES, SIDE) if any(case.images for case in cases.values()) else None
-        for name, case in cases.items():
-            found[name] = measured(node, case, device, seeds, images)
-    met = {}
-    for name, case_found in found.items():
-        runs = case_found["runs"]
-        met[f"{name}: at least {LEAST_RATIO:.0%} of the grid's best"] = all(
-            run["ratio"] >= LEAST_RATIO for run in runs
-        )
-        met[f"{name}: at most {MOST_TRIALS} trials"] = all(run["trials"] <= MOST_TRIALS for run in runs)
-        met[f"{name}: nothing out of memory, no run lost"] = all(
-            not run["failed"] and run["end"] == "stopped" for run in runs
-        )
+        images = pictures(Path(folder), IMAGES, SIDE) if any(c.images for c in cases.values()) else None
+        for case in cases.values():
+            found[case.name] = measured(node, case, device, seeds, images)
+            reached |= met(case.name, found[case.name]["runs"])
     if given.quick:
         print(json.dumps({"benchmark": "tuner_grid", "quick": True, "cases": found}), flush=True)
         return {"cases": found, "met": {}}
-    return report("tuner_grid", {"cases": found, "met": met})
+    part = [] if whole else [*given.only, *map(str, given.seeds)]
+    return report("_".join(("tuner_grid", *part)), {"cases": found, "met": reached})
 
 
 if __name__ == "__main__":

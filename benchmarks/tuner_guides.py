@@ -1,9 +1,9 @@
 """What the tuner finds alone from the settings that guides for H100 and H200 call slow, beside what the guides promise.
 
 Each run starts as in the "before" of `guides.py`, with the knobs of learning that its guide turned allowed to the tuner, and its rate is measured before and once
-the tuner has nothing more to try. What a run is started with and no knob of a running one, such as the width of a policy, stays.
+the tuner has nothing more to try, or after `TUNE_S`. What a run is started with and no knob of a running one, such as the width of a policy, stays.
 
-`python -m benchmarks.tuner_guides [--only PART] [--quick]`
+`python -m benchmarks.tuner_guides [--only RL LM vision] [--quick]`; each pair is said on stderr as soon as it is done.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 from benchmarks import guides
 from benchmarks.live import Live
-from benchmarks.measure import Bench, bench, report
+from benchmarks.measure import Bench, bench, report, tell
 from benchmarks.training import start
+from benchmarks.tuner_grid import tried
 from hoptui.viewer.session import Session
 from hoptui.wire.tuning import Limits
 
@@ -27,6 +28,7 @@ PROMISED = "10–20 ×"
 LEARNING = {"RL": ("num_envs", "minibatch_size"), "LM": (), "vision": ("batch_size",)}
 """Knobs of learning that the guide of a workload turned."""
 ENDLESS = "100000000"
+TUNE_S = 400.0
 
 
 def endless(before: Sequence[str]) -> tuple[str, ...]:
@@ -42,8 +44,8 @@ def tuned(
     run = Live(node, session, start(node, arguments), work)
     before = run.values()
     slow = run.rate()
-    began = time.monotonic()
-    state = run.tuned(Limits(learning=learning, budget=1.0))
+    began, since = time.monotonic(), time.monotonic_ns()
+    state = run.tuned(Limits(learning=learning, budget=1.0), TUNE_S)
     took_s = time.monotonic() - began
     after, fast = run.values(), run.rate()
     return {
@@ -54,9 +56,12 @@ def tuned(
         "guides": PROMISED,
         "found": {name: [before[name], value] for name, value in after.items() if before[name] != value},
         "took_s": round(took_s, 1),
+        "done": state.stand == "holding",
+        "out_of_memory": run.out_of_memory(since),
         "trials": len(state.tried),
         "kept": sum(trial.result == "kept" for trial in state.tried),
         "failed": sum(trial.result == "failed" for trial in state.tried),
+        "tried": tried(state),
         "end": run.end()["ending"],
     }
 
@@ -65,24 +70,28 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner_guides")
     parser.add_argument("--quick", action="store_true", help="try the mechanics on a CPU; keeps no result")
-    parser.add_argument("--only", default="", help="pairs whose name begins so")
+    parser.add_argument("--only", nargs="+", choices=LEARNING, default=[*LEARNING], help="these alone")
     given = parser.parse_args(list(arguments))
     device = ("--device", "cpu", "--threads", "1") if given.quick else ("--device", "cuda")
     found: dict[str, Any] = {}
     with bench() as node, node.session() as session:
         for name, (work, before, _) in (guides.QUICK if given.quick else guides.PAIRS).items():
-            if name.startswith(given.only):
-                learning = LEARNING[name.split(":")[0]]
-                found[name] = tuned(node, session, work, (*endless(before), *device), learning)
-                print(json.dumps(found[name]), file=sys.stderr, flush=True)
+            kind = name.split(":")[0]
+            if kind in given.only:
+                try:
+                    one = tuned(node, session, work, (*endless(before), *device), LEARNING[kind])
+                except RuntimeError as error:  # the run was lost
+                    one = {"end": str(error)}
+                found[name] = tell(name, one)
     if given.quick:
         print(json.dumps({"benchmark": "tuner_guides", "quick": True, "pairs": found}), flush=True)
         return {"pairs": found, "met": {}}
     met = {
-        f"{name}: nothing out of memory, no run lost": not one["failed"] and one["end"] == "stopped"
+        f"{name}: never out of memory, no run lost": not one.get("out_of_memory") and one["end"] == "stopped"
         for name, one in found.items()
     }
-    return report("tuner_guides", {"pairs": found, "met": met})
+    part = [] if given.only == [*LEARNING] else given.only
+    return report("_".join(("tuner_guides", *part)), {"pairs": found, "met": met})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from hoptui.daemon.effects import CHANGED
 from hoptui.daemon.history import Found, History, rows_as_buckets
 from hoptui.daemon.retention import Limits
 from hoptui.daemon.settled import SettledFile
@@ -91,7 +92,10 @@ class Archive:
         self._put(lambda: self._history.event(wanted, event))
 
     def command(self, record: CommandRecord) -> None:
+        """A command as it is now; where it has just changed the run, at once: a daemon that is killed now is to know of it."""
         self._put(lambda: self._history.command(record))
+        if record.stage in CHANGED and record.measured is None:
+            self.keep(record.run)
 
     def keep(self, run: str) -> None:
         """Bring what is known of a run to the disk now, and not with the next flush."""

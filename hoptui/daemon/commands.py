@@ -27,6 +27,8 @@ from hoptui.wire.messages import (
 KEPT = 2000
 LONGEST_LEASE_S = 60.0
 LONGEST_HOLD_S = 3600.0
+HOLDS: tuple[Stage, ...] = ("accepted", "scheduled", "applied")
+"""A person's change that has come so far holds its knob against the tuner."""
 ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
 
 
@@ -169,16 +171,17 @@ class Book:
 
     def restore(self, records: Iterable[CommandRecord]) -> None:
         """Commands known from a recording; those the book has already are left alone."""
-        held: list[CommandRecord] = []
+        set_by_people: list[CommandRecord] = []
         newest: dict[str, int] = {}
         for record in records:
             self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
             self._seq = max(self._seq, record.seq)
             newest[record.run] = max(record.epoch, newest.get(record.run, 0))
-            # What a person has set stays held; that it was released since is not recorded, and holding it is the safe side.
             if record.verb == "set" and record.stage == "applied" and record.origin.kind == "person":
-                held.append(record)
-        self._held |= {(r.run, r.knob) for r in held if r.epoch == newest[r.run]}
+                set_by_people.append(record)
+        # What a person has set stays held, unless the last change was released since.
+        last = {(r.run, r.knob): r for r in set_by_people if r.epoch == newest[r.run]}
+        self._held |= {held for held, record in last.items() if record.released is None}
 
     def forget(self, run: str) -> None:
         """Nothing of this run is asked for any more."""
@@ -240,7 +243,8 @@ class Book:
     def lease(self, lease: Lease, viewer: str, who: Origin, t: int) -> tuple[LeaseState, str]:
         """Take, renew, release or steal the wheel; also the event's text where everybody should know, else ""."""
         if lease.what == "knobs":
-            self._held = {(run, knob) for run, knob in self._held if run != lease.run}
+            for knob in self.held(lease.run):
+                self.release(lease.run, knob, who)
             return LeaseState(
                 id=lease.id, run=lease.run, granted=True
             ), f"{author(who)} released the knobs to the tuner"
@@ -280,9 +284,18 @@ class Book:
         """The knobs that people have set: the tuner leaves them alone."""
         return frozenset(knob for of, knob in self._held if of == run)
 
-    def release(self, run: str, knob: str) -> None:
-        """Let the tuner move a knob again that a person has set."""
+    def release(self, run: str, knob: str, who: Origin) -> None:
+        """Let the tuner move a knob again that a person has set: that is told with the change that had held it."""
+        if (run, knob) not in self._held:
+            return
         self._held.discard((run, knob))
+        for record in reversed(self.of(run)):
+            mine = record.verb == "set" and record.knob == knob and record.origin.kind == "person"
+            if mine and record.stage in HOLDS:
+                said = f"{author(who)} released it to the tuner"
+                reason = "; ".join(filter(None, (record.reason, said)))
+                self._put(structs.replace(record, released=who, reason=reason))
+                return
 
     def wheel(self, run: str, t: int) -> LeaseState | None:
         """Who holds the wheel of a run now."""

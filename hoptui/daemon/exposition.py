@@ -1,4 +1,7 @@
-"""A snapshot of the node as Prometheus metrics: base units, one name for one thing, and what is unknown left out. Pure."""
+"""A snapshot of the node as Prometheus metrics: base units, one name for one thing. Pure.
+
+What is unknown is left out; a value that is infinite, such as a loss that has run away, is known.
+"""
 
 from __future__ import annotations
 
@@ -242,7 +245,7 @@ def _readings(
 def _gauge(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    known = [(key, value) for key, value in points if math.isfinite(value)]
+    known = [(key, value) for key, value in points if not math.isnan(value)]
     if known:
         family = GaugeMetricFamily(name, text, labels=labels)
         for key, value in known:
@@ -253,7 +256,7 @@ def _gauge(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Ite
 def _counter(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily
 
-    known = [(key, value) for key, value in points if math.isfinite(value)]
+    known = [(key, value) for key, value in points if not math.isnan(value)]
     if known:
         family = CounterMetricFamily(name, text, labels=labels)
         for key, value in known:

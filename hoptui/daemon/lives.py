@@ -14,8 +14,9 @@ from hoptui.daemon.runs import process_started
 
 log = logging.getLogger("hoptui.daemon")
 
-LAST_WORDS_S = 0.5
-"""The kernel tells the end of a process before ZeroMQ's thread has read what it sent last; a Bye explains more than that end."""
+LAST_WORDS_S = 1.5
+"""The kernel tells the end of a process before ZeroMQ's thread has read what it sent last, on a busy node long before; a Bye
+explains more than that end."""
 
 
 class Lives:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
+from hoptui.tuner.trial import figured
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import FINAL, CommandRecord
 from hoptui.wire.tuning import Change, Trial, TunerState
@@ -26,9 +27,8 @@ def left_off(state: TunerState, cause: str) -> TunerState:
     tried = state.tried
     if state.trial is not None:
         text = "; ".join(filter(None, (state.trial.text, f"{cause} in the middle of it")))
-        measured = state.trial.measured
-        figure = measured if measured is not None and measured.gain is not None else None
-        tried = (*tried, structs.replace(state.trial, result="unfinished", measured=figure, text=text))
+        ended = structs.replace(state.trial, result="unfinished", measured=figured(state.trial), text=text)
+        tried = (*tried, ended)
     return structs.replace(state, trial=None, next=(), tried=tried, stand="waiting", text=cause)
 
 
@@ -38,7 +38,7 @@ def to_undo(state: TunerState) -> Trial | None:
     return None if last is None or last.result == "kept" else last
 
 
-class Return:
+class Undoing:
     """The way back from a trial. `done` once nothing of it is left to undo, or `stuck` is what could not be undone."""
 
     def __init__(self, trial: Trial) -> None:

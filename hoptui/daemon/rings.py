@@ -59,11 +59,9 @@ class Ring:
             return None, False
         found: list[Columns] = []
         for part in reversed(self._parts):
-            new = part.after(t)
-            if len(new):
-                found.append(new)
-            if len(new) < len(part):
+            if _last_t(part) <= t:
                 break
+            found.append(part.after(t))
         rows = concatenate(self.source, reversed(found))
         return (rows.slice(0, max_rows), True) if len(rows) > max_rows else (rows, False)
 

@@ -38,8 +38,9 @@ from hoptui.wire.credentials import Peer
 log = logging.getLogger("hoptui.daemon")
 
 HEAL_S = 5.0
-TICK_S, LATEST_TICK_S = 0.4, 1.1
-"""What is to be looked at now and then is looked at when the loop is awake anyway; at the latest it wakes for it."""
+TICK_S, STILL_TICK_S, LATEST_TICK_S = 0.4, 0.9, 1.1
+"""What is to be looked at now and then is looked at when the loop is awake anyway, less often where all is as it was; at the
+latest it wakes for it."""
 PUBLISH_S = 1.0
 UNWATCHED_HZ, HOST_HZ = 1.0, 1.0
 WELCOME_S = 2.0
@@ -108,6 +109,7 @@ class Server:
         self._poller = zmq.Poller()
         self._come_at = -math.inf
         self._at_once = True  # a run's messages wake the loop
+        self._tended = -1  # the node's version when things were looked at last
         self._lives = Lives(self._poller, self._run_desk.end)
         for found in self._archive.restore(RESTORE_S):
             run = self._run_desk.restore(found)
@@ -138,7 +140,7 @@ class Server:
                 ready = dict(self._poller.poll(self._wait_ms(last_tick + LATEST_TICK_S)))
                 self._take(ready)
                 now = time.monotonic()
-                if now >= last_tick + TICK_S:
+                if now >= last_tick + (STILL_TICK_S if self._still else TICK_S):
                     last_tick = now
                     self._tend(now)
                     self._serve = self._serve or self._viewer_desk.moved
@@ -253,9 +255,23 @@ class Server:
 
     # now and then ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _still(self) -> bool:
+        """Nothing is the matter, no tuner is at work, and nothing has changed since things were looked at last: neither the node
+        nor anybody's wish."""
+        node = self._node
+        if node.sampler_problem or self._tuner_desk.at_work:
+            return False
+        return node.version == self._tended and node.hz == self._hz
+
+    @property
+    def _hz(self) -> float:
+        """How often the GPUs are to be sampled."""
+        return max(UNWATCHED_HZ, self._viewer_desk.hz)
+
     def _tend(self, now: float) -> None:
         node = self._node
-        hz = max(UNWATCHED_HZ, self._viewer_desk.hz)
+        hz = self._hz
         pids = {run.id: run.state.pid for run in node.registry.live()}
         self._host.watch(devices.Watch(hz=min(hz, HOST_HZ), pids=pids))
         self._gpus.watch(devices.Watch(hz=hz))
@@ -274,6 +290,7 @@ class Server:
         if problem != node.sampler_problem:
             node.sampler_problem = problem
             node.touch()
+        self._tended = node.version
 
     def _poll_samplers(self) -> None:
         """Poll the pipes that there are now."""

@@ -16,6 +16,8 @@ from hoptui.wire.codec import MAX_BYTES
 from hoptui.wire.credentials import Peer, peer_of
 
 ZAP_DOMAIN = b"hoptui"
+READABLE = int(zmq.POLLIN)
+"""A plain number: each `&` with pyzmq's flag makes an enum member anew, and this one is asked for before every message."""
 _peer_of = functools.lru_cache(maxsize=256)(peer_of)
 
 
@@ -59,7 +61,7 @@ class Doorway:
     @property
     def more(self) -> bool:
         """Whether a message is there."""
-        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & READABLE)
 
     def take(self, most: int) -> Iterator[tuple[bytes, Peer | None, list[bytes]]]:
         """What has come in, without waiting: whom each message is from, who that is as the kernel tells, and its frames."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from msgspec import structs
 
 from hoptui.daemon.commands import author
 from hoptui.daemon.node import Node
@@ -20,7 +22,7 @@ from hoptui.tuner.scene import Known
 from hoptui.tuner.shift import ShiftDetector
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire.messages import Origin
-from hoptui.wire.tuning import Limits, Tune, Tuned, TunerState, check_limits, may_turn
+from hoptui.wire.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -42,6 +44,14 @@ class Memory(Protocol):
     def keep(self, run: str) -> None: ...
 
 
+class _Crashed(NamedTuple):
+    """What the tuner of a run that crashed has left, and what it tried just then, because that may be why."""
+
+    left: TunerState
+    cause: str
+    trying: tuple[Change, ...]
+
+
 class TunerDesk:
     """Answers requests to tuners, and has each look at its run. `forward` sends a command on to a run."""
 
@@ -57,12 +67,17 @@ class TunerDesk:
         self._forward = forward
         self._make = make
         self._tunings: dict[str, Tuning] = {}
-        self._crashed: dict[str, TunerState] = {}  # of runs that may come back as another epoch
+        self._crashed: dict[str, _Crashed] = {}  # of runs that may come back as another epoch
         self._settled: dict[str, Known] = {}
         self._detectors: dict[str, ShiftDetector] = {}
         self._looked: dict[str, int] = {}
 
     # requests ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def at_work(self) -> bool:
+        """Whether there is a tuner that wants to look at its run often."""
+        return bool(self._tunings)
 
     def receive(self, tune: Tune, viewer: str, who: Origin) -> Tuned:
         """Carry out a request of a viewer; the answer says why not, where it is refused."""
@@ -77,11 +92,11 @@ class TunerDesk:
         state = run.state.tuner or TunerState()
         return Tuned(id=tune.id, run=run.id, granted=not reason, reason=reason, state=state)
 
-    def release(self, run: TrackedRun, knobs: Iterable[str]) -> None:
+    def release(self, run: TrackedRun, knobs: Iterable[str], who: Origin) -> None:
         """The tuner may turn these knobs, whoever has set them."""
         tuning = self._tunings.get(run.id)
         for knob in knobs:
-            self._node.book.release(run.id, knob)
+            self._node.book.release(run.id, knob, who)
             if tuning is not None:
                 tuning.tuner.release(knob)
         if tuning is not None:
@@ -108,7 +123,7 @@ class TunerDesk:
             case "release":
                 text = f"may turn {tune.knob}: {author(who)} said so"
                 self._node.event("tuner", text, run=run.id, step=run.last_step)
-                self.release(run, (tune.knob,))
+                self.release(run, (tune.knob,), who)
 
     def _refusal(self, tune: Tune, run: TrackedRun, viewer: str) -> str:
         name, tuning = run.state.name, self._tunings.get(run.id)
@@ -169,6 +184,8 @@ class TunerDesk:
 
     def end(self, run: TrackedRun) -> None:
         """The run has exited, and with it its tuner; to be called before its recording is closed."""
+        if run.id not in self._tunings:
+            self._take_up(run)  # one that a daemon before this one has left: it is to be told as over, too
         self._detectors.pop(run.id, None)
         self._looked.pop(run.id, None)
         self._settled.pop(run.id, None)
@@ -176,9 +193,12 @@ class TunerDesk:
         if tuning is None:
             return
         over = run.state.exit_reason in ("finished", "stopped")
-        left = tuning.off(f"the run has ended: {run.state.exit_reason}", "" if over else CRASHED)
+        cause = CRASHED if run.state.exit_reason in ("exception", "killed") else "the run's process ended"
+        trying = tuning.trying
+        left = tuning.off(f"the run has ended: {run.state.exit_reason}", "" if over else cause)
         if not over:
-            self._crashed[run.id] = left
+            self._crashed[run.id] = _Crashed(left, cause, trying)
+            self._distrust(run, trying, left.limits)
             while len(self._crashed) > CRASHED_KEPT:
                 del self._crashed[next(iter(self._crashed))]
 
@@ -187,8 +207,11 @@ class TunerDesk:
         left = run.state.tuner
         if left is not None and left.stand != "off":
             self._begin(run, left.limits, left.user).go_on(left, KILLED, tell=True)
-        elif (left := self._crashed.pop(run.id, None)) is not None:
-            self._begin(run, left.limits, left.user).go_on(left, CRASHED, tell=False)
+        elif (crashed := self._crashed.pop(run.id, None)) is not None:
+            tuning = self._begin(run, crashed.left.limits, crashed.left.user)
+            tuning.go_on(crashed.left, crashed.cause, tell=False)
+            knobs = (change.knob for change in crashed.trying)
+            tuning.leave_alone(knobs, f"{crashed.cause} in the middle of a trial")
 
     def _look(self, run: TrackedRun) -> None:
         seen = scene(self._node, run)
@@ -219,6 +242,18 @@ class TunerDesk:
             name=run.state.name,
             wall=self._node.clock.wall(),
         )
+
+    def _distrust(self, run: TrackedRun, tried: Iterable[Change], limits: Limits) -> None:
+        """A run crashed while it was tried what had served another best: no other is to be given that."""
+        known = best(self._memory.settled, self._kind(run), limits.objective)
+        if known is None:
+            return
+        values = dict(known.values)
+        for change in tried:
+            if values.get(change.knob) == change.value:
+                del values[change.knob]
+        if values != known.values:
+            self._memory.settle(structs.replace(known, values=values, wall=self._node.clock.wall()))
 
     def _kind(self, run: TrackedRun) -> str:
         return key(run.state, [gpu.name for gpu in self._node.gpus if gpu.uuid in run.state.gpus])

@@ -7,16 +7,16 @@ people come first.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
 
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
-from hoptui.daemon.returning import Return, left_off, to_undo, way_back
+from hoptui.daemon.returning import Undoing, left_off, to_undo, way_back
 from hoptui.tuner.scene import Scene
-from hoptui.tuner.tuner import Tuner
+from hoptui.tuner.tuner import TOLD, Tuner
 from hoptui.wire.devices import Level
 from hoptui.wire.knobs import shown
 from hoptui.wire.messages import Command, Origin
@@ -26,6 +26,8 @@ NAME = "tuner"
 """The tuner among the viewers: who has the wheel has it against it."""
 PROGRESS_NS = 1_000_000_000
 """How far a trial has come is told so often; anything else at once."""
+ON_DISK_S = 30.0
+"""What trials have cost of how much time is brought to the disk so often."""
 
 Forward = Callable[[Command, TrackedRun], bool]
 
@@ -46,7 +48,8 @@ class Tuning:
         self._keep = keep
         self._run = run.id
         self._earlier: TunerState | None = None
-        self._back: Return | None = None
+        self._undoing: Undoing | None = None
+        self._goes_on = ""  # why, until that is told
         self._told = 0  # the stamp of the last trial that was told as an event
         self._told_at = 0
         self._begun = node.clock.t()
@@ -64,26 +67,43 @@ class Tuning:
         state, earlier = self.tuner.state, self._earlier
         if earlier is None:
             return state
-        if self._back is not None:
+        if self._undoing is not None:
             return structs.replace(earlier, frozen=state.frozen)
-        return structs.replace(state, tried=(*earlier.tried, *state.tried), started=earlier.started)
+        tried = (*earlier.tried, *state.tried)[-TOLD:]
+        return structs.replace(state, tried=tried, started=earlier.started)
+
+    @property
+    def trying(self) -> tuple[Change, ...]:
+        """The changes of the trial that is under way, or was when this tuner was cut off and is not undone yet."""
+        trial = self._undoing.trial if self._undoing is not None else self.state.trial
+        return trial.changes if trial is not None and trial.result == "running" else ()
 
     def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
         """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial is unfinished."""
-        for knob in left.frozen:
-            self.tuner.freeze(knob)
+        self.tuner.take_over(left)
         self._earlier = left_off(left, cause)
         self._told = _newest(left if tell else self._earlier)
         trial = to_undo(left)
-        self._back = Return(trial) if trial is not None else None
+        self._undoing = Undoing(trial) if trial is not None else None
+        self._goes_on = cause
         self.publish()
-        if self._back is None:
-            self.event(f"goes on: {cause}")
+
+    def leave_alone(self, knobs: Iterable[str], why: str) -> None:
+        """Turn these no more, until they are released."""
+        names = [knob for knob in knobs if knob not in self.tuner.state.frozen]
+        for knob in names:
+            self.tuner.freeze(knob)
+        if names:
+            self.event(f"leaves {', '.join(names)} alone: {why}", "warning")
+            self.publish()
 
     def look(self, scene: Scene) -> None:
         """Let the tuner look, and carry out what it proposes."""
-        if self._back is not None and not self._returned(self._back, scene.t):
+        if self._undoing is not None and not self._returned(self._undoing, scene.t):
             return
+        if self._goes_on:
+            self.event(f"goes on: {self._goes_on}")
+            self._goes_on = ""
         # What people have set before is held, which `freeze` has told it; what they have released since is not.
         own = [record for record in scene.records if record.t >= self._begun]
         proposal = self.tuner.look(replace(scene, records=own))
@@ -151,24 +171,25 @@ class Tuning:
         self._node.remember(run)
         self._keep(run.id)
 
-    def _returned(self, back: Return, t: int) -> bool:
+    def _returned(self, undoing: Undoing, t: int) -> bool:
         """Whether the values of before a trial are in effect again; has them set where they are not."""
-        node, run = self._node, self.run
-        cause = self._earlier.text if self._earlier is not None else ""
-        changes = back.look(t, run.state.knobs, node.book.of(run.id), run.vital(t / 1e9).step)
+        node, run, cause = self._node, self.run, self._goes_on
+        changes = undoing.look(t, run.state.knobs, node.book.of(run.id), run.vital(t / 1e9).step)
         if changes and node.book.wheel(run.id, t) is None:
             ids = _ids(changes)
-            back.sent(ids, t)
+            undoing.sent(ids, t)
             self._submit(changes, f"back to the values of before the trial: {cause}", ids)
-        if back.done:
-            self._back = None
-            for change in back.stuck:  # it is left where it is, and left alone
+        if undoing.done:
+            self._undoing, self._goes_on = None, ""
+            for change in undoing.stuck:  # it is left where it is, and left alone
                 self.tuner.freeze(change.knob)
             now = {knob.spec.name: knob.value for knob in run.state.knobs}
-            values = ", ".join(f"{c.knob} {shown(now[c.knob])}" for c in back.trial.changes if c.knob in now)
-            when = " in the middle of a trial" if back.trial.result == "running" else ""
-            self.event(f"goes on: {cause}{when}; in effect: {values}", "warning" if back.stuck else "info")
-        return back.done
+            values = ", ".join(
+                f"{c.knob} {shown(now[c.knob])}" for c in undoing.trial.changes if c.knob in now
+            )
+            when = " in the middle of a trial" if undoing.trial.result == "running" else ""
+            self.event(f"goes on: {cause}{when}; in effect: {values}", "warning" if undoing.stuck else "info")
+        return undoing.done
 
     def _undo(self, trial: Trial, cause: str) -> None:
         changes = way_back(trial, self.run.state.knobs, self._node.book.of(self._run))
@@ -216,11 +237,11 @@ def told(trial: Trial) -> str:
 
 
 def _steady(state: TunerState) -> TunerState:
-    """A state without what changes with every look."""
+    """A state without what changes with every look; of the time that it has had, whole steps."""
     trial = state.trial
     if trial is not None:
         trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, text="")
-    return structs.replace(state, trial=trial, spent=0.0, text="")
+    return structs.replace(state, trial=trial, spent=0.0, lived_s=state.lived_s // ON_DISK_S, text="")
 
 
 def _newest(state: TunerState) -> int:

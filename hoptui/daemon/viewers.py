@@ -193,7 +193,7 @@ class ViewerDesk:
             self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
             return
         if lease.what == "knobs":
-            self._tuners.release(run, node.book.held(run.id))
+            self._tuners.release(run, node.book.held(run.id), viewer.origin)
         state, said = node.book.lease(lease, viewer.hello.viewer, viewer.origin, node.clock.t())
         self._send(viewer.identity, state)
         if said:

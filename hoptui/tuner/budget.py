@@ -20,6 +20,12 @@ class Budget:
         """Whether a trial was taken back before."""
         self._t = now
 
+    def take_over(self, lived: float, share: float, *, fruitless: bool) -> None:
+        """Go on from what another tuner of the run has left: seconds of its time, and the share of them that trials have cost."""
+        self.lived += lived
+        self.spent += share * lived
+        self.fruitless |= fruitless
+
     def tick(self, t: int, *, training: bool, trying: bool) -> float:
         """The clock is at `t` (monotonic ns); what was the run doing since the last tick? Seconds that count as its time."""
         passed = max(0, t - self._t) / 1e9 if training else 0.0

@@ -91,16 +91,10 @@ class Lever:
     def finer(self) -> list[KnobValue]:
         """The rungs and, between whole ones, quarters of the steps in multiples of eight, by rising size.
 
-        For a size that rare peaks of memory drive away from: each is one more shape to compile, so nothing is climbed by them.
+        For a size that memory is in the way of: each is one more shape to compile, so nothing is climbed by them else. What is near
+        the value in effect is among them, so that it can be returned to.
         """
-        coarse = self.rungs()
-        found = set(coarse)
-        for low, high in pairwise(coarse):
-            if self.knob.spec.scale == "pow2" or not (isinstance(low, int) and isinstance(high, int)):
-                continue
-            quarters = ((low + part * (high - low) // 4) // FINEST * FINEST for part in (1, 2, 3))
-            found |= {v for v in quarters if low < v < high and self._possible(v)}
-        return sorted(found, key=self.size_of)
+        return list(self._finer)
 
     def changes(self, value: KnobValue) -> tuple[Change, ...]:
         """What is set, at one boundary, so that the knob has `value` and all that it keeps is kept."""
@@ -112,15 +106,33 @@ class Lever:
 
     @cached_property
     def _rungs(self) -> tuple[KnobValue, ...]:
-        if not self.ordered or isinstance(self.knob.value, bool | str):
-            return ()
-        here = self.knob.value
-        found = [here]
-        for value in self._values():
+        found = list(self._here)
+        for value in self._steps:
             # The one in effect comes first: what is nearly the same would be another shape for nothing.
             if all(_apart(value, known) for known in found):
                 found.append(value)
         return tuple(sorted(found, key=self.size_of))
+
+    @cached_property
+    def _finer(self) -> tuple[KnobValue, ...]:
+        coarse = sorted({*self._here, *self._steps}, key=self.size_of)
+        found = set(coarse)
+        for low, high in pairwise(coarse):
+            if self.knob.spec.scale == "pow2" or not (isinstance(low, int) and isinstance(high, int)):
+                continue
+            quarters = ((low + part * (high - low) // 4) // FINEST * FINEST for part in (1, 2, 3))
+            found |= {v for v in quarters if low < v < high and self._possible(v)}
+        return tuple(sorted(found, key=self.size_of))
+
+    @property
+    def _here(self) -> tuple[int | float, ...]:
+        """The value in effect, where it is a number to start from."""
+        value = self.knob.value
+        return () if not self.ordered or isinstance(value, bool | str) else (value,)
+
+    @cached_property
+    def _steps(self) -> tuple[int | float, ...]:
+        return tuple(self._values()) if self._here else ()
 
     def _values(self) -> Iterator[int | float]:
         spec, here = self.knob.spec, self.knob.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import linear_regression
 
@@ -13,21 +14,28 @@ STILL = 0.002
 """By so much of it they may change from one look to the next while they stand still."""
 LOOKS_STILL = 10
 """What they have held for so many looks is reckoned with."""
+NEWS = 3
+"""For so many looks it is told that they gave some back: what the run says of itself at that moment may come a little later."""
 RECENT = 120
 """Readings of one size that say what it takes as a rule, the newest."""
-RAREST = 16
-"""So many of the largest readings say how rare larger ones are."""
+LARGEST = 64
+"""Of the largest readings, which say how rare larger ones are, at most so many are kept."""
 TAIL = 4
 """Twice as far out, peaks are taken to be 2⁴ times as rare: heavier tails than most loads have, so that few readings mislead little."""
-RARE, RAREST_BORNE = 100, 3600 / 0.65
-"""One in so many readings, one a second, may be above what is expected, and above all there is: 13 in twenty hours."""
+RARE = 100
+"""One in so many readings may lie above what is expected of a size."""
+BORNE = 0.6
+"""So many times an hour a peak may be expected that is above all there is: 0.3 times in a run of half an hour."""
+UNCOUNTED = 2
+"""The newest readings are not taken for peaks yet: that others have taken memory is told up to two seconds after it is held."""
 
 
 class Tail:
-    """How far rare readings lie above what is usual, as a share of that, from the largest of them.
+    """How far rare readings lie above the lowest, as a share of that, from the largest of them.
 
     Where the number of peaks beyond x falls with x⁻⁴, the j-th largest of n lies at about c·(n/j)^¼; c is the mean over
-    the largest (the estimator of Weissman, J. Am. Stat. Assoc. 73, 1978, with a known exponent).
+    the √n largest (the estimator of Weissman, J. Am. Stat. Assoc. 73, 1978, with a known exponent): more of them scatter less,
+    but say less of what is rare.
     """
 
     def __init__(self) -> None:
@@ -35,14 +43,10 @@ class Tail:
         self._count = 0
 
     def add(self, above: float) -> None:
-        """A reading lay so far above what is usual; one that does not counts as well."""
+        """A reading lay so far above the lowest; one that does not counts as well."""
         self._count += 1
         if above > 0:
-            self._largest = sorted((*self._largest, above), reverse=True)[:RAREST]
-
-    def same(self) -> None:
-        """The reading has not changed: no other peak."""
-        self._count += 1
+            self._largest = sorted((*self._largest, above), reverse=True)[:LARGEST]
 
     @property
     def seen(self) -> float:
@@ -50,10 +54,10 @@ class Tail:
         return self._largest[0] if self._largest else 0.0
 
     def beyond(self, readings: float) -> float:
-        """What one in so many readings lies above, as far as those so far tell."""
+        """What one in so many readings lies above, as a share of the lowest, as far as those so far tell."""
         if not self._count:
             return 0.0
-        top = min(RAREST, max(1, self._count // TAIL))
+        top = min(LARGEST, max(1, round(math.sqrt(self._count))))
         scale = sum(x * (j / self._count) ** (1 / TAIL) for j, x in enumerate(self._largest[:top], 1)) / top
         return float(scale * readings ** (1 / TAIL))
 
@@ -70,29 +74,37 @@ class MemoryModel:
         self._size = 0.0
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._tail = Tail()
+        self._uncounted: deque[float] = deque()  # how far the newest readings lie above the lowest
 
     def saw(self, size: float, used: int) -> None:
-        """The run held `used` bytes with `size`, in the last second or so.
+        """The run held `used` bytes with `size`, in the last second or so; 0 is no reading.
 
         Only the largest size so far says what is usual: an allocator gives nothing back when pieces become smaller.
         """
+        if used <= 0:
+            return
         if size != self._size:
             self._size = size
             self._recent.clear()
         same = bool(self._recent) and self._recent[-1] == used
         self._recent.append(used)
-        usual = sorted(self._recent)[len(self._recent) // 10]
         if size >= self.largest:
-            self._usual[size] = usual
-        if same or not usual:
-            self._tail.same()
-        else:
-            self._tail.add(used / usual - 1)
+            self._usual[size] = sorted(self._recent)[len(self._recent) // 10]
+        # A reading that has not changed is no other peak. Peaks begin at the lowest reading: a reading is the most of a few
+        # seconds, so that what is usual is a peak of most iterations already, above which rare ones would seem too near.
+        self._uncounted.append(0.0 if same else used / min(self._recent) - 1)
+        if len(self._uncounted) > UNCOUNTED:
+            self._tail.add(self._uncounted.popleft())
+
+    def doubt(self) -> None:
+        """The newest readings may be of memory that others have taken or given back: they are no peaks of the run's own."""
+        self._uncounted.clear()
 
     def clear(self) -> None:
         """Something else has changed: what was seen holds no more."""
         self._usual.clear()
         self._recent.clear()
+        self._uncounted.clear()
         self._tail = Tail()
 
     @property
@@ -116,8 +128,10 @@ class MemoryModel:
         return peak is not None and peak <= share * memory.total - memory.others
 
     def holds(self, size: float, memory: Memory, *, often: float = 1.0) -> bool:
-        """Whether the rarest peaks with `size` fit as well, as far as readings tell; `often` times as many may not. Unknown: yes."""
-        usual, rarest = self._line(size), self._tail.beyond(RAREST_BORNE / often)
+        """Whether the rarest peaks with `size` fit as well, as far as readings (one a second) tell; `often` times as many may not.
+        Unknown: yes.
+        """
+        usual, rarest = self._line(size), self._tail.beyond(3600 / (BORNE * often))
         if often <= 1:  # where no more than usual is risked, what was seen once is to fit
             rarest = max(rarest, self._tail.seen)
         return usual is None or usual * (1 + rarest) <= memory.total - memory.others
@@ -149,10 +163,10 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._least: int | None = None
-        self._most = self._last = self._still = 0
+        self._most = self._last = self._still = self._news = 0
 
     def freed(self, memory: Memory) -> bool:
-        """Take note of it; whether they have given some back."""
+        """Take note of it; whether they have given some back, at this look or just before."""
         others = memory.others
         self._least = others if self._least is None else min(self._least, others)
         back = others < self._most - NOTICED * memory.total
@@ -161,7 +175,8 @@ class Neighbours:
         self._last = others
         if self._still >= LOOKS_STILL:
             self.settle(memory)
-        return back
+        self._news = NEWS if back else max(0, self._news - 1)
+        return self._news > 0
 
     @property
     def growing(self) -> bool:

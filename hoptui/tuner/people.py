@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from hoptui.tuner.ladder import Lever
 from hoptui.tuner.scene import Scene
 
 ASKED = ("accepted", "scheduled", "applied", "reverted")
@@ -39,3 +40,12 @@ class People:
         """It may be turned again."""
         self.frozen.discard(knob)
         self.theirs.discard(knob)
+
+    def untried(self, why: str, free: Sequence[Lever], every: Sequence[Lever]) -> str:
+        """Why nothing is tried, for people: `why` of the levers that are `free`, and which of their knobs keep others out of it."""
+        names = {lever.name for lever in free}
+        out = {name for lever in every if lever.name not in names for name in lever.names}
+        if not (aside := sorted(out & self.frozen)):
+            return why
+        alone = f"left alone: {', '.join(aside)}"
+        return f"{why}; {alone}" if free else f"every knob that it may turn is {alone}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from hoptui.tuner.ladder import Candidate, Lever, advised, levers, ranked
+from hoptui.tuner.memory import NOTICED, full
 from hoptui.tuner.scene import Known, Scene
-from hoptui.tuner.track import Track
+from hoptui.tuner.track import CEILING_S, DEAR, GAVE_WAY_S, LEFT_S, OFTEN, Track
 from hoptui.tuner.trial import WORTH
 from hoptui.wire.knobs import KnobError, KnobValue, check_value, shown
 from hoptui.wire.measured import Measured
@@ -15,12 +17,8 @@ from hoptui.wire.tuning import Limits
 
 FARTHEST = 2.0
 """No step is larger than this factor: memory is not extrapolated farther."""
-WIDE = 0.15
-"""An interval that tells too little of a gain."""
-DEAR = 0.12
-"""What a size may cost of the speed that is taken only because of the rarest peaks."""
-OFTEN = 3.0
-"""Where more of the speed is at stake, so many times as many peaks are risked."""
+MIXED = 5
+"""So many readings, one a second, what others held is looked back at: longer than peaks of memory are."""
 OTHER_WAY = 1.5
 """How memory changes with another way of computing nobody knows: half as much again must fit."""
 
@@ -32,6 +30,7 @@ class Search:
         self._limits = limits
         self._known = known
         self._tracks: dict[str, Track] = {}
+        self._others: deque[int] = deque(maxlen=MIXED)
 
     def track(self, lever: Lever) -> Track:
         return self._tracks.setdefault(lever.name, Track())
@@ -101,12 +100,20 @@ class Search:
         return None
 
     def saw(self, scene: Scene, used: int, names: Collection[str] | None = None) -> None:
-        """The run held `used` bytes with the values that it has; a change of the levers `names` alone is what it was for."""
+        """The run held `used` bytes with the values that it has; a change of the levers `names` alone is what it was for.
+
+        While others take or give back memory nobody knows whose it is: what processes hold is read at other moments than all
+        that is held, of which the most in a few seconds counts.
+        """
+        apart = self._others_stand_still(scene)
         for lever in self.levers(scene, set()):
             if lever.ordered and (names is None or lever.name in names):
                 track = self.track(lever)
-                track.memory.saw(lever.size, used)
                 track.shapes.add(lever.size)
+                if apart:
+                    track.memory.saw(lever.size, used)
+                else:
+                    track.memory.doubt()
 
     def made(self) -> None:
         """Something is tried now."""
@@ -128,22 +135,11 @@ class Search:
                 self.track(lever).slower = tried.way < 0
 
     def dropped(self, tried: Candidate, found: Measured) -> None:
-        """It was taken back. What told too little is tried once more, against a longer baseline."""
-        lost = found.gain is None or found.interval is None or found.gain + found.interval < 0
+        """It was taken back."""
         if found.before is not None and found.after is not None:
             self._rated(tried, found.before, found.after)
-        wide = found.interval is not None and found.interval > WIDE
         for lever, value in tried.settings:
-            track = self.track(lever)
-            if wide and not lost and value not in track.doubted:
-                track.doubted.add(value)
-                continue
-            track.refused.add(value)
-            track.slower |= tried.way > 0 and lost
-            if tried.way > 0 and lost and track.stride > 1:
-                track.stride = 1  # the best may lie between
-            elif tried.way:
-                track.closed.add(tried.way)
+            self.track(lever).dropped(value, tried.way, tried.gain, found)
 
     def failed(self, tried: Candidate, t: int) -> None:
         """The run could not hold it, or refused it: a ceiling, for a time that doubles."""
@@ -157,14 +153,15 @@ class Search:
                 track.closed.add(tried.way)
 
     def ceiling(self, lever: Lever, size: float, t: int, *, held: bool = False) -> None:
-        """`size` was too much at `t` (monotonic ns); `held` says that it had gone well before: then it may soon again."""
-        self.track(lever).bound(size, t, held=held)
+        """`size` was too much at `t` (monotonic ns); `held` says that it had gone well before: then it may soon again, sooner still
+        where the run has given way to less already."""
+        seconds = CEILING_S if not held else GAVE_WAY_S if lever.size < size else LEFT_S
+        self.track(lever).bound(size, t, seconds)
 
     def expire(self, t: int) -> None:
         """Ceilings whose time is over are tried once more."""
         for track in self._tracks.values():
-            if track.ceiling < math.inf and t >= track.until:
-                track.lift()
+            track.expire(t)
 
     def freed(self) -> None:
         """Others gave memory back: no ceiling holds any more."""
@@ -192,9 +189,8 @@ class Search:
             over = self._over_power(scene)
             up = [] if over else self._above(lever, self._values(lever, scene))
             fits = [v for v in up if lever.family == "input" or self._fits(lever, v, scene)]
-            fits = fits if track.stride > 1 else fits[:1]
             if fits:
-                value = fits[-1]
+                value = fits[-1] if track.stride > 1 else fits[(len(fits) - 1) // 2]
                 gain = track.gain(here, lever.size_of(value), falling=False)
                 if gain is None or gain >= WORTH or track.stride == 1:
                     expected = 0.0 if value in track.doubted else gain
@@ -203,9 +199,7 @@ class Search:
                 blocked = over
             elif up:
                 blocked = self._no_room(lever, up[0], scene)
-        if -1 not in track.closed and (
-            way < 0 or (way == 0 and self._down(lever, track, known=scene.memory is not None))
-        ):
+        if -1 not in track.closed and (way < 0 or (way == 0 and self._down(lever, track))):
             below = [v for v in lever.rungs() if here / FARTHEST <= lever.size_of(v) < here]
             below = [v for v in below if track.compiled(lever.size_of(v))]
             if below:
@@ -227,7 +221,7 @@ class Search:
     def _values(self, lever: Lever, scene: Scene) -> list[KnobValue]:
         """What to climb by: rungs and what is compiled already; what lies between them only where memory is in the way."""
         rungs, track = lever.rungs(), self.track(lever)
-        if lever.family != "batch" or track.stride == 1:
+        if lever.family != "batch":
             return rungs
         shy = track.ceiling < math.inf or self._shy(lever, scene)
         return [v for v in lever.finer() if shy or v in rungs or lever.size_of(v) in track.shapes]
@@ -244,14 +238,16 @@ class Search:
                 return True
         return False
 
-    def _down(self, lever: Lever, track: Track, *, known: bool) -> bool:
+    def _down(self, lever: Lever, track: Track) -> bool:
         """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried."""
         if lever.family == "input" or lever.learning:
             return False
         here = lever.size
         gain = track.gain(here, here / 1.4, falling=True)
         if gain is None:
-            return lever.family == "batch" and known
+            return (
+                lever.family == "batch" and track.memory.largest > 0
+            )  # without readings, nobody knows why not
         return track.slower and gain >= WORTH
 
     def _choose(self, lever: Lever, scene: Scene) -> Candidate | str:
@@ -311,21 +307,20 @@ class Search:
     # limits ----------------------------------------------------------------------------------------------------------------
 
     def _fits(self, lever: Lever, value: KnobValue, scene: Scene) -> bool:
-        model, size, memory = self.track(lever).memory, lever.size_of(value), scene.memory
-        if memory is None or not model.expects(size, memory, self._limits.memory):
-            return False
-        gain = self.track(lever).gain(lever.size, size, falling=False)
-        dear = gain is not None and gain > DEAR / (1 - DEAR)
-        return model.holds(size, memory, often=OFTEN if dear else 1.0)
+        size, memory = lever.size_of(value), scene.memory
+        return memory is not None and self.track(lever).fits(lever.size, size, memory, self._limits.memory)
 
     def _no_room(self, lever: Lever, value: KnobValue, scene: Scene) -> str:
-        if scene.memory is None:
+        memory, most = scene.memory, self._limits.memory
+        peak = self.track(lever).memory.predicted(lever.size_of(value))
+        if memory is None or peak is None:
             return "how much memory the run takes is unknown: nothing is made larger"
-        peak = self.track(lever).memory.predicted(lever.size_of(value)) or 0.0
-        need = (peak + scene.memory.others) / scene.memory.total
-        if need <= self._limits.memory:
+        if full(memory) > most:
+            return f"{full(memory):.0%} of the memory is taken already, the limit is {most:.0%}"
+        need = (peak + memory.others) / memory.total
+        if need <= most:
             return f"{lever.name} {shown(value)} takes {need:.0%} of the memory, and its rare peaks may take more than there is"
-        return f"{lever.name} {shown(value)} may take {need:.0%} of the memory, the limit is {self._limits.memory:.0%}"
+        return f"{lever.name} {shown(value)} may take {need:.0%} of the memory, the limit is {most:.0%}"
 
     def _over_power(self, scene: Scene) -> str:
         most = self._limits.power_w
@@ -344,6 +339,13 @@ class Search:
         if scene.memory is None or peak is None or lever.family == "input":
             return why
         return f"{why}; expected to take {(peak + scene.memory.others) / scene.memory.total:.0%} of the memory, rare peaks aside"
+
+    def _others_stand_still(self, scene: Scene) -> bool:
+        """Whether what others hold has hardly changed in the last readings."""
+        if scene.memory is None:
+            return True
+        self._others.append(scene.memory.others)
+        return max(self._others) - min(self._others) <= NOTICED * scene.memory.total
 
     def _rated(self, tried: Candidate, before: float, after: float) -> None:
         if len(tried.settings) == 1:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from statistics import fmean, linear_regression
 
-from hoptui.tuner.memory import MemoryModel
+from hoptui.tuner.memory import MemoryModel, full
+from hoptui.tuner.scene import Memory
+from hoptui.tuner.trial import WORTH
 from hoptui.wire.knobs import KnobValue
+from hoptui.wire.measured import Measured
 
 CEILING_S = 1800.0
 """What failed is not tried again for so long; the second time for twice as long, and so on."""
 SHAPES = 8
 """Sizes of one process: torch.compile makes so many variants of a function, and then computes it eagerly for good."""
-HELD = 1 / 3
-"""For a share of that, where the run had gone well with it: memory runs out in rare steps as well."""
+LEFT_S = 600.0
+"""The same for what had gone well and was left before memory ran out."""
+GAVE_WAY_S = 150.0
+"""And where it did run out, in a rare step: half of a size is slow, and to run out again costs less than to stay there for long."""
+WIDE = 0.15
+"""An interval that tells too little of a gain."""
+DEAR = 0.12
+"""What a size may cost of the speed that is taken only because of the rarest peaks."""
+OFTEN = 3.0
+"""Where more of the speed is at stake, so many times as many peaks are risked."""
 
 
 @dataclass
@@ -28,9 +40,15 @@ class Track:
     closed: set[int] = field(default_factory=set)
     slower: bool = False  # a larger size surely was
     stride: int = 2
-    ceiling: float = math.inf
-    until: int = 0
-    ttl: float = CEILING_S
+    bounds: dict[float, int] = field(default_factory=dict)  # what was too much, and until when (monotonic ns)
+    waits: dict[float, float] = field(default_factory=dict)  # for how many seconds the next time
+    lifted: set[float] = field(default_factory=set)  # of those, which are tried before their time is over
+    firm: set[float] = field(default_factory=set)  # and which are not: that was in vain
+
+    @property
+    def ceiling(self) -> float:
+        """The smallest size that is too much now, ∞ where none is."""
+        return min(self.bounds.keys() - self.lifted, default=math.inf)
 
     def compiled(self, size: float) -> bool:
         """Whether a size costs no variant more than there may be."""
@@ -46,23 +64,72 @@ class Track:
         if len(near) < 2:
             return None
         x, y = [1 / s for s in near], [1 / self.rates[s] for s in near]
-        mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-        spread = sum((v - mean_x) ** 2 for v in x)
-        a = sum((v - mean_x) * (w - mean_y) for v, w in zip(x, y, strict=True)) / spread
-        a = a if falling else max(a, 0.0)
-        c = max(mean_y - a * mean_x, 1e-3 * mean_y)
+        slope = linear_regression(x, y).slope
+        a = slope if falling else max(slope, 0.0)
+        c = max(fmean(y) - a * fmean(x), 1e-3 * fmean(y))
         now, then = c + a / here, c + a / there
         return now / then - 1 if now > 0 and then > 0 else 0.0
 
-    def bound(self, size: float, t: int, *, held: bool) -> None:
-        """`size` was too much at `t` (monotonic ns), which holds for a time that doubles; `held`: it had gone well before."""
-        self.ceiling = min(size, self.ceiling)
-        self.until = t + round((HELD * self.ttl if held else self.ttl) * 1e9)
-        self.ttl *= 2
+    def fits(self, here: float, there: float, memory: Memory, share: float) -> bool:
+        """Whether a step of size may be tried: with `share` of all memory as a rule, and with all of it at the rarest peaks.
+
+        Nothing larger while more than that is taken already, whatever was seen before.
+        """
+        if (there > here and full(memory) > share) or not self.memory.expects(there, memory, share):
+            return False
+        gain = self.gain(here, there, falling=False)
+        dear = gain is not None and gain > DEAR / (1 - DEAR)
+        return self.memory.holds(there, memory, often=OFTEN if dear else 1.0)
+
+    def dropped(self, value: KnobValue, way: int, expected: float | None, found: Measured) -> None:
+        """A trial of `value`, which went that `way` of size, was taken back. What told too little is tried once more.
+
+        That is a gain of which nothing can be told, or not that it is less than what other sizes let expect.
+        """
+        highest = -1.0 if found.gain is None else found.gain + (found.interval or 0.0)
+        lost = found.interval is None or highest < 0
+        unclear = (found.interval or 0.0) > WIDE or WORTH <= (expected or 0.0) < highest
+        if unclear and not lost and value not in self.doubted:
+            self.doubted.add(value)
+            return
+        self.refused.add(value)
+        self.slower |= way > 0 and lost
+        if way > 0 and lost and self.stride > 1:
+            self.stride = 1  # the best may lie between
+        elif way:
+            self.closed.add(way)
+
+    def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
+        """`size` was too much at `t` (monotonic ns), which holds for so many seconds, and for twice as long the next time.
+
+        Where it was tried before its time was over, and in vain, it is too much for long: memory is given back and taken again.
+        """
+        vain = size in self.lifted or size in self.firm
+        first = CEILING_S if vain else seconds
+        wait = max(first, self.waits.get(size, 0.0))
+        self.bounds[size] = t + round(wait * 1e9)
+        self.waits[size] = 2 * wait
+        self.lifted.discard(size)
+        if vain:
+            self.firm.add(size)
+
+    def expire(self, t: int) -> None:
+        """What was too much until `t` is so no more."""
+        over = {size for size, until in self.bounds.items() if until <= t}
+        for size in over:
+            del self.bounds[size]
+        self.firm -= over
+        if over - self.lifted:
+            self._again()
+        self.lifted -= over
 
     def lift(self) -> None:
-        """Nothing is too much any more, until it is tried."""
-        self.ceiling = math.inf
+        """Nothing is too much any more, until it is tried, but for what others gave back and took again."""
+        self.lifted = self.bounds.keys() - self.firm
+        self._again()
+
+    def _again(self) -> None:
+        """More may fit than was known: what was refused may be tried once more."""
         self.refused.clear()
         self.closed.discard(1)
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hoptui.tuner.effect import BLOCK, LOOKS, measure
-from hoptui.tuner.ladder import Candidate
+from hoptui.tuner.ladder import Candidate, Lever
 from hoptui.tuner.memory import full
 from hoptui.tuner.scene import Scene
 from hoptui.wire.knobs import KnobValue, shown
@@ -27,14 +27,36 @@ FAIR = WARM_UP + LOOKS[1]
 """Iterations that a trial takes as a rule."""
 PATIENCE = 4
 """One that takes so many times as long as it should, without an iteration to show for it, is ended."""
-FULL = 0.95
-"""Memory that is fuller than this is about to run out."""
+ABOVE = 0.03
+"""What a trial may take of all memory beyond the limit, which what is expected of it keeps within: else it is ended."""
 RETRY_S, TRIES = 10.0, 5
 """A way back that was refused is tried again after so long, so many times."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
+NOT_ITS_FAULT = (
+    "held_by_person",
+    "lease_held",
+    "stale_epoch",
+    "restarting",
+    "no_such_run",
+    "version_conflict",
+    "pending_conflict",
+)
+"""Codes of refusals that say nothing of the value."""
 
 Decision = Literal["keep", "drop", "more"]
+
+
+class Ending(NamedTuple):
+    """How a trial ends: kept, or taken back for what `why` says, which its `figure` may say already.
+
+    `found` is what is to be learned of its speed, None where it asked too much of the run, however fast it was.
+    """
+
+    kept: bool
+    found: Measured | None
+    why: str = ""
+    figure: bool = False
 
 
 @dataclass
@@ -44,11 +66,13 @@ class Move:
     changes: tuple[Change, ...]
     why: str
     ids: Mapping[str, str] = field(default_factory=dict)
+    _heard: dict[str, CommandRecord] = field(default_factory=dict)
 
     def own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
-        """Its commands, as far as they are known."""
+        """Its commands, as they were last heard of: `records` are a run's newest, and others may have come since."""
         mine = set(self.ids.values())
-        return [r for r in records if r.id in mine]
+        self._heard |= {r.id: r for r in records if r.id in mine}
+        return list(self._heard.values())
 
     def trouble(self, records: Sequence[CommandRecord]) -> CommandRecord | None:
         """The first of its commands that came to nothing, or was undone."""
@@ -86,6 +110,22 @@ class Attempt:
     retries: float | None
     seconds: float = 0.0
 
+    def ending(
+        self, scene: Scene, limits: Limits, after: Sequence[float], found: Measured, *, out_of_time: bool
+    ) -> Ending | None:
+        """How it ends, given all values since it took effect and what they come to; None while it goes on."""
+        if too_much := self.too_much(scene, limits, len(after)):
+            return Ending(False, None, too_much)
+        if harmful(self.before, after):
+            return Ending(False, Measured(), "less than half as fast")
+        match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
+            case "keep":
+                return Ending(True, found)
+            case "drop":
+                return Ending(False, found, figure(found), figure=True)
+            case "more":
+                return None
+
     def too_much(self, scene: Scene, limits: Limits, iterations: int) -> str:
         """What a trial must not do, however fast it is, after so many iterations; "" for nothing."""
         if (
@@ -102,7 +142,7 @@ class Attempt:
         most, power = limits.power_w, scene.power_w
         if most is not None and power is not None and power > most:
             return f"it draws {power:.0f} W, the limit is {most:.0f} W"
-        if self.tried.way > 0 and full(scene.memory) > max(FULL, limits.memory):
+        if self.tried.way > 0 and full(scene.memory) > limits.memory + ABOVE:
             return f"{full(scene.memory):.0%} of the memory is taken"
         return ""
 
@@ -139,6 +179,27 @@ class Return:
         self.not_before = t + round(RETRY_S * 1e9)
         self.move = Move(changes, self.why)
         return self.move
+
+
+def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
+    """What an ended trial has tried, as something to try; None where none of the levers has its knob."""
+    lead = trial.changes[0]
+    for lever in levers:
+        if lever.name == lead.knob:
+            larger = lever.size_of(lead.value) > lever.size_of(lead.before)
+            way = (1 if larger else -1) if lever.ordered else 0
+            return Candidate(((lever, lead.value),), way, trial.text)
+    return None
+
+
+def figured(trial: Trial) -> Measured | None:
+    """What a trial that has ended has measured; None where that was too little for a figure: nothing is measured any more."""
+    return trial.measured if trial.measured is not None and trial.measured.gain is not None else None
+
+
+def blames(trouble: CommandRecord) -> bool:
+    """Whether a command that came to nothing, or was undone, says that the run cannot have the value."""
+    return trouble.stage not in ("superseded", "expired", "voided") and trouble.code not in NOT_ITS_FAULT
 
 
 def obstacle(scene: Scene, limits: Limits) -> str:

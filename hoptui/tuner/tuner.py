@@ -7,55 +7,42 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from hoptui.tuner.budget import Budget
+from hoptui.tuner.incumbent import Incumbent
 from hoptui.tuner.ladder import Candidate
-from hoptui.tuner.memory import Neighbours, full
 from hoptui.tuner.people import People
+from hoptui.tuner.room import Room
 from hoptui.tuner.scene import Known, Proposal, Scene
 from hoptui.tuner.search import Search
 from hoptui.tuner.series import Series
 from hoptui.tuner.trial import (
     FAIR,
-    FULL,
     TRIES,
     WARM_UP,
     Attempt,
     Move,
     Return,
+    again,
+    blames,
     compare,
-    decide,
-    figure,
-    harmful,
+    figured,
     obstacle,
     written,
 )
 from hoptui.wire.knobs import KnobValue
-from hoptui.wire.measured import Measured
 from hoptui.wire.messages import CommandRecord
 from hoptui.wire.tuning import Change, Limits, Result, Stand, Trial, TunerState
 
 TOLD = 50
 """So many ended trials are told."""
-DIFFERENT = 0.10
-"""A speed that differs by so much after somebody else's change means that the search starts anew."""
-READING_NS = 900_000_000
-"""Memory is read about once a second: more often, the same peak would be seen again."""
-NOT_ITS_FAULT = (
-    "held_by_person",
-    "lease_held",
-    "stale_epoch",
-    "restarting",
-    "no_such_run",
-    "version_conflict",
-    "pending_conflict",
-)
-"""Codes of refusals that say nothing of the value."""
+MEASURES = "measures the values in effect: {} iterations to go"
 
 
 class Tuner:
     """Turns the knobs of one run, one thing at a time.
 
     Call `look` about once a second and at new iterations; make commands of what it returns and say their ids with
-    `sent`. What became of them is read from the next scene's records. Times are monotonic nanoseconds.
+    `sent`. What became of them is read from the next scene's records. Times are monotonic nanoseconds. `incumbent` are the
+    values that it would go back to now.
     """
 
     def __init__(self, limits: Limits, now: int, user: str, known: Known | None = None) -> None:
@@ -63,34 +50,31 @@ class Tuner:
         self._limits = limits
         self._budget = Budget(limits.budget, now)
         self._search = Search(limits, known)
-        self._series = Series(limits.objective)
-        self._neighbours = Neighbours()
+        self.incumbent = Incumbent(Series(limits.objective))
+        self._room = Room(self._search)
         self._people = People()
         self._scene: Scene | None = None
-        self._good: dict[str, KnobValue] = {}
-        self._since = 0
         self._attempt: Attempt | None = None
         self._return: Return | None = None
         self._offered: Move | None = None
-        self._level: float | None = None  # the speed before somebody else's change
-        self._peak = 0
-        self._read = 0  # when memory is to be read again
+        self._failed: tuple[Trial, ...] = ()  # of a tuner before this one
         self._rested = False
         self._stand: Stand = "baseline"
         self._text = ""
 
-    @property
-    def incumbent(self) -> Mapping[str, KnobValue]:
-        """The values that it would go back to now."""
-        return dict(self._good)
-
     def found(self) -> Known | None:
-        """What to remember of this run, None until something was measured and nothing better was left to try."""
+        """What to remember of this run, None until something was measured and nothing better was left to try.
+
+        Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best.
+        """
         told = any(trial.result in ("kept", "reverted") for trial in self.state.tried)
         if not told or not self._rested or self._scene is None:
             return None
         names = {n for lever in self._search.levers(self._scene, set()) for n in lever.names}
-        return Known({n: v for n, v in self._good.items() if n in names}, self._peak or None)
+        if names & self._people.frozen:
+            return None
+        values = {n: v for n, v in self.incumbent.values.items() if n in names}
+        return Known(values, self._room.peak or None)
 
     def freeze(self, knob: str) -> None:
         """Leave a knob alone; a trial of it is taken back at the next look."""
@@ -102,14 +86,19 @@ class Tuner:
         self._people.release(knob)
         self.state = structs.replace(self.state, frozen=tuple(sorted(self._people.frozen)))
 
+    def take_over(self, left: TunerState) -> None:
+        """Go on for a tuner of this run that was cut off: with what it has spent, left alone, and found to be too much."""
+        for knob in left.frozen:
+            self.freeze(knob)
+        self._budget.take_over(
+            left.lived_s, left.spent, fruitless=any(t.result != "kept" for t in left.tried)
+        )
+        self._failed = tuple(trial for trial in left.tried if trial.result == "failed")
+
     def stop(self, now: int) -> Proposal | None:
         """End for good: what takes an unfinished trial back, None where there is none."""
         self._budget.tick(now, training=True, trying=False)
-        targets = dict(self._return.targets) if self._return else {}
-        if self._attempt is not None and self._attempt.move.ids:
-            targets |= {c.knob: c.before for c in self._attempt.told.changes}
-            self._end("interrupted", "the tuner was stopped")
-        self._attempt = self._return = self._offered = None
+        targets = self._cut_off("interrupted", "the tuner was stopped")
         self.state = structs.replace(self.state, stand="off", text="stopped", trial=None, next=())
         values = self._scene.values() if self._scene else {}
         changes = tuple(
@@ -131,7 +120,7 @@ class Tuner:
         if self.state.stand == "off":
             return None
         scene = scene.current()
-        self._withdraw(scene)
+        self._withdraw()
         self._notice(scene)
         self._scene = scene
         proposal, following = self._act(scene)
@@ -143,15 +132,14 @@ class Tuner:
             next=following,
             frozen=tuple(sorted(self._people.frozen)),
             spent=self._budget.share_spent,
+            lived_s=round(self._budget.lived, 1),
         )
         return proposal
 
     # what has happened -------------------------------------------------------------------------------------------------
 
-    def _withdraw(self, scene: Scene) -> None:
+    def _withdraw(self) -> None:
         """A proposal that no commands were made of was never made."""
-        if self._offered is None:
-            return
         if self._return is not None and self._return.move is self._offered:
             self._return.move = None
         elif self._attempt is not None and self._attempt.move is self._offered:
@@ -165,31 +153,30 @@ class Tuner:
             self._attempt.seconds += passed
         if self._scene is None:
             # What it did before may have been with other values.
-            self._rest(scene, scene.points[-1][0] + 1 if scene.points else 0)
+            self.incumbent.rest(scene, scene.points[-1][0] + 1 if scene.points else 0)
+            levers = self._search.levers(scene, set())
+            for trial in self._failed:
+                if (tried := again(trial, levers)) is not None:
+                    self._search.failed(tried, trial.t)
         elif scene.epoch != self._scene.epoch:
             self._restarted(scene)
-        self._series.take(scene)
+        self.incumbent.series.take(scene)
         self._search.expire(scene.t)
         self._listen(scene)
         if scene.memory is not None:
-            if self._neighbours.freed(scene.memory):
-                self._search.freed()
-            self._learn_memory(scene, scene.memory.used)
+            self._room.watch(scene.memory)
+            self._learn_memory(scene)
         if scene.shift is not None and self._attempt is None and self._return is None:
             self._search.reopen()
-            self._rest(scene, self._series.newest + 1)
+            self.incumbent.rest(scene, self.incumbent.series.newest + 1)
 
     def _restarted(self, scene: Scene) -> None:
         """Another process: nothing of the one before is comparable, and a trial that it ended is not known to be good."""
-        back = dict(self._return.targets) if self._return else {}
-        if self._attempt is not None:
-            back = {c.knob: c.before for c in self._attempt.told.changes}
-            self._end("unfinished", "the run was restarted")
-        self._attempt = self._return = self._offered = None
-        self._level = self._level or self._series.level(self._since)
-        self._series.cut()
+        back = self._cut_off("unfinished", "the run was restarted")
+        self.incumbent.left()
+        self.incumbent.series.cut()
         self._search.forget_memory()
-        self._rest(scene, 0)
+        self.incumbent.rest(scene, 0)
         if back:
             self._return = Return(back, "back to the values before what a restart cut off")
 
@@ -206,19 +193,13 @@ class Tuner:
         elif aside := own & self._people.frozen:
             self._abandon("interrupted", f"{', '.join(sorted(aside))} is to be left alone")
 
-    def _learn_memory(self, scene: Scene, used: int) -> None:
+    def _learn_memory(self, scene: Scene) -> None:
         attempt = self._attempt
-        if self._return is not None or scene.t < self._read:
-            return
-        self._read = scene.t + READING_NS
-        if attempt is None:
-            self._peak = max(self._peak, used)
-            if self._series.since(self._since):  # before that it may be on its way to these values still
-                self._search.saw(scene, used)
-            return
-        step = attempt.move.applied(scene.records)
-        if step is not None and len(self._series.since(step)) > WARM_UP:
-            self._search.saw(scene, used, {lever.name for lever, _ in attempt.tried.settings})
+        if attempt is None and self._return is None:
+            self._room.learn(scene, seen=self.incumbent.seen)
+        elif attempt is not None and (step := attempt.move.applied(scene.records)) is not None:
+            names = {lever.name for lever, _ in attempt.tried.settings}
+            self._room.learn(scene, names, seen=len(self.incumbent.series.since(step)) > WARM_UP)
 
     # what to do --------------------------------------------------------------------------------------------------------
 
@@ -227,26 +208,34 @@ class Tuner:
             return self._conduct(self._attempt, scene), ()
         if self._return is not None:
             return self._go_back(self._return, scene), ()
-        if any(self._good.get(k) != v for k, v in scene.settings().items()):
+        if self.incumbent.differs(scene):
             self._read_otherwise(scene)
         if room := self._make_room(scene):
             return room, ()
+        waits = obstacle(scene, self._limits)
+        if not self.incumbent.seen:  # nor what memory they take: nothing can be said of others
+            text = waits or MEASURES.format(self.incumbent.missing(None))
+            self._say("waiting" if waits else "baseline", text)
+            return None, ()
         candidate = self._search.next(scene, self._people.frozen)
         expected = candidate.gain if isinstance(candidate, Candidate) else None
-        missing = self._series.missing(self._since, expected)
-        if not missing and self._compare():
+        missing = self.incumbent.missing(expected)
+        if not missing and self.incumbent.another():
+            self._search.reopen()
             candidate = self._search.next(scene, self._people.frozen)
         if isinstance(candidate, str):
             self._rested = self._rested or not missing
-            self._say("holding", f"nothing is tried: {candidate}")
+            free, every = (self._search.levers(scene, f) for f in (self._people.frozen, set[str]()))
+            self._say("holding", f"nothing is tried: {self._people.untried(candidate, free, every)}")
             return None, ()
         if self._limits.dry:
-            self._say("holding", f"would set {written(candidate.changes)}: {candidate.why}")
-        elif waits := obstacle(scene, self._limits):
+            not_now = f"; not now: {waits}" if waits else ""
+            self._say("holding", f"would set {written(candidate.changes)}: {candidate.why}{not_now}")
+        elif waits:
             self._say("waiting", waits)
         elif missing:
-            self._say("baseline", f"measures the values in effect: {missing} iterations to go")
-        elif not self._budget.affords(2 * candidate.standstill, FAIR * self._series.seconds):
+            self._say("baseline", MEASURES.format(missing))
+        elif not self._budget.affords(2 * candidate.standstill, FAIR * self.incumbent.series.seconds):
             self._rested = True
             self._say(
                 "holding",
@@ -258,29 +247,16 @@ class Tuner:
 
     def _read_otherwise(self, scene: Scene) -> None:
         """Somebody else, or the run itself, has changed a knob: its value is taken as it is."""
-        self._level = self._level or self._series.level(self._since)
-        for lever in self._search.levers(scene, self._people.theirs):
-            before = lever.size_of(self._good.get(lever.name, lever.knob.value))
-            if lever.family == "batch" and lever.size < before:  # the run gave way, which is why it is slower
-                self._search.ceiling(lever, before, scene.t, held=True)
-                self._level = None
-        self._rest(scene, self._series.newest + 1 + WARM_UP)
-
-    def _compare(self) -> bool:
-        """Where somebody else's change, or a restart, made the run another one, the search starts anew; whether it does."""
-        before, self._level = self._level, None
-        now = self._series.level(self._since)
-        if before is not None and now is not None and abs(now / before - 1) >= DIFFERENT:
-            self._search.reopen()
-            return True
-        return False
+        self.incumbent.left()
+        if self._room.gave_way(scene, self.incumbent.values, self._people.theirs):
+            self.incumbent.explained()
+        self.incumbent.rest_anew(scene)
 
     def _begin(self, tried: Candidate, scene: Scene) -> Proposal:
-        expected = tried.standstill + FAIR * self._series.seconds
+        expected = tried.standstill + FAIR * self.incumbent.series.seconds
         told = Trial(changes=tried.changes, t=scene.t, text=tried.why)
         move = self._offered = Move(tried.changes, tried.why)
-        before = self._series.values(self._since)
-        self._attempt = Attempt(move, tried, before, told, expected, scene.alloc_retries)
+        self._attempt = Attempt(move, tried, self.incumbent.baseline, told, expected, scene.alloc_retries)
         self._say("trial", f"tries {written(tried.changes)}")
         return Proposal(tried.changes, tried.why)
 
@@ -297,31 +273,28 @@ class Tuner:
         if all(effective.get(c.knob, c.value) == c.before for c in move.changes):
             self._search.failed(attempt.tried, scene.t)
             return self._take_back("failed", "the run reads back the values of before", scene)
-        after = self._series.since(step)
-        found = compare(self._series.metric, attempt.before, after)
+        after = self.incumbent.series.since(step)
+        found = compare(self.incumbent.series.metric, attempt.before, after)
         attempt.told = structs.replace(attempt.told, measured=found, iterations=found.iterations)
         self._say("trial", f"measures {written(move.changes)}: {found.iterations} iterations")
         if scene.state not in ("live", "busy"):
             return None
-        if too_much := attempt.too_much(scene, self._limits, len(after)):
-            self._search.failed(attempt.tried, scene.t)
-            return self._take_back("reverted", too_much, scene)
-        if harmful(attempt.before, after):
-            self._search.dropped(attempt.tried, Measured())
-            return self._take_back("reverted", "less than half as fast", scene)
         out_of_time = self._budget.left < 0 and found.gain is not None
-        decision = decide(found, smaller=attempt.tried.way < 0, out_of_time=out_of_time)
-        if decision == "more":
+        ending = attempt.ending(scene, self._limits, after, found, out_of_time=out_of_time)
+        if ending is None:
             return None
-        if decision == "drop":
-            self._search.dropped(attempt.tried, found)
-            return self._take_back("reverted", figure(found), scene, told=True)
+        if not ending.kept:
+            if ending.found is None:
+                self._search.failed(attempt.tried, scene.t)
+            else:
+                self._search.dropped(attempt.tried, ending.found)
+            return self._take_back("reverted", ending.why, scene, told=ending.figure)
         self._search.kept(attempt.tried, found)
         self._budget.refund(max(0.0, attempt.seconds - move.standstill(scene.records)))
         self._end("kept")
         self._attempt = None
-        self._peak = 0
-        self._rest(scene, step + WARM_UP)
+        self._room.peak = 0
+        self.incumbent.rest(scene, step + WARM_UP)
         return None
 
     def _fail(self, attempt: Attempt, trouble: CommandRecord, scene: Scene) -> Proposal | None:
@@ -329,7 +302,7 @@ class Tuner:
         why = trouble.reason or trouble.code or trouble.stage
         if trouble.code == "held_by_person":
             self._people.keep([trouble.knob])
-        if trouble.stage in ("superseded", "expired", "voided") or trouble.code in NOT_ITS_FAULT:
+        if not blames(trouble):
             return self._take_back("interrupted", why, scene)
         self._search.failed(attempt.tried, scene.t)
         return self._take_back("failed", why, scene)
@@ -357,7 +330,7 @@ class Tuner:
             if way.told is not None:
                 self._tell(structs.replace(way.told, result="failed" if changes else "kept"))
             self._return = None
-            self._rest(scene, self._series.newest + 1 + WARM_UP)
+            self.incumbent.rest_anew(scene)
             return None
         if not way.may(scene):
             self._say("waiting", f"{way.why}, as soon as it can be set")
@@ -366,39 +339,34 @@ class Tuner:
         return Proposal(changes, way.why)
 
     def _make_room(self, scene: Scene) -> Proposal | None:
-        """A smaller size before memory runs out: others have taken so much, or the run's own rare peaks come near the limit."""
-        memory, watch = scene.memory, self._neighbours
-        if memory is None or self._limits.dry or obstacle(scene, self._limits):
+        """A smaller size before memory runs out."""
+        if self._limits.dry or obstacle(scene, self._limits):
             return None
-        taken = watch.taken(memory)
-        if taken and (full(memory) >= FULL or self._search.tight(scene)):
-            tried = self._search.smaller(scene, self._people.frozen)
-            why = f"other processes have taken {taken / 2**30:.1f} GiB of the memory: room is made before it runs out"
-        elif not watch.growing and self._series.since(self._since):
-            tried = self._search.safer(scene, self._people.frozen)
-            why = "its rare peaks of memory come near the limit: a size that they do not reach, before it runs out"
-        else:
+        found = self._room.made(scene, self._people.frozen, seen=self.incumbent.seen)
+        if found is None:
             return None
-        if tried is None:
-            return None
-        watch.settle(memory)
-        for lever, _ in tried.settings:
-            self._search.ceiling(lever, lever.size, scene.t, held=True)
+        tried, why = found
         told = Trial(changes=tried.changes, t=scene.t, text=why)
         self._return = Return({c.knob: c.value for c in tried.changes}, why, told=told)
         return self._go_back(self._return, scene)
 
-    # keeping count -----------------------------------------------------------------------------------------------------
+    def _cut_off(self, result: Result, how: str) -> dict[str, KnobValue]:
+        """End what is under way, and leave it where it is: the values to go back to, by knob."""
+        self._withdraw()
+        targets = dict(self._return.targets) if self._return else {}
+        if self._attempt is not None:
+            targets = {c.knob: c.before for c in self._attempt.told.changes}
+            self._end(result, how)
+        self._attempt = self._return = None
+        return targets
 
-    def _rest(self, scene: Scene, since: int) -> None:
-        """The values in effect are those to compare with, measured from the iteration `since` on."""
-        self._good = scene.values()
-        self._since = since
+    # keeping count -----------------------------------------------------------------------------------------------------
 
     def _end(self, result: Result, how: str = "") -> None:
         if self._attempt is not None:
             told = self._attempt.told
-            self._tell(structs.replace(told, result=result, text=f"{told.text}. {how}" if how else told.text))
+            text = f"{told.text}. {how}" if how else told.text
+            self._tell(structs.replace(told, result=result, measured=figured(told), text=text))
 
     def _tell(self, trial: Trial) -> None:
         self.state = structs.replace(self.state, tried=(*self.state.tried, trial)[-TOLD:])

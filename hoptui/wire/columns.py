@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -48,12 +49,18 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     def last(self) -> dict[str, float]:
         """The newest known value of each name; names with none are left out."""
-        found = {}
-        for name, raw in zip(self.names, self.values, strict=True):
-            for value in reversed(array("d", raw)):
-                if not math.isnan(value):
-                    found[name] = value
-                    break
+        if not self:
+            return {}
+        rows = len(self)
+        # all names at once: a fifth of the time that one after the other takes
+        newest = array("d", b"".join(self.values))[rows - 1 :: rows]
+        found = dict(zip(self.names, newest, strict=True))
+        for name in [name for name, value in found.items() if math.isnan(value)]:
+            known = [value for value in self.column(name) if not math.isnan(value)]
+            if known:
+                found[name] = known[-1]
+            else:
+                del found[name]
         return found
 
     def rows(self) -> Iterator[tuple[int, int, dict[str, float]]]:
@@ -77,12 +84,8 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     def after(self, t: int) -> Columns:
         """The rows stamped later than `t` (rows of a source are in the order of their stamps)."""
-        times = self.times()
-        low, high = 0, len(times)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if times[middle] <= t else (low, middle)
-        return self if low == 0 else self.slice(low)
+        first = bisect_right(self.times(), t)
+        return self.slice(first) if first else self
 
 
 def run_of(source: str) -> str:
@@ -133,18 +136,16 @@ def concatenate(source: str, parts: Iterable[Columns]) -> Columns:
         return kept[0]
     layouts = dict.fromkeys(p.names for p in kept)
     names = tuple(dict.fromkeys(itertools.chain.from_iterable(layouts)))
-    if len(layouts) == 1:  # as nearly always: a tenth of the time
-        values = tuple(map(b"".join, zip(*(p.values for p in kept), strict=True)))
+    if len(layouts) == 1:
+        pieces = [p.values for p in kept]
     else:
         found = [dict(zip(p.names, p.values, strict=True)) for p in kept]
         blank = [(array("d", [NAN]) * len(p)).tobytes() for p in kept]
-        values = tuple(
-            b"".join(one.get(name, gap) for one, gap in zip(found, blank, strict=True)) for name in names
-        )
+        pieces = [tuple([one.get(n, gap) for n in names]) for one, gap in zip(found, blank, strict=True)]
     return Columns(
         source=source,
         names=names,
-        t=b"".join(p.t for p in kept),
-        step=b"".join(p.step for p in kept),
-        values=values,
+        t=b"".join([p.t for p in kept]),
+        step=b"".join([p.step for p in kept]),
+        values=tuple(map(b"".join, zip(*pieces, strict=True))),
     )

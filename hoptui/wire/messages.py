@@ -315,7 +315,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A command as every viewer sees it and as the recording keeps it: who, when, from, to, outcome, effect.
 
     `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before; `took_s` how long the
-    run stood still for it.
+    run stood still for it. `released` is who has said since that the tuner may turn the knob all the same.
     """
 
     id: str
@@ -338,6 +338,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     settled: int = 0
     took_s: float | None = None
     measured: Measured | None = None
+    released: Origin | None = None
     seq: int = 0
 
 

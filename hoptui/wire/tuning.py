@@ -142,6 +142,7 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot go on now. `text` says
     it in one sentence. `next` are the changes that it would try next. `tried` are ended trials, oldest first; `frozen` knobs
     that it leaves alone, `spent` the share of the run's time since its start that trials have cost: standing still, and what was not kept.
+    `lived_s` is that time, in seconds: what the run did not train in is not counted.
     """
 
     stand: Stand = "off"
@@ -152,6 +153,7 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[Trial, ...] = ()
     frozen: tuple[str, ...] = ()
     spent: float = 0.0
+    lived_s: float = 0.0
     started: int = 0
     user: str = ""
 

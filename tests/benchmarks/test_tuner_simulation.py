@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.tuner_simulation import HOUR, LOADS, STEADY, Load, SimulatedRun, drive, oracle, scenario
+from benchmarks.tuner_simulated import HOUR, LOADS, STEADY, Load, SimulatedRun
+from benchmarks.tuner_simulation import drive, oracle, scenario
 
 SEED = 1000
 

@@ -80,6 +80,7 @@ class Script:
         self.scenes: list[Scene] = []
         self.ids: dict[str, str] = {}
         self.rests: Known | None = None
+        self.took_over: TunerState | None = None
 
     def put(self, **fields: object) -> None:
         self.state = structs.replace(self.state, **fields)
@@ -109,6 +110,11 @@ class Script:
 
     def release(self, knob: str) -> None:
         self.put(frozen=tuple(k for k in self.state.frozen if k != knob))
+
+    def take_over(self, left: TunerState) -> None:
+        self.took_over = left
+        for knob in left.frozen:
+            self.freeze(knob)
 
     def stop(self, now: int) -> Proposal | None:
         trial = self.state.trial

@@ -185,7 +185,7 @@ def test_one_knob_is_released_and_the_others_stay_held(desk: Desk) -> None:
         desk.submit(name, knob=knob)
         desk.says(name, "accepted")
     assert desk.book.held("r") == {"n", "m"}
-    desk.book.release("r", "n")
+    desk.book.release("r", "n", KIM)
     assert desk.book.held("r") == {"m"}
     assert desk.submit("c", TUNER)[0].stage == "sent"
     assert desk.submit("d", TUNER, knob="m")[0].code == "held_by_person"
@@ -200,6 +200,34 @@ def test_what_people_have_set_is_held_after_a_restart_of_the_daemon(desk: Desk) 
     later = Book(lambda _: None)
     later.restore([old, *records[:2], structs.replace(records[2], stage="rejected")])
     assert later.held("r") == {"n"}
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_who_released_a_knob_is_told_with_its_change_and_known_after_a_restart_of_the_daemon(
+    desk: Desk, together: bool
+) -> None:
+    for name, knob, value in (("a", "n", 8), ("b", "n", 16), ("c", "m", 8)):
+        desk.submit(name, knob=knob, value=value)
+        desk.says(name, "accepted")
+        desk.says(name, "applied", step=5, effective=value, version=1)
+    assert desk.book.held("r") == {"n", "m"}
+    if together:
+        desk.lease("release", what="knobs")
+    else:
+        desk.book.release("r", "n", KIM)
+        desk.book.release("r", "n", KIM)  # once is enough
+    first, last, other = desk.book.of("r")
+    assert (first.released, last.released) == (None, KIM)
+    assert last.reason == "kim (pid 1) released it to the tuner"
+    assert (last.stage, last.effective) == ("applied", 16)
+    assert desk.records[-1].released == KIM
+    later = Book(lambda _: None)
+    later.restore([first, last, other])
+    assert later.held("r") == (frozenset() if together else {"m"})
+    again = structs.replace(last, id="d", released=None)
+    later = Book(lambda _: None)
+    later.restore([first, last, again])
+    assert later.held("r") == {"n"}, "it was set once more since"
 
 
 def test_a_restart_voids_what_is_pending_and_frees_everything(desk: Desk) -> None:

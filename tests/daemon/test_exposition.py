@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,15 @@ def test_every_reading_has_a_name_of_its_own() -> None:
         for series in table.values():
             assert f"hoptui_{prefix}_{series.name}{'_total' if series.counter else ''}" in found
     assert all(re.fullmatch(r"hoptui_[a-z0-9_]+", name) for name in found)
+
+
+def test_a_loss_that_ran_away_is_infinite_and_an_unknown_one_is_not_there() -> None:
+    lost = {"loss": float("inf"), "value_loss": float("-inf"), "grad_norm": float("nan")}
+    found = scrape(replace(WHOLE, readings={"run/abcd2345": lost}))
+    assert {labels["name"]: value for labels, value in found["hoptui_run_metric"]} == {
+        "loss": float("inf"),
+        "value_loss": float("-inf"),
+    }
 
 
 def test_throttle_reasons_one_by_one() -> None:

@@ -20,7 +20,7 @@ from hoptui.recording.known import RUN, KnownRun, decode_node
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
-from hoptui.wire.messages import Buckets, NodeState, Query, RunState
+from hoptui.wire.messages import Buckets, CommandRecord, NodeState, Query, RunState
 from tests.conftest import until
 
 S = 1_000_000_000
@@ -179,6 +179,30 @@ def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path:
             archive.query(b"", query(), [rows(1, 5)])
             until(lambda turn=turn: len(answered) == turn, what="an answer")  # type: ignore[misc]
         assert live.exists()
+    finally:
+        archive.close(10.0)
+
+
+def test_a_change_that_took_effect_is_on_the_disk_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hoptui.daemon.archive.FLUSH_S", 3600.0)
+    archive = Archive(Addresses(tmp_path, tmp_path), Limits(), lambda *_: None)
+    archive.start()
+    sent = CommandRecord(id="c", run="r", epoch=1, verb="set", knob="n", seq=1)
+    try:
+        archive.restore(10.0)
+        archive.run(KNOWN, NODE)
+        archive.command(sent)
+        archive.command(structs.replace(sent, stage="applied", seq=2))
+
+        def stages() -> list[str]:
+            if not (tmp_path / "r.hoptui").exists():
+                return []
+            with Recording.open(tmp_path / "r.hoptui") as recording:
+                return [record.stage for record in recording.commands()]
+
+        until(lambda: stages() == ["applied"], what="the command on the disk")
     finally:
         archive.close(10.0)
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.returning import PATIENCE_NS
+from hoptui.tuner.scene import Known
 from hoptui.wire.messages import Bye
 from hoptui.wire.tuning import Limits, Trial, TunerState
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
@@ -36,6 +37,41 @@ def test_a_run_that_crashed_in_a_trial_comes_back_without_it(trying: QuietNode) 
     assert len(trying.script.scenes) == 1
     assert trying.said()[-1] == "goes on: the run crashed in the middle of a trial; in effect: micro_batch 32"
     assert sum("unfinished" in text for text in trying.said()) == 1
+
+
+def test_what_a_run_crashed_with_is_not_tried_on_it_again(trying: QuietNode) -> None:
+    trying.runs.receive(b"n1", None, Bye(reason="exception", detail="OutOfMemoryError"))
+    trying.hello(nonce="n2")
+    trying.look()
+    assert trying.tuner.frozen == ("micro_batch",)
+    assert "leaves micro_batch alone: the run crashed in the middle of a trial" in trying.said()
+    assert trying.tune("release", knob="micro_batch").granted
+    trying.look()
+    assert not trying.script.state.frozen
+
+
+def test_what_a_run_crashed_with_is_given_to_no_other(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.script.rests = Known({"micro_batch": 64, "num_workers": 4}, peak=100)
+    quiet.look()
+    quiet.script.rests = None
+    for value, known in ((48, {"micro_batch": 64, "num_workers": 4}), (64, {"num_workers": 4})):
+        quiet.script.propose(structs.replace(UP, value=value))
+        quiet.look()
+        quiet.runs.receive(quiet.run.nonce.encode(), None, Bye(reason="exception"))
+        assert [result.values for result in quiet.keeper.settled] == [known]
+        quiet.hello(nonce=f"after {value}")
+        quiet.look()
+
+
+def test_a_crash_between_trials_costs_no_knob(trying: QuietNode) -> None:
+    trying.script.end("kept", "")
+    trying.look()
+    trying.runs.receive(b"n1", None, Bye(reason="exception"))
+    trying.hello(nonce="n2")
+    trying.look()
+    assert trying.tuner.frozen == ()
+    assert trying.said()[-1] == "goes on: the run crashed"
 
 
 def test_a_run_that_has_finished_and_starts_again_is_not_tuned(trying: QuietNode) -> None:
@@ -89,6 +125,37 @@ def test_after_the_daemons_death_a_trial_is_unfinished_and_undone() -> None:
     assert there.tuner.frozen == ("lr",)
     assert (there.tuner.user, there.tuner.started) == ("ana", 90 * SECOND)
     assert there.tuner.tried[0].result == "unfinished"
+
+
+def test_a_run_that_died_with_its_daemon_comes_back_without_the_trial() -> None:
+    there, _ = killed(RUNNING)
+    there.runs.end(there.run, "exited", "its process ended while no daemon was running")
+    assert (there.tuner.stand, there.tuner.tried[-1].result) == ("off", "unfinished")
+    assert there.tuner.text == "the run has ended: exited"
+    there.hello(nonce="n2", knobs=(structs.replace(MICRO, value=64), LR))
+    there.look()
+    assert [(c.knob, c.value, c.epoch) for c in there.commands] == [("micro_batch", 32, 2)]
+    assert there.tuner.frozen == ("lr", "micro_batch")
+
+
+def test_another_daemons_tuner_goes_on_with_what_was_spent() -> None:
+    there, state = killed(None)
+    left = structs.replace(state, spent=0.015, lived_s=7200.0)
+    there.run.state = structs.replace(there.run.state, tuner=left)
+    there.hello()
+    there.look()
+    assert there.script.took_over == left
+
+
+def test_what_was_spent_is_on_the_disk_before_a_death(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.look()
+    kept = len(quiet.keeper.states)
+    for lived_s in range(1, 92):
+        quiet.script.put(spent=0.01, lived_s=float(lived_s))
+        quiet.look()
+    told = [state.tuner.lived_s for state in quiet.keeper.states[kept:] if state.tuner is not None]
+    assert told == [30.0, 60.0, 90.0]
 
 
 def test_a_trial_that_never_took_effect_needs_nothing_undone() -> None:

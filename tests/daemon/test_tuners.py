@@ -103,7 +103,7 @@ def test_knobs_are_released_together(quiet: QuietNode) -> None:
     quiet.person("lr", 1e-3)
     quiet.tune()
     assert quiet.script.state.frozen == ("lr", "micro_batch")
-    quiet.tuners.release(quiet.run, quiet.node.book.held(RUN))
+    quiet.tuners.release(quiet.run, quiet.node.book.held(RUN), BEN)
     assert (quiet.tuner.frozen, quiet.node.book.held(RUN)) == ((), frozenset())
 
 

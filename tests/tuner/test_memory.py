@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hoptui.tuner.memory import LOOKS_STILL, MemoryModel, Neighbours, full
+from hoptui.tuner.memory import LOOKS_STILL, NEWS, MemoryModel, Neighbours, full
 from hoptui.tuner.scene import Memory
 
 
@@ -81,9 +81,27 @@ def test_how_rare_larger_peaks_are_is_told_by_the_largest_so_far() -> None:
 
 
 def test_a_peak_that_many_looks_see_is_one() -> None:
-    once = seen(*[(8.0, 4000), (8.0, 4001)] * 50, (8.0, 4400))
-    again = seen(*[(8.0, 4000), (8.0, 4001)] * 50, *[(8.0, 4400)] * 10)
-    assert (again.predicted(8) or 0) <= (once.predicted(8) or 0)
+    usual = [(8.0, 4000), (8.0, 4001)]
+    once = seen(*usual * 50, (8.0, 4400), *usual)
+    again = seen(*usual * 50, *[(8.0, 4400)] * 10, *usual)
+    assert 4010 < (again.predicted(8) or 0) <= (once.predicted(8) or 0)
+
+
+def test_no_memory_at_all_is_no_reading() -> None:
+    model = seen((8, 0), (8, 0))
+    assert model.predicted(8) is None
+    model = seen((8, 40), (8, 0), (16, 50), (16, 0))
+    assert model.predicted(8) == 40
+    assert model.predicted(32) == pytest.approx(70)
+
+
+def test_a_peak_that_may_be_of_others_is_none() -> None:
+    model = seen(*[(8.0, 4000)] * 100, (8.0, 7000))
+    model.doubt()
+    for _ in range(10):
+        model.saw(8.0, 4000)
+    assert model.predicted(8) == 4000
+    assert model.holds(8, Memory(4000, 0, 4000))
 
 
 def test_neighbours_are_noticed_when_they_take_and_when_they_give_back() -> None:
@@ -94,8 +112,8 @@ def test_neighbours_are_noticed_when_they_take_and_when_they_give_back() -> None
     assert watch.taken(Memory(10, 30, 100)) == 25
     watch.settle(Memory(10, 30, 100))
     assert watch.taken(Memory(10, 31, 100)) == 0
-    assert watch.freed(Memory(10, 5, 100))
-    assert not watch.freed(Memory(10, 5, 100))
+    told = [watch.freed(Memory(10, 5, 100)) for _ in range(NEWS + 1)]
+    assert told == [True] * NEWS + [False]
 
 
 def test_what_neighbours_have_held_for_some_looks_is_reckoned_with() -> None:

@@ -117,3 +117,11 @@ def test_what_was_kept_is_refunded() -> None:
     budget.tick(60 * SECOND, training=True, trying=True)
     budget.refund(55)
     assert budget.spent == pytest.approx(5)
+
+
+def test_what_another_tuner_has_spent_is_spent() -> None:
+    budget = Budget(0.02, 0)
+    budget.take_over(7200, 0.015, fruitless=True)
+    assert budget.left == pytest.approx(144 - 108)
+    assert budget.share_spent == pytest.approx(0.015)
+    assert not budget.affords(standstill=0, iterations=40)

@@ -9,6 +9,7 @@ import pytest
 
 from hoptui.tuner.scene import Known, Shift
 from hoptui.tuner.track import CEILING_S, SHAPES
+from hoptui.tuner.tuner import Tuner
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import CommandRecord, Stage
 from hoptui.wire.tuning import Advice, Diagnosis, Limits
@@ -141,7 +142,7 @@ def test_a_value_that_reads_back_otherwise_is_taken_as_read() -> None:
     course = Course(knob("micro_batch", 8))
     course.reads = lambda value: value if value != 16 else 14
     course.until(lambda: results(course) == ["kept"])
-    assert course.tuner.incumbent == {"micro_batch": 14}
+    assert course.tuner.incumbent.values == {"micro_batch": 14}
 
 
 def test_a_value_that_does_not_take_is_not_measured() -> None:
@@ -203,6 +204,54 @@ def test_dry_says_what_it_would_try_and_tries_nothing() -> None:
     assert course.proposals == []
     assert [(c.knob, c.value) for c in course.tuner.state.next] == [("micro_batch", 16), ("grad_accum", 32)]
     assert "micro_batch 8 → 16" in course.tuner.state.text
+
+
+def test_it_does_not_say_what_a_size_takes_before_it_has_seen_one() -> None:
+    for limits in (Limits(), Limits(dry=True)):
+        course = Course(limits=limits)
+        course.tuner.look(course.scene())  # before the first iteration
+        assert (course.tuner.state.stand, course.tuner.state.next) == ("baseline", ())
+        assert course.tuner.state.text == "measures the values in effect: 30 iterations to go"
+        course.look(3)
+        assert [c.value for c in course.tuner.state.next] == [16, 32]
+
+
+def test_a_run_that_stands_still_is_waited_for() -> None:
+    course = Course()
+    course.facts = {"state": "paused"}
+    course.look(5)
+    assert (course.tuner.state.stand, course.tuner.state.text) == ("waiting", "the run is paused")
+
+
+def test_a_tuner_after_it_goes_on_with_what_it_has_spent_and_found_to_be_too_much() -> None:
+    def refuse(record: CommandRecord) -> tuple[Stage, str] | None:
+        large = record.knob == "micro_batch" and isinstance(record.wanted, int) and record.wanted >= 16
+        return ("failed", "setter_raised") if large else None
+
+    limits = Limits(budget=0.5)
+    course = Course(fate=refuse, limits=limits)
+    course.until(lambda: "failed" in results(course))
+    course.rest()
+    left = course.tuner.state
+    assert left.lived_s == pytest.approx(course.seconds, abs=1.0)
+    course.tuner = Tuner(limits, course.seconds * SECOND, "mara")
+    course.tuner.take_over(left)
+    course.rest()
+    assert course.tuner.state.spent > 0
+    assert course.tuner.state.lived_s == pytest.approx(course.seconds, abs=1.0)
+    assert "failed" not in results(course), "the size is not tried at once again"
+    course.look(int(CEILING_S), every=3)
+    assert "failed" in results(course)
+
+
+def test_dry_says_what_is_in_the_way() -> None:
+    course = Course(limits=Limits(dry=True, objective="energy"))
+    course.facts = {"power_w": None}
+    course.look(20)
+    assert course.tuner.state.text.endswith("; not now: the power drawn is unknown")
+    course.facts = {}
+    course.look()
+    assert "not now" not in course.tuner.state.text
 
 
 def test_a_trial_that_draws_too_much_is_taken_back() -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import random
 
-from tests.tuner.course import GIB, Course, Values, knob
+import pytest
+
+from hoptui.tuner.scene import Memory
+from hoptui.wire.tuning import Limits
+from tests.tuner.course import GIB, Course, Values, grown, knob
 
 
 def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave() -> None:
@@ -38,3 +42,102 @@ def test_a_size_that_rare_peaks_come_near_the_limit_with_is_left_before_memory_r
     course.look(100)
     assert course.values["micro_batch"] == change.value
     assert course.tuner.state.tried[-1].result == "kept"
+
+
+def late(course: Course, used: float, others: int, looks: int) -> None:
+    """For so many looks memory is read that is nobody's: all of it before, what others hold now (GiB)."""
+    course.facts = {"memory": Memory(round(used * GIB), others * GIB, 80 * GIB)}
+    course.look(looks)
+    course.facts, course.others = {}, others
+
+
+def test_what_others_have_given_back_is_not_taken_for_a_peak_of_the_run() -> None:
+    course = Course(knob("micro_batch", 8))
+    course.others = 30
+    course.rest()
+    before = course.values["micro_batch"]
+    late(course, grown(course.values) / GIB + 30, 0, looks=3)
+    course.until(lambda: course.values["micro_batch"] == 256)
+    assert before != 256
+    assert not any("its rare peaks of memory" in p.why for p in course.proposals)
+
+
+def test_what_others_take_is_not_taken_for_a_peak_of_the_run_before_it_is_told() -> None:
+    course = Course(knob("micro_batch", 8, most=64))
+    course.rest()
+    late(course, grown(course.values) / GIB + 40, 0, looks=1)
+    course.others = 40
+    course.look(60)
+    assert course.values["micro_batch"] == 64
+
+
+def test_memory_that_ran_out_as_others_gave_theirs_back_is_no_ceiling() -> None:
+    course = Course(knob("micro_batch", 8))
+    course.others = 30
+    course.rest()
+    held = course.values["micro_batch"]
+    assert isinstance(held, int)
+    course.others = 0
+    course.set("micro_batch", held // 2)  # the run gave way
+    course.look(200)
+    assert course.values["micro_batch"] == 256
+
+
+def test_below_what_was_too_much_it_goes_on_by_halves() -> None:
+    course = Course(
+        knob("micro_batch", 32),
+        rate=lambda v: float(v["micro_batch"]),
+        used=lambda v: round((14 + 0.45 * float(v["micro_batch"])) * GIB),
+    )
+    course.until(lambda: course.values["micro_batch"] == 128)
+    course.look(2)
+    course.facts = {"memory": Memory(78 * GIB, 0, 80 * GIB)}
+    course.look(1)
+    course.facts = {}
+    course.rest()
+    assert "98% of the memory" in course.tuner.state.tried[1].text
+    assert [c.value for p in course.proposals for c in p.changes] == [64, 128, 64, 96, 112, 120]
+    assert course.values["micro_batch"] == 120
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_is_made_larger_while_memory_is_unknown(known: bool) -> None:
+    course = Course(knob("micro_batch", 8))
+    course.facts = {"memory": Memory(0, 0, 80 * GIB) if known else None}
+    course.look(100)
+    assert course.proposals == []
+    assert "how much memory the run takes is" in course.tuner.state.text
+
+
+def test_who_gives_memory_back_and_takes_it_again_is_not_followed_for_long() -> None:
+    course = Course(knob("micro_batch", 128), rate=lambda v: float(v["micro_batch"]))
+    course.rest()
+    before = len(course.proposals)
+    for _ in range(15):
+        course.others = 20
+        course.look(60)
+        course.others = 0
+        course.look(60)
+    assert 3 <= len(course.proposals) - before <= 25
+    course.look(900)
+    assert course.values["micro_batch"] == 256
+
+
+def test_nothing_is_made_larger_while_more_than_the_limit_is_taken() -> None:
+    course = Course(knob("micro_batch", 8), limits=Limits(memory=0.5))
+    course.rest()
+    held = course.values["micro_batch"]
+    course.others = 35
+    course.look(30)
+    assert course.values["micro_batch"] == held
+    assert "of the memory is taken already, the limit is 50%" in course.tuner.state.text
+
+
+@pytest.mark.parametrize("limit", [0.5, 0.92])
+def test_a_trial_that_takes_clearly_more_than_the_limit_is_taken_back(limit: float) -> None:
+    course = Course(knob("micro_batch", 8), limits=Limits(memory=limit))
+    (change,) = course.into_trial()
+    course.facts = {"memory": Memory(int((limit + 0.04) * 80 * GIB), 0, 80 * GIB)}
+    course.look(3)
+    assert course.values["micro_batch"] == change.before
+    assert f"{limit + 0.04:.0%} of the memory is taken" in course.tuner.state.tried[-1].text

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.tuning import Advice, Diagnosis
-from tests.tuner.course import SECOND, Course, Values, knob, launch_bound, level, pair
+from hoptui.wire.tuning import Advice, Diagnosis, Limits
+from tests.tuner.course import GIB, SECOND, Course, Values, knob, launch_bound, level, pair
 
 
 def results(course: Course) -> list[str]:
@@ -38,6 +38,7 @@ def test_a_person_turning_another_knob_ends_the_trial_and_only_theirs_stays() ->
     course.look(3)
     assert course.values == {"micro_batch": 8, "grad_accum": 64, "epochs": 4}
     assert results(course) == ["interrupted"]
+    assert course.tuner.state.tried[0].measured is None, "nothing is measured any more"
     assert course.tuner.state.frozen == ("epochs",)
 
 
@@ -125,3 +126,42 @@ def test_a_learning_rate_that_follows_its_schedule_is_nobodys_change() -> None:
         course.set("lr", 1.0 - i / 300)
         course.look()
     assert course.values["micro_batch"] == 256
+
+
+def test_a_flood_of_refused_commands_does_not_hide_a_trial_from_its_tuner() -> None:
+    course = Course(rate=level)
+    course.fate = lambda record: ("rejected", "out_of_range") if record.origin.kind == "person" else None
+    course.into_trial()
+    for _ in range(40):
+        course.person("micro_batch", -1)
+    course.rest()
+    assert results(course) == ["reverted"]
+    assert course.values["micro_batch"] == 8
+
+
+def test_what_a_person_chose_is_not_remembered_as_what_serves_best() -> None:
+    course = Course(*pair(), knob("epochs", 10, effect="learning"))
+    course.until(lambda: course.tuner.found() is not None)
+    course.person("epochs", 4)  # none that it would turn
+    course.rest()
+    assert course.tuner.found() is not None
+    course.person("micro_batch", 2)
+    course.rest()
+    assert course.values["micro_batch"] == 2
+    assert course.tuner.found() is None
+
+
+def test_what_people_hold_is_not_said_to_be_missing() -> None:
+    course = Course(limits=Limits(dry=True))
+    course.tuner.freeze("micro_batch")
+    course.look(60)
+    assert (
+        course.tuner.state.text == "nothing is tried: every knob that it may turn is left alone: micro_batch"
+    )
+    other = Course(*pair(), knob("num_workers", 1024, cost="rebuild"), rate=level)
+    other.tuner.freeze("micro_batch")
+    other.rest()
+    assert other.tuner.state.text.endswith("; left alone: micro_batch")
+    nobody = Course(knob("hidden", 64, cost="restart"), rate=level, used=lambda _: GIB)
+    nobody.look(60)
+    assert nobody.tuner.state.text == "nothing is tried: the run has no knob that it may turn"

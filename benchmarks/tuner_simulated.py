@@ -1,0 +1,260 @@
+"""Runs that are simulated for the tuner: a formula for the time and the memory of an iteration, with all that makes it hard.
+
+Noise as correlated as iterations are (AR(1) of 0.5), a spike of three times in a hundred, a drift of ±3 % in five minutes,
+five slow iterations after each change, and memory peaks with heavy tails. A run obeys commands at the next iteration, as runs
+do, and gives way to half where memory runs out, which costs 20 s. Its memory is read as the daemon reads it: too late, too high.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import structs
+
+from hoptui.tuner.scene import Memory, Proposal, Scene
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.messages import CommandRecord, Origin
+from hoptui.wire.tuning import Advice, Diagnosis
+
+SECOND = 1_000_000_000
+GB = 1_000_000_000
+CAPACITY = 80.0
+"""Memory of the GPU, GB, as are all sizes of memory here."""
+OOM_S = 20.0
+ARRIVAL_S = 10.0
+"""A neighbour takes its memory over so long: it has to be read and copied."""
+DRIFT_S = 300.0
+SHOWN = 200
+HOUR = 3600.0
+WINDOW_S = 3.0
+"""The daemon takes the most that is held in so long for what is held now."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A run's formula: a micro-batch of m takes `fixed` + `each` × m seconds and `base` + `per` × m GB.
+
+    `input_rate` is what its readers deliver (samples/s; with `workers`, each of them), `thrash` how much slower it is in the
+    last quarter of the memory, `batch` the samples of an iteration (0: one micro-batch). `neighbour` takes 35 GB in the
+    second quarter.
+    """
+
+    start: int = 8
+    fixed: float = 0.08
+    each: float = 0.001
+    base: float = 20.0
+    per: float = 0.3
+    input_rate: float = math.inf
+    thrash: float = 0.0
+    noise: float = 0.04
+    batch: int = 0
+    workers: int = 0
+    neighbour: bool = False
+    seconds: float = 1800.0
+    slower_from: float = math.inf
+    slower: float = 1.0
+    tail: float = 0.02
+
+    def diagnosis(self, micro: int, workers: int) -> Diagnosis | None:
+        """What the daemon would say of it: nothing, unless it waits for its readers."""
+        computed = micro / (self.fixed + self.each * micro)
+        return DATA_BOUND if self.workers and self.input_rate * workers < computed else None
+
+    def likelihood(self, micro: int, t: float) -> float:
+        """How likely an iteration is to run out of memory: that |t| of four degrees of freedom is beyond what is free."""
+        free = CAPACITY - self.taken(t)
+        x = (free / (self.base + self.per * micro) - 1) / self.tail
+        if x <= 0:
+            return 1.0
+        u = 1 + x * x / 4
+        return 1 - 0.75 * x / math.sqrt(u) * (1 - x * x / (12 * u))
+
+    def taken(self, t: float) -> float:
+        """What others hold at `t`."""
+        begins, ends = 0.25 * self.seconds, 0.5 * self.seconds
+        if not self.neighbour or not begins < t < ends:
+            return 0.0
+        return 35.0 * min(1.0, (t - begins) / ARRIVAL_S)
+
+    def iteration(self, micro: int, workers: int, t: float) -> tuple[float, int]:
+        """Seconds and samples of an iteration, without noise."""
+        pieces = max(1, self.batch // micro) if self.batch else 1
+        samples = pieces * micro
+        rate = self.input_rate * (workers if self.workers else 1)
+        seconds = max(pieces * (self.fixed + self.each * micro), samples / rate)
+        filled = (self.base + self.per * micro) / CAPACITY
+        if self.thrash and filled > 0.75:
+            seconds *= 1 + self.thrash * (filled - 0.75)
+        return seconds * (self.slower if t >= self.slower_from else 1.0), samples
+
+
+DATA_BOUND = Diagnosis(
+    verdict="data-bound",
+    confidence=0.9,
+    evidence=("waits for data 70 % of the time",),
+    advice=(Advice(knob="num_workers", direction="up"),),
+)
+LOADS = {
+    "memory-limited": Load(),
+    "early plateau": Load(fixed=0.02, each=0.002, input_rate=300, per=0.1),
+    "interior peak": Load(fixed=0.06, each=0.0012, per=0.25, thrash=2.5),
+    "too large at first": Load(start=192, fixed=0.06, each=0.0012, per=0.25, thrash=2.5, tail=0.01),
+    "noisy": Load(noise=0.15),
+    "neighbour": Load(neighbour=True),
+    "micro-batch × pieces": Load(batch=512, seconds=7200.0),
+    "workers": Load(start=64, fixed=0.02, each=0.0005, input_rate=100, workers=2, tail=0.01),
+}
+STEADY = {
+    "steady, on a plateau": Load(start=32, fixed=0.02, each=0.002, input_rate=300, per=0.1, seconds=HOUR),
+    "steady, at the limit of memory": Load(start=128, tail=0.005, seconds=HOUR),
+}
+
+
+@dataclass
+class SimulatedRun:
+    """A run that trains by `load`, seen and steered as the daemon sees and steers one."""
+
+    load: Load
+    seed: int
+    t: float = 0.0
+    step: int = 0
+    samples: float = 0.0
+    ooms: int = 0
+    expected_ooms: float = 0.0
+    changes: int = 0
+    points: list[tuple[int, float]] = field(default_factory=list)
+    records: list[CommandRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        load = self.load
+        self.knobs = {"micro_batch": knob("micro_batch", load.start, 1024, "shape")}
+        if load.batch:
+            both = "micro_batch × grad_accum"
+            self.knobs = {
+                "micro_batch": knob("micro_batch", load.start, 1024, "shape", keeps=both),
+                "grad_accum": knob("grad_accum", load.batch // load.start, 1024, "shape", keeps=both),
+            }
+        if load.workers:
+            self.knobs["num_workers"] = knob("num_workers", load.workers, 64, "rebuild")
+        self._chance = random.Random(self.seed)
+        self._slow = 5
+        self._state = self._chance.gauss(0, 1)
+        self._held: deque[tuple[float, float]] = deque()  # when, and GB on the whole GPU
+
+    def value(self, name: str) -> int:
+        value = self.knobs[name].value if name in self.knobs else 0
+        assert isinstance(value, int)
+        return value
+
+    def iterate(self) -> None:
+        """The boundary, and one iteration."""
+        self._obey()
+        load, micro = self.load, self.value("micro_batch")
+        tail = abs(self._chance.gauss(0, 1)) / math.sqrt(
+            self._chance.gammavariate(2, 0.5)
+        )  # |t| with 4 degrees of freedom
+        peak = (load.base + load.per * micro) * (1 + load.tail * tail)
+        free = CAPACITY - load.taken(self.t)
+        self.step += 1
+        self.expected_ooms += load.likelihood(micro, self.t)
+        if peak > free:
+            self._run_out(micro)
+            return
+        held = peak + load.taken(self.t)
+        self._state = 0.5 * self._state + math.sqrt(0.75) * self._chance.gauss(0, 1)
+        seconds, samples = load.iteration(micro, self.value("num_workers"), self.t)
+        seconds *= math.exp(load.noise * self._state) * (1 + 0.03 * math.sin(2 * math.pi * self.t / DRIFT_S))
+        seconds *= 3 if self._chance.random() < 0.01 else 1
+        seconds *= 2 if self._slow else 1
+        self._slow = max(0, self._slow - 1)
+        self.t += seconds
+        self._held.append((self.t, held))
+        self.samples += samples
+        self.points.append((self.step, samples / seconds))
+        del self.points[:-SHOWN]
+
+    def send(self, proposal: Proposal) -> dict[str, str]:
+        """Commands made of a proposal, which the next boundary carries out."""
+        ids = {}
+        for change in proposal.changes:
+            ids[change.knob] = f"c{len(self.records)}"
+            self.records.append(
+                CommandRecord(
+                    id=ids[change.knob], run="r", epoch=1, verb="set", knob=change.knob, wanted=change.value,
+                    before=change.before, stage="scheduled", origin=Origin(kind="tuner"), why=proposal.why,
+                )
+            )  # fmt: skip
+        self.changes += 1
+        return ids
+
+    def scene(self) -> Scene:
+        """What the daemon would show of it: the most that was held lately, and what others hold as read in this second."""
+        load = self.load
+        while self._held and self._held[0][0] < self.t - WINDOW_S:
+            self._held.popleft()
+        most, others = max((held for _, held in self._held), default=0.0), load.taken(math.floor(self.t))
+        memory = (
+            Memory(round((most - others) * GB), round(others * GB), round(CAPACITY * GB)) if most else None
+        )
+        return Scene(
+            t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()), points=tuple(self.points),
+            records=tuple(self.records[-32:]), memory=memory, diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
+        )  # fmt: skip
+
+    def _obey(self) -> None:
+        for i, record in enumerate(self.records):
+            if record.stage != "scheduled" or record.wanted is None:
+                continue
+            took = 3.0 if self.knobs[record.knob].spec.cost == "rebuild" else 0.5
+            self.t += took
+            version = self._set(record.knob, record.wanted, took)
+            self.records[i] = structs.replace(
+                record,
+                stage="applied",
+                step=self.step + 1,
+                effective=record.wanted,
+                version=version,
+                took_s=took,
+            )
+            self._slow = 5
+
+    def _run_out(self, micro: int) -> None:
+        """Memory ran out: half is computed at once from here on, and the command that asked for more is told."""
+        self.ooms += 1
+        self.t += OOM_S
+        self._slow = 5
+        half = max(1, micro // 2)
+        version = self._set("micro_batch", half)
+        if self.load.batch:
+            self._set("grad_accum", self.load.batch // half)
+        for i in range(len(self.records) - 1, -1, -1):
+            if self.records[i].knob == "micro_batch" and self.records[i].stage == "applied":
+                self.records[i] = structs.replace(
+                    self.records[i], stage="reverted", effective=half, version=version, reason="out of memory"
+                )
+                break
+
+    def _set(self, name: str, value: KnobValue, took: float | None = None) -> int:
+        knob = self.knobs[name]
+        took_s = knob.took_s if took is None else took
+        self.knobs[name] = structs.replace(knob, value=value, version=knob.version + 1, took_s=took_s)
+        return knob.version + 1
+
+
+def knob(name: str, value: int, most: int, cost: Any, keeps: str = "") -> KnobState:
+    spec = KnobSpec(
+        name=name,
+        kind="int",
+        default=value,
+        min=1,
+        max=most,
+        scale="log",
+        effect="speed",
+        cost=cost,
+        keeps=keeps,
+    )
+    return KnobState(spec=spec, value=value)
