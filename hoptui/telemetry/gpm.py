@@ -25,6 +25,8 @@ from hoptui.telemetry.codes import (
 
 SHORTEST_NS = SECOND_NS // 20
 IN_MIG_MODE = "in MIG mode: its instances have their own"
+NEEDS_HOPPER, NEEDS_DRIVER = "needs Hopper or newer", "needs a newer NVIDIA driver"
+BEFORE_HOPPER = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "")
 
 _MIB = 1 << 20
 _PERCENT = (1.0, 2)
@@ -182,8 +184,7 @@ class Gpm:
         if error.value == NO_PERMISSION:
             return REFUSED
         if error.value == FUNCTION_NOT_FOUND:
-            return "needs a newer NVIDIA driver"
-        if error.value in UNSUPPORTED:
-            this = f"; this is {self.architecture}" if self.architecture else ""
-            return f"needs Hopper or newer{this}"
+            return NEEDS_DRIVER
+        if error.value in UNSUPPORTED and self.architecture in BEFORE_HOPPER:
+            return f"{NEEDS_HOPPER}; this is {self.architecture}" if self.architecture else NEEDS_HOPPER
         return f"it fails (NVML: {error})"

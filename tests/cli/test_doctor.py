@@ -48,7 +48,7 @@ def test_all_is_well(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ppo.columns.append(pack("gpu/GPU-a", [(ppo.now, -1, {"sm_active": 12.0, "window_s": 0.5})]))
     code, checks = diagnose(hoptui)
     assert tuple(checks) == IDS
-    assert checks["nvml"]["detail"] == "0: NVIDIA H100 80GB HBM3, driver 580.65"
+    assert checks["nvml"]["detail"] == "GPU 0: NVIDIA H100 80GB HBM3; driver 580.65"
     assert checks["gpm"]["detail"] == "GPU 0: SM, tensor and DRAM activity"
     assert checks["sampler"]["detail"].startswith("GPUs are read 2 times a second, the newest is ")
     assert checks["sampler"]["detail"].endswith("old, counters over 500 ms")

@@ -104,6 +104,12 @@ def test_before_hopper_it_says_so(nvml: FakeNvml) -> None:
     assert nvml.calls["nvmlGpmSampleAlloc"] == 0
 
 
+def test_a_hopper_gpu_without_counters_is_not_told_to_be_a_newer_one(nvml: FakeNvml, gpm: Gpm) -> None:
+    nvml.fail("nvmlGpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)  # as virtual GPUs may answer
+    gpm.read(0, False)
+    assert gpm.reason == "it fails (NVML: Not Supported)"
+
+
 def test_an_old_driver_says_so(nvml: FakeNvml, gpm: Gpm) -> None:
     nvml.fail("nvmlGpmQueryDeviceSupport", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     gpm.read(0, False)

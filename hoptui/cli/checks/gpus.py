@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hoptui.cli.checks.check import Check, Status
 from hoptui.daemon.ownership import NO_DEVICES, Claim, resolve
+from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
 from hoptui.viewer import format as text
 from hoptui.wire.devices import GpuInfo
 
 ROOT = Path("/")
 NVIDIA = "0x10de"  # PCI vendor
 DISPLAY = "0x03"  # PCI class: VGA and 3D controllers
+NONE_YET = "no counters have arrived yet"
 PROFILING = "in a container: --cap-add SYS_ADMIN; on the host: the module option NVreg_RestrictProfilingToAdminUsers=0"
 
 
@@ -28,7 +31,8 @@ def driver(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
             return Check("driver", "ok", f"{by_nvml} (NVML says so; {error.filename} is hidden here)")
         on_bus = _on_bus(root)
         if on_bus:
-            detail = f"{on_bus} NVIDIA GPUs on the PCI bus, but the kernel module is not loaded"
+            them = "1 NVIDIA GPU" if on_bus == 1 else f"{on_bus} NVIDIA GPUs"
+            detail = f"{them} on the PCI bus, but the kernel module is not loaded"
             return Check("driver", "warning", detail, "modprobe nvidia; dmesg says why it fails")
         advice = "nothing to do on a node without NVIDIA GPUs; a container needs --gpus all"
         return Check("driver", "warning", f"no NVIDIA driver: {error.filename}: {error.strerror}", advice)
@@ -66,36 +70,35 @@ def nvml(gpus: Sequence[GpuInfo], reason: str) -> Check:
     """Which GPUs answer, and why others do not."""
     lost = [f"GPU {gpu.index}: {text.clean(gpu.reason)}" for gpu in gpus if gpu.reason]
     working = [gpu for gpu in gpus if not gpu.reason]
-    names = ", ".join(f"{gpu.index}: {text.clean(gpu.name, 60)}" for gpu in working)
+    kinds: dict[str, list[GpuInfo]] = {}
+    for gpu in working:
+        kinds.setdefault(text.clean(gpu.name, 60), []).append(gpu)
+    names = [f"{_which(them)}: {name}" for name, them in kinds.items()]
     if lost:
-        return Check(
-            "nvml", "warning", "; ".join([*lost, *filter(None, (names,))]), "nvidia-smi and dmesg say more"
-        )
+        return Check("nvml", "warning", "; ".join([*lost, *names]), "nvidia-smi and dmesg say more")
     if not working:
         detail = text.clean(reason) or "no GPU was found"
         advice = "host and training panels work; readings need an NVIDIA driver on this node"
         return Check("nvml", "warning", detail, advice)
-    return Check("nvml", "ok", f"{names}, driver {working[0].driver or 'unknown'}")
+    return Check("nvml", "ok", f"{'; '.join(names)}; driver {working[0].driver or 'unknown'}")
 
 
 def gpm(gpus: Sequence[GpuInfo], readings: Mapping[str, Mapping[str, float]]) -> Check:
     """Whether the SM, tensor and DRAM counters are read; `readings` are the newest by UUID."""
-    why: dict[str, list[str]] = {}
+    cut_up = {gpu.parent for gpu in gpus}  # their instances have the counters
+    why: dict[str, list[GpuInfo]] = {}
     counted = []
     for gpu in gpus:
         if "sm_active" in readings.get(gpu.uuid, {}):
-            counted.append(str(gpu.index))
-        else:
-            reason = gpu.missing.get("gpm") or gpu.reason or "no counters have arrived yet"
-            why.setdefault(text.clean(reason), []).append(str(gpu.index))
-    parts = [f"GPU {', '.join(counted)}: SM, tensor and DRAM activity"] if counted else []
-    parts += [f"GPU {', '.join(which)}: {reason}" for reason, which in why.items()]
+            counted.append(gpu)
+        elif gpu.uuid not in cut_up:
+            reason = gpu.missing.get("gpm") or gpu.reason or NONE_YET
+            why.setdefault(text.clean(reason), []).append(gpu)
+    parts = [f"{_which(counted)}: SM, tensor and DRAM activity"] if counted else []
+    parts += [f"{_which(them)}: {reason}" for reason, them in why.items()]
     if not why:
         return Check("gpm", "ok", "; ".join(parts))
-    advice = "busy, power, memory and clocks work; SM, tensor and DRAM activity need a Hopper GPU or newer"
-    if any("permission" in reason.lower() for reason in why):
-        advice = PROFILING
-    return Check("gpm", "warning", "; ".join(parts), advice)
+    return Check("gpm", "warning", "; ".join(parts), "; ".join(dict.fromkeys(map(_advice, why))))
 
 
 def cuda_visible(gpus: Sequence[GpuInfo], environ: Mapping[str, str]) -> Check:
@@ -124,6 +127,28 @@ def cuda_visible(gpus: Sequence[GpuInfo], environ: Mapping[str, str]) -> Check:
         return _check("warning", detail, "unset it, or name indices or UUIDs of hoptui gpus")
     indices = ", ".join(str(gpu.index) for gpu in gpus if gpu.uuid in found)
     return _check("ok", f"{shown}: GPU {indices}")
+
+
+def _advice(reason: str) -> str:
+    """What to do about a GPU without counters."""
+    if "permission" in reason.lower():
+        return PROFILING
+    if reason.startswith(NEEDS_HOPPER):
+        return "busy, power, memory and clocks work; SM, tensor and DRAM activity need a Hopper GPU or newer"
+    known = {
+        NEEDS_DRIVER: "update the NVIDIA driver",
+        IN_MIG_MODE: "make instances (nvidia-smi mig -cgi … -C) or leave MIG mode",
+        NONE_YET: "look again in a few seconds",
+    }
+    return known.get(reason, "it is asked again by itself; nvidia-smi and dmesg may say more")
+
+
+def _which(gpus: Sequence[GpuInfo]) -> str:
+    """GPUs by their indices, and how many instances of which."""
+    whole = ", ".join(str(gpu.index) for gpu in gpus if not gpu.parent)
+    parts = Counter(gpu.index for gpu in gpus if gpu.parent)
+    named = [f"{n} {'instance' if n == 1 else 'instances'} of GPU {index}" for index, n in parts.items()]
+    return ", ".join([f"GPU {whole}", *named] if whole else named)
 
 
 _SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")

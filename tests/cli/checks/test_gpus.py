@@ -7,6 +7,7 @@ from msgspec import structs
 
 from hoptui.cli.checks import gpus
 from hoptui.cli.checks.check import Check
+from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
 from tests.cli.checks.conftest import ANOTHER, H100, host
 
 
@@ -62,6 +63,49 @@ def test_counters() -> None:
     barred = structs.replace(H100, missing={"gpm": "No permission"})
     assert gpus.gpm((barred,), {}).advice == gpus.PROFILING
     assert gpus.gpm((H100, ANOTHER), {}).detail == "GPU 0, 1: no counters have arrived yet"
+
+
+def test_what_to_do_about_missing_counters_goes_by_why_they_are() -> None:
+    advice = {}
+    for why in (
+        f"{NEEDS_HOPPER}; this is Ampere",
+        NEEDS_DRIVER,
+        IN_MIG_MODE,
+        "it fails (NVML: Unknown Error)",
+    ):
+        advice[why] = gpus.gpm((structs.replace(H100, missing={"gpm": why}),), {}).advice
+    advice[""] = gpus.gpm((H100,), {}).advice
+    assert len(set(advice.values())) == 5
+    assert [why for why, what in advice.items() if "Hopper" in what] == [f"{NEEDS_HOPPER}; this is Ampere"]
+    assert "nvidia-smi mig -cgi" in advice[IN_MIG_MODE]
+    both = (
+        structs.replace(H100, missing={"gpm": NEEDS_DRIVER}),
+        structs.replace(ANOTHER, missing={"gpm": IN_MIG_MODE}),
+    )
+    assert gpus.gpm(both, {}).advice == f"{advice[NEEDS_DRIVER]}; {advice[IN_MIG_MODE]}"
+
+
+def test_instances_have_the_counters_of_a_gpu_in_mig_mode() -> None:
+    whole = structs.replace(H100, missing={"gpm": IN_MIG_MODE})
+    parts = tuple(
+        structs.replace(H100, uuid=f"MIG-{i}", parent="GPU-a", name="H100 MIG 1g.10gb") for i in range(2)
+    )
+    read = {part.uuid: {"sm_active": 1.0} for part in parts}
+    found = gpus.gpm((whole, *parts, ANOTHER), read | {"GPU-b": {"sm_active": 2.0}})
+    assert (found.status, found.advice) == ("ok", "")
+    assert found.detail == "GPU 1, 2 instances of GPU 0: SM, tensor and DRAM activity"
+    assert gpus.gpm((whole, *parts), {"MIG-0": read["MIG-0"]}).detail == (
+        "1 instance of GPU 0: SM, tensor and DRAM activity; 1 instance of GPU 0: no counters have arrived yet"
+    )
+
+
+def test_the_gpus_that_answer_are_named_once_a_kind() -> None:
+    part = structs.replace(H100, uuid="MIG-0", parent="GPU-a", name="H100 MIG 7g.80gb")
+    assert gpus.nvml((H100, part, ANOTHER), "").detail == (
+        "GPU 0, 1: NVIDIA H100 80GB HBM3; 1 instance of GPU 0: H100 MIG 7g.80gb; driver 580.65"
+    )
+    lost = structs.replace(ANOTHER, reason="lost: fell off the bus")
+    assert gpus.nvml((H100, lost), "").detail == "GPU 1: lost: fell off the bus; GPU 0: NVIDIA H100 80GB HBM3"
 
 
 @pytest.mark.parametrize(
