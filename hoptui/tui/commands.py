@@ -126,4 +126,4 @@ def _panels(app: HoptuiApp, screen: Screen[Any]) -> Iterator[Entry]:
 
 
 def _title(action_id: str) -> str:
-    return action_id.replace(".", ": ", 1)
+    return action_id.replace(".", ": ", 1).replace("_", " ")

@@ -99,10 +99,12 @@ def seconds(number: float | None) -> str:
 
 
 def gib(size: float | None) -> str:
-    """Bytes in GiB: `58.1`; from 100 GiB without a fraction."""
+    """Bytes in GiB: `58.1`; from 100 GiB without a fraction, and little memory as `0.06`, because 0.0 would be none."""
     if size is None or not math.isfinite(size):
         return UNKNOWN
     amount = size / (1 << 30)
+    if 0.005 <= abs(amount) < 0.095:
+        return f"{amount:.2f}"
     return f"{amount:.1f}" if abs(amount) < 99.95 else f"{amount:.0f}"
 
 

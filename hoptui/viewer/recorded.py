@@ -82,6 +82,10 @@ class RecordedSeries:
             found = pages.direct(self._source, self._name, t0, end, points)
         return bucketed(*found, t0, t1, points)
 
+    def fine_from(self, width: int) -> int:
+        """As `viewer.series.Series.fine_from`: from its first row on, because a recording is read where it is looked at."""
+        return self.first_t
+
     def _newest(self) -> Newest | None:
         return self._store.front(self._source).at(self._store.now()).get(self._name)
 

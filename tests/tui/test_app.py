@@ -13,6 +13,7 @@ from rich.style import Style
 
 from hoptui.tui import themes
 from hoptui.tui.actions import ACTIONS
+from hoptui.tui.drawn import TURN_S
 from hoptui.tui.frame import Frame
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
@@ -271,3 +272,19 @@ def test_importing_the_dashboard_needs_no_numpy_and_nothing_above_it() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_threads_take_turns_more_often_where_the_process_is_ours(
+    scene: MakeScene, play: Play, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(sys, "setswitchinterval", asked.append)
+    monkeypatch.setattr("gc.freeze", lambda: None)  # this process is the tests'
+    app = scene(gpus=1).live().app()
+    app.alone = alone
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert asked == ([TURN_S] if alone else [])
+
+    play(app, script)

@@ -56,6 +56,18 @@ def test_a_small_screen_has_meaning_chart_and_processes_behind_a_key(
     play(scene(gpus=1).live().app(run=None), script, (80, 24))
 
 
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_in_little_room_some_readings_stay_beside_what_they_mean(
+    scene: MakeScene, play: Play, read_all: ReadAll, gpus: int
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert app.screen.query_one("#reading-list").size.height >= 2
+        assert "The share of time in which" in read_all(app)
+
+    play(scene(gpus=gpus).live().app(run=None), script, (60, 16))
+
+
 def test_a_list_that_goes_on_says_where_one_is_in_it(scene: MakeScene, play: Play) -> None:
     there = scene(gpus=1).live()
 

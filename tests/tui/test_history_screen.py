@@ -78,12 +78,34 @@ def test_a_row_never_cuts_what_a_change_did_while_there_is_something_to_leave_ou
     view = look(given(scene))
     records = list(reversed(view.commands()))
     cells = history.columns(view, records, width)
-    effect = next(line for line in history.Rows(view, records, cells, 0) if "+6.1" in said([line]))
+    effect = next(line for line in history.Rows(view, records, cells, 0, width) if "+6.1" in said([line]))
     assert history.MARGIN + sum(cells[:-1]) + len("▲ +6.1 % ± 1.2") <= width
     assert bool(cells.who) == (width > 58)
     assert ("480 k → 509 k env steps/s" in said([effect])) == (width >= 116)
     assert bool(cells.at) == (width > 58)
     assert cells.pids == (width >= 116)
+
+
+def test_where_the_interval_would_be_cut_the_effect_is_told_without_it(scene: MakeScene) -> None:
+    there = given(scene)
+    there.record(
+        id="n",
+        ago_s=20.0,
+        knob="rollout_steps_of_each_environment",
+        before=1,
+        wanted=2,
+        effective=2,
+        measured=Measured(gain=0.01, interval=0.42, settled=True),
+    )
+    view = look(there)
+    records = list(reversed(view.commands()))
+    for width, told in ((58, "no detectable change"), (196, "no detectable change (± 42.0 %)")):
+        (row,) = [
+            line
+            for line in history.Rows(view, records, history.columns(view, records, width), 0, width)
+            if "no detectable" in said([line])
+        ]
+        assert said([row]).endswith(told)
 
 
 def test_the_whole_story_of_a_change(scene: MakeScene) -> None:

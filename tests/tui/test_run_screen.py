@@ -25,7 +25,7 @@ def test_what_a_person_sees_in_one_second(scene: MakeScene, play: Play, read: Re
     async def script(app: Any, pilot: Any) -> None:
         identity = read(app, "identity")
         assert identity.startswith(" hoptui  ppo-cartpole · gpu07 · epoch 1")
-        assert identity.endswith("● live   iteration 1 204 / 5 000   4 m 0 s   ETA 1 h 55 m")
+        assert identity.endswith("● live   iteration 1 204 / 5 000   4 m 0 s   ETA 2 h 6 m")
         assert read(app, "progress").endswith("24 %")
         speed = read(app, "speed").splitlines()
         assert speed[0].startswith("502 k env steps/s   iteration 128 ms")

@@ -121,6 +121,9 @@ def test_grouped_and_gib() -> None:
     assert text.grouped(None) == "–"
     assert text.gib(58.1 * 2**30) == "58.1"
     assert text.gib(141 * 2**30) == "141"
+    assert text.gib(60 * 2**20) == "0.06"
+    assert text.gib(0.1 * 2**30) == "0.1"
+    assert text.gib(0) == "0.0"
     assert text.gib(None) == "–"
 
 

@@ -117,6 +117,7 @@ def test_short_windows_are_those_of_the_rows(store: RecordedStore) -> None:
     times, values = known(run_rows(), "episode_return", t0, at(123.4))
     assert series.window(t0, t1, 1000) == bucketed(times, values, values, t0, t1, 1000)
     assert series.window(at(200), at(300), 10) == Window([], [], []), "the future is not shown"
+    assert series.fine_from(1) == at(0.5), "rows are there from the first on"
     assert series.window(t1, t0, 10) == series.window(t0, t1, 0) == Window([], [], [])
 
 

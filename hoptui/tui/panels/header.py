@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from hoptui.tui.lines import FULL, GAP, HALF, TRACK, Line, Span, width_of
-from hoptui.tui.panels import gpus, waiting
+from hoptui.tui.panels import gpus, remaining, waiting
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
@@ -195,17 +195,10 @@ def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
     end = run.exited_wall or view.wall
     gap = "   " if wide else "  "
     spans.append(Span(f"{gap}{text.duration(max(0.0, end - run.started_wall))}", "dim"))
-    left = _left_s(view) if eta else None
+    left = remaining.left_s(view) if eta else None
     if left is not None:
         spans += [Span(f"{gap}ETA ", "dim"), Span(text.duration(left))]
     return tuple(spans)
-
-
-def _left_s(view: View) -> float | None:
-    run, vital = view.run, view.vital
-    if run is None or vital is None or not run.total or vital.iteration_s is None or view.exited:
-        return None
-    return max(0, run.total - vital.step) * vital.iteration_s
 
 
 def _done(view: View) -> float | None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, overload
 
-from hoptui.tui.lines import Line, Span
+from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.panels.outcomes import STAGE_INKS, effect, stage
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
@@ -90,11 +90,14 @@ def head(cells: Columns) -> Line:
 class Rows(Sequence[Line]):
     """One line a command, made only when it is looked at: there may be thousands, and a screen shows some."""
 
-    def __init__(self, view: View, records: Sequence[CommandRecord], cells: Columns, cursor: int) -> None:
+    def __init__(
+        self, view: View, records: Sequence[CommandRecord], cells: Columns, cursor: int, width: int
+    ) -> None:
         self._view = view
         self._records = records
         self._cells = cells
         self._cursor = cursor
+        self._room = width - MARGIN - sum(cells[:-1])
 
     def __len__(self) -> int:
         return len(self._records)
@@ -107,7 +110,7 @@ class Rows(Sequence[Line]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         record = self._view.as_left(self._records[index])
-        return _row(self._view, record, self._cells, chosen=index == self._cursor)
+        return _row(self._view, record, self._cells, self._room, chosen=index == self._cursor)
 
 
 def story(view: View, record: CommandRecord, width: int, known: Mapping[str, CommandRecord]) -> list[Line]:
@@ -155,7 +158,8 @@ def _measured(view: View, record: CommandRecord) -> list[tuple[str, Span]]:
     return found
 
 
-def _row(view: View, record: CommandRecord, cells: Columns, *, chosen: bool) -> Line:
+def _row(view: View, record: CommandRecord, cells: Columns, room: int, *, chosen: bool) -> Line:
+    """One line; in the `room` that the columns leave stands the effect, without its interval where that would be cut."""
     when = text.clock(record.wall) if cells.time < 13 else text.day_clock(record.wall)[5:16]
     ink = STAGE_INKS[record.stage]
     spans = [Span("› " if chosen else "  ", "key"), Span(when, "dim", cells.time)]
@@ -172,7 +176,8 @@ def _row(view: View, record: CommandRecord, cells: Columns, *, chosen: bool) -> 
     spans += [Span(_at(record), "dim", cells.at)] if cells.at else []
     spans += [Span(_speeds(view, record), "", cells.speed)] if cells.speed else []
     reason = text.clean(record.reason or record.code)
-    rest = effect(record) or (
+    whole = effect(record)
+    rest = first_fitting((whole, effect(record, brief=True) or whole), room) or (
         (Span(reason, "warn" if record.stage != "applied" else "dim"),) if reason else ()
     )
     return (*spans, *rest)

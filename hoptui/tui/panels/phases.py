@@ -15,7 +15,11 @@ PREFIX = "phase/"
 OTHER = "other"
 WITHIN_S = 30.0
 MOST = 1000  # iterations: a window that would hold more is shorter
-BUCKETS = 1024  # of the window: fine enough to tell iterations with a phase from those without
+ASKED = (
+    128  # iterations that are asked for anew where only summaries of them are held, as when one has just come
+)
+EACH = 4  # buckets an iteration, or more: in the same one fall only those that are much quicker than usual
+BUCKETS = 1024
 FEW = 3  # iterations that are counted rather than told by the time they took
 _INKS = ("1", "2", "3", "4")
 MOST_S = 1e9  # what a run says beyond that is no time
@@ -44,11 +48,7 @@ class Split(NamedTuple):
 
 
 def iteration_s(view: View) -> float | None:
-    """The mean seconds of an iteration over the same window as the phases.
-
-    It is counted as they are: the middles of a few coarse buckets would count an evaluation now and then several times,
-    and show the difference as time that nothing accounts for.
-    """
+    """The mean seconds of an iteration over the same window as the phases, counted as they are."""
     return _mean(*_spent(view, "iteration_s"))
 
 
@@ -80,7 +80,8 @@ def since(view: View, split: Split) -> str:
     count, series = split.iterations, view.store.series(view.source, "iteration_s")
     if series is None or not count:
         return ""
-    over_s = min(_within_s(view), (series.last_t - series.first_t) / SECOND + (split.whole or 0.0))
+    start, end, _ = _stretch(view, series)
+    over_s = min(end - start, end - series.first_t + int((split.whole or 0.0) * SECOND)) / SECOND
     stretch = text.duration(over_s)
     if 1 < count <= FEW:
         stretch = f"{count} iterations"
@@ -97,28 +98,47 @@ def _mean(spent: float, rows: int) -> float | None:
 
 
 def _within_s(view: View) -> float:
-    pace = view.vital.iteration_s if view.vital else None
+    pace = _pace_s(view)
     return WITHIN_S if pace is None else min(WITHIN_S, max(1.0, MOST * pace))
 
 
-def _spent(view: View, name: str, source: str = "") -> tuple[float, int]:
-    """The sum of a metric over the window, and in how many rows it is: an evaluation is not in every iteration.
+def _pace_s(view: View) -> float | None:
+    pace = view.vital.iteration_s if view.vital else None
+    return pace if pace is not None and 0 < pace < MOST_S else None
+
+
+def _stretch(view: View, run: AnySeries) -> tuple[int, int, int]:
+    """The first and the last stamp that count, and in how many buckets each iteration is one of its own.
 
     The window ends with the run's newest iteration: one may take longer than the window, and a run that has fallen silent
-    does not thereby forget its phases.
+    does not thereby forget its phases. It begins where iterations are known one by one: of several together only the least and the
+    greatest are, and an evaluation now and then would take longer than the iterations that it is a part of.
     """
+    pace, end = _pace_s(view), run.last_t
+    longest = int(_within_s(view) * SECOND)
+    apart = max(longest // MOST, int((pace or 0.0) * SECOND))
+    fine = run.fine_from(apart // 2)
+    span = longest
+    if fine > end - longest:
+        span = min(longest, max(end - fine, ASKED * apart))
+    return end - span, end, max(BUCKETS, EACH * span // apart)
+
+
+def _spent(view: View, name: str, source: str = "") -> tuple[float, int]:
+    """The sum of a metric over the window, and in how many rows it is: an evaluation is not in every iteration."""
     series, run = (
         view.store.series(source or view.source, name),
         view.store.series(view.source, "iteration_s"),
     )
     if series is None or run is None:
         return 0.0, 0
-    end = max(run.last_t, series.last_t)  # another rank may be a little ahead
-    t0, t1 = whole_dots(end - run.last_t + int(_within_s(view) * SECOND), end, BUCKETS)
+    start, end, points = _stretch(view, run)
+    ahead = max(0, series.last_t - end)  # another rank may be a little ahead
+    t0, t1 = whole_dots(end - start + ahead, end + ahead, points)
     key = (series.version, t0, t1)
     known = _SUMS.get(series)
     if known is None or known[0] != key:
-        found = series.window(t0, t1 - 1, BUCKETS)
+        found = series.window(t0, t1 - 1, points)
         values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
         known = _SUMS[series] = (key, (sum(values), len(values)))
     return known[1]
@@ -134,9 +154,12 @@ def outermost(view: View) -> dict[str, str]:
 def measured(view: View) -> Split:
     """The phases in the order in which the run first passed them, and what is left as `other`."""
     seconds: dict[str, float] = {}
+    run = view.store.series(view.source, "iteration_s")
     total, iterations = _spent(view, "iteration_s")
     whole = _mean(total, iterations)
     for name in view.store.names(view.source):
+        if run is not None and (name.startswith(PREFIX) or name == "iteration_s"):
+            view.store.look_closer(view.source, name, *_stretch(view, run))
         if name.startswith(PREFIX):
             spent, rows = _spent(view, name)
             if rows and 0 <= spent < MOST_S:
@@ -153,6 +176,8 @@ def measured(view: View) -> Split:
                 found.append(Phase(child, seconds[child], inner, 1, ink))
                 inner += seconds[child]
         at += seconds[path]
+    if whole is not None and at > whole:
+        whole = at  # until what was asked for has come: of iterations known together no phase is longer than they are
     if found and whole is not None and whole - at > LEAST_OTHER * whole:
         found.append(Phase(OTHER, whole - at, at, 0, "dim"))
     return Split(whole, iterations, found)

@@ -83,7 +83,7 @@ class HistoryScreen(LiveScreen):
         choices.index = max(0, min(choices.index, len(shown) - 1))
         cells = history.columns(view, shown, choices.size.width)
         nothing = (Span(self._nothing(bool(every)), "dim"),)
-        rows = history.Rows(view, shown, cells, choices.index) if shown else [nothing]
+        rows = history.Rows(view, shown, cells, choices.index, choices.size.width) if shown else [nothing]
         choices.show_rows(rows, len(shown), faded=view.link.state != "live")
         head = self._lines("history-head")
         head.display = bool(shown)
