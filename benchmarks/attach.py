@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.measure import Terminal, bench, report, spread
+from benchmarks.measure import Terminal, bench, report, spread, tell
 
 TIMES = 9
 WATCHED_S, STEP_S = 3.0, 0.01
@@ -60,7 +60,7 @@ def main() -> None:
             first_frame(command, environment)
         for _ in range(TIMES):
             for name, command in commands.items():
-                at, spent = first_frame(command, environment)
+                at, spent = tell(f"{name}: first frame and CPU", first_frame(command, environment))
                 frames[name].append(at)
                 cpu[name].append(spent)
             began = time.monotonic()

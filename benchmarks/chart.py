@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.measure import Terminal, bench, quantile, report, spread
+from benchmarks.measure import Terminal, bench, quantile, report, spread, tell
 from benchmarks.replay import REPLAY
 from hoptui.recording import Recording
 from hoptui.recording.boots import Boot
@@ -153,6 +153,7 @@ def main() -> None:
         recorded = store.series(f"run/{ID}", "loss")
         assert recorded is not None
         figures["redraw_recorded_ms"] = redraws(recorded, store.span[1])
+        tell("redraws", figures)
         recording.close()
         terminal = Terminal([sys.executable, "-c", REPLAY, str(path)], node.environment)
         terminal.read(2.0)

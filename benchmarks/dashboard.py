@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.eight_gpus import ALL, eight_gpus
-from benchmarks.measure import Bench, Terminal, bench, quantile, report, spread, until
+from benchmarks.measure import Bench, Terminal, bench, quantile, report, spread, tell, until
 from hoptui.viewer.session import Session
 from hoptui.wire.messages import RunState
 
@@ -117,9 +117,12 @@ def full_swing() -> dict[str, Any]:
             figures["full swing"] = costs(terminal, SLICES)
         with node.session() as looking:
             figures["full swing"]["age_s"] = ages(terminal, looking, run, terminal.clock() - 30)
+            tell("full swing", figures["full swing"])
             figures["thin terminal"] = costs(terminal, SLICES, THIN)
             figures["thin terminal"]["age_s"] = ages(terminal, looking, run, terminal.clock() - 30)
-        figures["terminal that takes nothing"] = unread(terminal)
+            tell("thin terminal", figures["thin terminal"])
+        name = "terminal that takes nothing"
+        figures[name] = tell(name, unread(terminal))
         terminal.close()
     return figures
 
@@ -129,13 +132,15 @@ def quiet() -> dict[str, Any]:
     figures = {}
     with bench() as node:
         terminal = attached(node)
-        figures["a node where nothing runs"] = costs(terminal, QUIET_SLICES)
+        name = "a node where nothing runs"
+        figures[name] = tell(name, costs(terminal, QUIET_SLICES))
         terminal.close()
         run = node.python(RUN, "90")
         node.run("busy")
         until(lambda: run.poll() is not None, what="the end of the run")
         terminal = attached(node, "attach", "busy")
-        figures["a run that is over"] = costs(terminal, QUIET_SLICES)
+        name = "a run that is over"
+        figures[name] = tell(name, costs(terminal, QUIET_SLICES))
         terminal.close()
     return figures
 

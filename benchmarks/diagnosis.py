@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measure import Bench, bench, until
+from benchmarks.measure import Bench, bench, tell, until
 from benchmarks.training import TORCHRUN, TRAINER, Options, finish, gpus, spawn
 from hoptui.viewer.session import Session
 from hoptui.viewer.verdicts import SURE
@@ -184,10 +184,7 @@ def measure(node: Bench, session: Session, load: Load, given: Options, folder: P
         "first_s": round(seen.first_s, 1) if seen.first_s is not None else None,
         "ended": ended,
     }
-    mark = "right" if found["right"] else "WRONG"
-    print(
-        f"{mark}  {load.name:<20} {verdict:<22} {found['confidence']}  {found['evidence']}", file=sys.stderr
-    )
+    tell(load.name, {what: found[what] for what in ("right", "verdict", "confidence", "evidence")})
     return found
 
 

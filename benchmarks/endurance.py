@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import Any
 import psutil
 
 from benchmarks.day import SECOND, DayClient, DayNode, SimulatedClock
-from benchmarks.measure import machine, report
+from benchmarks.measure import machine, report, tell
 from hoptui.tui.app import HoptuiApp
 from hoptui.viewer.config import Config
 from hoptui.wire.addresses import Addresses
@@ -92,7 +91,7 @@ def look(pipe: Pipe, hours: float) -> Results:
                 if step % (3600 // STEP_S) == 0:
                     await pilot.press(*LOOKS if step else ())
                     found.append(rss_mib())
-                    print(f"after {len(found) - 1} h the dashboard has {found[-1]:g} MiB", file=sys.stderr)
+                    tell(f"after {len(found) - 1} h", {"dashboard_mib": found[-1]})
                 clock.now += STEP_S * SECOND
                 client.turn()
                 if step % (SETS_S // STEP_S) == 0:

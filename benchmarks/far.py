@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.dashboard import RUN, ages
 from benchmarks.eight_gpus import eight_gpus
-from benchmarks.measure import Bench, Terminal, bench, quantile, report, spread, until
+from benchmarks.measure import Bench, Terminal, bench, quantile, report, spread, tell, until
 from benchmarks.sshd import HOST, Sshd
 from hoptui.viewer.client import Client
 from hoptui.viewer.places import Place
@@ -36,10 +36,11 @@ def main() -> None:
         sshd = Sshd(here.base / "ssh", where)
         os.environ["PATH"] = f"{sshd.bin}:{os.environ['PATH']}"
         try:
-            frames = [_first_frame(here, sshd) for _ in range(TIMES)]
+            frames = tell("first full frames", [_first_frame(here, sshd) for _ in range(TIMES)])
             sshd.line.rate = THIN
             rows, slow, rate = _over_the_line(sshd)
-            on_screen = _screen_over_the_line(here, sshd, where, run)
+            tell("age of rows over the thin line", spread(rows))
+            on_screen = tell("on screen over the thin line", _screen_over_the_line(here, sshd, where, run))
         finally:
             sshd.close()
     report(

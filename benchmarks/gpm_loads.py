@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from benchmarks.gpu_node import Watcher, load, median, watched
-from benchmarks.measure import Bench, bench, report
+from benchmarks.measure import Bench, bench, report, tell
 
 SETTLE_S, MEASURE_S, HZ = 2.0, 6.0, 5.0
 READINGS = ("busy", "sm_active", "sm_occupancy", "tensor_active", "dram_active", "fp32_active", "pcie_rx_bytes_per_s",
@@ -50,7 +50,7 @@ def holds(figures: dict[str, dict[str, Any]]) -> dict[str, bool]:
 def main() -> dict[str, Any]:
     """Measure and report."""
     with bench() as node, watched(node, HZ) as watcher:
-        figures = {name: measure(node, watcher, name) for name in LOADS}
+        figures = {name: tell(name, measure(node, watcher, name)) for name in LOADS}
     return report("gpm_loads", {"hz": HZ, "loads": figures, "met": holds(figures)})
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.measure import bench
+from benchmarks.measure import bench, tell
 from benchmarks.training import finish, options, trained
 
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0")
@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         for name, (work, before, after) in (QUICK if given.quick else PAIRS).items():
             slow, fast = (trained(node, (*case, *given.device), work).figures() for case in (before, after))
             ratio = fast["rate"]["median"] / slow["rate"]["median"]
-            figures[name] = {"unit": f"{work}/s", "before": slow, "after": fast, "ratio": round(ratio, 2)}
+            pair = {"unit": f"{work}/s", "before": slow, "after": fast, "ratio": round(ratio, 2)}
+            figures[name] = tell(name, pair)
     return finish("guides", given, {"pairs": figures, "met": {}})
 
 

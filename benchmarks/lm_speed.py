@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.measure import Bench, bench, spread
+from benchmarks.measure import Bench, bench, spread, tell
 from benchmarks.training import finish, last_line, options, reached, spawn, trained
 
 LM = ("lm", "--evaluate-every", "0")
@@ -39,11 +39,11 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     given = options(arguments)
     with bench() as node:
         beside = {
-            variant: plain(node, variant, quick=given.quick)
+            variant: tell(f"plain, {variant}", plain(node, variant, quick=given.quick))
             for variant in PLAIN[: 1 if given.quick else None]
         }
         figures = {
-            name: trained(node, (*case, *given.device), "tokens").figures()
+            name: tell(name, trained(node, (*case, *given.device), "tokens").figures())
             for name, case in (QUICK if given.quick else CASES).items()
         }
     met, stretch = {}, {}

@@ -10,7 +10,7 @@ import json
 import signal
 from typing import Any
 
-from benchmarks.measure import Bench, bench, report, until
+from benchmarks.measure import Bench, bench, report, tell, until
 
 SECONDS = 10.0
 
@@ -66,6 +66,18 @@ print("ready", flush=True)
 sys.stdin.readline()
 """
 
+CASES = {
+    "hoptui, no viewer": ("hoptui", 0, False),
+    "hoptui, 1 viewer": ("hoptui", 1, False),
+    "hoptui, 4 viewers": ("hoptui", 4, False),
+    "hoptui, 4 viewers and a stopped one": ("hoptui", 4, True),
+    "hoptui, in a loop of boundaries, 1 viewer": ("hoptui, in a loop of boundaries", 1, False),
+    "print, buffered": ("print", 0, False),
+    "tensorboard": ("tensorboard", 0, False),
+    "wandb offline": ("wandb offline", 0, False),
+}
+"""What logs, before how many viewers, and whether one more is stopped."""
+
 
 def measure(node: Bench, kind: str, viewers: int, stopped: bool) -> dict[str, Any]:
     """One logger with so many viewers."""
@@ -96,18 +108,7 @@ def measure(node: Bench, kind: str, viewers: int, stopped: bool) -> dict[str, An
 def main() -> None:
     """Measure and report."""
     with bench() as node:
-        figures = {
-            "hoptui, no viewer": measure(node, "hoptui", 0, False),
-            "hoptui, 1 viewer": measure(node, "hoptui", 1, False),
-            "hoptui, 4 viewers": measure(node, "hoptui", 4, False),
-            "hoptui, 4 viewers and a stopped one": measure(node, "hoptui", 4, True),
-            "hoptui, in a loop of boundaries, 1 viewer": measure(
-                node, "hoptui, in a loop of boundaries", 1, False
-            ),
-            "print, buffered": measure(node, "print", 0, False),
-            "tensorboard": measure(node, "tensorboard", 0, False),
-            "wandb offline": measure(node, "wandb offline", 0, False),
-        }
+        figures = {name: tell(name, measure(node, *case)) for name, case in CASES.items()}
     report("log_cost", {"unit": "microseconds a call of 40 metrics, 200 Hz", "figures": figures})
 
 

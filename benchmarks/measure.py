@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
+import math
 import os
 import platform
 import pty
@@ -23,14 +24,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from hoptui.viewer.session import Session
 from hoptui.wire.messages import RunState
 
+Figures = TypeVar("Figures")
+
 RESULTS = Path(__file__).parent / "results"
+BEGAN = time.monotonic()
 SPELL_S = 0.2
 """How often a GPU load says its rate."""
 THIN_S, PAUSE_S = 0.01, 0.02
@@ -81,6 +85,13 @@ def report(name: str, figures: dict[str, Any]) -> dict[str, Any]:
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result), flush=True)
     return result
+
+
+def tell(case: str, figures: Figures) -> Figures:
+    """Say on stderr what one case of a benchmark has come to, with the seconds since the benchmark began, and return it: what is
+    cut short, or fails later, has then not measured in vain."""
+    print(f"{time.monotonic() - BEGAN:5.0f} s  {case}: {json.dumps(figures)}", file=sys.stderr, flush=True)
+    return figures
 
 
 def until(check: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
@@ -221,24 +232,26 @@ class Terminal:
     def bytes_between(self, start: float, end: float) -> int:
         return sum(len(data) for at, data in self.written if start <= at < end)
 
-    def first_full_frame_s(self, share: float = 0.9) -> float:
-        """When so much of the cells drawn in the end were drawn: the stream replayed through a terminal emulator."""
+    def first_full_frame_s(self, share: float = 0.9, within_s: float = math.inf) -> float:
+        """When so much of the cells drawn in the end, or after so many seconds, were drawn: the stream replayed through a
+        terminal emulator."""
         import pyte
 
         def drawn(screen: pyte.Screen) -> set[tuple[int, int]]:
             lines = screen.display
             return {(y, x) for y, line in enumerate(lines) for x, cell in enumerate(line) if cell != " "}
 
+        written = [(at, data) for at, data in self.written if at <= within_s]
         screen, stream = _emulator(self.columns, self.rows)
-        for _, data in self.written:
+        for _, data in written:
             stream.feed(data)
         goal = drawn(screen)
         screen, stream = _emulator(self.columns, self.rows)
-        for at, data in self.written:
+        for at, data in written:
             stream.feed(data)
             if len(goal & drawn(screen)) >= share * len(goal):
                 return at
-        return self.written[-1][0]
+        return written[-1][0]
 
     def screen(self) -> list[str]:
         """What is on the screen now."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks import monkey
 from benchmarks.eight_gpus import ALL, eight_gpus
-from benchmarks.measure import Bench, machine, report, until
+from benchmarks.measure import Bench, machine, report, tell, until
 from hoptui.tui.app import HoptuiApp
 from hoptui.viewer.client import Change, Client
 from hoptui.viewer.config import Config
@@ -166,6 +166,7 @@ def measure(seconds: float, seed: int) -> dict[str, Any]:
             run.goes_on()
             made += asyncio.run(sit(watch, hand, chosen, min(end, time.monotonic() + SITTING_S)))
             sittings += 1
+            tell(f"sitting {sittings}", {"gestures": made, "left_the_dashboard": dict(watch.count)})
             known |= {record.id: record for record in heard(node)}
     strange = known.keys() - watch.ids
     if strange or signals:

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.gpu_node import Load
-from benchmarks.measure import SPELL_S, machine, quantile, report, until
+from benchmarks.measure import SPELL_S, machine, quantile, report, tell, until
 from hoptui.daemon.child import Child
 from hoptui.wire.devices import Sample, Watch
 
@@ -37,6 +37,7 @@ HZ = 10.0
 HOST_HZ = 1.0
 BLOCK_S, PAIRS = 1.2, 60
 RESAMPLES = 10_000
+TOLD_EVERY = 10  # pairs
 MOST = 0.01
 
 
@@ -126,6 +127,8 @@ def measure(name: str, pairs: int) -> dict[str, Any]:
                 start = time.monotonic()
                 time.sleep(BLOCK_S)
                 blocks.append((on, start, time.monotonic()))
+            if (i + 1) % TOLD_EVERY == 0:
+                tell(f"{i + 1} of {pairs} pairs", {"units_per_s": round(running.rates[-1][1])})
         sampling.switch(True)
         until(lambda: running.rates[-1][0] >= blocks[-1][2], 60, "the last spell of the load")
     rates = [(on, statistics.mean(running.between(start, end) or [0.0])) for on, start, end in blocks]

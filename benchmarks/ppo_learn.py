@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import anchor
-from benchmarks.measure import bench, spread
+from benchmarks.measure import bench, spread, tell
 from benchmarks.training import finish, options, trained
 
 SOLVE = ("ppo", "--env", "CartPole-v1")
@@ -33,16 +33,17 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     with bench() as node:
         if given.anchor:
             sizes = ANCHOR_QUICK if given.quick else ANCHOR
-            beside = anchor.learning(node, given.anchor, *sizes, quick=given.quick)
+            beside = tell("anchor", anchor.learning(node, given.anchor, *sizes, quick=given.quick))
         for seed in QUICK_SEEDS if given.quick else SEEDS:
             found = trained(node, (*(QUICK if given.quick else CASE), *given.device), "env_steps", seed=seed)
             steady = statistics.median(i.seconds - i.aside_s for i in found.steady)
-            seeds[f"seed {seed}"] = {
+            one = {
                 "training_s": round(steady * len(found.iterations), 4),
                 "from_start_to_end_s": round(found.iterations[-1].end_s - found.begun_s, 2),
                 "passed": found.exit_status == 0,
                 "result": found.result,
             }
+            seeds[f"seed {seed}"] = tell(f"seed {seed}", one)
     times = [seed["training_s"] for seed in seeds.values()]
     solved = all(seed["passed"] for seed in seeds.values())
     met, stretch = {}, {}

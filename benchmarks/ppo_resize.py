@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.measure import Bench, bench, until
+from benchmarks.measure import Bench, bench, tell, until
 from benchmarks.training import Iteration, ended, finish, options, start
 from hoptui.viewer.session import Session
 
@@ -96,7 +96,10 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     case, changes = (QUICK, QUICK_CHANGES) if given.quick else (CASE, CHANGES)
     times = (QUICK_SETTLE_S, QUICK_AFTER_S) if given.quick else (SETTLE_S, AFTER_S)
     with bench() as node:
-        found = [change(node, (*case, *given.device), before, after, *times) for before, after in changes]
+        found = [
+            tell(f"{before} → {after}", change(node, (*case, *given.device), before, after, *times))
+            for before, after in changes
+        ]
     met: dict[str, bool] = {}
     stretch: dict[str, bool] = {}
     if not given.quick:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import anchor
-from benchmarks.measure import bench
+from benchmarks.measure import bench, tell
 from benchmarks.training import finish, options, reached, trained
 
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0")
@@ -53,10 +53,10 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     with bench() as node:
         for name, case in cases.items():
-            figures[name] = trained(node, (*case, *given.device), "env_steps").figures()
+            figures[name] = tell(name, trained(node, (*case, *given.device), "env_steps").figures())
             if given.anchor and name in anchors:
                 beside = anchor.speed(node, given.anchor, *anchors[name], quick=given.quick)
-                figures[name]["anchor"] = beside
+                figures[name]["anchor"] = tell(f"{name}, anchor", beside)
     met, stretch = {}, {}
     if not given.quick:
         met, stretch = reached(figures, TARGETS), reached(figures, STRETCH)

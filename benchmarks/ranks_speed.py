@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.measure import bench
+from benchmarks.measure import bench, tell
 from benchmarks.training import finish, gpus, options, trained
 
 RANKS = (2, 4)
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
             rates: dict[int, Any] = {}
             for ranks in (1, *counts):
                 command = (*case, option, str(ranks * amount), *given.device)
-                rates[ranks] = trained(node, command, work, ranks=ranks).figures()
+                found = trained(node, command, work, ranks=ranks).figures()
+                rates[ranks] = tell(f"{name}, {ranks} GPUs", found)
             alone = rates[1]["rate"]["median"]
             ratios = {ranks: rates[ranks]["rate"]["median"] / alone for ranks in counts}
             figures[name] = {"ratios": {str(r): round(x, 3) for r, x in ratios.items()}, "by_gpus": rates}

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import report, spread
+from benchmarks.measure import report, spread, tell
 from hoptui.recording import Recording
 from hoptui.wire.columns import Columns
 
@@ -285,6 +285,7 @@ def main() -> None:
             "day_write_cpu_s_per_hour_by_the_minute": round(cpu_s / 24, 3),
             "day": looked_up(day, DAY_S),
         }
+        tell("a day", figures)
         cpu_s, flushes = written(directory / "live.hoptui", all_gpus, 600, HZ, flush_s=1)
         figures["live_write_cpu_s_per_hour_of_8_gpus"] = round(6 * cpu_s, 2)
         figures["live_flush_cpu_ms_of_8_gpus"] = spread([1e3 * s for s in flushes], 2)

@@ -14,15 +14,18 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
 
 from benchmarks.gpu_node import RUN, cpu_s, hoptui_processes, load
-from benchmarks.measure import Bench, Terminal, bench, machine, report, spread
+from benchmarks.measure import Bench, Terminal, bench, machine, report, spread, tell
 
-OPENINGS, OPENING_S = 5, 4.0
-SETTLE_S, SLICE_S, SLICES = 6.0, 4.0, 5
+OPENINGS, OPENING_S, PATIENCE_S = 3, 5.0, 12.0
+"""How often each is opened; for how long the first time, and where it has drawn nothing then, until when. Later openings last half
+as long again as its first frame took."""
+SLICE_S, SLICES = 3.0, 3
 HOPTUI = [sys.executable, "-m", "hoptui"]
 TOOLS: dict[str, list[str]] = {
     "hoptui": HOPTUI,
@@ -49,6 +52,8 @@ SIGNS = {
     "knobs of the run": r"\bknobs\b",
 }
 """What is looked for on a screen, in small letters, by what it stands for."""
+CONTROL = re.compile(rb"\x1b\][^\x07\x1b]*(\x07|\x1b\\\\)|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[^\[\]]|[\x00-\x1f]")
+"""What a terminal obeys and does not show: titles, control sequences, other escapes, control characters (ECMA-48)."""
 
 
 def measure(node: Bench, name: str) -> dict[str, Any]:
@@ -57,15 +62,14 @@ def measure(node: Bench, name: str) -> dict[str, Any]:
     if shutil.which(command[0]) is None:
         why = f"{command[0]} is not on the PATH"
         return {"ran": False, "why": "not available: " + "; ".join(filter(None, (why, WHY_NOT.get(name))))}
-    opened = []
-    for _ in range(OPENINGS):
-        with _terminal(node, command) as terminal:
-            terminal.read(OPENING_S)
-            if _ended(terminal):
-                return {"ran": False, "why": "it ends by itself", "last_words": _text(terminal)[-8:]}
-            opened.append(terminal.first_full_frame_s(share=0.7))
     with _terminal(node, command) as terminal:
-        terminal.read(SETTLE_S)
+        terminal.read(OPENING_S)
+        while not _drew(terminal) and not _ended(terminal) and terminal.clock() < PATIENCE_S:
+            terminal.read(1.0)
+        if _ended(terminal) or not _drew(terminal):
+            why = "it ends by itself" if _ended(terminal) else f"it draws nothing within {PATIENCE_S:g} s"
+            return {"ran": False, "why": why, "last_words": _text(terminal)[-8:]}
+        opened_by = terminal.clock()
         cpu, sent, rss = [], [], []
         for _ in range(SLICES):
             before, at = terminal.cpu_s(), terminal.clock()
@@ -76,7 +80,11 @@ def measure(node: Bench, name: str) -> dict[str, Any]:
             rss.append(_rss_mib([terminal.process, *terminal.process.children(recursive=True)]))
         if _ended(terminal):
             return {"ran": False, "why": "it ends by itself", "last_words": _text(terminal)[-8:]}
-        screen = _text(terminal)
+    screen, opened = _text(terminal), [terminal.first_full_frame_s(share=0.7, within_s=opened_by)]
+    for _ in range(OPENINGS - 1):
+        with _terminal(node, command) as terminal:
+            terminal.read(1.0 + 1.5 * opened[0])
+        opened.append(terminal.first_full_frame_s(share=0.7))
     return {
         "ran": True,
         "first_frame_s": spread(opened, 2),
@@ -117,6 +125,11 @@ def _ended(terminal: Terminal) -> bool:
     return terminal.process.status() == psutil.STATUS_ZOMBIE
 
 
+def _drew(terminal: Terminal) -> bool:
+    """Whether it has written more than control sequences: quickly told, because meanwhile nobody takes what it writes."""
+    return any(CONTROL.sub(b"", data).strip() for _, data in terminal.written)
+
+
 def _text(terminal: Terminal) -> list[str]:
     """The lines that are on its screen, without empty ones at the end of it."""
     lines = [line.rstrip() for line in terminal.screen()]
@@ -131,12 +144,17 @@ def _rss_mib(processes: Sequence[psutil.Process]) -> float:
 
 def main() -> None:
     """Measure and report."""
+    if find_spec("pyte") is None:
+        sys.exit("rivals: screens are read with pyte, which is not installed: pip install pyte")
     gpus = machine().get("gpus", [])
     with bench() as node, load(node, "matmul") if gpus else nullcontext():
         node.python(RUN)
         node.run("beside")
-        tools = {name: measure(node, name) for name in TOOLS}
-        behind = background(node)
+        tools = {}
+        for name in TOOLS:
+            tools[name] = measure(node, name)
+            tell(name, {what: found for what, found in tools[name].items() if what != "screen"})
+        behind = tell("hoptui behind it", background(node))
     report(
         "rivals",
         {"size": "120x40", "load": "matmul" if gpus else None, "tools": tools, "hoptui_behind_it": behind},

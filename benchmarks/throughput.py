@@ -12,7 +12,7 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks.measure import Bench, Terminal, bench, report, spread
+from benchmarks.measure import Bench, Terminal, bench, report, spread, tell
 
 PAIRS = 7
 ITERATIONS = 40
@@ -51,7 +51,7 @@ def main() -> None:
         for i in range(PAIRS):
             order = (True, False) if i % 2 else (False, True)
             speed = {on: train(node, on) for on in order}
-            pairs.append((speed[True], speed[False]))
+            pairs.append(tell(f"pair {i + 1} of {PAIRS}, on and off", (speed[True], speed[False])))
     ratios = [on / off for on, off in pairs]
     figures = {
         "ratio": spread(ratios),

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from benchmarks.gpu_node import load
-from benchmarks.measure import Bench, bench, quantile, report
+from benchmarks.measure import Bench, bench, quantile, report, tell
 
 TICKS = {2.0: 40, 10.0: 100}
 TARGET_US = {"p50": 300, "p95": 600}
@@ -69,7 +69,7 @@ def under(node: Bench, name: str) -> dict[str, Any]:
 def main() -> dict[str, Any]:
     """Measure and report."""
     with bench() as node:
-        figures = {name: under(node, name) for name in ("idle", "matmul")}
+        figures = {name: tell(name, under(node, name)) for name in ("idle", "matmul")}
     met = {
         f"{name}, {rate}: {quantile_} of a tick of one GPU at most {most} µs": found["tick_us"][quantile_]
         <= most * max(1, found["gpus"])

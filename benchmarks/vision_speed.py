@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.measure import bench
+from benchmarks.measure import bench, tell
 from benchmarks.training import finish, options, reached, trained
 
 SYNTHETIC = ("vision", "--data", "synthetic", "--evaluate-every", "0")
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     given = options(arguments)
     with bench() as node:
         figures = {
-            name: trained(node, (*case, *given.device), "samples").figures()
+            name: tell(name, trained(node, (*case, *given.device), "samples").figures())
             for name, case in (QUICK if given.quick else CASES).items()
         }
     met = {} if given.quick else reached(figures, TARGETS)

@@ -17,6 +17,11 @@ for i in range(10_000):
     time.sleep(0.05)
 """
 ENDS = "print('No GPU to monitor.')"
+BLANK = """
+import sys, time
+print("\\x1b]0;blank\\x07\\x1b[?1049h\\x1b[2J", end="", flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -24,13 +29,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     tools = {
         "draws": [sys.executable, "-c", DRAWS],
         "ends": [sys.executable, "-c", ENDS],
+        "blank": [sys.executable, "-c", BLANK],
         "PufferLib": ["no-such-program"],
     }
     monkeypatch.setattr(rivals, "TOOLS", tools)
     for name, value in {
-        "OPENINGS": 1,
+        "OPENINGS": 2,
         "OPENING_S": 0.5,
-        "SETTLE_S": 0.2,
+        "PATIENCE_S": 1.0,
         "SLICES": 2,
         "SLICE_S": 0.2,
     }.items():
@@ -43,6 +49,7 @@ def test_what_draws_is_measured(node: Bench) -> None:
     assert found["ran"]
     assert found["rss_mib"]["min"] > 1
     assert found["kb_per_s"]["n"] == 2
+    assert found["first_frame_s"]["n"] == 2
     assert found["shows"] == ["SM active", "power", "training's throughput"]
     assert found["screen"][0].startswith("SM %")
 
@@ -52,6 +59,11 @@ def test_what_ends_or_is_not_there_is_told_so(node: Bench) -> None:
         "ran": False,
         "why": "it ends by itself",
         "last_words": ["No GPU to monitor."],
+    }
+    assert rivals.measure(node, "blank") == {
+        "ran": False,
+        "why": "it draws nothing within 1 s",
+        "last_words": [],
     }
     missing = rivals.measure(node, "PufferLib")
     assert not missing["ran"]
