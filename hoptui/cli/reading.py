@@ -213,7 +213,8 @@ def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
     if vital and vital.iteration_s:
         parts.append(f"{text.seconds(vital.iteration_s)} an iteration")
         if run.total and run.total > vital.step:
-            parts.append(f"{text.duration((run.total - vital.step) * vital.iteration_s)} to go")
+            # The usual iteration holds no evaluation and no pause.
+            parts.append(f"at least {text.duration((run.total - vital.step) * vital.iteration_s)} to go")
     return ", ".join([*parts, f"running for {age(run)}"])
 
 
