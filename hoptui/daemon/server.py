@@ -121,7 +121,10 @@ class Server:
         self._pipes: dict[int, Sampler] = {}
         metrics = metrics or info.metrics_left_behind(where.info)
         self._endpoint = self._open_metrics(metrics)
-        info.write(where.info, self._node.metrics or metrics)
+        try:
+            info.write(where.info, self._node.metrics or metrics)
+        except OSError as error:  # a full disk: it is of use only to the daemon after this one
+            log.warning("%s cannot be written: %s", where.info, error)
         for thing in (self._gate.socket, self._runs.socket, self._viewers.socket, self._wake_in):
             self._poller.register(thing, zmq.POLLIN)
 

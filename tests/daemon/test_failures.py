@@ -315,6 +315,21 @@ def test_full_disk_under_the_history(node: TestNode) -> None:
     until(lambda: not viewer.state().history, what="history to be kept again")
 
 
+def test_a_daemon_that_cannot_say_who_it_is_serves_all_the_same(node: TestNode) -> None:
+    node.where.info.with_suffix(".tmp").mkdir()  # as on a full disk, nothing can be written there
+    child = node.start()
+    until(lambda: steps_told(node) > 3, what="the run to be seen")
+    assert child.poll() is None
+    assert not node.where.info.exists()
+    assert f"{node.where.info} cannot be written" in node.where.log.read_text()
+
+
+def steps_told(node: TestNode) -> int:
+    """How far the one run has come by `hoptui ls`; 0 where there is none."""
+    told = node.hoptui("ls", "--json")
+    return max((run["iteration"] for run in json.loads(told.stdout)), default=0)
+
+
 def test_two_runs_of_one_name(node: TestNode) -> None:
     node.start()
     node.start()
