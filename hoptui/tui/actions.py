@@ -190,6 +190,7 @@ ACTIONS = (
     Action("app.help", "everywhere", "question_mark", "app.help", "help", "The keys that work here, and what is shown"),
     Action("app.help_now", "everywhere", "f1", "app.help", "", "The same, while a box is open too"),
     Action("app.commands", "everywhere", "ctrl+p", "app.command_palette", "commands", "Find any action by its name"),
+    Action("app.suspend", "everywhere", "ctrl+z", "app.suspend_process", "", "Back to the shell for now; fg brings the dashboard back, runs go on"),
     Action("app.leave", "everywhere", "q", "app.leave", "leave", "Leave; runs go on"),
     Action("app.leave_now", "everywhere", "ctrl+c,ctrl+q", "app.leave", "", "The same, while a box is open too"),
 )  # fmt: skip
@@ -211,6 +212,7 @@ _BEFORE_WIDGETS = (
     "finder",
 )  # an input or a list has the same keys and would take them first
 BEFORE_ALL = (
+    "app.suspend",
     "app.leave_now",
     "app.help_now",
 )  # a box hides the keys of the app, but for those that come first

@@ -171,6 +171,8 @@ class HoptuiApp(DrawnApp):
         if action == "sample_fast":
             node = self.client.store.node
             return not self.client.read_only and (self._fast or bool(node and node.gpus))
+        if action == "suspend_process":
+            return self._driver is not None and self._driver.can_suspend
         return super().check_action(action, parameters)
 
     def action_help(self) -> None:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from textual import on
 from textual.css.query import NoMatches
+from textual.driver import Driver
 from textual.timer import Timer
 
 from hoptui.tui.driver import TerminalDriver
@@ -93,6 +95,12 @@ class DrawnApp(PersonalApp):
 
     def on_unmount(self) -> None:
         self.client.close()
+
+    @on(Driver.SignalResume)
+    def _draw_again(self) -> None:
+        """The shell has brought the process back, on a terminal that shows nothing of it any more."""
+        self.refresh(layout=True)
+        self._draw(EVERYTHING)
 
     def _on_change(self, change: Change) -> None:
         """Called in the client's thread: it may post a message and nothing else."""
@@ -179,10 +187,10 @@ class DrawnApp(PersonalApp):
         return view.store, view.store.changes, int(view.wall), view.link, self.pace.slow
 
     def _draw(self, frame: Frame) -> None:
-        """Draw the full screen that is seen, and the box over it; what is hidden is drawn when it comes back."""
+        """Draw the full screen that is seen, and the boxes over it; what is hidden is drawn when it comes back."""
         stack = self.screen_stack  # empty as the app ends, when the clock may beat once more
-        behind = next((s for s in reversed(stack) if isinstance(s, LiveScreen)), None)
-        for screen in dict.fromkeys((behind, *stack[-1:])):
+        full = [i for i, screen in enumerate(stack) if isinstance(screen, LiveScreen)]
+        for screen in stack[full[-1] if full else -1 :]:
             if isinstance(screen, Live) and screen.begun and screen.is_mounted:
                 # A screen that is being taken down loses its widgets one by one while this clock still beats.
                 with self.batch_update(), suppress(NoMatches):

@@ -27,6 +27,7 @@ SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 LOOK_AGAIN_MS = 50
 TYPING_S = 2 * ESCAPE_DELAY + 0.5
 """So long after the last key nothing of a key can be waited for any more."""
+_CLOSED = (-1, -1)
 
 
 class Terminal:
@@ -62,8 +63,7 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*args, **kwargs)
         self.terminal = Terminal(cast(TextIO, self._file))
         self._file = cast(Any, self.terminal)
-        self._ending = os.pipe()  # is written to when the thread that reads keys is to end
-        os.set_blocking(self._ending[0], False)
+        self._ending = _CLOSED  # a pipe, written to when the thread that reads keys is to end
 
     @property
     def waiting(self) -> int:
@@ -80,6 +80,23 @@ class TerminalDriver(LinuxDriver):
             return self.terminal.gone or bool(poll.poll(0))
         return True
 
+    @property
+    def can_suspend(self) -> bool:
+        """Whether a shell started this process as a job of its own, and can bring it back.
+
+        Nobody can where `ssh -t` or a container started it; under `make` and in scripts the shell would not see that it stopped, and
+        the processes that would have to stop with it may be training.
+        """
+        parent = os.getppid()
+        with contextlib.suppress(OSError):
+            return os.getpgrp() == os.getpid() != os.getsid(0) and os.getsid(parent) == os.getsid(0)
+        return False  # a parent that may not be looked at is none of this terminal's
+
+    def _stop_for_shell(self) -> None:
+        """Give the terminal back and stop, as SIGTSTP asks; in the event loop, where no frame is half written."""
+        if self.can_suspend:
+            self._sigtstp_application()
+
     def _sigcont_application(self, *arguments: object) -> None:
         """Come back from Ctrl-Z, and from nothing else.
 
@@ -93,6 +110,10 @@ class TerminalDriver(LinuxDriver):
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._leave, loop, number)
+        loop.add_signal_handler(signal.SIGTSTP, self._stop_for_shell)
+        if self._ending == _CLOSED:
+            self._ending = os.pipe()
+            os.set_blocking(self._ending[0], False)
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def stop_application_mode(self) -> None:
@@ -114,8 +135,10 @@ class TerminalDriver(LinuxDriver):
             os.read(self._ending[0], 64)
 
     def close(self) -> None:
+        """At the end, and before every stop: what is open then is opened anew when the shell brings the process back."""
         super().close()
-        for end in self._ending:
+        ends, self._ending = self._ending, _CLOSED
+        for end in ends:
             os.close(end)
 
     def run_input_thread(self) -> None:

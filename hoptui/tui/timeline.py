@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 Mode = Literal["live", "frozen", "all"]
+YOUNGEST = 16  # of a run that has just begun at least this part of the span is seen: one in so many
 
 
 class Extent(NamedTuple):
@@ -39,8 +40,13 @@ class Timeline:
         """The part that is seen."""
         if self._whole:
             return there.last - max(self._least, there.last - there.first), there.last
-        end = there.newest if self._end is None else self._end
-        return end - self._span, end
+        if self._end is not None:
+            return self._end - self._span, self._end
+        span, known = self._span, there.newest - there.first
+        least = max(known, self._span // YOUNGEST) if known > self._least else span
+        while span // 2 >= max(least, self._least):  # a run that has just begun fills more than half of it
+            span //= 2
+        return there.newest - span, there.newest
 
     def zoom(self, factor: float, there: Extent, at: int | None = None) -> None:
         """See so many times as much: around `at`, else around the crosshair, else around what is newest or the middle.
@@ -65,8 +71,9 @@ class Timeline:
         x0, x1 = self.edges(there)
         if self._whole and share > 0:
             return
-        self._whole, self._span = False, x1 - x0
-        self._stand(x1 + round(share * self._span), there)
+        if self._whole:
+            self._whole, self._span = False, x1 - x0
+        self._stand(x1 + round(share * (x1 - x0)), there)
 
     def move_cross(self, share: float, there: Extent) -> None:
         """Move the crosshair by a share of what is seen; without one, it appears at the newest. At an edge the view follows."""

@@ -235,7 +235,16 @@ class Session:
     def _greet(self) -> None:
         hello = messages.ViewerHello(protocol=PROTOCOL, viewer=self._viewer, client=self._client)
         self._send(hello)
-        welcome = self._until(lambda m: m if isinstance(m, messages.ViewerWelcome) else None, self._timeout_s)
+        try:
+            welcome = self._until(
+                lambda m: m if isinstance(m, messages.ViewerWelcome) else None, self._timeout_s
+            )
+        except Unreachable:
+            if self.started_daemon and not presence.daemon_lives(self.where):
+                from hoptui.viewer.way import unstable  # here, because it comes with all that ssh needs
+
+                raise Unreachable(unstable(self.where)) from None
+            raise
         if welcome.protocol != PROTOCOL:
             raise Unreachable(mismatch(welcome.protocol, welcome.version))
         self.hello = welcome

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -14,6 +16,8 @@ from hoptui.wire.addresses import Addresses, addresses
 
 QUIET_S = 1.0  # after so long without a word the daemon's lock is looked at
 START_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+STARTS = 3
+"""After so many, seconds apart, of which none brought a daemon that stays, it is no matter of waiting."""
 
 
 class Trouble(NamedTuple):
@@ -119,7 +123,19 @@ class Here:
             presence.start_daemon(self._where)
         except presence.StartError as error:
             self._failed = str(error)
+        else:
+            if self._starts > STARTS:
+                self._failed = unstable(self._where)
         self._check_at = time.monotonic() + QUIET_S
+
+
+def unstable(where: Addresses) -> str:
+    """Why a daemon that could be started is gone at once: a full disk, on which it could not tell it either, or see its log."""
+    for place in (where.directory, where.state):
+        with contextlib.suppress(OSError):
+            if os.statvfs(place).f_bavail == 0:
+                return f"the daemon ends as soon as it is started: no space is left under {place}"
+    return f"the daemon ends as soon as it is started: {where.log} says why"
 
 
 class There:

@@ -52,6 +52,19 @@ def titles(app: Any) -> list[str]:
     return [panel.title for panel in app.screen.query(Panel) if panel.display]
 
 
+def test_the_part_and_the_crosshair_have_room_in_80_columns(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        await pilot.press("x", "left", "left")
+        await pilot.pause()
+        told = read(app, "span").split()
+        assert told[:3] == ["●", "live", "iterations"]
+        assert told[told.index("crosshair") + 1] == "1"  # 1 203: the number, and after it the time
+        assert told[-1].count(":") == 2
+
+    play(scene(gpus=1).live().app(), script, (80, 24))
+
+
 def test_it_begins_with_throughput_learning_and_gpus(scene: MakeScene, play: Play, read: Read) -> None:
     there = scene(gpus=1).live().history()
 
@@ -226,7 +239,7 @@ def test_iterations_on_the_x_axis_show_the_same_part(scene: MakeScene, play: Pla
         screen = await opened(app, pilot)
         await pilot.press("a", "x")
         await pilot.pause()
-        assert "iteration 1 084 … iteration 1 204" in read(app, "span")
+        assert "iterations 1 084 … 1 204" in read(app, "span")
         assert read(app, "chart-0").splitlines()[-1].split() == ["1", "100", "1", "150"]
         assert "⠤" in read(app, "chart-3") or "⠉" in read(app, "chart-3")  # a GPU's power, too
         await pilot.press("x")
@@ -246,19 +259,19 @@ def test_another_recording_lies_beside_from_the_start_and_by_iteration(
         screen = await opened(app, pilot)
         screen.compare(tmp_path / "missing.hoptui")
         assert screen.comparison.companion is None
+        assert screen.board.timeline.mode == "live"
         screen.compare(recorded)
         await pilot.pause()
         assert "beside ppo-recorded" in read(app, "identity")
         assert "since the start" in read(app, "span")
-        await pilot.press("a")
-        await pilot.pause()
-        assert "+0:00 … +9:59" in read(app, "span")
+        assert "● all history   +0:00 … +9:59" in read(app, "span")
         assert read(app, "legend-0").count("━") == 2
         inks = {span.ink for line in screen.query_one("#chart-0").lines for span in line if span.text.strip()}  # type: ignore[attr-defined]
         assert {"1", "2"} <= inks
         await pilot.press("x")
         await pilot.pause()
-        assert "iteration" in read(app, "span")
+        assert "iterations " in read(app, "span")
+        assert "since the start" not in read(app, "span")
         await pilot.press("escape")
         assert screen.comparison.companion is None
 

@@ -66,6 +66,21 @@ def test_a_daemon_that_cannot_be_started_is_told_with_what_to_do(scene: MakeScen
     assert "hoptui doctor" in text(runs.rows(view, 80, -1))
 
 
+def test_a_long_reason_is_told_whole_where_there_is_room(scene: MakeScene, play: Play, read: Read) -> None:
+    why = f"/tmp/{'x' * 90}/viewers.sock is 108 bytes long: set HOPTUI_DIR to a shorter directory"
+    there = scene()
+    there.client.link = Link("failed", 0.0, why)
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        await pilot.pause()
+        told = read(app, "run-list")
+        assert "".join(told.split()).startswith("".join(why.split()))
+        assert app.screen.query_one("#run-list").size.height == len(told.splitlines())
+
+    play(there.app(run=None), script, (80, 24))
+
+
 def test_a_node_without_gpus_and_runs_says_why_and_how_to_begin(scene: MakeScene) -> None:
     view = look(scene(runs=False).live(history=False))
     assert waiting.reason(view) == ""

@@ -88,6 +88,25 @@ def test_every_host_has_its_own_link_and_one_that_is_down_hides_no_other(
     assert all(one.client.started and one.client.closed for one in three.values())
 
 
+def test_why_the_chosen_host_is_not_there_is_told_whole(scene: MakeScene, play: Play, read: Read) -> None:
+    why = f"gpu08: {'a long way of saying that there is ' * 4}no route to host"
+    lost = scene()
+    lost.client.link = Link("lost", 88.0, why, node="gpu08")
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        assert not app.screen.query_one("#host").display
+        await pilot.press("j", "j")
+        await pilot.pause()
+        app.tick()
+        await pilot.pause()
+        assert "no route to host" not in read(app, "host-list")
+        assert " ".join(read(app, "host-why").split()) == why
+        assert app.screen.query_one("#host-why").size.height == len(read(app, "host-why").splitlines())
+
+    play(fleet(gpu07=up(scene(gpus=1), "gpu07"), gpu08=lost), script, (80, 24))
+
+
 def test_commands_reach_the_host_that_is_on_screen(scene: MakeScene, play: Play, read: Read) -> None:
     here, there = up(scene(gpus=1), "gpu07"), up(scene(gpus=1), "gpu08")  # their runs have the same id
 

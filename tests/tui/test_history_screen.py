@@ -138,6 +138,7 @@ def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
     [
         (90, "▲ +6.1 % ± 1.2 since lr 1.0e-3 → 3.0e-4, together with num_envs"),
         (40, "▲ +6.1 % ± 1.2 since lr and others"),
+        (33, "▲ +6.1 % ± 1.2"),
         (20, "▲ +6.1 % ± 1.2"),
         (5, "▲ +6.1 % ± 1.2"),
     ],
@@ -147,6 +148,23 @@ def test_a_shared_effect_is_never_told_as_one_change_s_own(scene: MakeScene, wid
     shared = msgspec.structs.replace(GAIN, note="together with num_envs")
     record = there.record(id="a", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, measured=shared)
     assert said([outcomes.last_change(record, width)]) == text
+
+
+def test_a_change_that_cannot_be_detected_keeps_its_interval_and_the_process_gives_way(
+    scene: MakeScene,
+) -> None:
+    there = scene().live(history=False)
+    none = msgspec.structs.replace(GAIN, gain=0.004, interval=0.227, detectable=False)
+    there.record(
+        id="a", ago_s=60.0, knob="grad_accum", before=2, wanted=4, effective=4, step=2130, measured=none
+    )
+    view = look(there)
+    records = list(view.commands())
+    for width, process in ((160, True), (116, False), (76, False)):
+        row = said([history.Rows(view, records, history.columns(view, records, width), 0, width)[0]])
+        assert "no detectable change (± 22.7 %)" in row
+        assert ("(pid 4121)" in row) is process
+        assert len(row) <= width
 
 
 def test_the_screen_shows_filters_and_copies(scene: MakeScene, play: Play, read: Read) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from hoptui.tui.lines import Line, lay
@@ -68,6 +69,17 @@ def test_no_width_shows_a_part_of_a_number(there: Any, width: int) -> None:
     whole = set(NUMBER.findall(" ".join(all_lines(400))))
     for line in all_lines(width):
         assert set(NUMBER.findall(line)) <= whole, line
+
+
+@pytest.mark.parametrize(
+    ("note", "which"), [("", "the last change"), ("together with lr", "the last changes")]
+)
+def test_a_knob_with_a_long_name_is_told_as_the_last_change(there: Any, note: str, which: str) -> None:
+    name = "exploration_fraction_of_all_steps"
+    measured = msgspec.structs.replace(GAIN, note=note)
+    record = there.record(id="n", knob=name, before=1, wanted=2, effective=2, measured=measured)
+    assert said(outcomes.last_change(record, 44), 44) == f"▲ +110.8 % ± 42.7 since {which}"
+    assert said(outcomes.last_change(record, 30), 30) == "▲ +110.8 % ± 42.7"
 
 
 def test_who_gave_a_command_is_left_out_before_what_it_did(there: Any) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hoptui.tui.panels import remaining
+from hoptui.tui.panels import header, remaining
+from hoptui.viewer.client import Link
 from hoptui.wire.columns import pack
 from tests.tui.conftest import RUN, SECOND, Scene
 
@@ -56,3 +57,26 @@ def test_nothing_is_left_to_say_of_a_run_without_an_end_or_that_is_over(scene: C
     made = scene().live()
     made.update(run={"exit_reason": "finished"}, vital={"state": "exited"})
     assert left_s(made) is None
+
+
+def test_while_nothing_is_heard_of_it_nobody_knows(scene: Callable[..., Scene]) -> None:
+    made = scene().live(history=False)
+    tell(made, [float(ago) for ago in range(60, 0, -1)])
+    assert left_s(made) is not None
+    made.client.link = Link("lost", 0.0)
+    assert left_s(made) is None
+    made.client.link = Link("live", 0.0)
+    made.update(vital={"state": "unresponsive"})
+    assert left_s(made) is None
+
+
+def test_an_iteration_that_is_no_news_is_dimmed(scene: Callable[..., Scene]) -> None:
+    made = scene().live(history=False)
+
+    def ink() -> str:
+        line = header.identity(made.app().view(RUN), "", 120)
+        return next(span.ink for span in line if span.text == "1 204")
+
+    assert ink() == "strong"
+    made.client.link = Link("lost", 0.0)
+    assert ink() == "stale"

@@ -7,11 +7,13 @@ from typing import Any
 
 from hoptui.tui.widgets.panel import Panel
 from hoptui.wire.columns import pack
+from hoptui.wire.messages import LeaseState, Origin
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
 RUN = "3f2a9c10"
+ANA = Origin(user="ana", pid=4121, client="dashboard")
 SECOND = 1_000_000_000
 PANELS = {"1": "throughput", "2": "learning", "3": "hardware", "4": "phases", "5": "knobs", "6": "events"}
 
@@ -37,6 +39,29 @@ def test_freezing_keeps_the_numbers_but_not_the_state(scene: MakeScene, play: Pl
         assert "view frozen" not in read(app, "identity")
 
     play(there.app(), script)
+
+
+def test_the_ways_back_come_first_where_there_is_room_for_few_keys(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene().live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "give back" not in read(app, "keys")
+        there.client.store.apply_lease(
+            LeaseState(run=RUN, holder=ANA, viewer="me", left_s=15.0, granted=True)
+        )
+        there.update(vital={"state": "paused"})
+        app.wheel.take(RUN, app.clock())
+        app.tick()
+        await pilot.press("space")
+        await pilot.pause()
+        told = read(app, "keys")
+        for back in ("space thaw", "w give back the wheel", "p go on"):
+            assert back in told
+        assert "e edit knob" not in told
+
+    play(there.app(), script, (80, 24))
 
 
 def test_the_metric_and_the_span_of_the_charts_can_be_chosen(

@@ -29,6 +29,25 @@ from hoptui.viewer.client import Client
 opening.Client = partial(Client, start_daemon=False)
 sys.exit(opening.run("ppo-cartpole"))
 """
+# A shell's part: the app as a job of its own, on the terminal while it runs; once stopped, a line brings it back.
+SHELL = f"""
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = os.fork()
+if not job:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, "-c", {APP!r}])
+while True:
+    status = os.waitpid(job, os.WUNTRACED)[1]
+    os.tcsetpgrp(0, os.getpid())
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    input("stopped> ")
+    os.tcsetpgrp(0, job)
+    os.kill(job, signal.SIGCONT)
+"""
 DEADLINE_S = 20.0
 MOUSE_OFF, ALTERNATE_OFF, CURSOR_ON = b"\x1b[?1003l", b"\x1b[?1049l", b"\x1b[?25h"
 
@@ -170,6 +189,48 @@ def test_a_lone_sigcont_starts_nothing(screen: Screen) -> None:
     assert len(list(Path(f"/proc/{screen.pid}/task").iterdir())) == threads
     os.kill(screen.pid, signal.SIGTERM)
     assert screen.ended() == 128 + signal.SIGTERM
+
+
+def test_it_stops_for_a_shell_and_is_whole_when_it_is_brought_back(directory: Path) -> None:
+    shown = Screen(directory, script=SHELL)
+    try:
+        for key in (b"", b"?"):  # the second time with a box open
+            shown.until(rb"connecting to the daemon")
+            shown.press(key, rb"Help" if key else rb"")
+            os.write(shown.master, b"\x1a")
+            shown.until(rb"stopped> ")
+            assert_restored(shown)
+            assert termios.tcgetattr(shown.master)[3] & termios.ECHO
+            shown.output = b""
+            os.write(shown.master, b"\n")
+        shown.until(rb"connecting to the daemon(.|\n)*Help")
+        os.write(shown.master, b"\x03")
+        assert shown.ended() == 0
+        assert_restored(shown)
+    finally:
+        shown.close()
+
+
+def test_a_storm_of_sizes_that_nobody_reads_leaves_it_working(screen: Screen) -> None:
+    screen.until(rb"connecting to the daemon")
+    for rows, columns in [(1, 1), (24, 80), (60, 240), (2, 300), (200, 3), (16, 60)] * 10:
+        ioctl(screen.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.kill(screen.pid, signal.SIGWINCH)
+    ioctl(screen.master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    screen.output = b""
+    screen.press(b"?", rb"Help")
+    os.write(screen.master, b"\x03")
+    assert screen.ended() == 0
+    assert_restored(screen)
+
+
+def test_where_no_shell_could_bring_it_back_it_does_not_stop(screen: Screen) -> None:
+    screen.until(rb"connecting to the daemon")
+    os.kill(screen.pid, signal.SIGTSTP)
+    os.write(screen.master, b"\x1a")
+    screen.press(b"?", rb"Help")
+    os.write(screen.master, b"\x03")
+    assert screen.ended() == 0
 
 
 def test_the_file_of_the_terminal_survives_its_end() -> None:

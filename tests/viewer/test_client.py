@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from hoptui.viewer.places import Place
 from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.way import Here, Trouble
 from hoptui.wire import presence
+from hoptui.wire.addresses import Addresses
 from hoptui.wire.columns import pack
 from hoptui.wire.messages import Command, Fetch, Lease, Outcome, ViewerHello, Vital
 from hoptui.wire.tuning import Limits, Tune
@@ -242,6 +245,27 @@ def test_it_starts_the_daemon_and_tries_again(daemon: FakeDaemon, monkeypatch: p
         client.close()
     assert len(calls) == 2
     assert client.told.count("link") >= 2
+
+
+@pytest.mark.parametrize(
+    ("room", "why"), [(0, "no space is left under {0.directory}"), (9, "{0.log} says why")]
+)
+def test_a_daemon_that_never_stays_is_told_with_where_the_reason_is(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, room: int, why: str
+) -> None:
+    starts: list[Addresses] = []
+    monkeypatch.setattr(presence, "daemon_lives", lambda where: False)
+    monkeypatch.setattr(presence, "start_daemon", starts.append)
+    monkeypatch.setattr(os, "statvfs", lambda place: SimpleNamespace(f_bavail=room))
+    here = way.Here(daemon.where)
+    here.begin(0.0)
+    found = [here.check(at, at - 10.0, False) for at in (1.0e9, 2.0e9)]
+    assert found == [("no daemon is running", False)] * 2
+    sentence = f"the daemon ends as soon as it is started: {why.format(daemon.where)}"
+    assert here.check(3.0e9, 2.9e9, False) == (sentence, True)
+    assert len(starts) == 4
+    here.served()
+    assert here.check(4.0e9, 3.9e9, True) == ("the daemon is gone", False), "one that served has stayed"
 
 
 def test_an_open_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

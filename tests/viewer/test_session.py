@@ -4,6 +4,7 @@ import pytest
 
 from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
+from hoptui.wire import presence
 from hoptui.wire.columns import pack
 from hoptui.wire.messages import (
     Command,
@@ -32,6 +33,17 @@ def ppo(daemon: FakeDaemon) -> FakeDaemon:
 
 def test_without_a_daemon(daemon: FakeDaemon) -> None:
     with pytest.raises(NoDaemon, match="no daemon is running"), Session(daemon.where):
+        pass
+
+
+def test_a_daemon_that_ends_as_soon_as_it_is_started(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "start_daemon", lambda where: None)
+    with (
+        pytest.raises(Unreachable, match=r"ends as soon as it is started: .*daemon\.log says why"),
+        Session(daemon.where, start_daemon=True, timeout_s=0.05),
+    ):
         pass
 
 

@@ -69,7 +69,7 @@ class Axis(Protocol):
         """Somebody looks at these series of the run on screen."""
 
     def word(self, x: int) -> str:
-        """A place for people."""
+        """A place for people: a time, or the number of an iteration."""
 
 
 class TimeAxis:
@@ -182,7 +182,7 @@ class StepAxis:
             store.look_closer(*pick, t0, t1, points)
 
     def word(self, x: int) -> str:
-        return f"iteration {text.grouped(x / MILLI)}"
+        return text.grouped(x / MILLI)
 
 
 def newest_stamp(view: View) -> int:

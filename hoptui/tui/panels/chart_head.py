@@ -37,7 +37,8 @@ def identity(view: View, board: Board, beside: str) -> Line:
 def span_line(
     view: View, board: Board, axis: Axis, seen: tuple[int, int], there: Extent, iteration: float | None
 ) -> Line:
-    """`● live   10:36:02 … 10:41:02   crosshair 10:40:51  iteration 1 190`; `iteration` is that at the crosshair."""
+    """`● live   10:36:02 … 10:41:02   crosshair 10:40:51  iteration 1 190`; `iteration` is that at the crosshair. On an axis of
+    iterations `● live   iterations 1 084 … 1 204   crosshair 1 190  10:40:51`."""
     said, ink = _MODES[board.timeline.mode]
     if board.timeline.mode == "live" and view.replay is not None:
         said = "● at the position"
@@ -47,12 +48,13 @@ def span_line(
         said, ink = "● at its end", "dim"
     x0, x1 = seen  # a little wider than what there is, by whole dots
     x0 = there.first if board.timeline.mode == "all" else x0
-    shown = [Span(f" {said}", ink), Span(f"   {axis.word(x0)} … {axis.word(min(x1, there.last))}")]
+    lead = "iterations " if isinstance(axis, StepAxis) else ""
+    shown = [Span(f" {said}", ink), Span(f"   {lead}{axis.word(x0)} … {axis.word(min(x1, there.last))}")]
     cross = board.timeline.cross
     if cross is not None:
         also = f"  iteration {text.grouped(iteration)}" if iteration is not None else ""
         if isinstance(axis, StepAxis):
             also = f"  {TimeAxis(view).word(axis.stamp(cross))}"
         shown += [Span("   crosshair ", "dim"), Span(axis.word(cross), "strong"), Span(also, "dim")]
-    by = "iterations " if isinstance(axis, StepAxis) else "since the start " if axis.aligned else "time "
+    by = "" if lead else "since the start " if axis.aligned else "time "
     return (*shown, GAP, Span(by, "dim"))

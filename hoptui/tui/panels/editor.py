@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 from hoptui.tui.editing import Draft
@@ -18,13 +19,14 @@ from hoptui.wire.messages import CommandRecord
 LABEL = 14
 
 
-def about(view: View, knob: KnobState, wanted: KnobValue | None, most: int) -> list[Line]:
-    """What the knob is, what `wanted` would imply and cost, and when it takes effect, in up to `most` lines.
+def about(view: View, knob: KnobState, wanted: KnobValue | None, width: int, most: int) -> list[Line]:
+    """What the knob is, what `wanted` would imply and cost, and when it takes effect, in up to `most` lines of `width` cells.
 
     As many whatever is typed. Where there is no room the description goes first, then what stands last.
     """
     spec = knob.spec
-    described: list[Line] = [(Span(text.clean(spec.description), "dim"),), ()] if spec.description else []
+    told = textwrap.wrap(text.clean(spec.description), width)
+    described: list[Line] = [*((Span(line, "dim"),) for line in told), *([()] if told else [])]
     unit = f" {text.clean(spec.unit, 16)}" if spec.unit else ""
     by = f", set by {text.clean(knob.by, 40)}" if knob.by else ""
     version = f"   version {knob.version}{by}"

@@ -189,7 +189,7 @@ def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
     of = f" / {text.grouped(run.total)}" if run.total else ""
     spans = [
         Span("   iteration " if wide else "  ", "dim"),
-        Span(text.grouped(vital.step), "strong"),
+        Span(text.grouped(vital.step), "stale" if view.stale and not view.exited else "strong"),
         Span(of, "dim"),
     ]
     end = run.exited_wall or view.wall

@@ -15,7 +15,7 @@ from hoptui.viewer.history import UNDO, again, named, person, reason
 from hoptui.wire.messages import FINAL, CommandRecord
 
 LABEL = 12
-MARGIN, GAP, SYMBOL, MOST_EFFECT = 2, 2, 3, 24
+MARGIN, GAP, SYMBOL, MOST_EFFECT = 2, 2, 3, 32
 LOOKED_AT = 200  # commands whose texts decide how wide the columns are
 SURE = (
     "± holds 95 times in 100: medians of blocks of five iterations before and after, the first ones left out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -81,6 +82,14 @@ def bar(hosts: Sequence[Host], here: str) -> Line:
     return (*spans, GAP)
 
 
+def why(host: Host, width: int) -> list[Line]:
+    """Why a host is not there, whole: its row has room for the beginning alone. Nothing of one that is, or where nobody knows."""
+    if host.view.link.state == "live":
+        return []
+    told = text.clean(host.view.link.reason, 300)
+    return [(Span(line, "dim"),) for line in textwrap.wrap(told, max(20, width))]
+
+
 def _runs(host: Host) -> list[Row]:
     return [Row(host.name, run) for run in runs.living(host.view)]
 
@@ -94,8 +103,8 @@ def _host(host: Host, name: int) -> Line:
     word, ink = LINKS[view.link.state]
     spans = [Span(_name(Row(host.name)), "strong", name), Span(f"{word.symbol} {word.text}", ink)]
     if view.link.state != "live":
-        why = text.clean(view.link.reason, 300)
-        return (*spans, Span(_since(view), ink), Span(f": {why}" if why else "", "dim"))
+        reason = text.clean(view.link.reason, 300)
+        return (*spans, Span(_since(view), ink), Span(f": {reason}" if reason else "", "dim"))
     ended = sum(1 for _ in runs.ordered(view)) - len(runs.living(view))
     past = f"   {ended} ended" if ended else ""
     return (*spans, *header.link(view), Span("   "), *_hardware(view), Span(past, "dim"))

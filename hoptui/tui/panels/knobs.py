@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
@@ -16,6 +17,7 @@ from hoptui.wire.messages import FINAL, CommandRecord
 
 RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
 NUMBERS = ("int", "float")  # the kinds of knobs whose values are never cut
+DETAIL = 8  # lines that there are for what is told of the chosen knob
 SHORT_COSTS = {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart": "restart"}
 
 
@@ -41,11 +43,10 @@ def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> 
 
 
 def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None) -> list[Line]:
-    """What there is to know of the chosen knob, in up to eight lines."""
+    """What there is to know of the chosen knob, in up to eight lines; its description takes two of them where there is room."""
     spec = knob.spec
     about = text.clean(spec.description) or f"{spec.name}, as declared by the run"
-    found: list[Line] = [(Span(TRACK * width, "track"),), (Span(about),)]
-    found.append(_labelled("bounds", Span(bounds(spec))))
+    found = [_labelled("bounds", Span(bounds(spec)))]
     found.append(_labelled("effect", Span(words.EFFECTS[spec.effect])))
     found.append(_labelled("cost", Span(words.cost(knob))))
     if spec.keeps:
@@ -62,7 +63,9 @@ def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None
         parts = [(how, whole), ("", whole), ("", brief)] if whole else [(how, whole)]
         shown = [_labelled("last", Span(f"{asked}{stage}  "), *told) for stage, told in parts]
         found.append(first_fitting(shown, width))
-    return found
+    lines = 2 if len(found) + 3 <= DETAIL else 1
+    told = textwrap.wrap(about, max(8, width), max_lines=lines, placeholder=" …")
+    return [(Span(TRACK * width, "track"),), *((Span(line),) for line in told), *found]
 
 
 def bounds(spec: KnobSpec, *, scale: bool = True) -> str:

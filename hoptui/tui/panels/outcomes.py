@@ -70,9 +70,11 @@ def last_change(record: CommandRecord | None, width: int) -> Line:
         return (Span(f"{words.change(record)}: its effect is not measured", "dim"),)
     room = width - width_of(told)
     whole, short = f" since {words.change(record)}", f" since {text.clean(record.knob)}"
+    least = " since the last change"
     if record.measured.gain is not None and record.measured.note:  # never as if it had been this one alone
         whole, short = f"{whole}, {text.clean(record.measured.note)}", f"{short} and others"
-    return (*told, Span(next((which for which in (whole, short) if len(which) <= room), ""), "dim"))
+        least = f"{least}s"
+    return (*told, Span(next((which for which in (whole, short, least) if len(which) <= room), ""), "dim"))
 
 
 def unmeasured(view: View, what: str) -> Line:

@@ -10,9 +10,10 @@ POINTS = 16  # the pace is taken from the end of the first of them to the end of
 
 
 def left_s(view: View) -> float | None:
-    """Seconds until the last iteration ends; None where the run does not say how many there are, or its pace is unknown."""
+    """Seconds until the last iteration ends; None where the run does not say how many there are, or its pace is unknown, and
+    while nothing new is heard of it: nobody knows then how far it is."""
     run, vital = view.run, view.vital
-    if run is None or vital is None or not run.total or view.exited:
+    if run is None or vital is None or not run.total or view.stale:
         return None
     pace = _pace_s(view) or vital.iteration_s
     return max(0, run.total - vital.step) * pace if pace is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
@@ -71,7 +72,7 @@ def rows(view: View, width: int, cursor: int) -> list[Line]:
     columns = _Columns.of(view, runs, width)
     return [
         _row(_of(view, run), run, columns, width, chosen=i == cursor) for i, run in enumerate(runs)
-    ] or _none(view)
+    ] or _none(view, width)
 
 
 def head(view: View, width: int) -> Line:
@@ -135,14 +136,15 @@ def _of(view: View, run: RunState) -> View:
     return view._replace(run=run, vital=view.store.vital(run.run))
 
 
-def _none(view: View) -> list[Line]:
+def _none(view: View, width: int) -> list[Line]:
     if view.node is None:
         advice = [
             (),
             (Span("hoptui doctor", "key", 30), Span("says what works on this node and what does not", "dim")),
         ]
         failed = view.link.state == "failed"
-        return [(Span(waiting.reason(view), "warn" if failed else "dim"),), *(advice if failed else ())]
+        why = textwrap.wrap(waiting.reason(view), max(20, width))
+        return [*((Span(line, "warn" if failed else "dim"),) for line in why), *(advice if failed else ())]
     return [
         (Span("no run on this node yet", "strong"),),
         (),

@@ -67,9 +67,7 @@ class ChartScreen(LiveScreen):
     # drawing -----------------------------------------------------------------------------------------------------------
 
     def draw(self, frame: Frame) -> None:
-        view = self.view()
-        if self.run_id is None or view.run is not None:
-            charts.fill(self.board, view)
+        view = self._filled()
         self.comparison.renew(self.hoptui.clock())
         axis = self.axis(view)
         there = axis.extent(self._picks())
@@ -91,6 +89,13 @@ class ChartScreen(LiveScreen):
             actions = [self._named(a) for a in self.key_actions("chart")]
             note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
             self.query_one(KeyBar).show_actions(actions, [a for a in of("everywhere") if a.label], note)
+
+    def _filled(self) -> View:
+        """The view, with the charts to begin with on the board once there are any."""
+        view = self.view()
+        if self.run_id is None or view.run is not None:
+            charts.fill(self.board, view)
+        return view
 
     def axis(self, view: View) -> Axis:
         """The x axis of this moment."""
@@ -187,7 +192,7 @@ class ChartScreen(LiveScreen):
         return self.axis(self.view()).extent(self._picks())
 
     def action_find(self) -> None:
-        found = catalogue.listed(self.view())
+        found = catalogue.listed(self._filled())
         options = [Option(e.title, " · ".join(filter(None, (e.unit, e.pick.metric)))) for e in found]
 
         def answered(answer: Found | None) -> None:
@@ -272,9 +277,8 @@ class ChartScreen(LiveScreen):
 
     async def action_compare(self) -> None:
         """Choose a recording to lie beside this run, or end the comparison."""
-        from hoptui.viewer.companion import (
-            comparable,
-        )  # here, because it needs SQLite and a live dashboard does not
+        # Here, because it needs SQLite and a live dashboard does not:
+        from hoptui.viewer.companion import comparable
 
         view = self.view()
         replayed = Path(view.replay.path) if view.replay else None
@@ -300,8 +304,11 @@ class ChartScreen(LiveScreen):
         self.app.push_screen(Finder("Compare with", options, nothing=nothing, more=typed), answered)
 
     def compare(self, path: Path) -> None:
-        """Let a recording lie beside this run."""
-        self._say(self.comparison.open(path, self.hoptui.clock()))
+        """Let a recording lie beside this run, and see all of both: where one is now, the other may have been over long before."""
+        problem = self.comparison.open(path, self.hoptui.clock())
+        if not problem and self.board.timeline.mode == "live":
+            self.board.timeline.all()
+        self._say(problem)
 
     # mouse -------------------------------------------------------------------------------------------------------------
 
@@ -341,9 +348,5 @@ def file_of(typed: str) -> Path | None:
     try:
         path = Path(typed).expanduser()
         return path if path.is_file() else None
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ):  # too long a name, a closed folder; nobody's home; no name at all
+    except (OSError, RuntimeError, ValueError):  # too long a name, a closed folder; nobody's home; no name
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
@@ -11,7 +12,7 @@ from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Span
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.panels import hosts
-from hoptui.tui.screens.live import LiveScreen
+from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
@@ -20,6 +21,8 @@ from hoptui.viewer import format as text
 
 if TYPE_CHECKING:
     from hoptui.tui.fleet import FleetApp
+
+BORDER, SIDES = 2, 4  # lines and cells of a panel that are not for what it says
 
 
 class HostsScreen(LiveScreen):
@@ -34,6 +37,7 @@ class HostsScreen(LiveScreen):
     def compose(self) -> ComposeResult:
         yield Lines("identity")
         yield Panel(Choices("host-list"), name="hosts")
+        yield Panel(Lines("host-why"), name="host")
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -52,11 +56,23 @@ class HostsScreen(LiveScreen):
                 [(name, told, GAP, Span(f"{text.clock(self.fleet.wall())} ", "dim"))]
             )
             self.query_one("#hosts", Panel).label(" · ".join(filter(None, ("Hosts", choices.part))))
+            self._draw_why(shown)
         if frame.lists:
             opens = [a for a in of("list") if a.id == "list.pick"]
             last = [a for a in of("everywhere") if a.label]
             note = "slow link: fewer frames" if self.fleet.pace.slow else ""
             self.query_one(KeyBar).show_actions(opens, last, note)
+
+    def _draw_why(self, shown: Sequence[hosts.Host]) -> None:
+        """Below the list, why the chosen host is not there; no box where there is nothing to tell."""
+        chosen, box = self.chosen, self.query_one("#host", Panel)
+        host = next((host for host in shown if chosen and host.name == chosen.host), None)
+        told = hosts.why(host, self.size.width - SIDES) if host else []
+        box.display = bool(told)
+        if host and told:
+            set_height(box, len(told) + BORDER)
+            box.label(host.name)
+            self.query_one("#host-why", Lines).show(told)
 
     @property
     def chosen(self) -> hosts.Row | None:

@@ -24,6 +24,7 @@ from hoptui.viewer.history import as_typed
 from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.messages import FINAL, CommandRecord
 
+WIDTH, FRAME = 78, 6  # cells of the box, and of its border and padding
 REST = 11  # lines of the box besides what is told of the knob
 NUMBER_KINDS = ("int", "float")
 NUMBERS = frozenset("0123456789.+-_eE \u202f\u2009")
@@ -109,7 +110,8 @@ class KnobEditor(LiveBox[None]):
     def _about(self, view: View, knob: KnobState) -> list[Line]:
         """As much as there is room for: what is typed and what became of it must be in sight."""
         room = max(1, self.app.size.height * 96 // 100 - REST)
-        return editor.about(view, knob, self.draft.value, room)
+        width = max(8, min(WIDTH, self.app.size.width * 96 // 100) - FRAME)
+        return editor.about(view, knob, self.draft.value, width, room)
 
     def _is_offered(self, action: Action) -> bool:
         """Whether its key is named in the box: of the two that stage, the one that works for this knob."""

@@ -92,9 +92,18 @@ class LiveScreen(Screen[None], Live):
     def _compositor_refresh(self) -> None:
         """Textual would paint a new screen empty, and again with what is drawn on it: the first is left out."""
         if self.begun:
+            self._pass_through()
             super()._compositor_refresh()
         else:
             self._dirty_widgets.clear()  # their regions are kept by the compositor
+
+    def _pass_through(self) -> None:
+        """Let what has changed here be seen through all boxes that lie over it: Textual tells only the topmost of them, and the
+        others would go on painting what they had painted before."""
+        stack, changed = self.app._background_screens, self._compositor._dirty_regions
+        if changed and self in stack:
+            for box in stack[stack.index(self) + 1 :]:
+                box._set_dirty(*changed)
 
     def on_mount(self) -> None:
         self.hoptui.furnish(self)

@@ -32,6 +32,7 @@ _CHARTS, _LEAST_CHARTS = 12, 7  # lines that the charts keep if they can, and in
 _RUNS_TALL = 6  # lines for which the charts give some of theirs
 _EVENTS, _EVENTS_LOW = 6, 4  # lines that the events keep
 _RUNS, _PROCESSES, _PROCESSES_LOW = 4, 5, 4  # lines that a list has in any case
+SIDES = 4  # cells of a panel that are border and blank
 _SEVERAL_RUNS = 5  # lines for two of them
 
 
@@ -113,7 +114,7 @@ class OverviewScreen(LiveScreen):
         self.set_class(not processes_too, "-no-processes")
         if events_too:
             left -= _EVENTS if tall else _EVENTS_LOW
-        all_runs = len(runs.rows(view, width, -1)) + bool(listed) + BORDER
+        all_runs = len(runs.rows(view, width - SIDES, -1)) + bool(listed) + BORDER
         every = len(processes.rows(view, width, -1)) + bool(processes.listed(view)) + BORDER
         least = _PROCESSES if left >= _PROCESSES + _RUNS_TALL else least
         some = min(every, max(least, left - all_runs)) if processes_too else 0

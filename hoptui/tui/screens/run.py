@@ -66,9 +66,8 @@ class RunScreen(LiveScreen):
         self.run_id = run
         self.metric = ""
         self.longest_s = DEFAULT_SPAN_S
-        self._fits_at = (
-            -math.inf
-        )  # when, in seconds of the app's clock, what is frozen was given another size
+        # When what is frozen was given another size, in seconds of the app's clock:
+        self._fits_at = -math.inf
         self.add_class("-all")
 
     def compose(self) -> ComposeResult:
@@ -196,16 +195,17 @@ class RunScreen(LiveScreen):
     def _draw_keys(self, view: View) -> None:
         actions, found = self.key_actions("run"), advised(view)
         paused = view.vital is not None and view.vital.state == "paused"
+        held = view.wheel is not None and view.wheel.mine
         names = {
             "run.pause": "go on" if paused else "pause",
             "view.freeze": "thaw" if self.frozen else "freeze",
             "knob.staged": f"send {len(self.hoptui.staging.of(self.run_id or ''))} staged",
             "knob.advice": tuner.advice(*found) if found is not None else "",
-            "run.wheel": "give back the wheel" if view.wheel and view.wheel.mine else "wheel",
+            "run.wheel": "give back the wheel" if held else "wheel",
         }
         actions = [a._replace(label=names.get(a.id, a.label)) for a in actions]
-        if self.frozen:
-            actions.sort(key=lambda a: a.id != "view.freeze")  # the way back stays in sight
+        back = {"view.freeze": self.frozen, "run.wheel": held, "run.pause": paused}
+        actions.sort(key=lambda a: not back.get(a.id, False))  # ways back stay in sight
         last = [a for a in of("everywhere") if a.label]
         note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
         self.query_one(KeyBar).show_actions(actions, last, note)
