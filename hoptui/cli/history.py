@@ -75,6 +75,7 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "iteration": record.step,
         "code": record.code,
         "reason": record.reason,
+        "released": words.who(record.released) if record.released is not None else None,
         "why": record.why,
         "took_s": record.took_s,
         "measured": record.measured,

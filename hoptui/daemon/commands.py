@@ -292,9 +292,7 @@ class Book:
         for record in reversed(self.of(run)):
             mine = record.verb == "set" and record.knob == knob and record.origin.kind == "person"
             if mine and record.stage in HOLDS:
-                said = f"{author(who)} released it to the tuner"
-                reason = "; ".join(filter(None, (record.reason, said)))
-                self._put(structs.replace(record, released=who, reason=reason))
+                self._put(structs.replace(record, released=who))
                 return
 
     def wheel(self, run: str, t: int) -> LeaseState | None:

@@ -160,12 +160,14 @@ def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch
         if before:
             last = before[-1]
             applied = last.stage == "applied"
+            took = [c.took_s for c in before if c.stage == "applied"]
             return structs.replace(
                 knob,
                 value=last.effective,
                 version=last.version if last.version is not None else knob.version,
                 in_effect=not last.reason,
                 by=words.who(last.origin) if applied else "",
+                took_s=took[-1] if took else None,
             )
         if after and after[0].before is not None:
             version = after[0].version
@@ -175,6 +177,7 @@ def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch
                 version=max(0, version - 1) if version else 0,
                 in_effect=True,
                 by="",
+                took_s=None,
             )
     return knob
 

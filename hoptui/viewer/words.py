@@ -98,8 +98,14 @@ def stage_text(record: CommandRecord) -> str:
             word = ", ".join(filter(None, (f"applied at {text.grouped(record.step)}", took(record.took_s))))
         case "scheduled" if record.step is not None:
             word = f"scheduled for {text.grouped(record.step)}"
-    reason = text.clean(record.reason or record.code)
-    return f"{word}: {reason}" if reason else word
+    told = reason(record)
+    return f"{word}: {told}" if told else word
+
+
+def reason(record: CommandRecord) -> str:
+    """What else is to be said of a command: why it came to what it did, and who has given the knob to the tuner since."""
+    given = f"{who(record.released)} released it to the tuner" if record.released is not None else ""
+    return "; ".join(filter(None, (text.clean(record.reason or record.code), given)))
 
 
 def sentence(record: CommandRecord) -> str:

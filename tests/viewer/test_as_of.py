@@ -81,6 +81,16 @@ def test_who_changed_a_knob_is_known_from_then_on() -> None:
     assert knob_as_of(LR, COMMANDS, at(203), 1).by == f"ana (pid {ANA.pid})"
 
 
+def test_how_long_a_change_took_is_known_once_it_was_made() -> None:
+    set_ = command(
+        "f", 5, 6, knob="lr", wanted=9.0, before=1e-3, effective=9.0, version=1, took_s=1.5, released=ANA
+    )
+    last = msgspec.structs.replace(LR, value=9.0, took_s=1.5)
+    assert knob_as_of(last, [set_], at(5), 1).took_s is None
+    now = knob_as_of(last, [set_], at(7), 1)
+    assert (now.took_s, now.in_effect) == (1.5, True)  # to whom it was given later says nothing of the value
+
+
 def test_changes_of_its_own_epoch_come_first() -> None:
     first = command("a", 10, 11, knob="lr", wanted=9.0, before=1e-3, effective=9.0, version=1, epoch=1)
     second = command("b", 50, 51, knob="lr", wanted=5.0, before=2.0, effective=5.0, version=1, epoch=2)

@@ -42,6 +42,10 @@ GAIN = Measured(gain=0.061, interval=0.012, detectable=True, iterations=45, sett
         (make_record(took_s=0.00099), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205"),
         (make_record(took_s=0.213), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205, took 213 ms"),
         (
+            make_record(released=Origin(user="kim", pid=1)),
+            "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205: kim (pid 1) released it to the tuner",
+        ),
+        (
             make_record(stage="reverted", effective=4, reason="out of memory"),
             "ana (pid 4121)  grad_accum 4 → 8 (in effect: 4)  reverted: out of memory",
         ),

@@ -175,7 +175,7 @@ def _row(view: View, record: CommandRecord, cells: Columns, room: int, *, chosen
     )
     spans += [Span(_at(record), "dim", cells.at)] if cells.at else []
     spans += [Span(_speeds(view, record), "", cells.speed)] if cells.speed else []
-    reason = text.clean(record.reason or record.code)
+    reason = words.reason(record)
     whole = effect(record)
     rest = first_fitting((whole, effect(record, brief=True) or whole), room) or (
         (Span(reason, "warn" if record.stage != "applied" else "dim"),) if reason else ()
