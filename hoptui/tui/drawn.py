@@ -30,7 +30,7 @@ from hoptui.tui.wheel import Wheel
 from hoptui.viewer.client import Change
 
 RENEW_EVERY_S = 1.0
-TURN_S = 0.001
+TURN_S = 0.0002
 """How long a drawing may keep the client's thread waiting for the interpreter; CPython's own 5 ms, on the way out and again on the
 way back, made a command some 4 ms late at the median on two busy cores."""
 
