@@ -123,7 +123,7 @@ def _tell(node: NodeState, told: dict[str, Any]) -> None:
     say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {told['directory']}")
     say(f"{told['runs']} live {'run' if told['runs'] == 1 else 'runs'}")
     if node.gpus and node.hz:
-        say(f"GPUs are sampled {node.hz:g} times a second")
+        say(f"GPUs are sampled {text.often(node.hz)}")
     if node.metrics:
         say(f"metrics for Prometheus: http://{node.metrics}/metrics")
     count, used = told["recordings"]["count"], told["recordings"]["size_bytes"]

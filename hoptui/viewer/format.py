@@ -66,6 +66,11 @@ def grouped(number: float | None) -> str:
     return f"{round(number):,}".replace(",", " ")
 
 
+def often(hz: float) -> str:
+    """`once a second`, `10 times a second`."""
+    return "once a second" if hz == 1 else f"{hz:g} times a second"
+
+
 def duration(seconds: float | None) -> str:
     """A stretch of time in its two greatest units: `45 s`, `1 m 35 s`, `2 h 14 m`, `3 d 4 h`."""
     if seconds is None or not math.isfinite(seconds):

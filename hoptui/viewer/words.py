@@ -98,11 +98,11 @@ def stage_text(record: CommandRecord) -> str:
             word = ", ".join(filter(None, (f"applied at {text.grouped(record.step)}", took(record.took_s))))
         case "scheduled" if record.step is not None:
             word = f"scheduled for {text.grouped(record.step)}"
-    told = reason(record)
+    told = remark(record)
     return f"{word}: {told}" if told else word
 
 
-def reason(record: CommandRecord) -> str:
+def remark(record: CommandRecord) -> str:
     """What else is to be said of a command: why it came to what it did, and who has given the knob to the tuner since."""
     given = f"{who(record.released)} released it to the tuner" if record.released is not None else ""
     return "; ".join(filter(None, (text.clean(record.reason or record.code), given)))

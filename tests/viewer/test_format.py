@@ -152,3 +152,11 @@ def test_ascii_only(foreign: str) -> None:
 
 def test_ascii_stand_ins_say_the_same() -> None:
     assert text.ascii_only("4 → 8  ± 1.2  –") == "4 -> 8  +- 1.2  -"
+
+
+def test_how_often() -> None:
+    assert [text.often(hz) for hz in (1.0, 2.0, 0.5)] == [
+        "once a second",
+        "2 times a second",
+        "0.5 times a second",
+    ]

@@ -28,8 +28,7 @@ def sampler(seen: Look, log: str) -> Check:
     if node.sampler:
         return Check("sampler", "failed", text.clean(node.sampler), f"see {log}")
     sources = [f"gpu/{gpu.uuid}" for gpu in node.gpus if not gpu.reason]
-    often = "once" if node.hz == 1 else f"{node.hz:g} times"
-    rate = f"GPUs are read {often} a second" if sources else "the host is read"
+    rate = f"GPUs are read {text.often(node.hz)}" if sources else "the host is read"
     sources = sources or ["host"]
     ages = [seen.age_s(source) for source in sources]
     known = [age for age in ages if age is not None]

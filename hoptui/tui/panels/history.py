@@ -175,10 +175,10 @@ def _row(view: View, record: CommandRecord, cells: Columns, room: int, *, chosen
     )
     spans += [Span(_at(record), "dim", cells.at)] if cells.at else []
     spans += [Span(_speeds(view, record), "", cells.speed)] if cells.speed else []
-    reason = words.reason(record)
+    remark = words.remark(record)
     whole = effect(record)
     rest = first_fitting((whole, effect(record, brief=True) or whole), room) or (
-        (Span(reason, "warn" if record.stage != "applied" else "dim"),) if reason else ()
+        (Span(remark, "warn" if record.stage != "applied" else "dim"),) if remark else ()
     )
     return (*spans, *rest)
 

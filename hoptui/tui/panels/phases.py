@@ -15,9 +15,7 @@ PREFIX = "phase/"
 OTHER = "other"
 WITHIN_S = 30.0
 MOST = 1000  # iterations: a window that would hold more is shorter
-ASKED = (
-    128  # iterations that are asked for anew where only summaries of them are held, as when one has just come
-)
+ASKED = 128  # iterations that are asked for anew where only summaries are held, as when one has just come
 EACH = 4  # buckets an iteration, or more: in the same one fall only those that are much quicker than usual
 BUCKETS = 1024
 FEW = 3  # iterations that are counted rather than told by the time they took
@@ -157,9 +155,10 @@ def measured(view: View) -> Split:
     run = view.store.series(view.source, "iteration_s")
     total, iterations = _spent(view, "iteration_s")
     whole = _mean(total, iterations)
+    stretch = _stretch(view, run) if run is not None else None
     for name in view.store.names(view.source):
-        if run is not None and (name.startswith(PREFIX) or name == "iteration_s"):
-            view.store.look_closer(view.source, name, *_stretch(view, run))
+        if stretch is not None and (name.startswith(PREFIX) or name == "iteration_s"):
+            view.store.look_closer(view.source, name, *stretch)
         if name.startswith(PREFIX):
             spent, rows = _spent(view, name)
             if rows and 0 <= spent < MOST_S:

@@ -16,13 +16,11 @@ from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
 from hoptui.viewer import format as text
 
 if TYPE_CHECKING:
     from hoptui.tui.fleet import FleetApp
-
-BORDER, SIDES = 2, 4  # lines and cells of a panel that are not for what it says
 
 
 class HostsScreen(LiveScreen):

@@ -18,12 +18,11 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.line_chart import LineChart, Wanted
 from hoptui.tui.widgets.lines import Lines
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
 from hoptui.viewer import format as text
 from hoptui.viewer.process import NotYoursError
 from hoptui.wire.devices import GpuProcess
 
-BORDER = 2
 SPAN_S = 300.0
 MANY_GPUS = 4  # with more of them there is no room for everything in a small terminal
 _ELSE_TALL, _ELSE_LOW = 29, 12  # lines that the rest of the screen needs
@@ -32,7 +31,6 @@ _CHARTS, _LEAST_CHARTS = 12, 7  # lines that the charts keep if they can, and in
 _RUNS_TALL = 6  # lines for which the charts give some of theirs
 _EVENTS, _EVENTS_LOW = 6, 4  # lines that the events keep
 _RUNS, _PROCESSES, _PROCESSES_LOW = 4, 5, 4  # lines that a list has in any case
-SIDES = 4  # cells of a panel that are border and blank
 _SEVERAL_RUNS = 5  # lines for two of them
 
 

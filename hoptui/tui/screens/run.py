@@ -30,7 +30,7 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.line_chart import LineChart
 from hoptui.tui.widgets.lines import Lines
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.panel import BORDER, Panel
 from hoptui.tui.widgets.scale import SPANS
 from hoptui.viewer import format as text
 from hoptui.wire.knobs import KnobState
@@ -48,7 +48,6 @@ VERBS: dict[str, Verb] = {
 }
 DEFAULT_SPAN_S = 300.0
 LEAST_BOX = 3  # lines below which a box of knobs has none to show
-BORDER = 2
 REFIT_S = 1.0  # for so long after a new size a frozen screen is drawn too: else its panels would stay empty
 ROOMY = 50  # lines of a terminal that has room for phases over time beside everything else
 

@@ -13,11 +13,10 @@ from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.panel import BORDER, Panel
 from hoptui.viewer import format as text
 from hoptui.viewer.config import THEMES
 
-BORDER = 2
 LEAST_FOR_FILES = 20  # lines of the terminal: below that the list needs them
 
 

@@ -19,11 +19,10 @@ from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.panel import BORDER, Panel
 from hoptui.viewer import format as text
 from hoptui.wire.tuning import Limits
 
-BORDER = 2
 LEAST_LISTS = 6  # lines that the lists keep of a low terminal, borders and heads included
 BARS = 2  # lines of the header and the key bar
 DETAIL = 5  # lines of the chosen trial, where there is room for them

@@ -16,6 +16,9 @@ from hoptui.tui.lines import FULL, as_ascii
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
 
+BORDER, SIDES = 2, 4
+"""The lines, and the cells of a line, that a panel takes for its border and blanks."""
+
 
 class Panel(Vertical):
     """A bordered column of widgets; its texts are plain, whatever a run is called. `kind` is `panel` or `box`."""
