@@ -88,14 +88,22 @@ class Tuning:
     def resize(self, *follow: str) -> None:
         """A batch is to have another number of samples, or samples of another size; the knobs that `follow` do as well.
 
-        Where that cannot be, micro-batches are to have the size again that they had before.
+        A micro-batch that nobody has chosen and that was the whole batch is chosen anew for a larger one. Where that cannot
+        be, micro-batches are to have the size again that they had before.
         """
         with self._meter.apart(), self._kept_size():
+            self._reopen()
             self._state.fit()
             self._tell()
             self._state.rehearse()
         self._settle("grad_accum", *follow)
         self._costs()
+
+    def _reopen(self) -> None:
+        config = self._state.config
+        whole = config.grad_accum == 1 < pieces(config, self._state.ranks.world)
+        if whole and "micro_batch" in self._state.automatic.names:
+            config.micro_batch = 0
 
     def rebuild(self) -> None:
         """The model is to be computed in another way."""

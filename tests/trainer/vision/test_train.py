@@ -133,6 +133,19 @@ def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
     assert (config["batch_size"], config["micro_batch"], config["precision"]) == (48, 12, "bf16")
 
 
+@pytest.mark.parametrize(("micro_batch", "cut"), [(0, (64, 1)), (8, (8, 8))])
+def test_a_micro_batch_that_was_the_whole_batch_follows_it_unless_somebody_chose_it(
+    steered_vision: SteeredVision, micro_batch: int, cut: tuple[int, int]
+) -> None:
+    steered_vision.after = {1: steered_vision.set(batch_size=64)}
+    steered_vision.train(knobs={"batch_size": 8, "micro_batch": micro_batch})
+    handles = steered_vision.run.knob_handles
+    assert steered_vision.outcomes()["batch_size"].stage == "applied"
+    assert [row["samples"] for row in steered_vision.rows()] == [8, 8, 64, 64]
+    assert (handles["micro_batch"].value, handles["grad_accum"].value) == cut
+    assert steered_vision.state.pieces.micro_batch == cut[0]
+
+
 def test_what_loads_nothing_has_no_workers_to_set(steered_vision: SteeredVision) -> None:
     steered_vision.train(iterations=1)
     knobs = set(steered_vision.run.knob_handles)
