@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal, TypeVar, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ Cost = Literal["free", "shape", "rebuild", "restart"]
 Scale = Literal["linear", "log", "pow2"]
 V = TypeVar("V", bound=KnobValue)
 
+_SIGNS = re.compile(r"\s*([×*/])\s*")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
 
@@ -23,7 +24,8 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `effect` says whether a change alters the mathematics (`learning`) or only the speed; `cost` how it is applied:
     a value read inside the step (`free`), a new compiled graph (`shape`), a new model or optimizer (`rebuild`), a new
-    epoch of the run (`restart`). `keeps` names an invariant in words, e.g. "grad_accum × micro_batch".
+    epoch of the run (`restart`). `keeps` says what holds whatever the value is (`relations`): "grad_accum × micro_batch" stays,
+    "rollout = num_envs × rollout_len × ranks" follows; several are parted by a semicolon, and words are for people.
     """
 
     name: str
@@ -54,6 +56,34 @@ class KnobState(msgspec.Struct, frozen=True, kw_only=True):
     in_effect: bool = True
     by: str = ""
     took_s: float | None = None
+
+
+def coefficient(spec: KnobSpec) -> bool:
+    """A number of the mathematics, like a learning rate, which the run itself may change in every iteration."""
+    return spec.kind == "float" and spec.effect == "learning" and spec.cost == "free"
+
+
+class Relation(NamedTuple):
+    """What holds between knobs: the factors `over` multiplied, divided by those `under`, are `name`; without one the run keeps them
+    as they are. A factor is a knob, or `ranks`, the number of processes; `text` is the declaration."""
+
+    name: str
+    over: tuple[str, ...]
+    under: tuple[str, ...]
+    text: str
+
+
+def relations(keeps: str) -> list[Relation]:
+    """What a knob's `keeps` declares. Words are one factor, which no knob has the name of."""
+    found = []
+    for text in filter(None, map(str.strip, keeps.split(";"))):
+        name, _, formula = text.rpartition("=")
+        first, *rest = _SIGNS.split(formula.strip())
+        signed = list(zip(rest[::2], rest[1::2], strict=True))
+        over = (first, *(factor for sign, factor in signed if sign != "/"))
+        under = tuple(factor for sign, factor in signed if sign == "/")
+        found.append(Relation(name.strip(), over, under, text))
+    return found
 
 
 class KnobError(ValueError):

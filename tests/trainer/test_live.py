@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import hoptui
+from hoptui.wire.knobs import relations
 from tests.conftest import TestNode, until
 from tests.trainer.warm import Warm
 from trainer.__main__ import main
@@ -93,6 +95,27 @@ def assert_same_numbers(first: Any, second: Any) -> None:
 def state_of(config: PPOConfig, env: str = "CartPole-v1") -> TrainingState:
     cpu = torch.device("cpu")
     return TrainingState(make_env(find_task(env), config.num_envs, 0, cpu, staggered=True), config, 0, cpu)
+
+
+@pytest.mark.parametrize("changed", [{}, {"grad_accum": 4}, {"minibatch_size": 32}, {"num_envs": 16}])
+def test_the_sizes_that_a_knob_is_said_to_imply_are_those_that_are_computed(changed: dict[str, int]) -> None:
+    state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64, grad_accum=2))
+    handles = declare(hoptui.connect("sizes"), Job(), state)
+    for name, value in changed.items():
+        handles[name].set(value, "kim")
+    values = {name: handle.value for name, handle in handles.items()} | {"ranks": 1}
+    said: dict[str, float] = {}
+    for name in ("num_envs", "rollout_len", "minibatch_size", "grad_accum"):
+        for one in relations(handles[name].spec.keeps):
+            result = math.prod(values[f] for f in one.over) / math.prod(values[f] for f in one.under)
+            assert said.setdefault(one.name, result) == result
+            assert one.name or one.over == ("minibatch_size",)
+    rollout = state.player.rollout
+    assert said == {
+        "rollout": rollout.num_envs * rollout.length,
+        "micro-batch": state.update.pieces.micro_batch,
+        "": state.dealt.minibatch,
+    }
 
 
 def test_what_an_environment_step_costs_is_told_where_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,11 @@ def look(scene: Any, *knobs: KnobState, **run: Any) -> View:
     return View(store, scene.client.link, store.run(RUN), store.vital(RUN), store.now(), wall, 0.0)
 
 
+def kept(view: View, knob: KnobState, wanted: Any) -> str:
+    """What the one thing that the knob keeps is said to be."""
+    return "; ".join(text for label, text in implied.declared(view, knob, wanted, 80) if label == "keeps")
+
+
 def said(line: Any) -> str:
     return "".join(span.text for span in line)
 
@@ -50,21 +55,21 @@ ACCUM = knob("grad_accum", 4, keeps="grad_accum × micro_batch", cost="shape")
     ],
 )
 def test_what_follows_from_a_declared_product(scene: MakeScene, wanted: int | None, text: str) -> None:
-    assert implied.invariant(look(scene().live(), MICRO, ACCUM), MICRO, wanted) == text
+    assert kept(look(scene().live(), MICRO, ACCUM), MICRO, wanted) == text
 
 
 def test_the_ranks_of_a_run_may_be_a_factor(scene: MakeScene) -> None:
     keeps = "micro_batch * grad_accum * ranks"
     micro, accum = knob("micro_batch", 16, keeps=keeps), knob("grad_accum", 4, keeps=keeps)
     view = look(scene().live(), micro, accum, world=8)
-    assert implied.invariant(view, micro, 32) == f"512 = {keeps}: grad_accum 4 → 2"
+    assert kept(view, micro, 32) == f"512 = {keeps}: grad_accum 4 → 2"
 
 
 def test_the_knob_with_the_same_invariant_is_the_one_that_follows(scene: MakeScene) -> None:
     keeps = "micro_batch × grad_accum × ranks × seq_len"
     micro, accum = knob("micro_batch", 16, keeps=keeps), knob("grad_accum", 4, keeps=keeps)
     view = look(scene().live(), micro, accum, knob("seq_len", 1024), world=8)
-    assert implied.invariant(view, micro, 32) == f"524 288 = {keeps}: grad_accum 4 → 2"
+    assert kept(view, micro, 32) == f"524 288 = {keeps}: grad_accum 4 → 2"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,59 @@ def test_the_knob_with_the_same_invariant_is_the_one_that_follows(scene: MakeSce
 def test_nothing_is_invented_where_figures_do_not_follow(scene: MakeScene, keeps: str, text: str) -> None:
     micro = knob("micro_batch", 16, keeps=keeps)
     others = knob("grad_accum", 4), knob("precision", "bf16"), knob("epochs", 10)
-    assert implied.invariant(look(scene().live(), micro, *others), micro, 32) == text
+    assert kept(look(scene().live(), micro, *others), micro, 32) == text
+
+
+ROLLOUT = "rollout = num_envs × rollout_len × ranks"
+PIECE = "micro-batch = minibatch_size / grad_accum / ranks"
+PPO = (
+    knob("num_envs", 64, keeps=ROLLOUT),
+    knob("rollout_len", 8, keeps=ROLLOUT),
+    knob("minibatch_size", 512, keeps=PIECE),
+    knob("grad_accum", 2, keeps=f"minibatch_size; {PIECE}"),
+)
+
+
+@pytest.mark.parametrize(
+    ("index", "wanted", "told"),
+    [
+        (0, None, [("implies", "rollout 1 024 = num_envs × rollout_len × ranks")]),
+        (0, 128, [("implies", "rollout 1 024 → 2 048 = num_envs × rollout_len × ranks")]),
+        (1, 8, [("implies", "rollout 1 024 = num_envs × rollout_len × ranks")]),
+        (2, 256, [("implies", "micro-batch 128 → 64 = minibatch_size / grad_accum / ranks")]),
+        (3, 4, [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 → 64 = minibatch_size / grad_accum / ranks")]),
+        (3, 3, [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 → about 85 = minibatch_size / grad_accum / ranks")]),
+        (3, 0, [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 = minibatch_size / grad_accum / ranks")]),
+        (3, "x", [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 = minibatch_size / grad_accum / ranks")]),
+    ],
+)  # fmt: skip
+def test_what_follows_from_the_sizes_of_ppo(
+    scene: MakeScene, index: int, wanted: Any, told: list[tuple[str, str]]
+) -> None:
+    view = look(scene().live(), *PPO, world=2)
+    assert implied.declared(view, PPO[index], wanted, 80) == told
+
+
+def test_a_formula_gives_way_to_its_figures(scene: MakeScene) -> None:
+    view = look(scene().live(), *PPO)
+    assert implied.declared(view, PPO[0], 128, 40) == [("implies", "rollout 512 → 1 024")]
+    view = look(scene().live(), MICRO, ACCUM)
+    told = [implied.declared(view, MICRO, 8, width)[0][1] for width in (50, 37, 19)]
+    assert told == [
+        "64 = grad_accum × micro_batch: grad_accum 4 → 8",
+        "64: grad_accum 4 → 8",
+        "grad_accum 4 → 8",
+    ]
+
+
+@pytest.mark.parametrize(
+    "keeps", ["size = num_envs / gone", "size = num_envs / none", "size = none", "size ="]
+)
+def test_nothing_is_said_to_follow_from_what_is_not_known(scene: MakeScene, keeps: str) -> None:
+    envs = knob("num_envs", 64, keeps=keeps)
+    assert implied.declared(look(scene().live(), envs, knob("none", 0)), envs, 128, 80) == [
+        ("implies", keeps)
+    ]
 
 
 def test_a_knob_that_allocates_nothing_needs_no_memory(scene: MakeScene) -> None:

@@ -15,11 +15,13 @@ from hoptui.wire.knobs import (
     KnobError,
     KnobSpec,
     KnobValue,
+    Relation,
     Scale,
     check_spec,
     check_value,
     kind_of,
     parse_value,
+    relations,
     shown,
 )
 
@@ -325,3 +327,26 @@ def test_any_whole_number_is_read_as_it_is_written(value: int) -> None:
 def test_values_as_people_read_them(value: object, text: str) -> None:
     assert shown(value) == text
     assert len(shown("x" * 1000)) == 40
+
+
+@pytest.mark.parametrize(
+    ("keeps", "found"),
+    [
+        ("", []),
+        (" ; ", []),
+        ("grad_accum × micro_batch", [("", ("grad_accum", "micro_batch"), ())]),
+        ("a*b * ranks", [("", ("a", "b", "ranks"), ())]),
+        ("size = a × b / c / d", [("size", ("a", "b"), ("c", "d"))]),
+        ("a; size = a / b", [("", ("a",), ()), ("size", ("a",), ("b",))]),
+        ("the batch of a step", [("", ("the batch of a step",), ())]),
+    ],
+)
+def test_what_a_declaration_says_of_knobs_together(keeps: str, found: list[object]) -> None:
+    assert [(r.name, r.over, r.under) for r in relations(keeps)] == found
+    assert [r.text for r in relations(keeps)] == [part.strip() for part in keeps.split(";") if part.strip()]
+
+
+@given(st.text(max_size=40))
+@settings(deadline=None)
+def test_any_text_says_something_or_nothing(keeps: str) -> None:
+    assert all(isinstance(one, Relation) and one.over for one in relations(keeps))

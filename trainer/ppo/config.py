@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 from hoptui import Knob
 
+ROLLOUT = "rollout = num_envs × rollout_len × ranks"
+MICRO_BATCH = "micro-batch = minibatch_size / grad_accum / ranks"
+
 
 @dataclass(kw_only=True)
 class PPOConfig:
@@ -19,12 +22,24 @@ class PPOConfig:
 
     num_envs: Annotated[
         int,
-        Knob(1, 65_536, scale="log", cost="shape", description="environments of each process, side by side"),
+        Knob(
+            1,
+            65_536,
+            scale="log",
+            cost="shape",
+            keeps=ROLLOUT,
+            description="environments of each process, side by side",
+        ),
     ] = 64
     rollout_len: Annotated[
         int,
         Knob(
-            1, 8_192, scale="log", cost="shape", description="steps of each environment between two updates"
+            1,
+            8_192,
+            scale="log",
+            cost="shape",
+            keeps=ROLLOUT,
+            description="steps of each environment between two updates",
         ),
     ] = 32
     minibatch_size: Annotated[
@@ -34,7 +49,8 @@ class PPOConfig:
             1 << 22,
             scale="log",
             cost="shape",
-            description="samples of one optimizer step, of all processes",
+            keeps=MICRO_BATCH,
+            description="samples of one optimizer step, of all processes; at most a rollout",
         ),
     ] = 512
     epochs: Annotated[int, Knob(1, 64, description="passes over a rollout in one update")] = 10
@@ -46,6 +62,7 @@ class PPOConfig:
             scale="log",
             effect="speed",
             cost="shape",
+            keeps=f"minibatch_size; {MICRO_BATCH}",
             description="pieces that a minibatch is computed in, more where memory runs out; 0 chooses by measurement",
         ),
     ] = 0

@@ -6,41 +6,64 @@ Only what a run declared or what was measured is told; the rest is said to be un
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels.readings import current
 from hoptui.tui.view import SECOND, View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue, Relation, relations
 
 RANKS = "ranks"
 """In an invariant the number of processes, which no knob changes."""
 BUCKETS = 256
 
 
-def invariant(view: View, knob: KnobState, wanted: KnobValue | None) -> str:
-    """What the knob keeps, with figures where it is declared as a product of knobs: `64 = grad_accum × micro_batch: grad_accum 4 → 8`.
+def declared(view: View, knob: KnobState, wanted: KnobValue | None, width: int) -> list[tuple[str, str]]:
+    """What `wanted` would do by the knob's declaration, each as (what it is, text): what `keeps` its value and which knob gives way for
+    it, and what the value `implies`. In `width` cells a formula gives way to its figures.
 
-    `wanted` is the value to be; None or the value in effect: what holds now. Empty where nothing is declared.
+    None or the value in effect: what holds now.
     """
-    keeps, own = text.clean(knob.spec.keeps, 60), knob.spec.name
-    names = re.split(r"\s*[×*]\s*", knob.spec.keeps.strip())
-    factors = {name: _factor(view, name) for name in names}
-    product = math.prod(factors.values())
-    if not product:
-        return keeps
-    whole = keeps if keeps == own else f"{_shown(product)} = {keeps}"
-    follower = _follower(view, knob, names)
     number = wanted if isinstance(wanted, int | float) and wanted != knob.value else 0
-    if own not in names or not follower or not number:
+    return [
+        ("implies", _derived(view, knob, one, number, width))
+        if one.name
+        else ("keeps", _invariant(view, knob, one, number, width))
+        for one in relations(knob.spec.keeps)
+    ]
+
+
+def _invariant(view: View, knob: KnobState, kept: Relation, number: float, width: int) -> str:
+    """`64 = grad_accum × micro_batch: grad_accum 4 → 8`, the words alone where it is no product of known numbers."""
+    own, told = knob.spec.name, text.clean(kept.text, 60)
+    product = _result(view, kept)
+    if not product:
+        return told
+    whole = told if told == own else f"{_shown(product)} = {told}"
+    follower = "" if kept.under else _follower(view, knob, kept.over)
+    if own not in kept.over or not follower or not number:
         return whole
-    before = factors[follower]
-    after = before * factors[own] / number
-    follows = _shown(after) if after == int(after) else f"about {after:.2g}"
-    return f"{whole}: {text.clean(follower)} {_shown(before)} → {follows}"
+    before = _factor(view, follower)
+    after = _about(before * _factor(view, own) / number)
+    follows = f"{text.clean(follower)} {_shown(before)} → {after}"
+    shown = (f"{whole}: {follows}", f"{_shown(product)}: {follows}")
+    return next((one for one in shown if len(one) <= width), follows)
+
+
+def _derived(view: View, knob: KnobState, one: Relation, number: float, width: int) -> str:
+    """`rollout 512 → 1 024 = num_envs × rollout_len`, the words alone where it does not follow from known numbers."""
+    before = _result(view, one)
+    if not before:
+        return text.clean(one.text, 60)
+    figures = f"{text.clean(one.name, 20)} {_about(before)}"
+    if number and knob.spec.name in (*one.over, *one.under):
+        figures += f" → {_about(_result(view, one, {knob.spec.name: number}))}"
+    whole = f"{figures} = {text.clean(one.text.rpartition('=')[2].strip(), 60)}"
+    return whole if len(whole) <= width else figures
 
 
 def memory(view: View, knob: KnobState, wanted: KnobValue | None) -> Line:
@@ -113,14 +136,23 @@ def consequences(knobs: list[KnobState]) -> list[str]:
     return found
 
 
-def _follower(view: View, knob: KnobState, names: list[str]) -> str:
+def _follower(view: View, knob: KnobState, factors: tuple[str, ...]) -> str:
     """The knob that gives way: the other one with the same invariant, else the only other factor; empty where that is not clear."""
-    others = [name for name in names if name not in (knob.spec.name, RANKS)]
+    others = [name for name in factors if name not in (knob.spec.name, RANKS)]
     twins = [
         name for name in others if (k := view.knob(name)) is not None and k.spec.keeps == knob.spec.keeps
     ]
     found = twins or others
     return found[0] if len(found) == 1 else ""
+
+
+def _result(view: View, one: Relation, wanted: Mapping[str, float] = MappingProxyType({})) -> float:
+    """What a relation comes to with the values in effect or `wanted`, 0 where a factor is not known."""
+    over, under = (
+        math.prod(wanted.get(name) or _factor(view, name) for name in names)
+        for names in (one.over, one.under)
+    )
+    return over / under if under else 0.0
 
 
 def _factor(view: View, name: str) -> float:
@@ -129,6 +161,13 @@ def _factor(view: View, name: str) -> float:
         return view.run.world
     knob = view.knob(name)
     return knob.value if knob is not None and isinstance(knob.value, int | float) else 0
+
+
+def _about(number: float) -> str:
+    """Sizes are whole: what does not divide evenly is about so much."""
+    if not math.isfinite(number):
+        return "a huge number"
+    return _shown(number) if number == int(number) else f"about {number:.2g}"
 
 
 def _shown(number: float) -> str:
