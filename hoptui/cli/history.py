@@ -71,6 +71,7 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "from": record.before,
         "to": record.wanted,
         "effective": record.effective,
+        "followed": record.followed,
         "stage": record.stage,
         "iteration": record.step,
         "code": record.code,

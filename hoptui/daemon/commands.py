@@ -23,6 +23,7 @@ from hoptui.wire.messages import (
     Outcome,
     Stage,
 )
+from hoptui.wire.tuning import Change
 
 KEPT = 2000
 LONGEST_LEASE_S = 60.0
@@ -114,6 +115,7 @@ class Book:
                 reason=outcome.reason,
                 settled=(outcome.t or t) if outcome.stage in FINAL else 0,
                 took_s=outcome.took_s if outcome.took_s is not None else known.took_s,
+                followed=_followed(known, outcome) if undone else outcome.followed or known.followed,
             )
         )
 
@@ -342,7 +344,15 @@ def outcome_of(record: CommandRecord) -> Outcome:
         reason=record.reason,
         t=record.settled or record.t,
         took_s=record.took_s,
+        followed=record.followed,
     )
+
+
+def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:
+    """What a change that was undone has moved in all: from where it stood before the change to where it is now."""
+    before = {change.knob: change.before for change in known.followed}
+    moved = (structs.replace(c, before=before.get(c.knob, c.before)) for c in undone.followed)
+    return tuple(change for change in moved if change.before != change.value)
 
 
 def author(origin: Origin) -> str:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import Any, Literal
 
 from msgspec import structs
@@ -21,8 +22,9 @@ from hoptui.sdk.phases import Phase, Phases
 from hoptui.sdk.ranks import Agreement, Identity, Ranks, SharingError, Single, Turn
 from hoptui.sdk.restart import Handover, Waiting, arrived
 from hoptui.sdk.values import travelling
-from hoptui.wire.knobs import KnobValue, check_value, shown
+from hoptui.wire.knobs import KnobValue, check_value, coefficient, shown
 from hoptui.wire.messages import Command, Note, Outcome
+from hoptui.wire.tuning import Change
 
 log = logging.getLogger("hoptui")
 
@@ -107,7 +109,7 @@ class Boundary(Declarations):
     def reverted(self, handle: KnobHandle[Any], before: KnobValue, reason: str) -> None:
         """A knob was set back by the training script: the command that had set it is told, or else everybody."""
         super().reverted(handle, before, reason)
-        self._follow(handle.name)
+        followed = self._follow(handle.name)
         waiting = self._waiting.pop(handle.name, None)
         if (command := waiting.command if waiting else handle.command) and self.rank == 0:
             self.desk.done.append(
@@ -120,6 +122,7 @@ class Boundary(Declarations):
                     version=handle.version,
                     reason=travelling(reason, 300),
                     t=time.monotonic_ns(),
+                    followed=followed,
                 )
             )
         elif not command:
@@ -187,8 +190,9 @@ class Boundary(Declarations):
         wish = agreement.wishes(self._wish)
         turn = agreement.turn(Turn(self._due() if agreement.rank == 0 else (), over))
         stood = {name: handle.value for name, handle in self.knob_handles.items()} if turn.commands else {}
+        asked = {command.knob for command in turn.commands}
         for command in turn.commands:
-            self._carry_out(command, stood)
+            self._carry_out(command, stood, asked)
         if turn.over:
             self.paused = False
         if wish is not None:
@@ -213,7 +217,7 @@ class Boundary(Declarations):
             log.warning("hoptui: commands were lost: %s: %s", type(error).__name__, error)
             return ()
 
-    def _carry_out(self, command: Command, stood: dict[str, KnobValue]) -> None:
+    def _carry_out(self, command: Command, stood: dict[str, KnobValue], asked: Collection[str]) -> None:
         began = time.monotonic()
         outcome = self._do(command, stood)
         if outcome is None:  # it waits for a new process
@@ -222,11 +226,12 @@ class Boundary(Declarations):
         if command.verb not in ("pause", "resume", "stop"):
             outcome = structs.replace(outcome, took_s=took_s)
         if command.verb == "set" and (handle := self.knob_handles.get(command.knob)) is not None:
+            followed = tuple(c for c in self._follow(command.knob) if c.knob not in asked)
             if outcome.stage == "applied":
                 handle.command, handle.took_s = command.id, took_s
+                outcome = structs.replace(outcome, followed=followed)
             else:
                 self.declared += 1  # so that the daemon has the value as it is
-            self._follow(command.knob)
         self.applied += outcome.stage == "applied"
         if self.rank == 0:
             self.desk.done.append(outcome)
@@ -324,14 +329,19 @@ class Boundary(Declarations):
             return structs.replace(done, stage="failed", reason=problem)
         return structs.replace(done, reason=travelling(reason, LONGEST_REASON))
 
-    def _follow(self, changed: str) -> None:
-        """One knob may decide what another can be: read the others back."""
+    def _follow(self, changed: str) -> tuple[Change, ...]:
+        """One knob may decide what another can be: read the others back, and say which have moved."""
+        moved = []
         for name, handle in self.knob_handles.items():
+            before = handle.value
             try:
                 if name != changed and handle.refresh():
                     self.declared += 1
             except Exception as error:
                 log.warning("hoptui: reading %s back raised %s", name, error)
+            if handle.value != before and not coefficient(handle.spec):  # a schedule moves those all the time
+                moved.append(Change(knob=name, before=before, value=handle.value))
+        return tuple(moved)
 
     def _wait_while_paused(self) -> None:
         outer, self.phases.current = self.phases.current, "paused"

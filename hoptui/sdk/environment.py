@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hoptui.sdk.values import travelling
 
 OFF = ("off", "0", "no", "false")
 LIBRARIES = ("torch",)
 SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+LONGEST_COMMAND = 1000
 
 
 def switched_off(environ: Mapping[str, str]) -> bool:
@@ -30,6 +34,14 @@ def visible_devices(environ: Mapping[str, str]) -> str | None:
 def slurm_gpus(environ: Mapping[str, str]) -> str:
     """The node's indices of the GPUs that Slurm gave to this step or job, whatever a device cgroup calls them; "" without."""
     return next((environ[name] for name in SLURM_GPUS if environ.get(name)), "")
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """How the process was started, for people and to tell runs of one kind; one that is too long ends with `…`."""
+    if not argv:
+        return ""
+    told = travelling(" ".join([Path(argv[0]).name, *argv[1:]]), LONGEST_COMMAND + 1)
+    return told if len(told) <= LONGEST_COMMAND else f"{told[: LONGEST_COMMAND - 1]}…"
 
 
 def versions(imported: Mapping[str, object]) -> dict[str, str]:

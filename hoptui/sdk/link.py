@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoptui.sdk import descriptors, environment, fork
@@ -241,7 +240,7 @@ class LinkThread:
                 flops=declared.flops,
                 rank=run.rank,
                 world=run.world,
-                argv=_command_line(),
+                argv=environment.command_line(sys.argv),
                 versions=environment.versions(sys.modules),
             ),
         )
@@ -332,8 +331,3 @@ class LinkThread:
 
 def _source(run: Run) -> str:
     return f"rank/{run.id}/{run.rank}" if run.rank else f"run/{run.id}"
-
-
-def _command_line() -> str:
-    """The command line of this process, for people."""
-    return plain_name(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:300]) if sys.argv else ""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobState
+from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import FINAL, CommandRecord, Event, RunState
 from hoptui.wire.tuning import Diagnosis, heard
@@ -89,13 +90,15 @@ class Chronicle:
         return _settled(last) if last is not None and last.verb == "pause" else None
 
     def _diagnosis_at(self, t: int) -> Diagnosis | None:
-        """The last verdict of the life that the run led at `t`; its confidence is not recorded."""
+        """The last verdict of the life that the run led at `t`; how sure it was is recorded of the very last alone."""
         newest = None
         for event in self._told:
             if event.t > t:
                 break
             newest = heard(event.text, event.t) if event.kind == "diagnosis" else None
-        return newest
+        last = self.state.diagnosis
+        final = t >= self._end and last is not None and newest is not None and last.verdict == newest.verdict
+        return last if final else newest
 
     def _ended_at(self, t: int) -> RunState | None:
         """The run with its end, if it had ended by `t`."""
@@ -130,6 +133,7 @@ def command_as_of(record: CommandRecord, t: int, step: int) -> CommandRecord:
             reason="",
             settled=0,
             measured=None,
+            followed=(),
         )
     if record.measured is not None and not _is_measured(record, step):
         so_far = max(0, step - (record.step or step))
@@ -142,43 +146,60 @@ def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch
 
     A restarted run declares its knobs anew: changes of its own epoch count before those of others.
     """
-    changes = sorted(
-        (
-            c
-            for c in commands
-            if c.verb == "set"
-            and c.knob == knob.spec.name
-            and c.stage in LEFT_A_VALUE
-            and c.effective is not None
-        ),
-        key=_settled,
-    )
-    own = [c for c in changes if c.epoch == epoch]
+    changes = sorted((left for c in commands if (left := _left(c, knob.spec.name))), key=lambda one: one.t)
+    own = [one for one in changes if one.record.epoch == epoch]
     for known in (own, changes):
-        before = [c for c in known if _settled(c) <= t]
-        after = [c for c in known if _settled(c) > t]
+        before, after = ([one for one in known if (one.t <= t) is so] for so in (True, False))
         if before:
-            last = before[-1]
-            applied = last.stage == "applied"
-            took = [c.took_s for c in before if c.stage == "applied"]
-            return structs.replace(
-                knob,
-                value=last.effective,
-                version=last.version if last.version is not None else knob.version,
-                in_effect=not last.reason,
-                by=words.who(last.origin) if applied else "",
-                took_s=took[-1] if took else None,
-            )
+            asked = _as_set(knob, before, after)
+            return structs.replace(asked, value=before[-1].value, in_effect=before[-1].in_effect)
         if after and after[0].before is not None:
-            version = after[0].version
-            return structs.replace(
-                knob,
-                value=after[0].before,
-                version=max(0, version - 1) if version else 0,
-                in_effect=True,
-                by="",
-                took_s=None,
-            )
+            return structs.replace(_as_set(knob, before, after), value=after[0].before, in_effect=True)
+    return knob
+
+
+class _Left(NamedTuple):
+    """The value that a command left a knob, and the one before; `follows` where another knob was asked for."""
+
+    record: CommandRecord
+    before: KnobValue | None
+    value: KnobValue
+    follows: bool = False
+
+    @property
+    def t(self) -> int:
+        return _settled(self.record)
+
+    @property
+    def in_effect(self) -> bool:
+        return self.follows or not self.record.reason
+
+
+def _left(record: CommandRecord, knob: str) -> _Left | None:
+    """What a command did to a knob, None for nothing."""
+    if record.verb != "set" or record.stage not in LEFT_A_VALUE:
+        return None
+    if record.knob == knob:
+        return None if record.effective is None else _Left(record, record.before, record.effective)
+    found = next((change for change in record.followed if change.knob == knob), None)
+    return None if found is None else _Left(record, found.before, found.value, follows=True)
+
+
+def _as_set(knob: KnobState, before: Sequence[_Left], after: Sequence[_Left]) -> KnobState:
+    """A knob as the last command for it among `before` left it: who set it, as which version, how long that took."""
+    past = [one.record for one in before if not one.follows]
+    later = [one.record for one in after if not one.follows]
+    if past:
+        last = past[-1]
+        took = [record.took_s for record in past if record.stage == "applied"]
+        return structs.replace(
+            knob,
+            version=last.version if last.version is not None else knob.version,
+            by=words.who(last.origin) if last.stage == "applied" else "",
+            took_s=took[-1] if took else None,
+        )
+    if later:
+        return structs.replace(knob, version=max(0, (later[0].version or 0) - 1), by="", took_s=None)
     return knob
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hoptui.viewer import format as text
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Origin, RunState, Stage, State, Vital
+from hoptui.wire.messages import CommandRecord, Event, Origin, RunState, Stage, State, Vital
 
 
 class Word(NamedTuple):
@@ -103,15 +103,29 @@ def stage_text(record: CommandRecord) -> str:
 
 
 def remark(record: CommandRecord) -> str:
-    """What else is to be said of a command: why it came to what it did, and who has given the knob to the tuner since."""
+    """What else is to be said of a command: why it came to what it did, what followed, and who has given the knob to the tuner since."""
     given = f"{who(record.released)} released it to the tuner" if record.released is not None else ""
-    return "; ".join(filter(None, (text.clean(record.reason or record.code), given)))
+    why = text.clean(record.reason or record.code)
+    return "; ".join(filter(None, (why, followed(record), given)))
+
+
+def followed(record: CommandRecord) -> str:
+    """What a change has moved besides its own knob: `grad_accum 2 → 8 followed`; nothing where it moved nothing."""
+    moved = ((text.clean(one.knob, 40), *text.alike(one.before, one.value)) for one in record.followed)
+    told = ", ".join(f"{knob} {before} → {value}" for knob, before, value in moved)
+    return f"{told} followed" if told else ""
 
 
 def sentence(record: CommandRecord) -> str:
     """One command in one line: `ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2`."""
     parts = [who(record.origin), change(record), stage_text(record), effect_text(record.measured)]
     return "  ".join(part for part in parts if part)
+
+
+def happened(event: Event) -> str:
+    """An event in one line: `checkpoint written`, `tuner: kept grad_accum 4 → 8, +6.1 % ± 1.2`."""
+    told = text.clean(event.text)
+    return f"tuner: {told}" if event.kind == "tuner" else told
 
 
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:

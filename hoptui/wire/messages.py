@@ -14,7 +14,7 @@ from hoptui.wire.columns import Columns
 from hoptui.wire.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
 from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import Diagnosis, Tune, Tuned, TunerState
+from hoptui.wire.tuning import Change, Diagnosis, Tune, Tuned, TunerState
 
 PROTOCOL = 1
 
@@ -119,8 +119,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """A stage of a command: from the run to the daemon, and from the daemon to the viewer that sent the command.
 
     `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost. `took_s` is how
-    long the run stood still for it, None where it did nothing. `scheduled` with the code `restarting`: the run replaces its
-    process for it, and the next epoch settles it.
+    long the run stood still for it, None where it did nothing. `followed` are knobs that nobody set and that have another
+    value because of it. `scheduled` with the code `restarting`: the run replaces its process for it, and the next epoch settles it.
     """
 
     id: str
@@ -134,6 +134,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     reason: str = ""
     t: int = 0
     took_s: float | None = None
+    followed: tuple[Change, ...] = ()
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
@@ -315,7 +316,8 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A command as every viewer sees it and as the recording keeps it: who, when, from, to, outcome, effect.
 
     `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before; `took_s` how long the
-    run stood still for it. `released` is who has said since that the tuner may turn the knob all the same.
+    run stood still for it; `followed` what it moved besides its knob. `released` is who has said since that the tuner may turn the
+    knob all the same.
     """
 
     id: str
@@ -338,6 +340,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     settled: int = 0
     took_s: float | None = None
     measured: Measured | None = None
+    followed: tuple[Change, ...] = ()
     released: Origin | None = None
     seq: int = 0
 

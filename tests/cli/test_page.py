@@ -43,7 +43,7 @@ class Page(HTMLParser):
         if data.strip():
             self.texts.append(data.strip())
             if self._tag in ("td", "th"):
-                self.cells.add(data.strip())
+                self.cells.add(data.strip().replace("\xa0", " "))
 
 
 @pytest.fixture(scope="module")

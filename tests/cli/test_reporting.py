@@ -218,6 +218,8 @@ def test_a_verdict_the_tuner_and_what_came_to_nothing(tmp_path: Path) -> None:
         in page
     )
     assert "Started by ana" in page
+    assert "It changed once though no knob was turned. 2 changes of knobs" in page
+    assert "The last verdict: data-bound." in page, "how sure it was is not recorded"
     assert re.search(r"\| data-bound +\| +95 % \|", page)
     assert "reverted: out of memory" in page
     assert page.count("the clocks are held down") == 1
@@ -226,6 +228,26 @@ def test_a_verdict_the_tuner_and_what_came_to_nothing(tmp_path: Path) -> None:
     )  # and not the one that was taken back
     assert "rejected: out of bounds" in page
     assert re.search(r"\| tuner +\| 1.00 k → 1.30 k", page)
+
+
+def test_a_change_stays_on_one_line_in_html_and_a_second_start_is_told(tmp_path: Path) -> None:
+    tuned = tuple(structs.replace(one, origin=Origin(kind="tuner", user="ana")) for one in COMMANDS[:2])
+    starts = (event(20, "tuner", "started by ana (pid 7)"), event(40, "tuner", "started by ben (pid 8)"))
+    state = structs.replace(STATE, tuner=TunerState(stand="holding", user="ben"))
+    told = document(tmp_path / "r.hoptui", state=state, commands=tuned, events=(*EVENTS, *starts))
+    page = markup.write(told)
+    assert "<td>grad_accum 4&nbsp;→&nbsp;8</td>" in page
+    assert "2 changes of knobs took effect, all of them by the tuner" in page
+    assert "Started last by ben: " in page
+    assert "Since then trials took 0 % of the time." in page
+
+
+def test_a_knob_that_followed_another_is_told(tmp_path: Path) -> None:
+    moved = (Change(knob="epochs", before=20, value=10),)
+    change = structs.replace(COMMANDS[1], followed=moved, why="a smaller batch")
+    page = markdown.write(document(tmp_path / "r.hoptui", commands=(COMMANDS[0], change)))
+    assert "| grad_accum 4 → 8, epochs 20 → 10 followed, “a smaller batch” |" in page
+    assert "epochs 20 → 10." in page.partition("Knobs that differ: ")[2].partition("\n")[0]
 
 
 def test_a_run_that_goes_on_is_told_as_far_as_it_came(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.commands import Book
+from hoptui.daemon.commands import Book, outcome_of
 from hoptui.daemon.registry import TrackedRun
 from hoptui.wire.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState
+from hoptui.wire.tuning import Change
 
 KIM = Origin(user="kim", pid=1, client="dashboard")
 LEE = Origin(user="lee", pid=2, client="dashboard")
@@ -71,6 +72,20 @@ def test_an_applied_change_may_be_reverted_and_nothing_after_that(desk: Desk) ->
     desk.submit("b")
     desk.says("b", "failed", step=9)
     assert desk.says("b", "reverted", step=9) is None  # it never took effect
+
+
+def test_what_a_change_moved_besides_its_knob_is_kept_and_what_it_undid_is_told_from_the_beginning(
+    desk: Desk,
+) -> None:
+    desk.submit("a")
+    moved = (Change(knob="grad_accum", before=4, value=1),)
+    done = desk.says("a", "applied", step=5, before=8, effective=32, version=1, followed=moved)
+    assert done is not None
+    assert (done.followed, outcome_of(done).followed) == (moved, moved)
+    back = (Change(knob="grad_accum", before=1, value=2),)
+    undone = desk.says("a", "reverted", step=9, before=32, effective=16, version=2, followed=back)
+    assert undone is not None
+    assert undone.followed == (Change(knob="grad_accum", before=4, value=2),)
 
 
 def test_stages_never_go_back(desk: Desk) -> None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.sdk.environment import ranks, slurm_gpus, switched_off, versions, visible_devices
+from hoptui.sdk.environment import (
+    LONGEST_COMMAND,
+    command_line,
+    ranks,
+    slurm_gpus,
+    switched_off,
+    versions,
+    visible_devices,
+)
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0", "no", "false"])
@@ -34,6 +42,16 @@ def test_slurm_says_the_gpus_of_the_step_before_those_of_the_job() -> None:
     assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3"}) == "0,1,2,3"
     assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3", "SLURM_STEP_GPUS": "2"}) == "2"
     assert slurm_gpus({"SLURM_STEP_GPUS": ""}) == ""
+
+
+def test_a_command_line_is_whole_or_says_that_it_is_not() -> None:
+    words = ["/usr/bin/trainer", "ppo", *(f"--option-{i} value" for i in range(20))]
+    assert command_line(words) == f"trainer ppo {' '.join(words[2:])}"
+    assert len(command_line(words)) > 300
+    cut = command_line([*words, "x" * 2000])
+    assert (len(cut), cut[-1]) == (LONGEST_COMMAND, "…")
+    assert command_line(["odd\udc80"]) == "odd?"
+    assert command_line([]) == ""
 
 
 def test_versions_are_those_of_what_is_imported_already() -> None:

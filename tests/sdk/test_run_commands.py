@@ -9,6 +9,7 @@ import pytest
 import hoptui
 from hoptui.sdk.knobs import SetterError
 from hoptui.sdk.run import Run
+from hoptui.wire.tuning import Change
 from tests.sdk.unit_run import send
 
 pytestmark = pytest.mark.usefixtures("off")
@@ -124,6 +125,21 @@ def test_a_knob_that_follows_from_another_is_read_back_too(run: Run) -> None:
     send(run, knob="batch", value=100)
     run.boundary(1)
     assert (minibatch.value, minibatch.in_effect) == (64, True)
+
+
+def test_the_outcome_says_what_else_has_moved_but_for_what_was_asked_for_or_moves_by_itself(run: Run) -> None:
+    batch = run.knob("batch", 8, min=1, max=100)
+    run.knob("pieces", 8, min=1, max=64, read=lambda: 64 // batch.value)
+    rates = iter((0.1, 0.2, 0.3, 0.4))
+    run.knob("lr", 0.1, read=lambda: next(rates))  # a schedule's
+    send(run, knob="batch", value=32)
+    run.boundary(0)
+    (done,) = run.desk.settle()
+    assert done.followed == (Change(knob="pieces", before=8, value=2),)
+    send(run, knob="batch", value=16)
+    send(run, knob="pieces", value=4)
+    run.boundary(1)
+    assert [o.followed for o in run.desk.settle()] == [(), ()], "each was asked for"
 
 
 def test_what_was_before_is_what_stood_at_the_boundary_also_where_a_command_before_it_moved_the_knob(

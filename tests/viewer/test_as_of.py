@@ -9,7 +9,7 @@ import pytest
 
 from hoptui.viewer.as_of import Chronicle, command_as_of, knob_as_of
 from hoptui.wire.messages import CommandRecord, Event, RunState
-from hoptui.wire.tuning import Diagnosis, TunerState
+from hoptui.wire.tuning import Change, Diagnosis, TunerState
 from tests.viewer.recorded_run import ANA, COMMANDS, EVENTS, KNOBS, LENGTH_S, STATE, at, command, event
 
 LR, GRAD_ACCUM, EPOCHS = KNOBS
@@ -62,6 +62,18 @@ def test_an_effect_is_known_once_it_was_measured() -> None:
 def test_a_knob_has_the_value_that_changes_left(seconds: float, value: int, version: int) -> None:
     knob = knob_as_of(GRAD_ACCUM, COMMANDS, at(seconds), 1)
     assert (knob.value, knob.version) == (value, version)
+
+
+def test_a_knob_that_followed_another_had_the_value_of_then() -> None:
+    moved = (Change(knob="epochs", before=3, value=6),)
+    commands = (
+        command("e", 100, 101, knob="epochs", before=2, wanted=3, effective=3, version=1, took_s=0.5),
+        command("g", 300, 310, knob="grad_accum", before=8, wanted=4, effective=4, version=3, followed=moved),
+    )
+    told = {t: knob_as_of(EPOCHS, commands, at(t), 1) for t in (50, 200, 400)}
+    assert [told[t].value for t in (50, 200, 400)] == [2, 3, 6]
+    assert [(k.version, k.took_s) for k in told.values()] == [(0, None), (1, 0.5), (1, 0.5)]
+    assert command_as_of(commands[1], at(305), 305).followed == ()
 
 
 def test_a_knob_that_nobody_changed_keeps_its_last_value() -> None:
@@ -179,6 +191,11 @@ def test_the_verdict_of_a_moment_is_that_of_the_newest_event() -> None:
     ]
     found = told.run_at(at(61)).diagnosis
     assert found == Diagnosis(verdict="launch-bound", evidence=("SM active 5.6 %", "busy 32 %"), t=at(30))
+    assert told.run_at(at(LENGTH_S)).diagnosis == last.diagnosis, "of the very last all is recorded"
+    other = msgspec.structs.replace(last, diagnosis=Diagnosis(verdict="data-bound", confidence=0.9))
+    assert chronicle(state=other, events=events).run_at(at(LENGTH_S)).diagnosis == Diagnosis(
+        verdict="healthy", t=at(150)
+    )
 
 
 def test_how_the_tuner_stood_before_the_end_is_not_known() -> None:

@@ -3,11 +3,13 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from hoptui.viewer import words
 from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState
 from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Origin, Stage, State, Vital
+from hoptui.wire.messages import CommandRecord, Event, Origin, Stage, State, Vital
+from hoptui.wire.tuning import Change
 from tests.viewer.fake_daemon import make_record, make_run
 
 
@@ -46,6 +48,10 @@ GAIN = Measured(gain=0.061, interval=0.012, detectable=True, iterations=45, sett
             "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205: kim (pid 1) released it to the tuner",
         ),
         (
+            make_record(followed=(Change(knob="micro_batch", before=16, value=8),)),
+            "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205: micro_batch 16 → 8 followed",
+        ),
+        (
             make_record(stage="reverted", effective=4, reason="out of memory"),
             "ana (pid 4121)  grad_accum 4 → 8 (in effect: 4)  reverted: out of memory",
         ),
@@ -63,6 +69,12 @@ GAIN = Measured(gain=0.061, interval=0.012, detectable=True, iterations=45, sett
 )
 def test_sentence(record: CommandRecord, sentence: str) -> None:
     assert words.sentence(record) == sentence
+
+
+def test_what_the_tuner_says_has_a_subject() -> None:
+    said = Event(seq=1, t=1, wall=1.0, kind="tuner", text="kept grad_accum 4 → 8\x1b[31m")
+    assert words.happened(said) == "tuner: kept grad_accum 4 → 8[31m"
+    assert words.happened(replace(said, kind="note")) == "kept grad_accum 4 → 8[31m"
 
 
 def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:

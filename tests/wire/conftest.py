@@ -53,6 +53,7 @@ MEASURED = Measured(
     settled=True,
     note="one look",
 )
+FOLLOWED = Change(knob="micro_batch", before=16, value=8)
 RECORD = messages.CommandRecord(
     id="c1",
     run="r1",
@@ -74,6 +75,7 @@ RECORD = messages.CommandRecord(
     settled=19,
     took_s=0.21,
     measured=MEASURED,
+    followed=(FOLLOWED,),
     seq=11,
 )
 FLOPS = messages.Flops(per_unit=6e9, metric="tokens_per_s", precision="fp8")
@@ -255,6 +257,7 @@ EXAMPLES: list[messages.Message] = [
         reason="the most it takes",
         t=17,
         took_s=0.21,
+        followed=(FOLLOWED,),
     ),
     messages.Pulse(
         step=7,

@@ -66,7 +66,7 @@ def section(report: Report) -> Section:
     else:
         edge = "The beginning and the end are a third of the run each, a minute at most"
     told = f"{edge}: {_told(report.first)}, and {_told(report.last)}."
-    warned = "What lies between them need not be the changes alone: a run that learns, or a neighbour on the GPU, changes the pace too."
+    warned = "What lies between them need not be the changes alone: a run that learns, or a neighbour on the node, changes the pace too."
     return Section(title, (*blocks, Paragraph(f"{told} {warned}", faint=True)))
 
 

@@ -82,7 +82,7 @@ def _change(
         str(number),
         when(report, record.settled or record.t),
         text.grouped(record.step),
-        f"{words.change(record)}, “{said}”" if said else words.change(record),
+        ", ".join(filter(None, (words.change(record), words.followed(record), said and f"“{said}”"))),
         person(record.origin),
         speeds.removesuffix(f" {unit}") or text.UNKNOWN,
         effect,

@@ -82,7 +82,9 @@ def _figure(figure: Figure) -> str:
 
 
 def _row(row: Sequence[str], right: Sequence[int]) -> str:
-    cells = (f"<td{_aligned(i, right, cell)}>{escape(cell)}</td>" for i, cell in enumerate(row))
+    # Both sides of a change stay on one line, however narrow the column is.
+    said = (escape(cell).replace(" → ", "&nbsp;→&nbsp;") for cell in row)
+    cells = (f"<td{_aligned(i, right, row[i])}>{cell}</td>" for i, cell in enumerate(said))
     return f"<tr>{''.join(cells)}</tr>"
 
 

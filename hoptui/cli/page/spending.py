@@ -33,10 +33,11 @@ def diagnosis(report: Report) -> Section:
     blocks: list[Block] = [Shares(shares)]
     last = report.state.diagnosis
     if last is not None and last.verdict != "unknown":
-        sure = f"{text.percent(last.confidence, decimals=0)} confident"
+        # A run that has ended is told from its events, which do not say how sure they are.
+        sure = f", {text.percent(last.confidence, decimals=0)} confident" if last.confidence else ""
         advice = "; ".join(text.clean(one.text, 300) for one in last.advice if one.text)
         blocks.append(
-            Paragraph(f"The last verdict: {last.verdict}, {sure}.{f' Advice: {advice}.' if advice else ''}")
+            Paragraph(f"The last verdict: {last.verdict}{sure}.{f' Advice: {advice}.' if advice else ''}")
         )
     return Section(title, blocks)
 

@@ -44,22 +44,24 @@ def page(report: Report, made: float) -> Document:
 
 
 def summary(report: Report) -> str:
-    """What a reader in a hurry has to know, in two sentences."""
-    gained = comparing.gained(report)
+    """What a reader in a hurry has to know, in a few sentences."""
+    gained = comparing.gained(report) + _by_itself(report)
     applied = [change for change in report.changes if change.stage == "applied"]
     if not applied:
         return f"{gained} No change of a knob took effect."
     found = sum(change.measured is not None and change.measured.detectable for change in applied)
     tuned = sum(change.origin.kind == "tuner" for change in applied)
-    by = (
-        ""
-        if not tuned
-        else f", {text.grouped(tuned)} of them by the tuner"
-        if len(applied) > 1
-        else " by the tuner"
-    )
+    of_them = "all" if tuned == len(applied) else text.grouped(tuned)
+    by = "" if not tuned else f", {of_them} of them by the tuner" if len(applied) > 1 else " by the tuner"
     many = f"{text.grouped(len(applied))} changes of knobs" if len(applied) > 1 else "One change of a knob"
     return f"{gained} {many} took effect{by}; {text.grouped(found) if found else 'none'} changed throughput measurably."
+
+
+def _by_itself(report: Report) -> str:
+    """That the throughput changed without anybody's doing, which the figures of beginning and end would hide."""
+    times = len(report.shifts)
+    often = "once" if times == 1 else f"{text.grouped(times)} times"
+    return f" It changed {often} though no knob was turned." if times else ""
 
 
 def _where_and_when(report: Report) -> str:

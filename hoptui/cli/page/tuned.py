@@ -17,10 +17,12 @@ def section(report: Report) -> Section:
     blocks: list[Block] = []
     if state is not None:
         who = f" by {text.clean(state.user, 40)}" if state.user else ""
-        spent = tuning.share(state.spent)
-        blocks.append(
-            Paragraph(f"Started{who}: {tuning.limits(state.limits)}. Trials took {spent} of the time.")
-        )
+        within, spent = tuning.limits(state.limits), f"took {tuning.share(state.spent)} of the time"
+        again = sum(event.text.startswith("started by") for event in report.tuner_events) > 1
+        if again:
+            blocks.append(Paragraph(f"Started last{who}: {within}. Since then trials {spent}."))
+        else:
+            blocks.append(Paragraph(f"Started{who}: {within}. Trials {spent}."))
         trials, more = cut(state.tried)
         rows = [
             (
@@ -34,7 +36,9 @@ def section(report: Report) -> Section:
             for trial in trials
         ]
         if rows:
+            note = "An effect here is the one that decided; that of the change above may be taken from other iterations."
             blocks += [Table(("after", "tried", "result", "effect", "over", "why"), rows, right=(0,)), *more]
+            blocks.append(Paragraph(note, faint=True))
         else:
             blocks.append(Paragraph("It has ended no trial."))
     elif report.tuner:
