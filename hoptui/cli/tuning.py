@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from hoptui.cli.node import NONE, Look, look
 from hoptui.cli.options import Json, Run
@@ -16,7 +18,7 @@ from hoptui.viewer import tuning, words
 from hoptui.viewer.history import command_line, named
 from hoptui.viewer.session import Unreachable
 from hoptui.wire.messages import RunState
-from hoptui.wire.tuning import Limits, Objective, Trial, TunerState, check_limits
+from hoptui.wire.tuning import YOUNG_S, Limits, Objective, Trial, TunerState, check_limits
 
 RETURN_S = 30.0
 """How long a daemon that is gone may take to come back: runs start another by themselves."""
@@ -56,7 +58,7 @@ def tune(
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Knobs that change what is learned and may be turned all the same; `learning`: all of them.",
+            help="Knobs that change what is learned and may be turned all the same; `learning`: all but those of cost free.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -121,11 +123,13 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
         found = seen.find_living(run)
         answer = seen.session.tune(found.run, "start", limits=limits)
         state = answer.state
-        watches = not answer.granted and state.stand != "off" and not detach
-        if limits.dry and (answer.granted or watches):
-            return _dry(seen, found, state, mine=answer.granted, json=json)
-        if not answer.granted and not (watches and limits == Limits()):
+        # One that is on already is no answer to who asks for limits of their own.
+        asked = structs.replace(limits, dry=False) != Limits()
+        watches = not answer.granted and state.stand != "off" and not detach and not asked
+        if not answer.granted and not watches:
             raise Fail(answer.reason, REJECTED)
+        if limits.dry:
+            return _dry(seen, found, state, mine=answer.granted, json=json)
         if detach:
             if json:
                 dump({"run": found.run, "tuner": state})
@@ -136,7 +140,7 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
             say(
                 f"{'watching' if watches else 'tuning'} {text.clean(found.name)}: {tuning.limits(state.limits)}"
             )
-        return _watch(seen, found, json=json)
+        return _watch(seen, found, state.tried if answer.granted else (), json=json)
 
 
 def _dry(seen: Look, run: RunState, state: TunerState, *, mine: bool, json: bool) -> int:
@@ -161,10 +165,10 @@ def _dry(seen: Look, run: RunState, state: TunerState, *, mine: bool, json: bool
     return OK
 
 
-def _watch(seen: Look, run: RunState, *, json: bool) -> int:
-    """A line for each trial as it ends, until the tuner or the run does."""
+def _watch(seen: Look, run: RunState, earlier: Iterable[Trial], *, json: bool) -> int:
+    """A line for each trial as it ends, until the tuner or the run does; none for those of `earlier` tuners."""
     name = text.clean(run.name)
-    told: set[int] = set()
+    told = {trial.t for trial in earlier}
     said = ""
     version = 0
     try:
@@ -232,7 +236,16 @@ def _tell(state: TunerState) -> None:
         say(f"  tried   {tuning.sentence(trial)}")
     if state.frozen:
         say(f"  alone   {', '.join(map(text.clean, state.frozen))}")
-    say(f"  spent   {tuning.share(state.spent)} of the time went into trials")
+    say(f"  spent   {_spent(state)}")
+
+
+def _spent(state: TunerState) -> str:
+    """What trials have cost; in the first hour also how much of that, which is what the budget is a share of."""
+    told = f"{tuning.share(state.spent)} of the time went into trials"
+    if not 0 < state.lived_s < YOUNG_S:
+        return told
+    hour = tuning.share(state.spent * state.lived_s / YOUNG_S)
+    return f"{told}, {hour} of the first hour, of which {tuning.share(state.limits.budget)} may"
 
 
 def _limits(
@@ -248,9 +261,9 @@ def _limits(
     usual = Limits()
     learning = tuple("*" if name == LEARNING else name for name in allow)
     limits = Limits(
-        memory=_share("memory", given["memory"]) if "memory" in given else usual.memory,
+        memory=_share("memory", given["memory"], "90% or 0.9") if "memory" in given else usual.memory,
         power_w=_watts(given["power"]) if "power" in given else None,
-        budget=_share("--budget", budget) if budget is not None else usual.budget,
+        budget=_share("--budget", budget, "2% or 0.02") if budget is not None else usual.budget,
         objective=objective or usual.objective,
         learning=learning,
         dry=dry,
@@ -262,15 +275,15 @@ def _limits(
     return limits
 
 
-def _share(name: str, typed: str) -> float:
-    """`90%`, `90 %` or `0.9`."""
+def _share(name: str, typed: str, such: str) -> float:
+    """A share as it was typed: `90%`, `90 %` or `0.9`; `such` are two ways to give one."""
     number, percent, rest = typed.strip().partition("%")
     try:
         value = float(number)
     except ValueError:
         value = -1.0
     if rest.strip() or not 0 < value <= (100 if percent else 1):
-        raise usage(f"{name} takes a share such as 90% or 0.9, not {typed!r}")
+        raise usage(f"{name} takes a share such as {such}, not {typed!r}")
     return value / 100 if percent else value
 
 

@@ -33,9 +33,9 @@ def left_off(state: TunerState, cause: str) -> TunerState:
 
 
 def to_undo(state: TunerState) -> Trial | None:
-    """The trial that a tuner was cut off in, or on the way back from: its last, unless that was kept."""
+    """The trial that a tuner was cut off in, or on the way back from: its own last, unless that was kept."""
     last = state.trial if state.trial is not None else state.tried[-1] if state.tried else None
-    return None if last is None or last.result == "kept" else last
+    return None if last is None or last.result == "kept" or last.t < state.started else last
 
 
 class Undoing:

@@ -40,6 +40,7 @@ def scene(node: Node, run: TrackedRun) -> Scene:
     gpus = [part for uuid in run.state.gpus if (part := _recent(node, f"gpu/{uuid}", t)) is not None]
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
+    memories = _of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t)
     return Scene(
         t=t,
         epoch=run.state.epoch,
@@ -50,23 +51,22 @@ def scene(node: Node, run: TrackedRun) -> Scene:
         if ring is not None and metric
         else (),
         records=node.book.of(run.id)[-RECORDS:],
-        memory=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
+        memory=max(memories, key=lambda memory: memory.filled, default=None),
+        memories=memories,
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
         diagnosis=run.state.diagnosis,
         host_busy=None if busy is None else busy / 100,
+        others_busy=_others_busy(node, run, busy, t),
         throttled=_throttled(gpus),
         wheel=author(wheel.holder) if wheel is not None and wheel.holder is not None else "",
     )
 
 
-def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> Memory | None:
-    """Of the fullest GPU. None unless all of them are known: the one that is not might be the fullest."""
-    found = [_of_gpu(node, run, part) for part in gpus]
-    known = [memory for memory in found if memory is not None]
-    if not known or len(known) < len(run.state.gpus):
-        return None
-    return max(known, key=lambda memory: (memory.used + memory.others) / memory.total)
+def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> tuple[Memory, ...]:
+    """Of each GPU. None at all unless all of them are known: the one that is not might have no room first."""
+    found = tuple(memory for part in gpus if (memory := _of_gpu(node, run, part)) is not None)
+    return found if len(found) == len(run.state.gpus) else ()
 
 
 def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> Memory | None:
@@ -77,18 +77,26 @@ def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> Memory | None:
     there = [process for process in node.processes if process.gpu == uuid]
     apart = any(p.run == run.id for p in there) and all(p.memory_used_bytes is not None for p in there)
     others = sum(p.memory_used_bytes or 0 for p in there if p.run != run.id) if apart else 0
-    return Memory(used=max(0, int(most) - others), others=others, total=int(total))
+    return Memory(used=max(0, int(most) - others), others=others, total=int(total), gpu=uuid)
 
 
-def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> Memory | None:
+def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple[Memory, ...]:
     """Of the host, for a run that has no GPU: one whose GPUs are not known is not taken for such."""
     if node.gpus and not run.said:
-        return None
+        return ()
     own = _most(_recent(node, f"process/{run.id}", t), "memory_rss_bytes")
     used, total = _most(host, "memory_used_bytes"), _most(host, "memory_total_bytes")
     if own is None or used is None or not total:
+        return ()
+    return (Memory(used=int(own), others=max(0, int(used - own)), total=int(total)),)
+
+
+def _others_busy(node: Node, run: TrackedRun, host: float | None, t: int) -> float | None:
+    """The share of the host's CPUs that other processes have at work; unknown for a run of several, of which one is read."""
+    own, cpus = _mean(_recent(node, f"process/{run.id}", t), "cpu_percent"), node.hardware.cpus
+    if host is None or own is None or not cpus or run.state.world > 1:
         return None
-    return Memory(used=int(own), others=max(0, int(used - own)), total=int(total))
+    return max(0.0, (host - own / cpus) / 100)
 
 
 def _throttled(gpus: Iterable[Columns]) -> str:

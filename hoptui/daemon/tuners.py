@@ -109,7 +109,10 @@ class TunerDesk:
                 if tuning is not None:  # a dry one
                     tuning.stop(NAME)
                 self._crashed.pop(run.id, None)
+                ended = run.state.tuner
                 tuning = self._begin(run, tune.limits, who.user)
+                if ended is not None:
+                    tuning.come_after(ended)
                 tuning.event(f"started by {author(who)}{', dry' if tune.limits.dry else ''}")
                 tuning.publish()
             case "stop" if tuning is not None:
@@ -139,8 +142,16 @@ class TunerDesk:
             if tuning is not None and not tuning.state.limits.dry:
                 by = f", started by {tuning.state.user}" if tuning.state.user else ""
                 return f"{name} is being tuned already{by}: stop that first"
-            return _pointless(tune.limits, run)
+            return _pointless(tune.limits, run) or self._powerless(tune.limits, run)
         return ""
+
+    def _powerless(self, limits: Limits, run: TrackedRun) -> str:
+        """Why power can be no matter for a run, "" where it is none or may be: it is read of GPUs alone."""
+        matters = limits.power_w is not None or limits.objective == "energy"
+        none = run.said if self._node.gpus else not self._node.sampler_problem
+        if not matters or run.state.gpus or not none:
+            return ""
+        return f"{run.state.name} has no GPU, and the power that it draws is not known without"
 
     def _begin(self, run: TrackedRun, limits: Limits, user: str) -> Tuning:
         found = best(self._memory.settled, self._kind(run), limits.objective)

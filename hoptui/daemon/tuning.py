@@ -35,8 +35,8 @@ Forward = Callable[[Command, TrackedRun], bool]
 class Tuning:
     """A tuner and its run. `keep` brings what is known of the run to the disk at once, `forward` sends a command on to it.
 
-    `earlier` is what a tuner before this one has left, another daemon's or another epoch's: its trials are told with those of
-    this one, and one that was running is undone before anything else.
+    What a tuner before this one has left is told with what this one does: its trials. Where this one goes on for it, for another
+    daemon's or another epoch's, a trial that was running is undone before anything else.
     """
 
     def __init__(
@@ -77,6 +77,11 @@ class Tuning:
         """The changes of the trial that is under way, or was when this tuner was cut off and is not undone yet."""
         trial = self._undoing.trial if self._undoing is not None else self.state.trial
         return trial.changes if trial is not None and trial.result == "running" else ()
+
+    def come_after(self, ended: TunerState) -> None:
+        """Another tuner of this run, which has ended, is told of as well; it is nothing to this one."""
+        self._earlier = structs.replace(ended, started=self.tuner.state.started)
+        self._told = _newest(ended)
 
     def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
         """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial is unfinished."""

@@ -94,6 +94,7 @@ def _of_knobs(verdict: Verdict, window: Window) -> Iterator[Candidate]:
             yield from _raised("batch", window)
         case "memory-unused":
             yield from _larger_pieces(window)
+            yield from _switched("compile", window)
         case "healthy":
             yield from _switched("compile", window)
 

@@ -67,21 +67,21 @@ class Diagnostician:
         held = next((f for f in found if told is not None and f.verdict == told.verdict), None)
         if told is not None and held is not None and held.confidence >= best.confidence - AHEAD:
             self._rival, self._looks = None, 0
-            if window.t - told.t >= REFRESH_NS:
+            if told.stale or window.t - told.t >= REFRESH_NS:
                 self._refresh(told, _diagnosis(held, window))
             return False
         self._looks = self._looks + 1 if best.verdict == self._rival else 1
         self._rival = best.verdict
-        if self._looks < (FIRST if told is None else CHALLENGES):
+        if self._looks < (FIRST if told is None or told.stale else CHALLENGES):
             return False
         self._rival, self._looks = None, 0
         self.told = _diagnosis(best, window)
         return True
 
     def changed(self) -> None:
-        """A knob has another value: what was advised was advised for the old one."""
-        if self.told is not None and self.told.advice:
-            self.told = structs.replace(self.told, advice=())
+        """A knob has another value: what is told, and what was advised, is of the old one."""
+        if self.told is not None:
+            self.told = structs.replace(self.told, advice=(), stale=True)
 
     def _refresh(self, told: Diagnosis, now: Diagnosis) -> None:
         same = structs.replace(now, t=told.t, seconds=told.seconds)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
-from hoptui.tuner.roles import NAMES, Role
-from hoptui.wire.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value
+from hoptui.tuner.roles import NAMES, OFF, Role
+from hoptui.wire.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, relations
 from hoptui.wire.tuning import Change, Diagnosis, Limits, Verdict, may_turn
 
 Family = Literal["batch", "input", "env", "mode", "other"]
@@ -39,11 +38,12 @@ NEAR = 1.2
 """Two values closer than this factor are one rung: each value costs a compilation, and a graph's memory."""
 FINEST = 8
 """Tensor cores like whole multiples of it."""
-STANDSTILL_S = {"free": 0.0, "shape": 2.0, "rebuild": 60.0, "restart": float("inf")}
-"""What a change is taken to cost before the run has said it: a compilation is a rebuild."""
+STANDSTILL_S = {"free": 0.0, "shape": 2.0, "rebuild": 40.0, "restart": float("inf")}
+"""What a change is taken to cost before the run has said it: a compilation is a rebuild, 5 to 32 s on a GPU (docs/benchmarks.md)."""
+OFF_S = 5.0
+"""The same for turning off again what was off before: nothing is compiled for that."""
 READERS_S = 5.0
 """The same for a rebuild of what reads the data."""
-_FACTORS = re.compile(r"\s*[×*]\s*")
 _LARGEST = 1 << 40
 
 
@@ -181,6 +181,11 @@ class Candidate:
         """Seconds that the run is expected to stand still for it."""
         return sum(standstill(lever) for lever, _ in self.settings)
 
+    @property
+    def way_back(self) -> float:
+        """The same if it is taken back."""
+        return sum(OFF_S if lever.knob.value in OFF else standstill(lever) for lever, _ in self.settings)
+
 
 def notches(spec: KnobSpec) -> Iterator[int]:
     """1, 2, 3, 4, 6, 8, 12, 16, 24 …: steps of about √2, multiples of 8 from 16 on; on a `pow2` scale powers of two."""
@@ -230,6 +235,7 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
     advised = [a.knob for a in diagnosis.advice if a.knob] if diagnosis and sure else []
     first = [lever for name in advised for lever in found if name in lever.names]
     rest = [lever for family in families for lever in found if lever.family == family]
+    rest.sort(key=lambda lever: lever.learning)  # what leaves the mathematics alone comes first
     return list({lever.name: lever for lever in (*first, *rest)}.values())
 
 
@@ -257,9 +263,10 @@ def standstill(lever: Lever) -> float:
 
 def _partner(knob: KnobState, known: dict[str, KnobState]) -> tuple[KnobState | None, bool]:
     """The knob that follows (None: nothing does), and whether that is clear."""
-    factors = [f for f in _FACTORS.split(knob.spec.keeps.strip()) if f]
-    if knob.spec.name not in factors:
-        return None, True  # in words, for people: the run sees to it
+    products = [r for r in relations(knob.spec.keeps) if not r.name and not r.under]
+    factors = next((r.over for r in products if knob.spec.name in r.over), ())
+    if not factors:
+        return None, True  # in words or for people: the run sees to it
     others = [known[f] for f in factors if f in known and f != knob.spec.name]
     twins = [k for k in others if k.spec.keeps == knob.spec.keeps]
     found = twins or others

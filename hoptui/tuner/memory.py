@@ -191,8 +191,3 @@ class Neighbours:
     def settle(self, memory: Memory) -> None:
         """What they hold now was reckoned with."""
         self._least = memory.others
-
-
-def full(memory: Memory | None) -> float:
-    """The share of all memory that is taken, 0 where that is unknown."""
-    return (memory.used + memory.others) / memory.total if memory is not None and memory.total else 0.0

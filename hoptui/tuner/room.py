@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from hoptui.tuner.ladder import Candidate
-from hoptui.tuner.memory import Neighbours, full
+from hoptui.tuner.memory import Neighbours
 from hoptui.tuner.scene import Memory, Scene
-from hoptui.tuner.search import Search
+from hoptui.tuner.track import DEAR, FARTHEST, OFTEN
+from hoptui.tuner.tracks import Tracks
 from hoptui.wire.knobs import KnobValue
 
 FULL = 0.95
@@ -18,18 +19,20 @@ READING_NS = 900_000_000
 
 
 class Room:
-    """Watches the memory of a run; `search` learns what its sizes take. `peak` is the most bytes held outside of trials."""
+    """Watches the memory of a run; `tracks` learn what its sizes take. `peak` is the most bytes held outside of trials."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, tracks: Tracks) -> None:
         self.peak = 0
-        self._search = search
-        self._neighbours = Neighbours()
+        self._tracks = tracks
+        self._neighbours: dict[str, Neighbours] = {}
         self._due = 0
 
-    def watch(self, memory: Memory) -> None:
-        """Take note of what others hold: where they have given some back, what was too much may be tried again."""
-        if self._neighbours.freed(memory):
-            self._search.freed()
+    def watch(self, scene: Scene) -> None:
+        """Take note of what others hold on each GPU: where they have given some back, what was too much may be tried again."""
+        known = scene.memories or tuple(filter(None, (scene.memory,)))
+        freed = [self._beside(memory).freed(memory) for memory in known]
+        if any(freed):
+            self._tracks.freed()
 
     def learn(self, scene: Scene, tried: Collection[str] | None = None, *, seen: bool) -> None:
         """Take note of what the run holds, in a trial of the levers `tried` if there is one.
@@ -42,22 +45,23 @@ class Room:
             self.peak = max(self.peak, scene.memory.used)
         if seen and scene.t >= self._due:
             self._due = scene.t + READING_NS
-            self._search.saw(scene, scene.memory.used, tried)
+            self._tracks.saw(scene, scene.memory.used, tried)
 
     def made(self, scene: Scene, frozen: set[str], *, seen: bool) -> tuple[Candidate, str] | None:
         """A smaller size and why it is taken, before memory runs out; None where there is no need, or none is known.
 
         `seen` says that iterations with the values in effect have been.
         """
-        memory, watch = scene.memory, self._neighbours
+        memory = scene.memory
         if memory is None:
             return None
+        watch = self._beside(memory)
         taken = watch.taken(memory)
-        if taken and (full(memory) >= FULL or self._search.tight(scene)):
-            tried = self._search.smaller(scene, frozen)
+        if taken and (scene.taken >= FULL or self._tight(scene)):
+            tried = self._smaller(scene, frozen)
             why = f"other processes have taken {taken / 2**30:.1f} GiB of the memory: room is made before it runs out"
         elif not watch.growing and seen:
-            tried = self._search.safer(scene, frozen)
+            tried = self._safer(scene, frozen)
             why = "its rare peaks of memory come near the limit: a size that they do not reach, before it runs out"
         else:
             return None
@@ -65,7 +69,7 @@ class Room:
             return None
         watch.settle(memory)
         for lever, _ in tried.settings:
-            self._search.ceiling(lever, lever.size, scene.t, held=True)
+            self._tracks.ceiling(lever, lever.size, scene.t, held=True)
         return tried, why
 
     def gave_way(self, scene: Scene, before: Mapping[str, KnobValue], theirs: set[str]) -> bool:
@@ -74,9 +78,54 @@ class Room:
         A knob of `theirs` has the value that a person wants.
         """
         gave = False
-        for lever in self._search.levers(scene, theirs):
+        for lever in self._tracks.levers(scene, theirs):
             size = lever.size_of(before.get(lever.name, lever.knob.value))
             if lever.family == "batch" and lever.size < size:
-                self._search.ceiling(lever, size, scene.t, held=True)
+                self._tracks.ceiling(lever, size, scene.t, held=True)
                 gave = True
         return gave
+
+    def _smaller(self, scene: Scene, frozen: set[str]) -> Candidate | None:
+        """What makes room for other processes: the first batch that memory is known of, cut so that it fits again, if it can be to a
+        size that is compiled already."""
+        for lever in self._tracks.batches(scene, frozen):
+            shapes = self._tracks.of(lever).shapes
+            below = [v for v in lever.finer() if lever.size_of(v) < lever.size]
+            fits = [v for v in below if self._tracks.fits(lever, v, scene)]
+            known = [
+                v
+                for v in fits
+                if lever.size_of(v) in shapes and FARTHEST * lever.size_of(v) >= lever.size_of(fits[-1])
+            ]
+            rungs = [v for v in fits if v in lever.rungs()]
+            if below:
+                return Candidate(((lever, (known or rungs or below[:1])[-1]),), -1, "")
+        return None
+
+    def _tight(self, scene: Scene) -> bool:
+        """Whether what a batch takes now and then does not fit any more."""
+        return scene.memory is not None and any(
+            not self._tracks.of(lever).memory.expects(lever.size, scene.memory)
+            for lever in self._tracks.batches(scene, set())
+        )
+
+    def _safer(self, scene: Scene, frozen: set[str]) -> Candidate | None:
+        """What takes a batch out of the reach of its rare peaks, where that costs little speed or they are not that rare."""
+        assert scene.memory is not None
+        for lever in self._tracks.batches(scene, frozen):
+            track = self._tracks.of(lever)
+            if track.memory.holds(lever.size, scene.memory):
+                continue
+            pressed = not track.memory.holds(lever.size, scene.memory, often=OFTEN)
+            for value in reversed([v for v in lever.finer() if lever.size_of(v) < lever.size]):
+                size = lever.size_of(value)
+                known = track.gain(lever.size, size, falling=True)
+                loss = 1 - size / lever.size if known is None else -known
+                may = track.compiled(size) and (loss <= DEAR or pressed)
+                if may and track.memory.holds(size, scene.memory):
+                    return Candidate(((lever, value),), -1, "")
+        return None
+
+    def _beside(self, memory: Memory) -> Neighbours:
+        """Who else is on that GPU."""
+        return self._neighbours.setdefault(memory.gpu, Neighbours())

@@ -7,22 +7,32 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from hoptui.wire.knobs import KnobState, KnobValue
+from hoptui.wire.knobs import KnobState, KnobValue, coefficient
 from hoptui.wire.messages import CommandRecord, State
 from hoptui.wire.tuning import Change, Diagnosis
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the fullest of a run's GPUs; for a run without a GPU, of the host.
+    """Bytes of one of a run's GPUs; for a run without a GPU, of the host.
 
     `used` is the most that the run itself has held since the last look, `others` what other processes hold there now.
-    Where the driver does not tell processes apart, all of it counts as the run's: that errs on the safe side.
+    Where the driver does not tell processes apart, all of it counts as the run's: that errs on the safe side. `gpu` says which.
     """
 
     used: int
     others: int
     total: int
+    gpu: str = ""
+
+    @property
+    def filled(self) -> float:
+        """The part that the run holds of what others leave: where that is greatest, a run that grows has no room first.
+
+        Not the fullest: of a small and a large GPU with as much of the run on both, the large one may be fuller, by a neighbour, and yet
+        have more room.
+        """
+        return self.used / max(1, self.total - self.others)
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,10 @@ class Scene:
         points: (iteration, throughput), newest last, of iterations that did nothing but train
             (`hoptui.daemon.effects.throughput`). At least the newest 200, as far as there are.
         records: the run's newest commands, oldest first, those of the tuner and of people.
-        memory, alloc_retries, power_w, host_busy: None where unknown. `alloc_retries` counts since the run began,
-            `power_w` is that of the GPU that draws most, `host_busy` the share of the host's CPUs at work (0 to 1).
+        memory: of the GPU that has no room first, where a run has several. `memories` are those of all, `memory` among them.
+        memory, alloc_retries, power_w, host_busy, others_busy: None where unknown. `alloc_retries` counts since the run began,
+            `power_w` is that of the GPU that draws most, `host_busy` the share of the host's CPUs at work (0 to 1), `others_busy`
+            the part of it that is not the run's own.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
         wheel: who else has the wheel of the run, "" for nobody: then nothing is proposed.
         metric: the name of what `points` are values of.
@@ -63,14 +75,22 @@ class Scene:
     points: Sequence[tuple[int, float]] = ()
     records: Sequence[CommandRecord] = ()
     memory: Memory | None = None
+    memories: tuple[Memory, ...] = ()
     alloc_retries: float | None = None
     power_w: float | None = None
     diagnosis: Diagnosis | None = None
     host_busy: float | None = None
+    others_busy: float | None = None
     throttled: str = ""
     wheel: str = ""
     shift: Shift | None = None
     metric: str = ""
+
+    @property
+    def taken(self) -> float:
+        """The share of all memory that is taken on the fullest GPU, by whomever; 0 where that is unknown."""
+        known = self.memories or tuple(filter(None, (self.memory,)))
+        return max(((one.used + one.others) / one.total for one in known if one.total), default=0.0)
 
     def values(self) -> dict[str, KnobValue]:
         """What is in effect, by knob."""
@@ -78,7 +98,7 @@ class Scene:
 
     def settings(self) -> dict[str, KnobValue]:
         """Of those, what makes a run another one where it changes; a schedule's coefficients do not."""
-        return {k.spec.name: k.value for k in self.knobs if not _coefficient(k)}
+        return {k.spec.name: k.value for k in self.knobs if not coefficient(k.spec)}
 
     def current(self) -> Scene:
         """The same with what commands have come to since the knobs were read."""
@@ -93,11 +113,6 @@ class Scene:
                 knob = structs.replace(knob, value=told.effective, version=told.version or 0)
             knobs.append(knob)
         return replace(self, knobs=tuple(knobs))
-
-
-def _coefficient(knob: KnobState) -> bool:
-    """A number of the mathematics, like a learning rate, which the run itself may change in every iteration."""
-    return knob.spec.kind == "float" and knob.spec.effect == "learning" and knob.spec.cost == "free"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Changes of the throughput that nobody asked for: a neighbour, heat, other data.
 
 Two-sided CUSUM (Page, Biometrika 41, 1954) on medians of five iterations, which spikes do not move. Its slack is wider than
-the slow drift of any run: with the usual one, made for the noise alone, a drift of ±3 % raises alarms all day.
+the slow drift of any run: with the usual one, made for the noise alone, a drift of ±3 % raises alarms all day. Of iterations so
+short that more than five come from one look to the next, all of these are one block: what is over after a second is no change.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ OUTLIER = 3.0
 """A block farther from the one before than so many standard deviations counts for so many."""
 BUSIER = 0.2
 """A share of the host's CPUs that makes a difference."""
+FULL, SCARCE = 0.9, 0.05
+"""CPUs that are at work for more than that have nothing to spare: what others take more of them, from so much on, the run has less."""
 BACK = 3
-"""What was before is looked up so many blocks ago: what has just come may be the cause already."""
+"""What was before is looked up so many looks ago: what has just come may be the cause already."""
 
 
 class ShiftDetector:
@@ -57,29 +60,28 @@ class ShiftDetector:
                 self._newest = max(self._newest, scene.points[-1][0])
             self._begin = begin
             self._forget(self._newest + 1 + WARM_UP)
-        found = None
         for step, value in scene.points:
             if step <= self._newest:
                 continue
             self._newest = step
             if step >= self._start and math.isfinite(value) and value > 0:
-                self._block.append(math.log(value))
-            if len(self._block) == BLOCK:
-                found = self._take(scene, step) or found
-        return found
+                self._block.append((step, math.log(value)))
+        return self._take(scene) if len(self._block) >= BLOCK else None
 
     def _forget(self, start: int) -> None:
         self._start = start
-        self._block: list[float] = []
+        self._block: list[tuple[int, float]] = []
         self._learning: list[float] = []
         self._level = self._last = math.nan
         self._variance = 0.0
         self._up = self._down = 0.0
-        self._recent: deque[float] = deque(maxlen=LEARNED)
+        self._recent: deque[tuple[int, float]] = deque(
+            maxlen=LEARNED
+        )  # blocks that stand out, by their first iteration
         self._calm: deque[Scene] = deque(maxlen=BACK)
 
-    def _take(self, scene: Scene, step: int) -> Shift | None:
-        y = median(self._block)
+    def _take(self, scene: Scene) -> Shift | None:
+        first, y = self._block[0][0], median(value for _, value in self._block)
         self._block.clear()
         if len(self._learning) < LEARNED:
             self._learning.append(y)
@@ -105,18 +107,18 @@ class ShiftDetector:
                 self._level += FOLLOW * off
                 self._calm.append(scene)
             return None
-        self._recent.append(y)
+        self._recent.append((first, y))
         if max(self._up, self._down) <= max(ALARM, ALARM_SIGMAS * sigma):
             return None
-        return self._alarm(scene, step)
+        return self._alarm(scene)
 
-    def _alarm(self, scene: Scene, step: int) -> Shift:
-        before, after = math.exp(self._level), math.exp(median(self._recent))
-        began = max(self._start, step - BLOCK * len(self._recent) + 1)
+    def _alarm(self, scene: Scene) -> Shift:
+        before, after = math.exp(self._level), math.exp(median(value for _, value in self._recent))
+        began = self._recent[0][0]
         cause = likely(self._calm[0], scene, slower=after < before)
-        text = f"throughput {after / before - 1:+.0%} since iteration {began}, and no knob was turned: "
-        self._forget(step + 1)
-        return Shift(scene.t, began, before, after, cause, text + (cause or "no cause is seen on this node"))
+        text = f"throughput {100 * (after / before - 1):+.0f} % since iteration {began}, and no knob was turned: "
+        self._forget(self._newest + 1)
+        return Shift(scene.t, began, before, after, cause, text + (cause or _none_seen(scene)))
 
 
 def likely(then: Scene, now: Scene, *, slower: bool) -> str:
@@ -128,14 +130,27 @@ def likely(then: Scene, now: Scene, *, slower: bool) -> str:
     if moved:
         size = f"{moved / 2**30:.1f} GiB of its memory"
         return f"another process has taken {size}" if slower else f"another process has given back {size}"
-    if (
-        worse.host_busy is not None
-        and better.host_busy is not None
-        and worse.host_busy - better.host_busy > BUSIER
-    ):
-        word = "busier" if slower else "less busy"
-        return f"the host is {word} (CPUs {then.host_busy:.0%} → {now.host_busy:.0%})"
+    least = SCARCE if (worse.host_busy or 0.0) >= FULL else BUSIER
+    if share := _busier(then.others_busy, now.others_busy, least, slower=slower):
+        return f"other processes take {'more' if slower else 'less'} of the CPUs ({share})"
+    if share := _busier(then.host_busy, now.host_busy, BUSIER, slower=slower):
+        return f"the host is {'busier' if slower else 'less busy'} (CPUs {share})"
     return ""
+
+
+def _none_seen(now: Scene) -> str:
+    """That there is no cause to name, and what would hide one."""
+    none = "no cause is seen on this node"
+    if now.host_busy is None or now.host_busy < FULL:
+        return none
+    return f"{none}, whose CPUs are at work for {100 * now.host_busy:.0f} % of the time"
+
+
+def _busier(then: float | None, now: float | None, least: float, *, slower: bool) -> str:
+    """`30 % → 95 %` where that makes a difference of more than `least` in the way asked for."""
+    if then is None or now is None or (now - then if slower else then - now) <= least:
+        return ""
+    return f"{100 * then:.0f} % → {100 * now:.0f} %"
 
 
 def _others(worse: Memory | None, better: Memory | None) -> int:

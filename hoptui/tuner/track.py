@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from statistics import fmean, linear_regression
 
-from hoptui.tuner.memory import MemoryModel, full
+from hoptui.tuner.memory import MemoryModel
 from hoptui.tuner.scene import Memory
 from hoptui.tuner.trial import WORTH
 from hoptui.wire.knobs import KnobValue
@@ -14,6 +14,8 @@ from hoptui.wire.measured import Measured
 
 CEILING_S = 1800.0
 """What failed is not tried again for so long; the second time for twice as long, and so on."""
+FARTHEST = 2.0
+"""No step is larger than this factor: memory is not extrapolated farther."""
 SHAPES = 8
 """Sizes of one process: torch.compile makes so many variants of a function, and then computes it eagerly for good."""
 LEFT_S = 600.0
@@ -39,6 +41,7 @@ class Track:
     shapes: set[float] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
     slower: bool = False  # a larger size surely was
+    outdated: bool = False  # another lever has been turned since
     stride: int = 2
     bounds: dict[float, int] = field(default_factory=dict)  # what was too much, and until when (monotonic ns)
     waits: dict[float, float] = field(default_factory=dict)  # for how many seconds the next time
@@ -71,11 +74,8 @@ class Track:
         return now / then - 1 if now > 0 and then > 0 else 0.0
 
     def fits(self, here: float, there: float, memory: Memory, share: float) -> bool:
-        """Whether a step of size may be tried: with `share` of all memory as a rule, and with all of it at the rarest peaks.
-
-        Nothing larger while more than that is taken already, whatever was seen before.
-        """
-        if (there > here and full(memory) > share) or not self.memory.expects(there, memory, share):
+        """Whether a step of size may be tried: with `share` of all memory as a rule, and with all of it at the rarest peaks."""
+        if not self.memory.expects(there, memory, share):
             return False
         gain = self.gain(here, there, falling=False)
         dear = gain is not None and gain > DEAR / (1 - DEAR)
@@ -133,11 +133,17 @@ class Track:
         self.refused.clear()
         self.closed.discard(1)
 
+    def once_more(self) -> None:
+        """Another lever has been turned: more may be better now, and what was refused may be possible. Less is no better for that."""
+        less = self.closed & {-1}
+        self.reopen()
+        self.closed = less
+
     def reopen(self) -> None:
         """The run is not what it was: everything may be tried again."""
         self.rates.clear()
         self.refused.clear()
         self.doubted.clear()
         self.closed.clear()
-        self.slower = False
+        self.slower = self.outdated = False
         self.stride = 2

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from hoptui.tuner.effect import BLOCK, LOOKS, measure
+from hoptui.tuner.finding import percent
 from hoptui.tuner.ladder import Candidate, Lever
-from hoptui.tuner.memory import full
 from hoptui.tuner.scene import Scene
 from hoptui.wire.knobs import KnobValue, shown
 from hoptui.wire.measured import Measured
@@ -48,7 +48,7 @@ Decision = Literal["keep", "drop", "more"]
 
 
 class Ending(NamedTuple):
-    """How a trial ends: kept, or taken back for what `why` says, which its `figure` may say already.
+    """How a trial ends: kept or taken back, and `why`, which its `figure` may say already.
 
     `found` is what is to be learned of its speed, None where it asked too much of the run, however fast it was.
     """
@@ -120,7 +120,7 @@ class Attempt:
             return Ending(False, Measured(), "less than half as fast")
         match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
             case "keep":
-                return Ending(True, found)
+                return Ending(True, found, doubt(found))
             case "drop":
                 return Ending(False, found, figure(found), figure=True)
             case "more":
@@ -142,8 +142,8 @@ class Attempt:
         most, power = limits.power_w, scene.power_w
         if most is not None and power is not None and power > most:
             return f"it draws {power:.0f} W, the limit is {most:.0f} W"
-        if self.tried.way > 0 and full(scene.memory) > limits.memory + ABOVE:
-            return f"{full(scene.memory):.0%} of the memory is taken"
+        if self.tried.way > 0 and scene.taken > limits.memory + ABOVE:
+            return f"{percent(scene.taken)} of the memory is taken"
         return ""
 
 
@@ -231,6 +231,15 @@ def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Deci
         return "more"
     likely = found.gain - WORTH > found.interval / 2
     return "keep" if likely or (smaller and found.gain > 0) else "drop"
+
+
+def doubt(found: Measured) -> str:
+    """Why something is kept that is not sure to gain enough; "" where it is."""
+    if found.gain is None or found.interval is None or found.gain - WORTH > found.interval:
+        return ""
+    likely = found.gain - WORTH > found.interval / 2
+    why = "likely a gain, but not surely" if likely else "no gain is sure, and it is the smaller"
+    return why if found.detectable else f"{why}: {figure(found)}"
 
 
 def harmful(before: Sequence[float], after: Sequence[float]) -> bool:

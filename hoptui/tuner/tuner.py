@@ -12,8 +12,9 @@ from hoptui.tuner.ladder import Candidate
 from hoptui.tuner.people import People
 from hoptui.tuner.room import Room
 from hoptui.tuner.scene import Known, Proposal, Scene
-from hoptui.tuner.search import Search
+from hoptui.tuner.search import Nothing, Search
 from hoptui.tuner.series import Series
+from hoptui.tuner.tracks import Tracks
 from hoptui.tuner.trial import (
     FAIR,
     TRIES,
@@ -49,9 +50,10 @@ class Tuner:
         self.state = TunerState(stand="baseline", text="begins", limits=limits, started=now, user=user)
         self._limits = limits
         self._budget = Budget(limits.budget, now)
-        self._search = Search(limits, known)
+        self._tracks = Tracks(limits)
+        self._search = Search(self._tracks, known)
         self.incumbent = Incumbent(Series(limits.objective))
-        self._room = Room(self._search)
+        self._room = Room(self._tracks)
         self._people = People()
         self._scene: Scene | None = None
         self._attempt: Attempt | None = None
@@ -70,7 +72,7 @@ class Tuner:
         told = any(trial.result in ("kept", "reverted") for trial in self.state.tried)
         if not told or not self._rested or self._scene is None:
             return None
-        names = {n for lever in self._search.levers(self._scene, set()) for n in lever.names}
+        names = {n for lever in self._tracks.levers(self._scene, set()) for n in lever.names}
         if names & self._people.frozen:
             return None
         values = {n: v for n, v in self.incumbent.values.items() if n in names}
@@ -154,20 +156,20 @@ class Tuner:
         if self._scene is None:
             # What it did before may have been with other values.
             self.incumbent.rest(scene, scene.points[-1][0] + 1 if scene.points else 0)
-            levers = self._search.levers(scene, set())
+            levers = self._tracks.levers(scene, set())
             for trial in self._failed:
                 if (tried := again(trial, levers)) is not None:
-                    self._search.failed(tried, trial.t)
+                    self._tracks.failed(tried, trial.t)
         elif scene.epoch != self._scene.epoch:
             self._restarted(scene)
         self.incumbent.series.take(scene)
-        self._search.expire(scene.t)
+        self._tracks.expire(scene.t)
         self._listen(scene)
         if scene.memory is not None:
-            self._room.watch(scene.memory)
+            self._room.watch(scene)
             self._learn_memory(scene)
         if scene.shift is not None and self._attempt is None and self._return is None:
-            self._search.reopen()
+            self._tracks.reopen()
             self.incumbent.rest(scene, self.incumbent.series.newest + 1)
 
     def _restarted(self, scene: Scene) -> None:
@@ -175,7 +177,7 @@ class Tuner:
         back = self._cut_off("unfinished", "the run was restarted")
         self.incumbent.left()
         self.incumbent.series.cut()
-        self._search.forget_memory()
+        self._tracks.forget_memory()
         self.incumbent.rest(scene, 0)
         if back:
             self._return = Return(back, "back to the values before what a restart cut off")
@@ -221,12 +223,15 @@ class Tuner:
         expected = candidate.gain if isinstance(candidate, Candidate) else None
         missing = self.incumbent.missing(expected)
         if not missing and self.incumbent.another():
-            self._search.reopen()
+            self._tracks.reopen()
             candidate = self._search.next(scene, self._people.frozen)
-        if isinstance(candidate, str):
+        if isinstance(candidate, Nothing):
+            if candidate.yet:
+                self._say("baseline", candidate.why)
+                return None, ()
             self._rested = self._rested or not missing
-            free, every = (self._search.levers(scene, f) for f in (self._people.frozen, set[str]()))
-            self._say("holding", f"nothing is tried: {self._people.untried(candidate, free, every)}")
+            free, every = (self._tracks.levers(scene, f) for f in (self._people.frozen, set[str]()))
+            self._say("holding", f"nothing is tried: {self._people.untried(candidate.why, free, every)}")
             return None, ()
         if self._limits.dry:
             not_now = f"; not now: {waits}" if waits else ""
@@ -235,7 +240,9 @@ class Tuner:
             self._say("waiting", waits)
         elif missing:
             self._say("baseline", MEASURES.format(missing))
-        elif not self._budget.affords(2 * candidate.standstill, FAIR * self.incumbent.series.seconds):
+        elif not self._budget.affords(
+            candidate.standstill + candidate.way_back, FAIR * self.incumbent.series.seconds
+        ):
             self._rested = True
             self._say(
                 "holding",
@@ -271,7 +278,7 @@ class Tuner:
             return None
         effective = move.effective(scene.records)
         if all(effective.get(c.knob, c.value) == c.before for c in move.changes):
-            self._search.failed(attempt.tried, scene.t)
+            self._tracks.ignored(attempt.tried)
             return self._take_back("failed", "the run reads back the values of before", scene)
         after = self.incumbent.series.since(step)
         found = compare(self.incumbent.series.metric, attempt.before, after)
@@ -285,13 +292,13 @@ class Tuner:
             return None
         if not ending.kept:
             if ending.found is None:
-                self._search.failed(attempt.tried, scene.t)
+                self._tracks.failed(attempt.tried, scene.t)
             else:
-                self._search.dropped(attempt.tried, ending.found)
+                self._tracks.dropped(attempt.tried, ending.found)
             return self._take_back("reverted", ending.why, scene, told=ending.figure)
-        self._search.kept(attempt.tried, found)
+        self._tracks.kept(attempt.tried, found)
         self._budget.refund(max(0.0, attempt.seconds - move.standstill(scene.records)))
-        self._end("kept")
+        self._end("kept", ending.why)
         self._attempt = None
         self._room.peak = 0
         self.incumbent.rest(scene, step + WARM_UP)
@@ -304,7 +311,7 @@ class Tuner:
             self._people.keep([trouble.knob])
         if not blames(trouble):
             return self._take_back("interrupted", why, scene)
-        self._search.failed(attempt.tried, scene.t)
+        self._tracks.failed(attempt.tried, scene.t)
         return self._take_back("failed", why, scene)
 
     def _take_back(self, result: Result, why: str, scene: Scene, *, told: bool = False) -> Proposal | None:
@@ -365,7 +372,7 @@ class Tuner:
     def _end(self, result: Result, how: str = "") -> None:
         if self._attempt is not None:
             told = self._attempt.told
-            text = f"{told.text}. {how}" if how else told.text
+            text = f"{told.text}; {how}" if how else told.text
             self._tell(structs.replace(told, result=result, measured=figured(told), text=text))
 
     def _tell(self, trial: Trial) -> None:

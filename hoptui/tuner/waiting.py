@@ -32,6 +32,8 @@ EXCHANGE = frozenset(
 WAITING = Scale(0.25, 0.5)
 """Share of the time that the GPU waits for input or environments: a load whose SMs have work for 65 % of the time loses
 less to any other single cause."""
+UNSEEN = Scale(0.5, 0.75)
+"""The same where no GPU is seen to idle: on a CPU a phase waits for nothing, and limits a run only where it takes most of the time."""
 EXCHANGING = Scale(0.2, 0.4)
 """Share of the time in exchange: two GPUs that are 1.98 times as fast as one lose 0.01 to it (docs/benchmarks.md, R5)."""
 LAUNCHING = Scale(0.35, 0.55)
@@ -56,15 +58,16 @@ WORKS_ON = 0.05
 
 def waiting(window: Window, seen: Means) -> Iterator[Finding]:
     """Findings of input, environments and other ranks."""
+    scale = WAITING if seen.busy == seen.busy else UNSEEN
     data = _lost_to_data(window, seen)
-    if sure := WAITING.confidence(data):
+    if sure := scale.confidence(data):
         evidence = (*_phase(window, DATA), *told("GPU busy", seen.busy), *_host(window))
         yield Finding("data-bound", sure, data, evidence)
     elif lost := _lost_to_uploads(window, seen):
         evidence = (f"{seen.upload / 1e9:.0f} GB/s over PCIe", *told("SM active", seen.sm))
         yield Finding("data-bound", UPLOADING.confidence(seen.uploading), lost, evidence)
     environments = _lost_to_environments(window, seen)
-    if sure := WAITING.confidence(environments):
+    if sure := scale.confidence(environments):
         if window.gpus and _launches(seen) is not False:
             sure = min(sure, UNSURE)  # environments on the GPU, launched one kernel at a time, look alike
         evidence = (*_phase(window, ENVIRONMENTS), *told("GPU busy", seen.busy), *_host(window))

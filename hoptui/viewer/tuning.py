@@ -60,10 +60,8 @@ def limits(within: Limits) -> str:
 
 def allowed(learning: Iterable[str]) -> str:
     """Which knobs besides those of effect `speed`: `also lr and num_envs`."""
-    names = [text.clean(name, 40) for name in learning]
-    if not names:
-        return "speed knobs alone"
-    return "every knob" if "*" in names else f"also {' and '.join(names)}"
+    names = ["learning knobs, but no free ones" if name == "*" else text.clean(name, 40) for name in learning]
+    return f"also {' and '.join(names)}" if names else "speed knobs alone"
 
 
 def standing(state: TunerState) -> str:

@@ -12,13 +12,13 @@ SURE = 0.7
 
 MEANING: Mapping[Verdict, str] = {
     "launch-bound": "kernels are too small, or launched too slowly, to fill the GPU",
-    "data-bound": "the GPU waits for its input",
-    "env-bound": "the GPU waits for environments that are stepped on the CPU",
+    "data-bound": "training waits for its input",
+    "env-bound": "training waits for environments that are stepped on the CPU",
     "memory-bandwidth-bound": "the GPU's memory bus is near its limit",
     "compute-bound": "the GPU's arithmetic units are near their limit",
     "power-limited": "the clocks are held down by the board's power limit",
     "heat-limited": "the clocks are held down because the GPU is too hot",
-    "communication-bound": "the GPU waits for the other ranks",
+    "communication-bound": "ranks wait for each other",
     "memory-unused": "work is cut smaller than memory asks for",
     "healthy": "nothing stands out",
     "unknown": "too little is known",
@@ -26,9 +26,11 @@ MEANING: Mapping[Verdict, str] = {
 
 
 def name(diagnosis: Diagnosis) -> str:
-    """`launch-bound`, `perhaps launch-bound`, `nothing stands out`."""
+    """`launch-bound`, `perhaps launch-bound`, `nothing stands out`; `was launch-bound` until a change of a knob is seen through."""
     if diagnosis.verdict == "healthy":
-        return MEANING["healthy"]
+        return MEANING["healthy"] if not diagnosis.stale else f"until the last change {MEANING['healthy']}"
+    if diagnosis.stale and diagnosis.verdict != "unknown":
+        return f"was {diagnosis.verdict}"
     doubtful = 0 < diagnosis.confidence < SURE
     return f"perhaps {diagnosis.verdict}" if doubtful else diagnosis.verdict
 
@@ -38,4 +40,5 @@ def sentence(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict == "unknown":
         return f"not known: {diagnosis.evidence[0]}" if diagnosis.evidence else "not known"
     sure = f", {text.percent(diagnosis.confidence, decimals=0)} sure" if diagnosis.confidence else ""
-    return f"{diagnosis.verdict}: {MEANING[diagnosis.verdict]}{sure}"
+    before = ", before the last change of a knob" if diagnosis.stale else ""
+    return f"{diagnosis.verdict}: {MEANING[diagnosis.verdict]}{sure}{before}"

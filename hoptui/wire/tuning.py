@@ -42,7 +42,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What limits a run, over the `seconds` before `t`.
 
-    `confidence` is 0 to 1, 0 also where it is not known; `evidence` figures in words, the strongest first.
+    `confidence` is 0 to 1, 0 also where it is not known; `evidence` figures in words, the strongest first. `stale` says that a knob
+    has another value since: what the run is like with that is not seen yet.
     """
 
     verdict: Verdict = "unknown"
@@ -51,6 +52,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     advice: tuple[Advice, ...] = ()
     seconds: float = 0.0
     t: int = 0
+    stale: bool = False
 
 
 def told(diagnosis: Diagnosis) -> str:
@@ -140,8 +142,8 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     """The tuner of one run.
 
     `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot go on now. `text` says
-    it in one sentence. `next` are the changes that it would try next. `tried` are ended trials, oldest first; `frozen` knobs
-    that it leaves alone, `spent` the share of the run's time since its start that trials have cost: standing still, and what was not kept.
+    it in one sentence. `next` are the changes that it would try next. `tried` are ended trials, oldest first, with those of tuners
+    of this run before it; `frozen` knobs that it leaves alone, `spent` the share of the run's time since its start that trials have cost: standing still, and what was not kept.
     `lived_s` is that time, in seconds: what the run did not train in is not counted.
     """
 

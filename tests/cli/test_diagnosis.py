@@ -76,6 +76,7 @@ def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
         ],
         "seconds": 20.0,
         "t": 9,
+        "stale": False,
     }
     assert hoptui("status", "ppo", "--json").json["diagnosis"] is None
 

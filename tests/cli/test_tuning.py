@@ -89,6 +89,15 @@ def test_each_trial_is_a_line_and_the_end_ends_it(hoptui: Hoptui, tuning: Tuning
     assert [(t.op, t.run, t.limits) for t in tuning.asked] == [("start", RUN.run, Limits())]
 
 
+def test_trials_of_a_tuner_before_are_not_told_as_new(hoptui: Hoptui, tuning: Tuning) -> None:
+    tuning.state = structs.replace(ON, tried=(BACK,))
+    tuning.states = [structs.replace(ON, stand="off", text="stopped", tried=(BACK, KEPT))]
+    assert [line for line in hoptui("tune", "ppo").out.splitlines() if "reverted" in line] == []
+    tuning.granted, tuning.reason = False, "ppo is being tuned already: stop that first"
+    tuning.state = structs.replace(ON, tried=(BACK,))
+    assert "reverted" in hoptui("tune", "ppo").out, "but to who comes to watch"
+
+
 def test_limits_as_they_are_typed(hoptui: Hoptui, tuning: Tuning) -> None:
     words = "--within memory=85% power=400 --budget 5% --objective energy --allow learning --detach"
     ended = hoptui("tune", "ppo", *words.split())
@@ -106,7 +115,7 @@ def test_limits_as_they_are_typed(hoptui: Hoptui, tuning: Tuning) -> None:
         ("--within vram=90%", "--within takes memory=90% and power=400, each once, not 'vram=90%'"),
         ("--within power=lots", "power takes watts such as 400, not 'lots'"),
         ("--within power=nan", "power is in watts, more than 0, not nan"),
-        ("--budget 0", "--budget takes a share such as 90% or 0.9, not '0'"),
+        ("--budget 0", "--budget takes a share such as 2% or 0.02, not '0'"),
         ("--stop --status", "hoptui tune starts, stops, freezes, releases or tells: one of them at a time"),
         ("--stop --budget 3%", "hoptui tune starts, stops, freezes, releases or tells: one of them at a time"),
         ("--objective fun", "fun"),
@@ -166,6 +175,9 @@ def test_a_dry_run_says_what_it_would_try_and_leaves_nothing_behind(hoptui: Hopt
     tuning.granted = False  # one that is no dry run is on
     told_too = hoptui("tune", "ppo", "--dry-run").out
     assert told_too == "next it would try nothing: nothing is left\n"
+    tuning.reason = "ppo is being tuned already, started by ana: stop that first"
+    other = hoptui("tune", "ppo", "--dry-run", "--allow", "lr")  # what that one would do is no answer
+    assert (other.code, other.out, other.err) == (1, "", f"hoptui: {tuning.reason}\n")
     tuning.granted = True
     assert hoptui("tune", "ppo", "--dry-run").out == "nothing is left\n"
 
@@ -182,6 +194,12 @@ def test_how_it_stands(hoptui: Hoptui, tuning: Tuning) -> None:
         "  alone   lr",
         "  spent   1.1 % of the time went into trials",
     ]
+    tuning.put(structs.replace(ON, spent=0.3, lived_s=180.0))
+    assert hoptui("tune", "ppo", "--status").out.splitlines()[-1] == (
+        "  spent   30 % of the time went into trials, 1.5 % of the first hour, of which 2 % may"
+    )
+    tuning.put(structs.replace(ON, tried=(KEPT,), spent=0.011, lived_s=7200.0))
+    assert hoptui("tune", "ppo", "--status").out.endswith("spent   1.1 % of the time went into trials\n")
     assert hoptui("tune", "ppo", "--status", "--json").json["tuner"]["tried"][0]["result"] == "kept"
     assert not tuning.asked
 

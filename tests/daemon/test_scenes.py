@@ -8,7 +8,7 @@ from msgspec import structs
 from hoptui.daemon.scenes import scene
 from hoptui.tuner.scene import Memory
 from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo, GpuProcess
+from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 GIB = 1 << 30
@@ -45,14 +45,32 @@ def test_the_throughput_is_that_of_iterations_that_only_trained(there: QuietNode
     assert (seen.epoch, seen.state, seen.knobs) == (1, "live", there.run.state.knobs)
 
 
-def test_memory_is_that_of_the_fullest_gpu_and_its_peak_since_the_last_look(there: QuietNode) -> None:
+def test_memory_is_that_of_the_gpu_without_room_first_and_its_peak_since_the_last_look(
+    there: QuietNode,
+) -> None:
     gpus(there, "A", "B")
     for used in (20.0, 70.0, 30.0):
         there.now += SECOND // 2
         read(there, "A", memory_used_bytes=used * GIB)
         read(there, "B", memory_used_bytes=40.0 * GIB)
     there.node.processes = (process("A", 25.0, RUN), process("A", 5.0), process("B", 40.0, RUN))
-    assert scene(there.node, there.run).memory == Memory(used=65 * GIB, others=5 * GIB, total=80 * GIB)
+    seen = scene(there.node, there.run)
+    assert seen.memory == Memory(used=65 * GIB, others=5 * GIB, total=80 * GIB, gpu="A")
+    assert seen.memories == (seen.memory, Memory(used=40 * GIB, others=0, total=80 * GIB, gpu="B"))
+
+
+def test_of_gpus_of_different_size_the_one_without_room_first_need_not_be_the_fullest(
+    there: QuietNode,
+) -> None:
+    gpus(there, "A", "B")
+    read(there, "A", memory_used_bytes=48.0 * GIB)  # 60 % full, by a neighbour
+    read(there, "B", memory_used_bytes=10.0 * GIB, memory_total_bytes=40.0 * GIB)
+    there.node.processes = (process("A", 10.0, RUN), process("A", 38.0), process("B", 10.0, RUN))
+    seen = scene(there.node, there.run)
+    assert seen.memory == Memory(used=10 * GIB, others=0, total=40 * GIB, gpu="B"), (
+        "40 GiB for it, and 42 on A"
+    )
+    assert seen.taken == 0.6
 
 
 @pytest.mark.parametrize(
@@ -64,10 +82,10 @@ def test_where_processes_cannot_be_told_apart_all_memory_counts_as_the_runs(
     gpus(there, "A")
     read(there, "A", memory_used_bytes=30.0 * GIB)
     there.node.processes = processes
-    assert scene(there.node, there.run).memory == Memory(used=30 * GIB, others=0, total=80 * GIB)
+    assert scene(there.node, there.run).memory == Memory(used=30 * GIB, others=0, total=80 * GIB, gpu="A")
 
 
-def test_a_gpu_that_cannot_be_read_might_be_the_fullest(there: QuietNode) -> None:
+def test_a_gpu_that_cannot_be_read_might_have_no_room_first(there: QuietNode) -> None:
     gpus(there, "A", "B")
     read(there, "A", memory_used_bytes=30.0 * GIB)
     assert scene(there.node, there.run).memory is None
@@ -102,12 +120,21 @@ def test_a_run_without_a_gpu_is_held_to_the_hosts_memory(there: QuietNode) -> No
     there.node.rows((own,))
     seen = scene(there.node, there.run)
     assert seen.memory == Memory(used=10 * GIB, others=20 * GIB, total=64 * GIB)
-    assert seen.host_busy == 0.25
+    assert (seen.host_busy, seen.others_busy) == (0.25, None)
 
     there.node.gpus = (GpuInfo(uuid="A", index=0, name="H100"),)
     assert scene(there.node, there.run).memory is None, "it may be on a GPU: nobody knows"
     there.run.said = True  # it says that it has none
     assert scene(there.node, there.run).memory is not None
+
+
+def test_what_others_do_with_the_cpus_is_what_the_run_does_not(there: QuietNode) -> None:
+    there.node.set_hardware(HostInfo(cpus=4), (), "")
+    there.node.rows((pack("host", [(there.now, -1, {"cpu_percent": 75.0})]),))
+    there.node.rows((pack(f"process/{RUN}", [(there.now, -1, {"cpu_percent": 120.0})]),))
+    assert scene(there.node, there.run).others_busy == pytest.approx(0.45)
+    there.run.state = structs.replace(there.run.state, world=2)
+    assert scene(there.node, there.run).others_busy is None, "the other rank's processes are not read"
 
 
 def test_retries_of_the_allocator_come_from_the_run(there: QuietNode) -> None:

@@ -7,8 +7,10 @@ import math
 import pytest
 from msgspec import structs
 
+from hoptui.daemon.returning import to_undo
 from hoptui.daemon.tuning import told
 from hoptui.tuner.scene import Known
+from hoptui.wire.devices import GpuInfo
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import Lease, Origin
 from hoptui.wire.tuning import Change, Limits, Trial
@@ -61,6 +63,24 @@ def test_a_run_without_a_knob_of_effect_speed_has_to_be_allowed_another() -> Non
     assert quiet.tune(limits=Limits(learning=("lr",))).granted
 
 
+@pytest.mark.parametrize("limits", [Limits(power_w=400.0), Limits(objective="energy")])
+def test_power_is_no_matter_for_a_run_without_a_gpu_once_that_is_known(
+    quiet: QuietNode, limits: Limits
+) -> None:
+    assert quiet.tune(limits=limits).granted, "the sampler has not answered yet"
+    quiet.tune("stop")
+    quiet.node.sampler_problem = ""
+    refused = quiet.tune(limits=limits)
+    assert (refused.granted, refused.reason) == (
+        False,
+        "lm has no GPU, and the power that it draws is not known without",
+    )
+    assert quiet.tune(limits=Limits()).granted
+    quiet.tune("stop")
+    quiet.node.gpus = (GpuInfo(uuid="A", index=0, name="H100"),)
+    assert quiet.tune(limits=limits).granted, "it may be on that one: nobody knows"
+
+
 def test_a_second_start_is_refused_unless_the_first_was_dry(quiet: QuietNode) -> None:
     assert quiet.tune(limits=Limits(dry=True)).granted
     assert quiet.tune(who=BEN).granted
@@ -71,6 +91,19 @@ def test_a_second_start_is_refused_unless_the_first_was_dry(quiet: QuietNode) ->
     )
     assert again.state.user == "ben"
     assert len(quiet.scripts) == 2
+
+
+def test_what_a_tuner_before_has_tried_is_told_on_and_undone_no_more(trying: QuietNode) -> None:
+    trying.script.end("reverted", "slower")
+    trying.look()
+    trying.tune("stop")
+    said = len(trying.said())
+    trying.now += 1
+    answer = trying.tune(limits=Limits(dry=True))
+    assert [trial.result for trial in answer.state.tried] == ["reverted"]
+    assert answer.state.started == trying.now
+    assert trying.said()[said:] == ["started by ana (pid 7), dry"], "and told as news only once"
+    assert to_undo(answer.state) is None
 
 
 def test_what_people_have_set_is_left_alone_until_it_is_released(quiet: QuietNode) -> None:

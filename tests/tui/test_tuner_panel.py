@@ -58,7 +58,9 @@ def test_what_is_next_and_that_nothing_is() -> None:
         "◌ off  stopped by ana",
         "✕ failed precision bf16 → fp32",
     ]
-    assert said(tuner.short(look(tuned(None)), 60)) == ["◌ off  it turns nothing on this run; s starts it"]
+    assert said(tuner.short(look(tuned(None)), 60)) == [
+        "◌ off  it turns nothing on this run; t leads to its start"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +170,22 @@ def test_the_knobs_as_the_tuner_sees_them() -> None:
         "clip_range": "left alone: changes the mathematics",
         "entropy_coef": "left alone: changes the mathematics",
     }
+
+
+@pytest.mark.parametrize(
+    ("frozen", "told"), [("rollout_len", "left alone with rollout_len"), ("lr", "may be turned")]
+)
+def test_a_knob_whose_product_with_a_frozen_one_is_kept_is_left_alone_with_it(frozen: str, told: str) -> None:
+    there = tuned(replace(HOLDING, frozen=(frozen,)))
+    pair = [
+        replace(k, spec=replace(k.spec, keeps="grad_accum × rollout_len", effect="speed"))
+        for name in ("grad_accum", "rollout_len")
+        if (k := look(there).knob(name)) is not None
+    ]
+    there.update(run={"knobs": tuple(pair)})
+    view = look(there)
+    rows = said(tuned_knobs.rows(view, tuned_knobs.ordered(view), 0, 80))
+    assert next(row for row in rows if "grad_accum" in row).endswith(told)
 
 
 def test_a_knob_that_costs_a_restart_is_never_turned() -> None:

@@ -228,6 +228,14 @@ def test_without_counters_less_is_believed() -> None:
     assert no_gpu.evidence[0] == "env 90 % of the time"
 
 
+@pytest.mark.parametrize("phase", ["data", "rollout/env"])
+def test_without_a_gpu_a_phase_limits_a_run_only_where_it_takes_most_of_the_time(phase: str) -> None:
+    some = diagnose(window(phases={phase: 0.45, "update": 0.5}, no_gpu="none"))
+    assert some.verdict == "unknown"
+    most = diagnose(window(phases={phase: 0.55, "update": 0.4}, no_gpu="none"))
+    assert most.verdict == ("data-bound" if phase == "data" else "env-bound")
+
+
 @pytest.mark.parametrize("thin", [{"iterations": 2}, {"seconds": 3.0}])
 def test_little_was_looked_at(thin: dict[str, Any]) -> None:
     assert diagnose(window(H100["lm_b64"], **thin)).confidence == 0.6
@@ -316,7 +324,14 @@ def test_what_was_advised_for_other_values_is_advised_no_more() -> None:
     assert doctor.told.advice
     doctor.changed()
     assert doctor.told.advice == ()
-    assert doctor.told.verdict == "launch-bound"
+    assert (doctor.told.verdict, doctor.told.stale) == ("launch-bound", True)
+    look(doctor, EAGER, FIRST)
+    assert doctor.told.advice, "the same verdict, now of the values in effect"
+    assert not doctor.told.stale
+    doctor.changed()
+    news = [look(doctor, MATMUL, FIRST + 1 + i) for i in range(FIRST)]
+    assert news == [False] * (FIRST - 1) + [True], "a change of a knob makes another verdict likely"
+    assert (doctor.told.verdict, doctor.told.stale) == ("compute-bound", False)
 
 
 # whatever is read ------------------------------------------------------------------------------------------------------

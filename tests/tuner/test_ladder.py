@@ -97,6 +97,13 @@ def test_an_invariant_in_words_is_the_runs_business() -> None:
     assert lever.names == ("micro_batch",)
 
 
+def test_what_only_follows_is_the_runs_business() -> None:
+    three = [knob(n, 4, keeps="size = a × b × c / d") for n in "abc"]
+    assert [lever.names for lever in levers(three, Limits(), ())] == [("a",), ("b",), ("c",)]
+    (both,) = levers([knob(n, 4, keeps="a × b; size = a × c") for n in "ab"], Limits(), ())
+    assert both.names == ("a", "b")
+
+
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
@@ -109,6 +116,12 @@ def test_an_invariant_in_words_is_the_runs_business() -> None:
 )
 def test_the_verdict_orders_the_levers(verdict: str, expected: list[str]) -> None:
     assert names(verdict) == expected
+
+
+def test_what_leaves_learning_alone_comes_first() -> None:
+    run = (knob("num_envs", 8, effect="learning"), knob("chunk", 4, cost="free"), *pair())
+    found = ranked(levers(run, Limits(learning=("*",)), ()), None)
+    assert [lever.name for lever in found] == ["micro_batch", "chunk", "num_envs"]
 
 
 def test_a_verdict_that_is_not_sure_of_itself_decides_nothing() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from hoptui.tuner.memory import LOOKS_STILL, NEWS, MemoryModel, Neighbours, full
-from hoptui.tuner.scene import Memory
+from hoptui.tuner.memory import LOOKS_STILL, NEWS, MemoryModel, Neighbours
+from hoptui.tuner.scene import Memory, Scene
 
 
 def seen(*points: tuple[float, int]) -> MemoryModel:
@@ -128,6 +129,8 @@ def test_what_neighbours_have_held_for_some_looks_is_reckoned_with() -> None:
     assert watch.taken(Memory(10, 101, 1000)) == 0
 
 
-def test_how_full_it_is() -> None:
-    assert full(Memory(30, 20, 100)) == 0.5
-    assert full(None) == 0.0
+def test_how_full_the_fullest_is() -> None:
+    scene = Scene(t=0, epoch=1, state="live", knobs=(), memory=Memory(30, 20, 100))
+    assert scene.taken == 0.5
+    assert replace(scene, memories=(Memory(30, 20, 100), Memory(1, 89, 100))).taken == 0.9
+    assert replace(scene, memory=None).taken == 0.0

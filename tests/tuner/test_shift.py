@@ -13,7 +13,7 @@ from hoptui.tuner.scene import Memory, Scene, Shift
 from hoptui.tuner.shift import ShiftDetector
 from tests.tuner.course import GIB, SECOND, knob
 
-CALM: dict[str, Any] = {"memory": Memory(20 * GIB, 2 * GIB, 80 * GIB), "host_busy": 0.3}
+CALM: dict[str, Any] = {"memory": Memory(20 * GIB, 2 * GIB, 80 * GIB), "host_busy": 0.3, "others_busy": 0.05}
 
 
 class Watched:
@@ -84,7 +84,10 @@ def test_a_block_that_is_all_spikes_is_no_shift(rate: float) -> None:
     [
         ({"throttled": "thermal slowdown"}, "thermal slowdown"),
         ({"memory": Memory(20 * GIB, 37 * GIB, 80 * GIB)}, "another process has taken 35.0 GiB"),
-        ({"host_busy": 0.95}, "CPUs 30% → 95%"),
+        ({"host_busy": 0.95}, "CPUs 30 % → 95 %"),
+        ({"others_busy": 0.65}, "other processes take more of the CPUs (5 % → 65 %)"),
+        ({"others_busy": 0.15, "host_busy": 0.45}, ""),
+        ({"others_busy": 0.15, "host_busy": 0.95}, "other processes take more of the CPUs (5 % → 15 %)"),
     ],
 )
 def test_what_changed_beside_it_is_the_likely_cause(facts: dict[str, Any], words: str) -> None:
@@ -93,11 +96,40 @@ def test_what_changed_beside_it_is_the_likely_cause(facts: dict[str, Any], words
     shift = watched.run(60, 800.0, **facts)
     assert shift is not None
     assert words in shift.cause
+    assert bool(shift.cause) == bool(words)
     assert words in shift.text
     assert watched.run(200, 800.0, **facts) is None
     back = watched.run(60, 1000.0, **(CALM | {"throttled": ""}))
     assert back is not None
-    assert back.cause
+    assert bool(back.cause) == bool(words)
+
+
+def test_of_many_short_iterations_only_what_lasts_is_a_shift_and_its_cause_is_seen() -> None:
+    detector, step = ShiftDetector(), 0
+    scene = Scene(t=0, epoch=1, state="live", knobs=(knob("micro_batch", 8),), **CALM)
+    found = []
+    for look in range(24):
+        beside = look >= 16
+        slow = (
+            range(100, 200) if look in (10, 16) else range(200) if beside else ()
+        )  # half of a look is not much
+        points = tuple((step + i, 600.0 if i in slow else 1000.0) for i in range(200))
+        step += 200
+        others = 0.5 if beside else 0.05
+        scene = replace(scene, t=look * SECOND, points=points, others_busy=others, host_busy=1.0)
+        found.append(detector.look(scene))
+    (shift,) = filter(None, found)
+    assert 16 * 200 <= shift.step <= 17 * 200
+    assert shift.cause == "other processes take more of the CPUs (5 % → 50 %)"
+
+
+def test_where_no_cause_is_seen_a_host_without_a_core_to_spare_is_told() -> None:
+    watched = Watched()
+    watched.run(300, host_busy=0.97)
+    shift = watched.run(60, 800.0, host_busy=0.99)
+    assert shift is not None
+    assert shift.cause == ""
+    assert shift.text.endswith("no cause is seen on this node, whose CPUs are at work for 99 % of the time")
 
 
 def test_a_turned_knob_is_a_new_beginning() -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from hoptui.tuner.budget import Budget
-from hoptui.tuner.trial import WARM_UP, compare, decide, figure, harmful
+from hoptui.tuner.trial import WARM_UP, compare, decide, doubt, figure, harmful
 from hoptui.wire.measured import Measured
 from hoptui.wire.tuning import YOUNG_S
 
@@ -40,6 +40,12 @@ def test_what_surely_gains_two_percent_is_kept_and_in_doubt_the_smaller(
 ) -> None:
     assert decide(measured, smaller=False) == larger
     assert decide(measured, smaller=True) == smaller
+
+
+def test_what_is_kept_without_being_sure_says_so() -> None:
+    assert doubt(found(0.10, 0.03)) == ""
+    assert doubt(found(0.50, 0.80)) == "likely a gain, but not surely: +50.0 % ± 80.0"
+    assert doubt(found(0.01, 0.03)) == "no gain is sure, and it is the smaller: +1.0 % ± 3.0"
 
 
 def test_out_of_time_decides_at_once() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
+from hoptui.tuner.ladder import OFF_S, STANDSTILL_S
 from hoptui.tuner.scene import Known, Shift
 from hoptui.tuner.track import CEILING_S, SHAPES
 from hoptui.tuner.tuner import Tuner
@@ -58,12 +60,13 @@ def test_nan_is_no_iteration() -> None:
 
 def test_a_pause_decides_nothing_and_costs_nothing() -> None:
     course = Course(rate=level)
+    course.facts = {"alloc_retries": 0.0}
     course.into_trial()
     before = course.tuner.state.trial
-    course.facts = {"state": "paused"}
+    course.facts = {"state": "paused", "alloc_retries": 9.0}  # which would end it at once
     course.look(500)
     assert course.tuner.state.trial == before
-    course.facts = {}
+    course.facts = {"alloc_retries": 0.0}
     course.rest()
     assert results(course) == ["reverted"]
     assert course.tuner.state.tried[0].seconds < 120
@@ -187,15 +190,80 @@ def test_a_choice_is_tried_where_it_is_advised_and_its_standstill_can_be_paid() 
     course = Course(knob("compile", "off", cost="rebuild", choices=choices), rate=rate, used=lambda _: GIB)
     course.look(200)
     assert course.proposals == []
-    course.facts = {
-        "diagnosis": diagnosed("launch-bound", Advice(knob="compile", direction="to", value="default"))
-    }
-    course.look(3600, every=3)
-    assert course.proposals == []  # two minutes of standing still, where an hour allows 72 s
-    course.look(3000, every=3)
-    assert results(course) == ["kept"]
-    assert course.tuner.state.tried[0].t / SECOND > 2 * 60.0 / 0.02
+    slow = Course(*course.knobs.values(), rate=rate, used=lambda _: GIB, limits=Limits(budget=0.01))
+    for tried in (course, slow):
+        tried.facts = {
+            "diagnosis": diagnosed("launch-bound", Advice(knob="compile", direction="to", value="default"))
+        }
+    course.look(600, every=3)
+    assert (results(course), course.values["compile"]) == (["kept"], "default"), (
+        "45 s, where an hour allows 72"
+    )
+    slow.look(3600, every=3)
+    assert slow.proposals == [], "an hour allows 36 s"
+    slow.look(1200, every=3)
+    assert results(slow) == ["kept"]
+    assert slow.tuner.state.tried[0].t / SECOND >= (STANDSTILL_S["rebuild"] + OFF_S) / 0.01
+
+
+def test_what_was_best_beside_another_value_is_tried_once_more_beside_the_new_one() -> None:
+    def rate(values: Values) -> float:
+        micro = float(values["micro_batch"])
+        return micro / (0.1 + (0.02 if values["compile"] == "off" else 0.002) * micro)
+
+    choices: tuple[KnobValue, ...] = ("off", "default")
+    course = Course(
+        *pair(8, 128),
+        knob("compile", "off", cost="rebuild", choices=choices),
+        rate=rate,
+        used=lambda _: GIB,
+        limits=Limits(budget=1.0),
+    )
+    changed = 0
+
+    def diagnosis() -> Diagnosis:
+        """What is told of a change three looks later, as it is in a daemon."""
+        nonlocal changed
+        if course.proposals and course.tuner.state.stand == "trial":
+            changed = course.seconds
+        eager = course.values["compile"] == "off" and float(course.values["micro_batch"]) >= 128
+        advice = (Advice(knob="compile", direction="to", value="default"),) if eager else ()
+        if course.seconds < changed + 3:
+            return Diagnosis(verdict="healthy", confidence=0.9, stale=True)
+        return diagnosed("healthy", *advice)
+
+    held = []
+    for _ in range(600):
+        course.facts = {"diagnosis": diagnosis()}
+        course.look()
+        held.append(course.tuner.state.stand == "holding")
     assert course.values["compile"] == "default"
+    assert course.values["micro_batch"] == 1024, "128 while it computed eagerly"
+    assert held == sorted(held), "it holds only once nothing is left to try"
+
+
+def test_a_size_that_another_knob_stands_in_the_way_of_is_tried_again_once_that_is_gone() -> None:
+    def rate(values: Values) -> float:
+        return float(values["minibatch_size"]) + float(values["num_envs"])
+
+    learned: dict[str, Any] = {"effect": "learning", "most": 4096}
+    course = Course(
+        knob("minibatch_size", 256, **learned),
+        knob("num_envs", 16, **learned),
+        rate=rate,
+        used=lambda _: GIB,
+        limits=Limits(learning=("*",), budget=1.0),
+    )
+    set_ = course.set
+
+    def cut(name: str, value: KnobValue) -> int:
+        """A minibatch is no larger than a rollout of sixteen steps."""
+        most = 16 * int(course.values["num_envs"])
+        return set_(name, min(int(value), most) if name == "minibatch_size" else value)
+
+    course.set = cut  # type: ignore[method-assign]
+    course.look(1200)
+    assert course.values["minibatch_size"] == 4096
 
 
 def test_dry_says_what_it_would_try_and_tries_nothing() -> None:

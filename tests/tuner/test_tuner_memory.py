@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from hoptui.tuner.scene import Memory
+from hoptui.tuner.room import Room
+from hoptui.tuner.scene import Memory, Scene
+from hoptui.tuner.tracks import Tracks
 from hoptui.wire.tuning import Limits
-from tests.tuner.course import GIB, Course, Values, grown, knob
+from tests.tuner.course import GIB, SECOND, Course, Values, grown, knob
 
 
 def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave() -> None:
@@ -95,7 +98,7 @@ def test_below_what_was_too_much_it_goes_on_by_halves() -> None:
     course.look(1)
     course.facts = {}
     course.rest()
-    assert "98% of the memory" in course.tuner.state.tried[1].text
+    assert "98 % of the memory" in course.tuner.state.tried[1].text
     assert [c.value for p in course.proposals for c in p.changes] == [64, 128, 64, 96, 112, 120]
     assert course.values["micro_batch"] == 120
 
@@ -107,6 +110,51 @@ def test_nothing_is_made_larger_while_memory_is_unknown(known: bool) -> None:
     course.look(100)
     assert course.proposals == []
     assert "how much memory the run takes is" in course.tuner.state.text
+
+
+def two_gpus(course: Course, on_a: int, on_b: int) -> None:
+    """One of 80 GiB and one of 40, as much of the run on both, with so many GiB of others on each."""
+    used = course.used(course.values) if course.used is not None else 0
+    both = (Memory(used, on_a * GIB, 80 * GIB, "A"), Memory(used, on_b * GIB, 40 * GIB, "B"))
+    course.facts = {"memory": max(both, key=lambda memory: memory.filled), "memories": both}
+
+
+def test_a_neighbour_on_one_of_two_gpus_is_seen_when_that_becomes_the_one_without_room() -> None:
+    course = Course(knob("micro_batch", 16), used=lambda v: round((4 + 0.2 * float(v["micro_batch"])) * GIB))
+    grow = iter([0] * 60 + [66] * 60)
+    for on_a in grow:
+        two_gpus(course, on_a, 0)
+        course.look()
+        if course.tuner.state.tried and "other processes have taken" in course.tuner.state.tried[-1].text:
+            break
+    assert "other processes have taken 66.0 GiB of the memory" in course.tuner.state.tried[-1].text
+
+
+def test_another_gpu_that_becomes_the_one_without_room_is_no_memory_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracks, freed = Tracks(Limits()), []
+    monkeypatch.setattr(tracks, "freed", lambda: freed.append(True))
+    room = Room(tracks)
+    a, b = Memory(8 * GIB, 42 * GIB, 80 * GIB, "A"), Memory(8 * GIB, 0, 40 * GIB, "B")
+    for i in range(40):
+        memories = (replace(a, used=(8 + i // 20) * GIB), b)
+        found = max(memories, key=lambda memory: memory.filled)
+        room.watch(Scene(t=i * SECOND, epoch=1, state="live", knobs=(), memory=found, memories=memories))
+    assert not freed
+    gone = (replace(a, others=0), b)
+    room.watch(Scene(t=99 * SECOND, epoch=1, state="live", knobs=(), memory=b, memories=gone))
+    assert freed
+
+
+def test_nothing_is_made_larger_while_another_gpu_is_over_the_limit() -> None:
+    course = Course(knob("micro_batch", 8), limits=Limits(memory=0.9))
+    for _ in range(100):
+        both = (Memory(10 * GIB, 0, 80 * GIB, "A"), Memory(GIB, 72 * GIB, 80 * GIB, "B"))
+        course.facts = {"memory": both[0], "memories": both}
+        course.look()
+    assert all(change.value <= 8 for proposal in course.proposals for change in proposal.changes)  # type: ignore[operator]
+    assert "91 % of the memory is taken already, the limit is 90 %" in course.tuner.state.text
 
 
 def test_who_gives_memory_back_and_takes_it_again_is_not_followed_for_long() -> None:
@@ -130,7 +178,7 @@ def test_nothing_is_made_larger_while_more_than_the_limit_is_taken() -> None:
     course.others = 35
     course.look(30)
     assert course.values["micro_batch"] == held
-    assert "of the memory is taken already, the limit is 50%" in course.tuner.state.text
+    assert "of the memory is taken already, the limit is 50 %" in course.tuner.state.text
 
 
 @pytest.mark.parametrize("limit", [0.5, 0.92])
@@ -140,4 +188,4 @@ def test_a_trial_that_takes_clearly_more_than_the_limit_is_taken_back(limit: flo
     course.facts = {"memory": Memory(int((limit + 0.04) * 80 * GIB), 0, 80 * GIB)}
     course.look(3)
     assert course.values["micro_batch"] == change.before
-    assert f"{limit + 0.04:.0%} of the memory is taken" in course.tuner.state.tried[-1].text
+    assert f"{100 * (limit + 0.04):.0f} % of the memory is taken" in course.tuner.state.tried[-1].text

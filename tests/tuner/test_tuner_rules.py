@@ -109,3 +109,20 @@ def test_rungs_of_a_pair_divide_the_product(micro: int, accum: int) -> None:
     assert lever.names == ("micro_batch", "grad_accum")
     for rung in lever.rungs():
         assert math.prod(int(c.value) for c in lever.changes(rung)) == micro * accum
+
+
+def test_nothing_is_kept_without_a_detectable_gain_that_does_not_say_so() -> None:
+    kept = []
+    for seed in range(8):
+        chance = random.Random(seed)
+
+        def rate(values: Values, chance: random.Random = chance) -> float:
+            return (1150.0 if float(values["micro_batch"]) > 8 else 1000.0) * math.exp(chance.gauss(0, 0.25))
+
+        course = Course(knob("micro_batch", 8), rate=rate)
+        course.until(lambda course=course: course.tuner.state.tried)  # type: ignore[misc]
+        (trial,) = course.tuner.state.tried
+        if trial.result == "kept" and trial.measured is not None and not trial.measured.detectable:
+            kept.append(trial.text)
+    assert kept
+    assert all("likely a gain, but not surely: +" in text for text in kept)

@@ -9,7 +9,7 @@ from hoptui.tui.panels import tuner
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobState
+from hoptui.wire.knobs import KnobState, relations
 
 
 def ordered(view: View) -> list[KnobState]:
@@ -45,9 +45,22 @@ def _stands(view: View, knob: KnobState, width: int) -> Line:
         return (Span(f"◷ {word}", "2"),)
     if view.replay is not None and state is None:  # within what limits it worked is not recorded
         return (Span(words.EFFECTS[knob.spec.effect], "dim"),)
+    if beside := _frozen_beside(view, knob):
+        shapes = (f"left alone with {beside}", f"with {beside}", "✕ frozen")
+        return first_fitting([(Span(one, "dim"),) for one in shapes], width)
     if tuner.turns(state, knob):
         return first_fitting([(Span(one, "dim"),) for one in ("may be turned", "allowed")], width)
     long, brief = "left alone: changes the mathematics", "not allowed"
     if knob.spec.cost == "restart":
         long, brief = "left alone: costs a restart", "never"
     return first_fitting([(Span(one, "faint"),) for one in (long, brief)], width)
+
+
+def _frozen_beside(view: View, knob: KnobState) -> str:
+    """A frozen knob whose product with this one is kept: then neither is turned. Empty where there is none."""
+    products = (one for one in relations(knob.spec.keeps) if not one.name and not one.under)
+    factors = next((one.over for one in products if knob.spec.name in one.over), ())
+    known = (view.knob(name) for name in factors if name != knob.spec.name)
+    state = tuner.state_of(view)
+    found = next((other for other in known if other is not None and tuner.is_frozen(state, other)), None)
+    return text.clean(found.spec.name, 20) if found is not None else ""

@@ -71,10 +71,10 @@ def brief(view: View) -> str:
 
 
 def short(view: View, width: int) -> list[Line]:
-    """Three lines: where it stands, the trial so far or what is next, and how the last one ended."""
+    """Three lines for the run screen: where it stands, the trial so far or what is next, and how the last one ended."""
     state = state_of(view)
     if state is None:
-        lead, told = _without(view)
+        lead, told = _without(view, view.hint("view.tuner", "leads to its start"))
         return [(*lead, Span(told, "dim"))]
     told = text.clean(state.text) or tuning.STANDS_FOR[state.stand]
     lines: list[Line] = [(stand(state), Span(f"  {told}", "" if at_work(state) else "dim"))]
@@ -100,7 +100,7 @@ def facts(view: View, width: int) -> list[Line]:
     """Where the tuner stands, its trial, what is next, within what limits, what it cost, and what holds the run back."""
     state = state_of(view)
     if state is None:
-        lead, told = _without(view)
+        lead, told = _without(view, view.hint("tuner.start", "starts it"))
         return [*_labelled("tuner", told, width, lead=lead), *_limit(view, width)]
     told = text.clean(state.text, 300) or tuning.STANDS_FOR[state.stand]
     lines = _labelled("tuner", told, width, lead=(stand(state), Span("  ")))
@@ -175,8 +175,8 @@ def _under_way(state: TunerState, width: int) -> Line:
     return (Span(told, "dim"),) if told else (Span("nothing is planned", "dim"),)
 
 
-def _without(view: View) -> tuple[Line, str]:
-    """What there is to say where no state is known: that it is off; of a recording what it said last."""
+def _without(view: View, key: str) -> tuple[Line, str]:
+    """What there is to say where no state is known: that it is off, and the `key` for it; of a recording what it said last."""
     if view.replay is not None:
         said = [
             e
@@ -188,7 +188,7 @@ def _without(view: View) -> tuple[Line, str]:
         return (Span(f"{text.clock(said[-1].wall)}  ", "dim"),), text.clean(said[-1].text, 300)
     if view.exited:
         return (), "it was never at work on this run, which has ended"
-    starts = "" if view.read_only else view.hint("tuner.start", "starts it")
+    starts = "" if view.read_only else key
     return (stand(None), Span("  ")), "; ".join(
         filter(None, (f"{tuning.STANDS_FOR['off']} on this run", starts))
     )
