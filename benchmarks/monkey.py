@@ -25,6 +25,7 @@ from hoptui.tui.screens.limits import LimitsBox
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.screens.staged import StagedBox
 from hoptui.tui.screens.tuner import TunerScreen
+from hoptui.tui.turns import taken
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.viewer.history import UNDO
 from hoptui.wire.knobs import KnobValue
@@ -130,6 +131,7 @@ async def make(app: HoptuiApp, pilot: Pilot[None], gesture: Gesture) -> None:
         case "key":
             for key in gesture.keys:
                 app.post_message(events.Key(key, key_to_character(key)))
+                await taken(app)
         case "size":
             await pilot.resize_terminal(*gesture.to)
         case "paste":
@@ -165,6 +167,10 @@ def seen(app: HoptuiApp, gesture: Gesture) -> Seen:
     return Seen(screen, action, values, screen.question if isinstance(screen, Confirm) else "")
 
 
+PICK = "pick"
+"""Enter in a list: of a box that sends by it, the same as its own key."""
+
+
 def meant(sent: Sent, before: Seen) -> bool:
     """Whether what was sent is what the gesture meant."""
     screen, action = before.screen, before.action
@@ -184,8 +190,9 @@ def meant(sent: Sent, before: Seen) -> bool:
     if isinstance(screen, TunerScreen):
         return action == WISHES.get(sent.verb) or (sent.verb == "set" and _advised(sent, action))
     if isinstance(screen, LimitsBox):
-        return sent.verb == "tune.start" and action == "start"
-    sends = action in CHOICES if isinstance(screen, Conflict) else action == "send"
+        return sent.verb == "tune.start" and action in ("start", PICK)
+    ways = {Conflict: CHOICES, StagedBox: ("send", PICK)}.get(type(screen), ("send",))
+    sends = action in ways
     return sent.verb == "set" and sends and (sent.knob, sent.value) in before.values.items()
 
 

@@ -16,17 +16,25 @@ import select
 import signal
 import time
 from collections.abc import Iterable
+from concurrent.futures import wait
 from typing import Any, TextIO, cast
 
 from textual._xterm_parser import XTermParser
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Key, Paste, Resize
+from textual.geometry import Size
 from textual.message import Message
+
+from hoptui.tui.turns import taken
 
 SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 LOOK_AGAIN_MS = 50
 TYPING_S = 2 * ESCAPE_DELAY + 0.5
 """So long after the last key nothing of a key can be waited for any more."""
+PATIENCE_S = 1.0
+"""So long the next key waits for the one before: opening a box takes a tenth of that on a busy node."""
+LOOK_FOR_END_S = 0.01
 _CLOSED = (-1, -1)
 
 
@@ -57,7 +65,7 @@ class Terminal:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver with the three things above, and a reader of keys that sleeps while nothing is typed."""
+    """Textual's driver with the three things above, and a reader of keys that sleeps while nothing is typed and gives them one by one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -115,6 +123,14 @@ class TerminalDriver(LinuxDriver):
             self._ending = os.pipe()
             os.set_blocking(self._ending[0], False)
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        loop.add_signal_handler(signal.SIGWINCH, self._resized)
+
+    def _resized(self) -> None:
+        """Tell the app its size, in the event loop. A signal may interrupt Textual's handler between the size that it has read and the
+        telling: then the size before the last was told last, and stayed."""
+        if not self._in_band_window_resize:
+            size = Size(*self._get_terminal_size())
+            self.send_message(Resize(size, size))
 
     def stop_application_mode(self) -> None:
         self._drop_waiting()
@@ -170,6 +186,16 @@ class TerminalDriver(LinuxDriver):
     def _pass_on(self, found: Iterable[Message]) -> None:
         for message in found:
             self.process_message(message)
+            if isinstance(message, Key | Paste):
+                self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Wait until the app has done with a key before it is given the next one, but not for ever."""
+        done = asyncio.run_coroutine_threadsafe(taken(self._app), self._loop)
+        end = time.monotonic() + PATIENCE_S
+        while not done.done() and time.monotonic() < end and not self.exit_event.is_set():
+            wait([done], timeout=LOOK_FOR_END_S)
+        done.cancel()
 
     def _leave(self, loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
         loop.remove_signal_handler(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import select
@@ -36,12 +37,19 @@ class Reader:
         tty.setraw(terminal)
         self.said: queue.Queue[Any] = queue.Queue()
         self.waits: list[int | None] = []
+        self.taken = threading.Event()  # whether the app takes what it is given
+        self.taken.set()
+        self.loop = asyncio.new_event_loop()
+        self.app = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.app.start()
+        monkeypatch.setattr(module, "taken", self._taken)
         monkeypatch.setattr(module, "select", SimpleNamespace(poll=self._poll, POLLIN=select.POLLIN))
         made: Any = TerminalDriver.__new__(TerminalDriver)
         self.driver: Any = made
         made.fileno, made._debug = terminal, False
         made.exit_event, made._ending = threading.Event(), os.pipe()
         made.process_message = self.said.put
+        made._app, made._loop = None, self.loop
         self.thread = threading.Thread(target=self.driver.run_input_thread, daemon=True)
         self.thread.start()
 
@@ -54,6 +62,10 @@ class Reader:
 
         return SimpleNamespace(register=real.register, poll=poll)
 
+    async def _taken(self, app: None) -> None:
+        while not self.taken.is_set():
+            await asyncio.sleep(0.001)
+
     def type(self, keys: bytes) -> str:
         os.write(self.keyboard, keys)
         key: str = self.said.get(timeout=DEADLINE_S).key
@@ -64,12 +76,20 @@ class Reader:
         self.driver.exit_event.set()
         self.thread.join(DEADLINE_S)
 
+    def close(self) -> None:
+        self.end()
+        self.taken.set()
+        asyncio.run_coroutine_threadsafe(self.loop.shutdown_asyncgens(), self.loop).result(DEADLINE_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.app.join(DEADLINE_S)
+        self.loop.close()
+
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     made = Reader(monkeypatch)
     yield made
-    made.end()
+    made.close()
     for fd in (made.keyboard, made.driver.fileno, *made.driver._ending):
         os.close(fd)
 
@@ -95,5 +115,28 @@ def test_bytes_that_are_no_text_do_not_end_it(reader: Reader) -> None:
 
 def test_it_ends_when_it_is_told(reader: Reader) -> None:
     until(lambda: reader.waits)
+    reader.end()
+    assert not reader.thread.is_alive()
+
+
+def test_a_key_waits_until_the_app_has_done_with_the_one_before(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 1000.0)
+    reader.taken.clear()
+    assert reader.type(b"16\r") == "1"
+    with pytest.raises(queue.Empty):
+        reader.said.get(timeout=0.05)
+    reader.taken.set()
+    assert [reader.said.get(timeout=DEADLINE_S).key for _ in range(2)] == ["6", "enter"]
+
+
+def test_it_waits_neither_for_ever_nor_at_the_end(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader.taken.clear()
+    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    assert reader.type(b"16") == "1"
+    assert reader.said.get(timeout=DEADLINE_S).key == "6"
+    monkeypatch.setattr(module, "PATIENCE_S", 1000.0)
+    reader.type(b"7")
     reader.end()
     assert not reader.thread.is_alive()

@@ -29,6 +29,21 @@ from hoptui.viewer.client import Client
 opening.Client = partial(Client, start_daemon=False)
 sys.exit(opening.run("ppo-cartpole"))
 """
+# As soon as it has read that it has 16 lines, it has 50.
+CHANGING = f"""
+import os, signal, struct, termios
+from fcntl import ioctl
+from hoptui.tui.driver import TerminalDriver
+read = TerminalDriver._get_terminal_size
+
+def changing(driver):
+    size = read(driver)
+    if size[1] == 16:
+        ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
+    return size
+
+TerminalDriver._get_terminal_size = changing
+{APP}"""
 # A shell's part: the app as a job of its own, on the terminal while it runs; once stopped, a line brings it back.
 SHELL = f"""
 import os, signal, sys
@@ -47,6 +62,32 @@ while True:
     input("stopped> ")
     os.tcsetpgrp(0, job)
     os.kill(job, signal.SIGCONT)
+"""
+# A box with a text and a key that takes it, as those of the dashboard are.
+BOX = """
+from textual.app import App
+from textual.binding import Binding
+from textual.widgets import Input
+from hoptui.tui.driver import TerminalDriver
+
+class Box(App):
+    BINDINGS = [Binding("enter", "take", priority=True), Binding("e", "edit")]
+    typed = ""
+
+    def on_mount(self):
+        self.title = "ready"
+
+    async def action_edit(self):
+        await self.mount(Input(placeholder="type here", restrict="[0-9]*"))
+        self.query_one(Input).focus()
+
+    def on_input_changed(self, event):
+        self.typed = event.value
+
+    def action_take(self):
+        self.exit(self.typed)
+
+print("taken:", Box(driver_class=TerminalDriver).run() + ".")
 """
 DEADLINE_S = 20.0
 MOUSE_OFF, ALTERNATE_OFF, CURSOR_ON = b"\x1b[?1003l", b"\x1b[?1049l", b"\x1b[?25h"
@@ -211,6 +252,16 @@ def test_it_stops_for_a_shell_and_is_whole_when_it_is_brought_back(directory: Pa
         shown.close()
 
 
+def test_a_size_that_changes_while_the_one_before_is_read_is_the_last_word(directory: Path) -> None:
+    shown = Screen(directory, script=CHANGING)
+    try:
+        shown.until(rb"connecting to the daemon")
+        ioctl(shown.master, termios.TIOCSWINSZ, struct.pack("HHHH", 16, 60, 0, 0))
+        shown.until(rb"\x1b\[50;1H")
+    finally:
+        shown.close()
+
+
 def test_a_storm_of_sizes_that_nobody_reads_leaves_it_working(screen: Screen) -> None:
     screen.until(rb"connecting to the daemon")
     for rows, columns in [(1, 1), (24, 80), (60, 240), (2, 300), (200, 3), (16, 60)] * 10:
@@ -258,3 +309,14 @@ def test_a_refused_directory_is_told_on_screen(directory: Path) -> None:
         assert shown.ended() == 0
     finally:
         shown.close()
+
+
+def test_keys_that_come_together_take_effect_in_the_order_in_which_they_were_typed(tmp_path: Path) -> None:
+    screen = Screen(tmp_path, script=BOX)
+    try:
+        screen.until(rb"\x1b\[\?1049h")
+        os.write(screen.master, b"e56\x1b[D2\x7f3\x1b[H1\r")
+        assert screen.ended() == 0
+        assert b"taken: 1536." in screen.output
+    finally:
+        screen.close()
