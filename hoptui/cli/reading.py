@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from array import array
 from typing import Any
 
 from hoptui.cli import gpus
-from hoptui.cli.node import Look, headline, knobs_of, look
+from hoptui.cli.node import SECOND, Look, headline, knobs_of, look
 from hoptui.cli.options import Json, Run
 from hoptui.cli.terminal import OK, dump, say, table
 from hoptui.viewer import format as text
-from hoptui.viewer import tuning, verdicts, words
+from hoptui.viewer import remaining, tuning, verdicts, words
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import Event, RunState
+from hoptui.wire.messages import Event, RunState, Vital
 from hoptui.wire.tuning import Diagnosis
 
 LAST = 10  # events and commands in `status`
@@ -64,6 +65,7 @@ def _details(seen: Look, run: RunState) -> dict[str, Any]:
         "why": vital.why if vital else "",
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
+        "left_s": _left_s(seen, run, vital) if vital else None,
         "phases": _phases(seen.store.latest(f"run/{run.run}")),
         "world": run.world,
         "ranks": _ranks(seen, run),
@@ -196,7 +198,7 @@ def _inset(phase: str) -> str:
 
 
 def _tell_past(seen: Look, run: RunState) -> None:
-    lines = [(e.wall, text.clean(e.text)) for e in _events(seen, run)]
+    lines = [(e.wall, words.happened(e)) for e in _events(seen, run)]
     lines += [(c.wall, words.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
     if lines:
         say()
@@ -212,10 +214,24 @@ def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
     parts = [throughput(run, metrics)]
     if vital and vital.iteration_s:
         parts.append(f"{text.seconds(vital.iteration_s)} an iteration")
-        if run.total and run.total > vital.step:
-            # The usual iteration holds no evaluation and no pause.
-            parts.append(f"at least {text.duration((run.total - vital.step) * vital.iteration_s)} to go")
+    if vital and (left := _left_s(seen, run, vital)) is not None:
+        parts.append(f"{text.duration(left)} to go")
     return ", ".join([*parts, f"running for {age(run)}"])
+
+
+def _left_s(seen: Look, run: RunState, vital: Vital) -> float | None:
+    """How long it has still to go, as the dashboard tells it; None where that is not known, or nothing is heard of it."""
+    if not run.total or run.total <= vital.step or vital.state in ("unresponsive", "exited"):
+        return None
+    source = f"run/{run.run}"
+    begun = int(run.started_wall * SECOND) - seen.node.wall_offset_ns
+    commands = (record for record in seen.store.commands.values() if record.run == run.run)
+    start = remaining.since(begun, vital.last_t, commands)
+    found = seen.session.query(
+        source, ("iteration_s",), run=run.run, t0=start, t1=vital.last_t, points=remaining.POINTS
+    )
+    pace = remaining.pace_s(array("q", found.t), array("q", found.step))
+    return remaining.left_s(run, vital, pace or vital.iteration_s)
 
 
 def knob_line(knob: KnobState) -> tuple[str, ...]:
