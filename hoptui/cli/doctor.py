@@ -80,7 +80,7 @@ def _checks() -> Iterator[Check]:
         yield Check("runtime-directory", "failed", str(error), "set HOPTUI_DIR to a directory of your own")
         yield from _machine()
         return
-    yield Check("runtime-directory", "ok", f"{where.directory} is yours alone")
+    yield within("runtime-directory", lambda: places.runtime_directory(where))
     yield within("state-directory", lambda: places.state_directory(where))
     yield within("disk", lambda: places.disk(where))
     yield within("recordings", lambda: places.recordings(where, os.environ))
@@ -106,7 +106,8 @@ def _node(where: Addresses) -> Iterator[Check]:
             node = seen.node
             found = {gpu.uuid: seen.readings(f"gpu/{gpu.uuid}") for gpu in node.gpus}
     except Fail as error:
-        yield Check("daemon", "failed", str(error), f"see {log}")
+        told = log if where.log.exists() else "runtime-directory above"
+        yield Check("daemon", "failed", str(error), f"see {told}")
         yield from _machine()
         return
     yield serving.history(node)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 
-from hoptui.cli.terminal import INTERRUPTED, REJECTED, Fail, give_up_stdout, warn
+from hoptui.cli.terminal import INTERRUPTED, REJECTED, Fail, dump, give_up_stdout, warn
 
 PIPE_CLOSED = 128 + 13
 """As of a program that the signal ends: who reads its output left early, which is no error."""
@@ -17,7 +18,7 @@ def carried_out(command: Callable[[], int], words: Sequence[str]) -> int:
         return command()
     except Fail as fail:
         if str(fail):
-            warn(f"hoptui: {fail}")
+            _tell(str(fail), fail.code, words)
         return fail.code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -29,8 +30,17 @@ def carried_out(command: Callable[[], int], words: Sequence[str]) -> int:
             return PIPE_CLOSED
         raise
     except Exception as error:
-        warn(f"hoptui: {type(error).__name__}: {one_line(str(error))}; {_keep_traceback(words)}")
+        said = f"{type(error).__name__}: {one_line(str(error))}; {_keep_traceback(words)}"
+        _tell(said, REJECTED, words)
         return REJECTED
+
+
+def _tell(sentence: str, code: int, words: Sequence[str]) -> None:
+    """On stderr for a person; where JSON was asked for, as JSON on stdout too, which is then never just empty."""
+    warn(f"hoptui: {sentence}")
+    if "--json" in words:
+        with contextlib.suppress(Fail, BrokenPipeError):
+            dump({"error": sentence, "code": code})
 
 
 def one_line(text: str) -> str:

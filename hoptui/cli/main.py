@@ -99,4 +99,4 @@ def _too_much(words: list[str], unused: list[str]) -> str:
     if words[:1] != [word] and words[0] in names:
         return f"hoptui {words[0]} does not take {word!r}"
     near = difflib.get_close_matches(word, names, n=1)
-    return f"there is no command {word!r}" + (f", did you mean {near[0]}?" if near else "")
+    return f"there is no command {word!r}" + (f" (did you mean {near[0]}?)" if near else "")

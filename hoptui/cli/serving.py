@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import stat
 import sys
 from typing import Annotated
 
@@ -74,8 +75,14 @@ def serve(
 
 
 def _command(run: str | None, *, steer: bool) -> str:
-    """A shell command that runs the dashboard of one tab in the place of the shell; its faults are told on our stderr."""
+    """A shell command that runs the dashboard of one tab in the place of the shell."""
     words = [sys.executable, "-m", "hoptui"]
     words += [] if run is None else ["attach", run]
     words += [] if steer else ["--read-only"]
-    return f"TEXTUAL_DRIVER={DRIVER} exec {shlex.join(words)} 2>/proc/{os.getpid()}/fd/2"
+    return f"TEXTUAL_DRIVER={DRIVER} exec {shlex.join(words)}{_faults()}"
+
+
+def _faults() -> str:
+    """Has the shell tell a tab's faults on our stderr, behind what stands there if it is a file. A socket, as that of a service,
+    cannot be opened once more: textual-serve then tells them, as far as it has read them."""
+    return "" if stat.S_ISSOCK(os.fstat(2).st_mode) else f" 2>>/proc/{os.getpid()}/fd/2"

@@ -37,10 +37,6 @@ class Companion:
         """The run as it was known last."""
         return self.store.chronicle.state
 
-    @property
-    def name(self) -> str:
-        return text.clean(self.run.name, 40)
-
     def renew(self, now: float) -> bool:
         """Read on where the run goes on; says whether `store` is another one now."""
         if self.run.exit_reason or now - self._opened_at < AGAIN_S:

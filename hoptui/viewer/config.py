@@ -25,6 +25,8 @@ UNTIL_MENDED = ": read-only until that is mended"
 KEYS = "keys"
 """The table of `config.toml` that maps the id of an action to its keys."""
 
+_COLOURLESS = re.compile(r"dumb|vt\d+(-.*)?|.*-(m|mono)")
+"""Terminals without colours, by their names in terminfo."""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -93,10 +95,6 @@ class Config:
     @property
     def ascii(self) -> bool:
         return self.values["ascii"].value is True
-
-    @property
-    def blocks(self) -> bool:
-        return self.values["blocks"].value is True
 
     @property
     def mouse(self) -> bool:
@@ -183,8 +181,9 @@ def _from_environment(setting: Setting, environ: Mapping[str, str], told: list[s
         yield Value(True, "TERM=linux")
     if setting.name == "theme" and environ.get("NO_COLOR"):  # https://no-color.org
         yield Value("none", "NO_COLOR")
-    if setting.name == "theme" and environ.get("TERM") == "dumb":
-        yield Value("none", "TERM=dumb")
+    terminal = environ.get("TERM", "")
+    if setting.name == "theme" and _COLOURLESS.fullmatch(terminal):
+        yield Value("none", f"TERM={terminal}")
 
 
 class _Written(NamedTuple):

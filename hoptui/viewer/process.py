@@ -81,7 +81,7 @@ class Held:
             NotYoursError: it has ended, or the kernel refuses.
         """
         try:
-            if psutil.Process(self.pid).create_time() != self.started:
+            if not self.lives() or psutil.Process(self.pid).create_time() != self.started:
                 raise ProcessLookupError
             signal.pidfd_send_signal(self._handle, number)
         except (ProcessLookupError, psutil.NoSuchProcess):

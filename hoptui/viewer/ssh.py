@@ -38,8 +38,8 @@ OPTIONS = (
 )
 FORBIDDEN = ("open failed: administratively prohibited", "open failed: connect failed: open failed")
 """What ssh says where the server does not allow it; where nobody answers at the path it gives a reason of the system's."""
-NOT_FOUND = 127
-USAGE = 2
+USAGE, NOT_RUNNABLE, NOT_FOUND, OF_SSH = 2, 126, 127, 255
+"""Exit codes: of the other node's hoptui, two of its shell, and of ssh itself. All others are the other node's too."""
 
 
 class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,28 +73,39 @@ def ended(place: Place, code: int, errors: str) -> Ended:
     """What it means that ssh ended with `code` and said `errors` on its standard error."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     last = clean(lines[-1], 200) if lines else f"ssh ended with code {code}"
-    name = place.name
-    if "Permission denied" in errors:
+    name, ours = place.name, code == OF_SSH
+    denied = next((line for line in lines if "Permission denied" in line), "") if ours else ""
+    if denied:
+        port = f"-p {place.port} " if place.port else ""
         return Ended(
-            f"{name} refuses the login ({last}): a dashboard cannot type a password; "
-            f"set up a key (ssh-copy-id {place.destination}) or an agent, until `ssh {place.destination} true` asks nothing",
+            f"{name} refuses the login ({clean(denied, 200)}): a dashboard cannot type a password; "
+            f"set up a key (ssh-copy-id {port}{place.destination}) or an agent, until `{_by_hand(place)} true` asks nothing",
             lasting=True,
         )
     if "Host key verification failed" in errors:
         return Ended(
-            f"the host key of {name} is not known here, or has changed: run `ssh {place.destination}` and answer it",
+            f"the host key of {name} is not known here, or has changed: run `{_by_hand(place)}` and answer it",
             lasting=True,
         )
-    if code == NOT_FOUND or "not found" in last:
+    if code == NOT_FOUND or ("not found" in last and not ours):
         return Ended(
             f"there is no hoptui on the PATH of {name}: install it there, or say where it is with --hoptui",
             lasting=True,
         )
+    if code == NOT_RUNNABLE:
+        return Ended(f"the hoptui of {name} cannot be run: {last}", lasting=True)
     if code == USAGE and "hoptui" in last:
         return Ended(
             f"the hoptui of {name} cannot be looked at from here: install version {VERSION} there", True
         )
+    if not code and not lines:
+        return Ended(f"the hoptui of {name} ended without a word")
     return Ended(f"{name}: {last.removeprefix('hoptui: ').removeprefix('ssh: ')}")
+
+
+def _by_hand(place: Place) -> str:
+    """What a person types to get there."""
+    return f"ssh -p {place.port} {place.destination}" if place.port else f"ssh {place.destination}"
 
 
 def forbidden(place: Place, errors: str) -> str:

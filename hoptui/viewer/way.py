@@ -130,12 +130,15 @@ class Here:
 
 
 def unstable(where: Addresses) -> str:
-    """Why a daemon that could be started is gone at once: a full disk, on which it could not tell it either, or see its log."""
+    """Why a daemon that could be started is gone at once: a full or read-only disk, on which it could not tell it either; or see its log."""
+    ends = "the daemon ends as soon as it is started"
+    if where.directory.exists() and not os.access(where.directory, os.W_OK):
+        return f"{ends}: {where.directory} cannot be written"
     for place in (where.directory, where.state):
         with contextlib.suppress(OSError):
             if os.statvfs(place).f_bavail == 0:
-                return f"the daemon ends as soon as it is started: no space is left under {place}"
-    return f"the daemon ends as soon as it is started: {where.log} says why"
+                return f"{ends}: no space is left under {place}"
+    return f"{ends}: {where.log} says why"
 
 
 class There:

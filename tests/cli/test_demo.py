@@ -85,7 +85,8 @@ def test_training_that_dies_at_once(
     daemon.start()
     ended = hoptui("demo", "--json")
     [log] = logs(daemon.where.state)
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.json["code"]) == (1, 1)
+    assert "CUDA is on fire" in ended.json["error"]
     assert (
         ended.err
         == f"hoptui: the demo's training ended (exit code 1): CUDA is on fire; its output is in {log}\n"

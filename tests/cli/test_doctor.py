@@ -97,6 +97,9 @@ def test_a_daemon_that_does_not_start(
     code, checks = diagnose(hoptui)
     assert code == 2
     assert checks["daemon"]["detail"] == "the daemon could not be started: no disk"
+    assert checks["daemon"]["advice"] == "see runtime-directory above", "it has not come as far as to a log"
+    daemon.where.log.touch()
+    assert diagnose(hoptui)[1]["daemon"]["advice"] == f"see {daemon.where.log}"
     assert {"driver", "clock"} <= set(checks)
 
 

@@ -58,7 +58,7 @@ def test_version(hoptui: Hoptui) -> None:
     ("words", "sentence"),
     [
         (("xyzzy",), "there is no command 'xyzzy'; try hoptui --help"),
-        (("stat",), "there is no command 'stat', did you mean status?; try hoptui --help"),
+        (("stat",), "there is no command 'stat' (did you mean status?); try hoptui --help"),
         (("ls", "extra"), "hoptui ls does not take 'extra'; try hoptui --help"),
         (("ls", "--bogus"), "Unknown option: --bogus. Try hoptui --help."),
         (
@@ -122,6 +122,29 @@ def test_exit_codes(
 
     monkeypatch.setattr(main_module, "_run", fall)
     assert hoptui("ls") == (code, "", text)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("status", "nosuch", "--json"), 3),
+        (("watch", "nosuch", "--json"), 3),
+        (("get", "nosuch", "--json"), 3),
+        (("set", "nosuch", "lr=1", "--json"), 3),
+        (("history", "nosuch", "--json"), 3),
+        (("tune", "nosuch", "--json"), 3),
+        (("get", "ppo", "nosuch", "--json"), 2),
+        (("ls", "--bogus", "--json"), 2),
+    ],
+)
+def test_an_error_of_a_command_that_prints_json_is_json_too(
+    hoptui: Hoptui, ppo: FakeDaemon, words: tuple[str, ...], code: int
+) -> None:
+    ended = hoptui(*words)
+    assert ended.code == code
+    told = ended.json
+    assert told["code"] == code
+    assert ended.err == f"hoptui: {told['error']}\n"
 
 
 def test_a_terminal_without_utf_8_gets_ascii(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

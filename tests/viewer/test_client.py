@@ -248,15 +248,21 @@ def test_it_starts_the_daemon_and_tries_again(daemon: FakeDaemon, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("room", "why"), [(0, "no space is left under {0.directory}"), (9, "{0.log} says why")]
+    ("room", "writable", "why"),
+    [
+        (0, True, "no space is left under {0.directory}"),
+        (9, True, "{0.log} says why"),
+        (9, False, "{0.directory} cannot be written"),
+    ],
 )
 def test_a_daemon_that_never_stays_is_told_with_where_the_reason_is(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, room: int, why: str
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, room: int, writable: bool, why: str
 ) -> None:
     starts: list[Addresses] = []
     monkeypatch.setattr(presence, "daemon_lives", lambda where: False)
     monkeypatch.setattr(presence, "start_daemon", starts.append)
     monkeypatch.setattr(os, "statvfs", lambda place: SimpleNamespace(f_bavail=room))
+    monkeypatch.setattr(os, "access", lambda place, mode: writable)
     here = way.Here(daemon.where)
     here.begin(0.0)
     found = [here.check(at, at - 10.0, False) for at in (1.0e9, 2.0e9)]

@@ -29,7 +29,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 def test_all_of_a_recording_is_known_to_its_end(tmp_path: Path) -> None:
     companion = Companion(write(tmp_path / "a.hoptui"), 0.0)
     try:
-        assert companion.name == "ppo-recorded"
+        assert companion.run.name == "ppo-recorded"
         steps = companion.store.steps(f"run/{ID}")
         assert steps is not None
         assert steps.last_t > FIRST + (LENGTH_S - 10) * SECOND

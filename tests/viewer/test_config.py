@@ -44,7 +44,9 @@ def test_an_option_beats_the_environment_beats_the_file_beats_what_is_remembered
     path = f"{tmp_path}/.config/hoptui/config.toml"
     assert theme('\ntheme = "ansi"') == Value("ansi", f"{path} line 2")
     assert theme(NO_COLOR="1") == Value("none", "NO_COLOR")
-    assert theme(TERM="dumb") == Value("none", "TERM=dumb")
+    for mono in ("dumb", "vt100", "vt220-w", "linux-m", "xterm-mono"):
+        assert theme(TERM=mono) == Value("none", f"TERM={mono}")
+    assert theme(TERM="xterm").value == theme(TERM="vte-256color").value == "ansi", "these have colours"
     assert theme(NO_COLOR="1", HOPTUI_THEME="dark") == Value("dark", "HOPTUI_THEME")
     assert theme(HOPTUI_THEME="dark", options={"theme": "none"}) == Value("none", "--theme")
     assert theme(options={"theme": None}) == Value("ansi", f"{path} line 2")

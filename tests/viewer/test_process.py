@@ -57,6 +57,16 @@ def test_the_process_itself_gets_the_signal(child: subprocess.Popen[bytes]) -> N
             held.end(signal.SIGKILL)
 
 
+def test_one_that_ended_while_the_question_stood_is_not_said_to_have_got_a_signal(
+    child: subprocess.Popen[bytes],
+) -> None:
+    with Held(shown(child.pid), node()) as held:
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has taken notice
+        with pytest.raises(NotYoursError, match="has ended meanwhile: nothing was sent"):
+            held.end()
+
+
 def test_a_pid_that_is_another_processs_by_now_is_left_alone(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,10 +41,16 @@ def test_the_command_there_is_one_word_of_the_shell(hoptui: str, there: str) -> 
 @pytest.mark.parametrize(
     ("code", "errors", "words", "lasting"),
     [
-        (255, "ana@gpu07: Permission denied (publickey).", "ssh-copy-id ana@gpu07", True),
-        (255, "No ED25519 host key is known\nHost key verification failed.", "run `ssh ana@gpu07`", True),
+        (255, "ana@gpu07: Permission denied (publickey).", "until `ssh -p 2222 ana@gpu07 true`", True),
+        (255, "ana@gate: Permission denied (publickey).\nConnection closed by UNKNOWN port 65535", "(ana@gate: ", True),
+        (126, "bash: line 1: /opt/hoptui: Permission denied", "cannot be run: bash: line 1: /opt/hoptui", True),
+        (255, "No ED25519 host key is known\nHost key verification failed.", "run `ssh -p 2222 ana@gpu07`", True),
         (127, "bash: line 1: hoptui: command not found", "say where it is with --hoptui", True),
         (127, "", "there is no hoptui on the PATH of ana@gpu07:2222", True),
+        (1, "hoptui: Command not found.", "say where it is with --hoptui", True),
+        (255, "/bin/sh: 1: nc: not found\nConnection closed by UNKNOWN", "ana@gpu07:2222: Connection closed", False),
+        (255, "/bin/sh: 1: nc: not found", "ana@gpu07:2222: /bin/sh: 1: nc: not found", False),
+        (0, "", "the hoptui of ana@gpu07:2222 ended without a word", False),
         (2, "hoptui: hoptui daemon does not take 'forward'; try hoptui --help", f"install version {VERSION}", True),
         (255, "ssh: Could not resolve hostname gpu07: Name or service not known", "Could not resolve", False),
         (255, "kex_exchange\nssh: connect to host gpu07 port 2222: Connection refused", "Connection refused", False),

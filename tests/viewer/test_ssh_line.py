@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pytest
@@ -24,6 +25,8 @@ from hoptui.wire.addresses import addresses
 from hoptui.wire.credentials import user_name
 from tests.conftest import TestNode, until
 
+YOUNG_S = 2.0
+"""How old what is shown over a thin line may be; half of the looks, because a busy machine may stand still for one."""
 KILLED = """
 import sys, time
 from hoptui.viewer.client import Client
@@ -147,11 +150,17 @@ def test_a_thin_line_gets_less_and_stays_young(node: TestNode, sshd: Sshd, clien
     series = client.store.series(f"run/{run}", "loss")
     assert series is not None
     before, carried = series.last_t, sshd.line.carried
-    until(lambda: series.last_t > before + 2_000_000_000, what="two seconds of rows")
+    rows, link = [], []
+
+    def two_seconds_of_rows() -> bool:
+        link.append(client.link.age_s(time.monotonic()) or 0.0)
+        rows.append((client.store.now() - series.last_t) / 1e9)
+        return series.last_t > before + 2_000_000_000
+
+    until(two_seconds_of_rows, what="two seconds of rows")
     assert (sshd.line.carried - carried) / ((series.last_t - before) / 1e9) < 30_000
-    age = client.link.age_s(time.monotonic())
-    assert age is not None
-    assert age < 10.0, "less is asked for, and what is asked for comes"
+    assert median(link) < YOUNG_S, "less is asked for, and what is asked for comes"
+    assert median(rows) < YOUNG_S
 
 
 def test_nothing_is_left_of_a_viewer_that_is_killed(node: TestNode, sshd: Sshd) -> None:

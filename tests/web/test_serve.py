@@ -247,3 +247,32 @@ def test_what_cannot_be_served_is_one_sentence(node: TestNode) -> None:
     assert done.stderr.endswith("(read_only is set by HOPTUI_READ_ONLY)\n")
     done = node.hoptui("serve", "nope")
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+
+
+def test_a_tab_takes_nothing_from_the_file_that_it_is_told_in(node: TestNode, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = [sys.executable, "-m", "hoptui", "serve", "--port", "0"]
+    with told.open("w") as file:
+        process = subprocess.Popen(command, env=node.environment, stdout=file, stderr=file)
+    try:
+        found = until(lambda: re.search(r"http://\S+token=\S+", told.read_text()), what="the address")
+
+        async def script() -> None:
+            async with opened(found.group()) as tab:
+                await tab.receive_bytes()
+
+        asyncio.run(asyncio.wait_for(script(), 60))
+        assert found.group() in told.read_text()
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_socket_for_faults_is_not_opened_once_more() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        said = subprocess.run(
+            [sys.executable, "-c", "from hoptui.cli.serving import _faults; print(_faults())"],
+            stdout=subprocess.PIPE, stderr=theirs.fileno(), text=True, check=True, timeout=30,
+        )  # fmt: skip
+    assert said.stdout.strip() == ""

@@ -29,14 +29,23 @@ NETWORK = (
 )
 
 
+def runtime_directory(where: Addresses) -> Check:
+    """The daemon makes its lock, its log and its sockets there; whose it is has been looked at."""
+    if not os.access(where.directory, os.W_OK):
+        advice = "set HOPTUI_DIR to a directory of your own"
+        return Check("runtime-directory", "failed", f"{where.directory} cannot be written", advice)
+    return Check("runtime-directory", "ok", f"{where.directory} is yours alone")
+
+
 def state_directory(where: Addresses, mounts: Path = Path("/proc/self/mounts")) -> Check:
     """Recordings are SQLite files, which must not live on a network file system."""
+    elsewhere = "set HOPTUI_STATE_DIR to a directory of your own"
     try:
         secure(where.state)
     except AddressError as error:
-        return Check(
-            "state-directory", "failed", str(error), "set HOPTUI_STATE_DIR to a directory of your own"
-        )
+        return Check("state-directory", "failed", str(error), elsewhere)
+    if not os.access(where.state, os.W_OK):
+        return Check("state-directory", "failed", f"{where.state} cannot be written", elsewhere)
     kind = file_system(where.state, mounts.read_text())
     detail = f"{where.state} is yours alone, {kind}"
     if kind.startswith(NETWORK):

@@ -23,6 +23,17 @@ def test_recordings_on_a_network_file_system(daemon: FakeDaemon, tmp_path: Path)
     assert places.state_directory(daemon.where, mounts).status == "warning"
 
 
+def test_directories_that_cannot_be_written(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert places.runtime_directory(daemon.where).status == "ok"
+    assert places.state_directory(daemon.where).status == "ok"
+    monkeypatch.setattr(os, "access", lambda place, mode: False)  # as on a read-only file system
+    for found, directory in (
+        (places.runtime_directory(daemon.where), daemon.where.directory),
+        (places.state_directory(daemon.where), daemon.where.state),
+    ):
+        assert (found.status, found.detail) == ("failed", f"{directory} cannot be written")
+
+
 def test_a_full_disk(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     assert places.disk(daemon.where).status == "ok"
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
