@@ -33,7 +33,8 @@ def told(preferences: Preferences) -> str:
 
 
 class PersonalApp(App[None]):
-    """`ascii` and `blocks` say with which signs everything is drawn, `inks` in which styles."""
+    """`ascii` and `blocks` say with which signs everything is drawn, `inks` in which styles, `colours` whether in any colour, `mixes`
+    whether colours can be mixed on this terminal."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.preferences = preferences
@@ -43,11 +44,11 @@ class PersonalApp(App[None]):
         for one in themes.THEMES:
             self.register_theme(one)
         self.theme = look.theme.name
-        self._no_colours = [] if look.colours else [NoColor()]
+        self.colours = look.colours
+        self.mixes = not look.theme.ansi
         self.stylesheet.set_variables(self.get_css_variables())
         self._inks: tuple[str, dict[str, Style]] = ("", {})
         self.ascii = preferences.config.ascii
-        self.blocks = preferences.config.blocks
         self.set_class(self.ascii, "-ascii")
         self.set_keymap(for_textual(preferences.granted))
         if "SSH_CONNECTION" in os.environ:
@@ -59,7 +60,7 @@ class PersonalApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Those of Textual but for its own reading of NO_COLOR, which an explicit theme is stronger than."""
         kept = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
-        return [*kept, *self._no_colours]
+        return kept if self.colours else [*kept, themes.Colourless()]
 
     def refresh_css(self, animate: bool = True) -> None:
         """Before the first screen there is nothing to refresh: the theme's variables are set, and Textual, which asks for it
@@ -69,6 +70,10 @@ class PersonalApp(App[None]):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return themes.DARK.variables
+
+    @property
+    def blocks(self) -> bool:
+        return self.preferences.blocks.value is True
 
     @property
     def inks(self) -> dict[str, Style]:
@@ -107,7 +112,7 @@ class PersonalApp(App[None]):
 
     def action_blocks(self) -> None:
         """Draw curves in blocks, or in braille again."""
-        self.blocks = not self.blocks
+        self.preferences.switch_blocks()
         for screen in self.screen_stack:
             for lines in screen.query(Lines):
                 lines.refresh()

@@ -8,12 +8,15 @@ CIE L*a*b*, where 2 is just visible. Greys have R = G = B and accents lie on the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.constants import COLOR_SYSTEM
+from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
 DARK = Theme(
@@ -30,7 +33,7 @@ DARK = Theme(
     panel="#262626",
     variables={
         "ink-dim": "#949494",
-        "ink-faint": "#585858",
+        "ink-faint": "#767676",
         "ink-track": "#3a3a3a",
         "ink-strong": "#eeeeee",
         "ink-stale": "#767676",
@@ -43,6 +46,8 @@ DARK = Theme(
         "ink-4": "#d75faf",
         "panel-border": "#444444",
         "panel-focus": "#5fafff",
+        "block-cursor-blurred-background": "#005f87",
+        "input-selection-background": "#005f87",
     },
 )
 LIGHT = Theme(
@@ -60,10 +65,10 @@ LIGHT = Theme(
     dark=False,
     variables={
         "ink-dim": "#626262",
-        "ink-faint": "#9e9e9e",
+        "ink-faint": "#767676",
         "ink-track": "#c6c6c6",
         "ink-strong": "#080808",
-        "ink-stale": "#8a8a8a",
+        "ink-stale": "#767676",
         "ink-veiled": "#4e4e4e",
         "ink-mark": "#875f00",
         "ink-cursor": "#d0d0d0",
@@ -73,6 +78,8 @@ LIGHT = Theme(
         "ink-4": "#87005f",
         "panel-border": "#b2b2b2",
         "panel-focus": "#005faf",
+        "block-cursor-blurred-background": "#afd7ff",
+        "input-selection-background": "#afd7ff",
     },
 )
 ANSI = Theme(
@@ -91,12 +98,12 @@ ANSI = Theme(
     boost="ansi_default",
     variables={
         **BUILTIN_THEMES["ansi-dark"].variables,
-        "ink-dim": "ansi_white",
-        "ink-faint": "ansi_bright_black",
-        "ink-track": "ansi_bright_black",
-        "ink-strong": "ansi_bright_white",
-        "ink-stale": "ansi_bright_black",
-        "ink-veiled": "ansi_bright_black",
+        "ink-dim": "ansi_default",
+        "ink-faint": "ansi_default",
+        "ink-track": "ansi_default",
+        "ink-strong": "ansi_default",
+        "ink-stale": "ansi_default",
+        "ink-veiled": "ansi_default",
         "ink-mark": "ansi_yellow",
         "ink-cursor": "ansi_default",
         "ink-1": "ansi_cyan",
@@ -107,6 +114,7 @@ ANSI = Theme(
         "panel-focus": "ansi_cyan",
         "border": "ansi_cyan",
         "border-blurred": "ansi_bright_black",
+        "block-cursor-background": "ansi_cyan",
     },
 )
 THEMES = (DARK, LIGHT, ANSI)
@@ -149,6 +157,21 @@ INKS: dict[str, tuple[str, bool]] = {
 """What a span may be drawn in: a variable of the theme, and whether it is bold."""
 
 
+class Colourless(LineFilter):
+    """Takes all colours away; what lies on a ground of its own, as a cursor does, is drawn in reverse."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text, _colourless(style) if style else None, control) for text, style, control in segments
+        ]
+
+
+@lru_cache(1024)
+def _colourless(style: Style) -> Style:
+    grounded = style.bgcolor is not None and not style.bgcolor.is_default
+    return style + Style(color="default", bgcolor="default", reverse=grounded or None)
+
+
 def choose(word: str, *, sure: bool = True) -> Look:
     """What the setting `theme` means on this terminal: `auto` is dark, or ANSI where there are at most sixteen colours.
 
@@ -167,9 +190,16 @@ def word_of(theme: str) -> str:
     return theme.removeprefix("hoptui-")
 
 
+PALE = ("faint", "track", "stale", "veiled")
+"""Inks that are half as bright where they have no colour of their own: no grey is seen on every ground of a terminal."""
+
+
 def inks(variables: Mapping[str, str]) -> dict[str, Style]:
     """The style of every ink under a theme's variables."""
+    colours = {name: Color.parse(variables[variable]).rich_color for name, (variable, _) in INKS.items()}
     return {
-        name: Style(color=Color.parse(variables[variable]).rich_color, bold=bold or None)
-        for name, (variable, bold) in INKS.items()
+        name: Style(
+            color=colours[name], bold=bold or None, dim=(name in PALE and colours[name].is_default) or None
+        )
+        for name, (_, bold) in INKS.items()
     }

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from hoptui.tui.lines import GAP, Line, Span, bar, first_fitting, fitted, lay, pack, width_of
+from hoptui.tui.lines import FULL, GAP, Line, Span, as_shown, bar, first_fitting, fitted, lay, pack, width_of
 
 
 def text(line: Line, width: int, *, plain: bool = False) -> str:
@@ -93,18 +93,36 @@ def test_packing_breaks_between_chunks_only() -> None:
     assert [text(line, 24).rstrip() for line in pack(chunks, 24)] == ["loss 0.18   entropy 0.4", "kl 1"]
 
 
+@pytest.mark.parametrize(
+    ("plain", "blocks"), [(False, False), (False, True), (True, False)], ids=["braille", "blocks", "ascii"]
+)
+def test_without_colours_each_ink_has_signs_of_its_own_and_no_dot_is_lost(plain: bool, blocks: bool) -> None:
+    cells = "".join(chr(0x2800 + dots) for dots in range(1, 256))
+    inks = ("1", "2", "3", "4", "dim")
+    curves, strokes = (
+        [as_shown(drawn, ink, plain=plain, blocks=blocks, colours=False) for ink in inks]
+        for drawn in (cells, FULL)
+    )
+    assert len(set(curves)) == len(set(strokes)) == len(inks)
+    for curve in curves:
+        assert len(curve) == len(cells)
+        assert not set(curve) & {" ", "\u2800"}
+        assert curve.isascii() or not plain
+    assert as_shown(cells, "2") == cells  # with colours all are drawn alike
+
+
 spans = st.builds(
     Span,
     st.text(st.characters(exclude_categories=["C", "M", "Z"]), max_size=12),
-    st.just(""),
+    st.sampled_from(["", "2", "dim"]),
     st.integers(-1, 9),
     st.booleans(),
 )
 
 
-@given(st.lists(spans, max_size=8), st.integers(0, 60), st.booleans())
-def test_every_line_fills_its_width(line: list[Span], width: int, plain: bool) -> None:
-    laid = lay(line, width, plain=plain)
+@given(st.lists(spans, max_size=8), st.integers(0, 60), st.booleans(), st.booleans())
+def test_every_line_fills_its_width(line: list[Span], width: int, plain: bool, colours: bool) -> None:
+    laid = lay(line, width, plain=plain, colours=colours)
     assert sum(cell_len(piece) for piece, _ in laid) == width
     if plain:
         assert all(piece.isascii() for piece, _ in laid)

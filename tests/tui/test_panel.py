@@ -17,7 +17,8 @@ class Framed(App[None]):
     """One panel, over the whole screen."""
 
     CSS = "Panel { border: round white; padding: 0 1; }"
-    ascii = False
+    ascii = blocks = False
+    colours = True
 
     def compose(self) -> ComposeResult:
         yield Panel(name="framed")

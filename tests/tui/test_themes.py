@@ -19,6 +19,9 @@ SEEN_BY: dict[str, tuple[RGB, RGB, RGB]] = {
     "tritanopes": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
 }  # fmt: skip
 APART = 14.5
+COLOURS = {
+    name: getattr(themes.ANSI, name) for name in ("foreground", "primary", "success", "warning", "error")
+}
 
 
 def linear(colour: str) -> RGB:
@@ -68,12 +71,21 @@ def test_states_and_curves_are_told_apart(theme: Theme, eyes: str) -> None:
 
 
 def test_the_sixteen_colours_are_read_on_no_ground_but_the_terminals_own() -> None:
+    """That may be black or white: a white is not seen on the one, nor every grey on either."""
     assert themes.ANSI.variables["ink-cursor"] == "ansi_default"
+    inks = themes.inks({**themes.DARK.variables, **themes.ANSI.variables, **COLOURS})
+    for name in ("dim", "faint", "track", "strong", "stale", "veiled"):
+        colour = inks[name].color
+        assert colour is not None
+        assert colour.is_default, name
+        assert bool(inks[name].dim) is (name in themes.PALE)
+    assert inks["strong"].bold
 
 
 @pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)
 def test_everything_that_is_read_stands_out(theme: Theme) -> None:
-    read = (theme.foreground, theme.success, theme.warning, theme.error, theme.variables["ink-dim"])
+    greys = (theme.variables[f"ink-{name}"] for name in ("dim", "faint", "stale"))
+    read = (theme.foreground, theme.success, theme.warning, theme.error, *greys)
     for colour in read:
         assert colour is not None
         assert theme.background is not None

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
 
 
+DIM = Style(dim=True, bold=False)
+"""What lies under a box, where its veil cannot be mixed in: its keys do not work."""
+
+
 class Lines(Widget):
     """Draws the lines it was last shown, cut to its size, on the line API.
 
@@ -41,8 +45,7 @@ class Lines(Widget):
     @property
     def text(self) -> str:
         """What is on screen, without style."""
-        plain, blocks, width = self._hoptui.ascii, self._hoptui.blocks, self.size.width
-        laid = (lay(line, width, plain=plain, blocks=blocks) for line in self._lines[: self.size.height])
+        laid = (self._laid(y) for y in range(min(len(self._lines), self.size.height)))
         return "\n".join("".join(piece for piece, _ in pieces).rstrip() for pieces in laid)
 
     def show(self, lines: Sequence[Line], *, faded: bool = False, cursor: int = -1) -> bool:
@@ -81,9 +84,14 @@ class Lines(Widget):
         if y == self.cursor:
             ground = Color.parse(app.theme_variables["ink-cursor"]).rich_color
             base += Style(bgcolor=ground, bold=ground.is_default or None)  # what has no ground is bold
-        pieces = lay(self._lines[y], width, plain=app.ascii, blocks=app.blocks)
+        pieces = self._laid(y)
         fade = inks["veiled" if self._veiled else "stale"] if self.faded else None
-        return Strip([Segment(text, base + (fade or inks[ink])) for text, ink in pieces], width)
+        over = DIM if not app.mixes and app.screen is not self.screen else None
+        return Strip([Segment(text, base + (fade or inks[ink]) + over) for text, ink in pieces], width)
+
+    def _laid(self, y: int) -> list[tuple[str, str]]:
+        app = self._hoptui
+        return lay(self._lines[y], self.size.width, plain=app.ascii, blocks=app.blocks, colours=app.colours)
 
     @property
     def _veiled(self) -> bool:

@@ -11,7 +11,7 @@ from textual.geometry import Region
 from textual.style import Style
 from textual.widget import Widget
 
-from hoptui.tui.lines import FULL, as_ascii
+from hoptui.tui.lines import FULL, as_shown
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
@@ -61,7 +61,10 @@ class Panel(Vertical):
         parts = []
         for label, ink in self._entries:
             style = Style.from_rich_style(self._hoptui.inks[ink])
-            parts += [Content.styled(f"{self._shown(FULL)} ", style), Content(f"{self._shown(label)}   ")]
+            parts += [
+                Content.styled(f"{self._shown(FULL, ink)} ", style),
+                Content(f"{self._shown(label)}   "),
+            ]
         if parts:
             self._engrave("subtitle", Content.assemble(*parts).rstrip())
 
@@ -80,8 +83,9 @@ class Panel(Vertical):
             regions = (edge.translate(-self.content_offset),)
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
-    def _shown(self, string: str) -> str:
-        return as_ascii(string) if self._hoptui.ascii else string
+    def _shown(self, string: str, ink: str = "") -> str:
+        app = self._hoptui
+        return as_shown(string, ink, plain=app.ascii, blocks=app.blocks, colours=app.colours)
 
     @property
     def _hoptui(self) -> HoptuiApp:
