@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual import work
 from textual.await_complete import AwaitComplete
-from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from hoptui.tui.actions import ACTIONS, Action
 from hoptui.tui.panels import learning, runs
 from hoptui.tui.preferences import HIDEABLE
-from hoptui.tui.screens.live import LiveScreen
 from hoptui.viewer import format as text
 
 if TYPE_CHECKING:
@@ -38,6 +37,11 @@ class PaletteBox(CommandPalette):
 
     def on_mount(self) -> None:
         self.query_one("#--input").border_title = "Commands"
+
+    def _action_command_list(self, action: str) -> None:
+        """Nothing to go through where the terminal has no room for a line of it: there Textual's lets the app fall."""
+        if self.query_one(CommandList).scrollable_content_region:
+            super()._action_command_list(action)
 
     @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
     async def _gather_commands(self, search_value: str) -> None:
@@ -103,13 +107,10 @@ class Palette(Provider):
 
     def _actions(self, wanted: Callable[[Action], bool]) -> Iterator[Entry]:
         """The actions whose keys worked on the screen when the palette was opened over it, each once."""
-        screen = self.screen
         active = {found.binding.id: found for found in cast("HoptuiApp", self.app).worked.values()}
         for action in ACTIONS:
             found = active.get(action.id)
             if found is None or not wanted(action):
-                continue
-            if found.node is screen and isinstance(screen, LiveScreen) and not screen.works(action):
                 continue
             run = partial(self.app.run_action, found.binding.action, found.node)
             yield Entry(_title(action.id), action.help, run)

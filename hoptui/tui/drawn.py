@@ -69,6 +69,11 @@ class DrawnApp(PersonalApp):
         self._further_at = math.inf
         self._beat: Timer | None = None
 
+    def _handle_exception(self, error: Exception) -> None:
+        """A screen that was about to open when the app was told to leave gets no widgets, which is no fault of anybody."""
+        if not (self._exit and isinstance(error, NoMatches)):
+            super()._handle_exception(error)
+
     def view(self, run: str | None) -> View:
         """The store and a run at this moment."""
         store = self.client.store

@@ -129,6 +129,14 @@ class View(NamedTuple):
         return self.run is not None and _is_over(self.run, self.vital)
 
     @property
+    def ran_s(self) -> float | None:
+        """Seconds from the start of the run until its end, until the link was lost, or until now; None without a run."""
+        if self.run is None:
+            return None
+        unheard = (self.link.age_s(self.clock) or 0.0) if self.node_stale else 0.0
+        return max(0.0, (self.run.exited_wall or self.wall - unheard) - self.run.started_wall)
+
+    @property
     def stale(self) -> bool:
         """Whether what is known of the run is old: the link is down, it does not answer, or it has ended."""
         silent = self.vital is not None and self.vital.state == "unresponsive"

@@ -1,12 +1,16 @@
-"""What a closed screen had drawn is let go of: a dashboard may be open for weeks."""
+"""What a closed screen had drawn is let go of: a dashboard may be open for weeks. And one that never opened is no fault."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from textual._styles_cache import StylesCache
+
+from hoptui.tui.screens.run import RunScreen
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -26,3 +30,19 @@ def test_nothing_drawn_outlives_its_screen(scene: MakeScene, play: Play) -> None
         assert not any(one._cache for one in left)
 
     play(there.app(), script)
+
+
+def test_a_screen_that_is_about_to_open_as_the_app_is_told_to_leave_is_no_fault(
+    scene: MakeScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compose = RunScreen.compose
+
+    def told_to_leave(screen: RunScreen) -> Any:
+        screen.app.exit(return_code=143)
+        screen._closing = True  # as the app does to all it has, on its way out
+        return compose(screen)
+
+    monkeypatch.setattr(RunScreen, "compose", told_to_leave)
+    app = scene().live().app()
+    asyncio.run(asyncio.wait_for(app.run_async(headless=True), 20))
+    assert app.return_code == 143

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hoptui.tui.panels import events, gpus, header, knobs, learning, phases, processes, runs, waiting
+from hoptui.tui.panels import compact, events, gpus, header, knobs, learning, phases, processes, runs, waiting
 from hoptui.tui.view import View
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Link
@@ -44,12 +44,16 @@ def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, li
     view = look(there)
     assert waiting.reason(view) == said
     assert text(runs.rows(view, 80, -1)).splitlines()[0] == said
+    for whole in (
+        compact.summary(view, "", 100, 60.0, plain=False),
+        phases.lines(view, phases.measured(view), 100, 5),
+    ):
+        assert text(whole) == said
     short = "unknown: the daemon cannot be reached" if link.state == "failed" else said
     for lines in (
         processes.rows(view, 80, -1)[:1],
         events.lines(view, 5, 60),
         knobs.rows(view, 60, 0),
-        phases.lines(view, phases.measured(view), 60, 5),
         learning.lines(view, "", 60)[:1],
     ):
         assert text(lines).strip() == short
@@ -64,6 +68,10 @@ def test_a_daemon_that_cannot_be_started_is_told_with_what_to_do(scene: MakeScen
     assert banner is not None
     assert (banner.symbol, banner.text) == ("✕", CANNOT)
     assert "hoptui doctor" in text(runs.rows(view, 80, -1))
+    there.client.link = Link("failed", 0.0, "gpu07 refuses the login", node="gpu07")
+    told = text(runs.rows(look(there), 80, -1))
+    assert "refuses the login" in told
+    assert "hoptui doctor" not in told, "it would look at this node"
 
 
 def test_a_long_reason_is_told_whole_where_there_is_room(scene: MakeScene, play: Play, read: Read) -> None:

@@ -88,6 +88,18 @@ def test_every_host_has_its_own_link_and_one_that_is_down_hides_no_other(
     assert all(one.client.started and one.client.closed for one in three.values())
 
 
+def test_the_hosts_too_say_that_nothing_can_be_sent(scene: MakeScene, play: Play, read: Read) -> None:
+    two = {"gpu07": up(scene(), "gpu07"), "gpu08": up(scene(), "gpu08")}
+    for there in two.values():
+        there.client.read_only = True
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert isinstance(app.screen, HostsScreen)
+        assert "read-only" in read(app, "identity")
+
+    play(fleet(**two), script, (80, 24))
+
+
 def test_why_the_chosen_host_is_not_there_is_told_whole(scene: MakeScene, play: Play, read: Read) -> None:
     why = f"gpu08: {'a long way of saying that there is ' * 4}no route to host"
     lost = scene()
@@ -182,10 +194,25 @@ def test_the_link_tells_how_far_how_old_and_how_slow(scene: MakeScene, play: Pla
     app = fleet(gpu07=there)
     assert told() == "ssh 24 ms"
     assert told(slow=True) == "ssh 24 ms, slow link"
-    assert told(answered=95.0) == "ssh, 5 s old"
+    assert told(under_way_s=1.4) == "ssh 24 ms, slow link, 1 s old"
+    assert told(answered=95.0, under_way_s=0.0) == "ssh, 5 s old"
     assert told(answered=99.0, under_way_s=4.0, slow=False) == "ssh, 5 s old"
     assert told(state="lost") == ""
     assert told(state="live", node="") == "", "a daemon of this node is not far"
+
+
+def test_of_a_run_that_is_not_live_it_is_told_why_and_no_old_throughput(scene: MakeScene) -> None:
+    there = up(scene(gpus=1), "gpu07")
+    app = fleet(gpu07=there)
+
+    def told() -> str:
+        return "".join(span.text for span in hosts.rows(app.hosts_seen(), 120, 0)[1])
+
+    assert "env steps/s" in told()
+    there.update(vital={"state": "unresponsive", "why": "no pulse for 9 s"})
+    assert "not answering" in told()
+    assert "no pulse for 9 s" in told()
+    assert "env steps/s" not in told()
 
 
 def test_the_runs_of_a_host_that_does_not_answer_are_not_called_live(scene: MakeScene) -> None:

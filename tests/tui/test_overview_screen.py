@@ -12,10 +12,13 @@ import pytest
 from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.panel import Panel
+from hoptui.viewer.client import Link
 from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.messages import Event, Vital
 
+SECOND = 1_000_000_000
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
@@ -334,5 +337,52 @@ def test_an_event_of_a_gpu_names_it(scene: MakeScene, play: Play, read: Read) ->
         shown = read(app, "event-lines")
         assert "✕ GPU 1  fell off the bus (Xid 79)" in shown
         assert "✕ GPU 1 is back" in shown
+
+    play(there.app(run=None), script)
+
+
+def test_without_the_daemon_no_run_is_called_live_and_no_time_goes_on(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene().live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        there.client.ns += 30 * SECOND
+        there.client.link = Link("lost", 120.0, "the daemon is gone", answered=110.0)
+        app.tick()
+        await pilot.pause()
+        run = read(app, "run-list")
+        assert "– unknown" in run
+        assert "live" not in run
+        assert "4 m 10 s" in run, "as long as it was heard of"
+
+    play(there.app(run=None), script)
+
+
+def test_the_cursor_stays_on_its_run_and_its_process_when_others_come_before_them(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+    mine, other = (GpuProcess(gpu="GPU-0", pid=pid, user="ana", command="sleep") for pid in (50, 7))
+    there.tell(processes=(mine,), processes_version=1)
+
+    async def script(app: Any, pilot: Any) -> None:
+        app.tick()
+        await pilot.pause()
+        newer = msgspec.structs.replace(
+            there.run, run="ffff", name="newer", started_wall=there.run.started_wall + 60
+        )
+        there.node = msgspec.structs.replace(there.node, runs=(there.run, newer))
+        there.tell(node=there.node, vitals={"ffff": there.vital})
+        there.tell(processes=(other, mine), processes_version=2)
+        there.client.ns += 2 * SECOND
+        app.tick()
+        await pilot.pause()
+        assert app.screen.query_one("#run-list", Choices).index == 1
+        assert "› ● live  ppo-cartpole" in read(app, "run-list")
+        await pilot.press("shift+tab")
+        await pilot.pause()
+        shown = read(app, "process-list").splitlines()
+        assert shown[1].startswith("› 0   50 ")
 
     play(there.app(run=None), script)

@@ -13,6 +13,7 @@ from hoptui.wire.devices import GpuProcess
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
+RUN = "3f2a9c10"
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
@@ -41,7 +42,8 @@ def test_a_run_is_shown_and_no_key_steers_it(
 def test_the_overview_offers_to_end_nothing(scene: MakeScene, play: Play, read: Read) -> None:
     there = scene(gpus=1).live()
     there.client.read_only = True
-    there.tell(processes=(GpuProcess(gpu="GPU-0", pid=20711),), processes_version=1)
+    one = GpuProcess(gpu="GPU-0", pid=20711, user="ana", command="python train.py")
+    there.tell(processes=(one,), processes_version=1)
 
     async def script(app: Any, pilot: Any) -> None:
         app.tick()
@@ -53,3 +55,28 @@ def test_the_overview_offers_to_end_nothing(scene: MakeScene, play: Play, read: 
         assert "end process" not in read(app, "keys")
 
     play(there.app(run=None), script)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_every_screen_says_so(scene: MakeScene, play: Play, read: Read, size: tuple[int, int]) -> None:
+    there = scene(gpus=1).live().history()
+    there.client.read_only = True
+    there.client.link = there.client.link._replace(node="gpu07", round_trip_ms=24.2, answered=100.0)
+
+    async def script(app: Any, pilot: Any) -> None:
+        for opens in (app.action_tuner, app.action_history, app.action_settings, pilot.app.screen.action_gpus,
+                      lambda: app.open_charts(RUN, find=False), app.open_overview):  # fmt: skip
+            before = app.screen
+            opens()
+            await pilot.pause()
+            app.tick()
+            await pilot.pause()
+            assert app.screen is not before
+            said = read(app, "identity")
+            assert "read-only" in said, said
+            assert "ssh 24 ms" in said, said
+            if app.screen.id != "overview":
+                await pilot.press("escape")
+                await pilot.pause()
+
+    play(there.app(), script, size)

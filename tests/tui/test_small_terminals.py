@@ -84,3 +84,51 @@ def test_every_key_that_works_in_the_smallest_terminal_can_be_found_there(
         assert keys.endswith("? help  q leave")
 
     play(scene(gpus=1).live().app(), script, (40, 10))
+
+
+def test_the_editor_tells_all_that_a_change_means_until_the_room_is_needed_for_what_became_of_it(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("down", "down", "e", "up")
+        await pilot.pause()
+        about = [line.split()[0] for line in read(app, "about").splitlines() if line.strip()]
+        assert about == ["in", "bounds", "effect", "cost", "keeps", "takes"]
+        box = app.screen.query_one(Panel).region
+        assert 0 <= box.y < box.bottom <= 16
+        await pilot.press("9", "9", "9")
+        await pilot.pause()
+        assert " ".join(read(app, "verdict").split()) == (
+            "✕ grad_accum = 5999 is out of bounds: the most is 64"
+        )
+        assert "takes effect" not in read(app, "about"), "nothing can be sent"
+        await pilot.press("backspace", "backspace", "backspace", "enter")
+        await pilot.pause()
+        assert read(app, "trail").startswith("→ sent")
+        for name in ("trail", "value", "about"):
+            assert app.screen.query_one(Panel).region.contains_region(app.screen.query_one(f"#{name}").region)
+        assert app.screen.query_one("#trail").size.height == 3
+
+    play(scene(gpus=1).live().app(), script, (60, 16))
+
+
+def test_a_number_that_is_yet_to_be_typed_is_asked_for(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("e", "ctrl+u")
+        await pilot.pause()
+        assert read(app, "verdict").strip() == "✕ num_envs needs a value"
+
+    play(scene(gpus=1).live().app(), script, (80, 24))
+
+
+def test_the_palette_has_no_page_to_turn_where_no_line_has_room(scene: MakeScene, play: Play) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.resize_terminal(1, 1)
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press("down", "pagedown", "pageup", "end")
+        await pilot.resize_terminal(120, 40)
+        await pilot.press("pagedown", "escape")
+        await pilot.pause()
+
+    play(scene().live().app(), script)

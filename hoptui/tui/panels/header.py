@@ -80,18 +80,24 @@ def rate(view: View) -> Line:
     """`ssh 24 ms` of another node; `10 Hz` while GPUs are sampled faster than usual; `read-only` where nothing can be sent."""
     hz = view.node.hz if view.node else 0.0
     fast = (*link(view), Span(f"   {hz:g} Hz", "warn")) if hz > USUAL_HZ else link(view)
-    return (*fast, Span("   read-only", "mark")) if view.read_only and view.replay is None else fast
+    return *fast, *restraint(view)
+
+
+def restraint(view: View) -> Line:
+    """`read-only` where nothing can be sent; nothing in a replay, where nobody would expect it."""
+    return (Span("   read-only", "mark"),) if view.read_only and view.replay is None else ()
 
 
 def link(view: View) -> Line:
-    """How far another node is: `ssh 24 ms`, `ssh 24 ms, slow link`; `ssh, 5 s old` while no answer comes; nothing of this one."""
+    """How far another node is: `ssh 24 ms`; `ssh 24 ms, slow link, 1 s old`; `ssh, 5 s old` while no answer comes; nothing of this one."""
     if not view.link.node or view.link.state != "live":
         return ()
     age, trip = view.link.age_s(view.clock), view.link.round_trip_ms
     if age is not None and age >= AGED_S:
         return (Span(f"   ssh, {text.duration(age)} old", "warn"),)
     far = f" {trip:.0f} ms" if trip is not None else ""
-    return Span(f"   ssh{far}", "dim"), Span(", slow link" if view.link.slow else "", "warn")
+    old = f", {text.duration(age)} old" if age is not None and age >= 1.0 else ""
+    return Span(f"   ssh{far}", "dim"), Span(f", slow link{old}" if view.link.slow else "", "warn")
 
 
 def progress(view: View, width: int) -> Line:
@@ -122,7 +128,7 @@ def banner(view: View) -> Banner | None:
             reason = f" ({text.clean(to.reason)})" if to.reason else ""
             what, then = (
                 f"link to {to.node or 'the daemon'} lost {since} ago",
-                "training goes on, reconnecting",
+                "training does not need it, reconnecting",
             )
             return Banner("◌", f"{what}{reason}: {then}", "warn", f"{what}: {then}")
     run, vital = view.run, view.vital
@@ -133,9 +139,11 @@ def banner(view: View) -> Banner | None:
         failed = run.exit_reason not in ("", "finished", "stopped")
         when = f" at {text.clock(run.exited_wall)}" if run.exited_wall else ""
         at = f", last iteration {text.grouped(vital.step)}" if vital else ""
-        return Banner(word.symbol, f"{words.state_text(vital, run)}{when}{at}", "bad" if failed else "warn")
+        said = f"{words.state_text(vital, run)}{when}"
+        return Banner(word.symbol, said + at, "bad" if failed else "warn", said)
     if vital is not None and vital.state != "live":
-        return Banner(words.STATES[vital.state].symbol, _explained(view), INKS[vital.state])
+        whole, brief = _explained(view)
+        return Banner(words.STATES[vital.state].symbol, whole, INKS[vital.state], brief)
     wrong = gpus.alarm(view)
     if wrong:
         return Banner("⚠", wrong, "bad", wrong.partition(". ")[0])
@@ -151,20 +159,22 @@ def banner(view: View) -> Banner | None:
     return None
 
 
-def _explained(view: View) -> str:
+def _explained(view: View) -> tuple[str, str]:
+    """Why the run does not go on and what helps, and the same where there is less room."""
     run, vital = view.run, view.vital
     if run is None or vital is None:
-        return ""
+        return "", ""
     said = words.state_text(vital, run)
     match vital.state:
         case "paused" if view.replay is None:
             how = view.hint("run.pause", "goes on") if not view.read_only else ""
-            return f"{said} ({'; '.join(filter(None, ('the open dashboard that paused it keeps it paused', how)))})"
+            why = "the open dashboard that paused it keeps it paused"
+            return f"{said} ({'; '.join(filter(None, (why, how)))})", "; ".join(filter(None, (said, how)))
         case "unresponsive":
-            return f"{said}; the process exists, values below are old"
+            return f"{said}; the process exists, values below are old", said
         case "busy" if vital.progress_age_s is not None:
-            return f"{said}; no boundary for {text.duration(vital.progress_age_s)}"
-    return said
+            return f"{said}; no boundary for {text.duration(vital.progress_age_s)}", said
+    return said, said
 
 
 def _state(view: View) -> tuple[Word, str]:
@@ -192,9 +202,8 @@ def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
         Span(text.grouped(vital.step), "stale" if view.stale and not view.exited else "strong"),
         Span(of, "dim"),
     ]
-    end = run.exited_wall or view.wall
     gap = "   " if wide else "  "
-    spans.append(Span(f"{gap}{text.duration(max(0.0, end - run.started_wall))}", "dim"))
+    spans.append(Span(f"{gap}{text.duration(view.ran_s)}", "dim"))
     left = remaining.left_s(view) if eta else None
     if left is not None:
         spans += [Span(f"{gap}ETA ", "dim"), Span(text.duration(left))]

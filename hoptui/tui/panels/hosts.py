@@ -130,18 +130,26 @@ def _run(host: Host, run: RunState, columns: tuple[int, int, int], width: int) -
     """A run of a host; `columns` are the cells of its name, its state and its iterations."""
     view, (name, state, step) = _of(host, run), columns
     word, ink = _word(view)
-    speed = headline(view)
     old = "stale" if view.node_stale else ""
-    return (
+    spans = (
         Span("  ", width=2),
         Span(f"{text.clean(host.name, 30)}/", "dim"),
         Span(text.clean(run.name, 40), old or "strong", max(4, name - 3 - len(text.clean(host.name, 30)))),
         Span(f"{word.symbol} {word.text}", ink, state),
         Span(_iteration(view, run), old, step, right=True),
-        Span(text.si(None if view.node_stale else speed.value), old, _SPEED, right=True),
-        Span(f" {speed.unit}", "dim"),
-        GAP,
-        Span(text.duration(max(0.0, view.wall - run.started_wall)) + " " if width >= 100 else "", "dim"),
+    )
+    age = text.duration(view.ran_s) + " " if width >= 100 else ""
+    return (*spans, *_speed(view, ink), GAP, Span(age, "dim"))
+
+
+def _speed(view: View, ink: str) -> Line:
+    """How fast a run is, or why it is not live; of a host that does not answer nothing is known."""
+    if not view.node_stale and not runs.speaks(view):
+        return Span("  "), Span(runs.why(view), ink)
+    speed = headline(view)
+    value = None if view.node_stale else speed.value
+    return Span(text.si(value), "stale" if view.node_stale else "", _SPEED, right=True), Span(
+        f" {speed.unit}", "dim"
     )
 
 

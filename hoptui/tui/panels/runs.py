@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
@@ -100,17 +99,19 @@ def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) ->
         done = vital.step / run.total if vital and run.total else None
         spans += [Span("  "), *bar(done, c.done - 2, "1")]
     if c.age:
-        end = run.exited_wall or view.wall
-        spans.append(Span(text.duration(max(0.0, end - run.started_wall)), "dim", c.age, right=True))
-    if not _speaks(view):
-        return (*spans, Span("  "), Span(_why(view), ink))  # why it is not, where the speed would stand
+        spans.append(Span(text.duration(view.ran_s), "dim", c.age, right=True))
+    if not speaks(view):
+        return (*spans, Span("  "), Span(why(view), ink))  # why it is not, where the speed would stand
     speed = headline(view)
     spans += [Span(text.si(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
-    return (*spans, *last_change(view.last_change(), width - width_of(spans)))
+    return (*spans, *last_change(view, width - width_of(spans)))
 
 
 def _state(view: View) -> State | None:
-    return "exited" if view.exited else view.vital.state if view.vital else None
+    """None where it is not known, as of a run that had not ended when the link was lost."""
+    if view.exited:
+        return "exited"
+    return view.vital.state if view.vital and not view.node_stale else None
 
 
 def _word(view: View) -> words.Word:
@@ -118,12 +119,13 @@ def _word(view: View) -> words.Word:
     return words.STATES[state] if state else words.UNKNOWN_STATE
 
 
-def _speaks(view: View) -> bool:
+def speaks(view: View) -> bool:
     """Whether there is nothing more to tell of its state than how fast it is."""
     return _state(view) in (None, "live")
 
 
-def _why(view: View) -> str:
+def why(view: View) -> str:
+    """Why it is not live, in the words behind its state."""
     return words.state_text(view.vital, view.run).partition(": ")[2] if view.run else ""
 
 
@@ -142,9 +144,8 @@ def _none(view: View, width: int) -> list[Line]:
             (),
             (Span("hoptui doctor", "key", 30), Span("says what works on this node and what does not", "dim")),
         ]
-        failed = view.link.state == "failed"
-        why = textwrap.wrap(waiting.reason(view), max(20, width))
-        return [*((Span(line, "warn" if failed else "dim"),) for line in why), *(advice if failed else ())]
+        ours = view.link.state == "failed" and not view.link.node
+        return [*waiting.whole(view, width), *(advice if ours else ())]
     return [
         (Span("no run on this node yet", "strong"),),
         (),

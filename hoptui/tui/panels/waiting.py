@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
@@ -22,6 +24,12 @@ def reason(view: View) -> str:
             if view.link.node:
                 return why or f"connecting to {view.link.node}"
             return f"connecting to the daemon: {why}" if why else "connecting to the daemon"
+
+
+def whole(view: View, width: int, otherwise: str = "") -> list[Line]:
+    """The reason in as many lines as it needs, else `otherwise`: a place of each screen tells it to its end."""
+    ink = "warn" if view.link.state == "failed" else "dim"
+    return [(Span(line, ink),) for line in textwrap.wrap(reason(view) or otherwise, max(20, width))]
 
 
 def short(view: View) -> str:

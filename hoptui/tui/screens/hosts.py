@@ -11,7 +11,7 @@ from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Span
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import hosts
+from hoptui.tui.panels import header, hosts
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
@@ -46,12 +46,14 @@ class HostsScreen(LiveScreen):
         if frame.numbers:
             shown = self.fleet.hosts_seen()
             choices = self._choices
+            choices.keep([_id(row) for row in hosts.listed(shown)])
             rows = hosts.rows(shown, choices.size.width, choices.index)
             choices.show_rows(rows, len(rows))
             name, told = Span(" hoptui  ", "title"), Span(hosts.summary(shown), "strong")
             # Whose clock? Each host has one; this is the person's own.
+            clock = Span(f"   {text.clock(self.fleet.wall())} ", "dim")
             self.query_one("#identity", Lines).show(
-                [(name, told, GAP, Span(f"{text.clock(self.fleet.wall())} ", "dim"))]
+                [(name, told, GAP, *header.restraint(self.view()), clock)]
             )
             self.query_one("#hosts", Panel).label(" · ".join(filter(None, ("Hosts", choices.part))))
             self._draw_why(shown)
@@ -76,7 +78,7 @@ class HostsScreen(LiveScreen):
     def chosen(self) -> hosts.Row | None:
         """The row under the cursor."""
         listed = hosts.listed(self.fleet.hosts_seen())
-        return listed[self._choices.index] if self._choices.index < len(listed) else None
+        return next((row for row in listed if _id(row) == self._choices.chosen), None)
 
     def on_moved(self, event: Moved) -> None:
         event.stop()
@@ -96,3 +98,8 @@ class HostsScreen(LiveScreen):
     @property
     def _choices(self) -> Choices:
         return self.query_one("#host-list", Choices)
+
+
+def _id(row: hosts.Row) -> tuple[str, str]:
+    """Which host, or which of its runs, a row is of."""
+    return row.host, row.run.run if row.run else ""

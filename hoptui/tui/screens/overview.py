@@ -159,6 +159,7 @@ class OverviewScreen(LiveScreen):
         width = choices.size.width
         top.display = bool(listed)
         top.show([runs.head(view, width)])
+        choices.keep([run.run for run in listed])
         cursor = choices.index if choices.has_focus else -1
         rows = runs.rows(view, width, cursor)
         choices.show_rows(rows, len(listed), faded=view.node_stale, marked=choices.has_focus)
@@ -166,7 +167,9 @@ class OverviewScreen(LiveScreen):
 
     def _draw_processes(self, view: View) -> None:
         choices, top = self._list("process-list"), self._lines("process-head")
-        width, count = choices.size.width, len(processes.listed(view))
+        listed = processes.listed(view)
+        width, count = choices.size.width, len(listed)
+        choices.keep([_id(one) for one in listed])
         choices.can_focus = bool(count)
         top.display = bool(count)
         top.show([processes.head(width)])
@@ -228,7 +231,7 @@ class OverviewScreen(LiveScreen):
         right = [Span("   "), *header.state(view)] if view.link.state != "live" or view.replay else []
         counted = [v.state for v in view.store.vitals.values()]
         live = sum(state != "exited" for state in counted)
-        summary = f"{live} running" if live else "nothing is running"
+        summary = f"{live} running" if live else "no run is live"
         summary = "" if view.node_stale else summary  # how many there are now is not known
         clock = Span(f"   {text.clock(view.wall)} ", "dim")
         return (
@@ -261,8 +264,8 @@ class OverviewScreen(LiveScreen):
 
     def _process(self, view: View) -> GpuProcess | None:
         """The process under the cursor."""
-        found = processes.listed(view)
-        return found[min(self._list("process-list").index, len(found) - 1)] if found else None
+        chosen = self._list("process-list").chosen
+        return next((one for one in processes.listed(view) if _id(one) == chosen), None)
 
     def action_end_process(self) -> None:
         """Ask about the chosen process, hold it meanwhile, and signal that very one."""
@@ -314,6 +317,11 @@ class OverviewScreen(LiveScreen):
             if of_run is not None:
                 self.hoptui.open_run(of_run)
             return
-        listed = runs.ordered(self.view())
-        if event.index < len(listed):
-            self.hoptui.open_run(listed[event.index])
+        run = self.view().store.run(str(self._list("run-list").chosen))
+        if run is not None:
+            self.hoptui.open_run(run)
+
+
+def _id(process: GpuProcess) -> tuple[str, int]:
+    """Which process on which GPU a row is of."""
+    return process.gpu, process.pid

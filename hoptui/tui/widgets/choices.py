@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from textual import events
 
@@ -20,8 +20,20 @@ class Choices(Lines, can_focus=True):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.index = 0
+        self._ids: Sequence[Hashable] = ()
         self._count = 0
         self._first = 0
+
+    def keep(self, ids: Sequence[Hashable]) -> None:
+        """Have the cursor stay on what it is on where rows come, go or change places; `ids` say what each row is."""
+        if (chosen := self.chosen) in ids:
+            self.index = ids.index(chosen)
+        self._ids = ids
+
+    @property
+    def chosen(self) -> Hashable | None:
+        """What the cursor is on, of the `ids` that were told last."""
+        return self._ids[self.index] if self.index < len(self._ids) else None
 
     def show_rows(
         self, rows: Sequence[Line], count: int, *, faded: bool = False, marked: bool = True
