@@ -10,7 +10,7 @@ from textual.binding import ActiveBinding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
 
-from hoptui.tui.actions import bindings
+from hoptui.tui.actions import ACTIONS, bindings
 from hoptui.tui.board import Board
 from hoptui.tui.commands import Palette, PaletteBox
 from hoptui.tui.drawn import DrawnApp
@@ -175,6 +175,15 @@ class HoptuiApp(DrawnApp):
             return self._driver is not None and self._driver.can_suspend
         return super().check_action(action, parameters)
 
+    def working(self) -> dict[str, ActiveBinding]:
+        """The keys of the screen on top that do something now; others are answered with why they do not."""
+        screen, active = self.screen, self.screen.active_bindings
+        if not isinstance(screen, LiveScreen):
+            return active
+        own = {found.binding.id for found in active.values() if found.node is screen}
+        idle = {action.id for action in ACTIONS if action.id in own and not screen.works(action)}
+        return {key: found for key, found in active.items() if found.binding.id not in idle}
+
     def action_help(self) -> None:
         """What can be done on the screen on top, and what it shows; again closes it."""
         from hoptui.tui.panels import help_page
@@ -183,14 +192,14 @@ class HoptuiApp(DrawnApp):
         if isinstance(self.screen, Help):
             self.screen.dismiss(None)
         else:
-            active = ((key, one.binding.id or "") for key, one in self.screen.active_bindings.items())
+            active = ((key, one.binding.id or "") for key, one in self.working().items())
             view = self.view(None)
             self.push_screen(Help(help_page.page(active, view.keymap, read_only=view.read_only)))
 
     def action_command_palette(self) -> None:
         """Offer what works now: with the palette on top, hardly any key does."""
         if not isinstance(self.screen, CommandPalette):
-            self.worked = self.screen.active_bindings
+            self.worked = self.working()
             self.push_screen(PaletteBox(id="--command-palette"))
 
     def action_settings(self) -> None:

@@ -121,15 +121,15 @@ def arrange(board: Board, width: int, height: int) -> Grid:
         return Grid(1, 1, (board.index,) if count else ())
     most = min(PAGE, max(1, height // LEAST_ROWS) * max(1, width // LEAST_CELLS))
     on_page = min(count, most)
+    first = board.index // on_page * on_page
+    shown = tuple(range(first, min(first + on_page, count)))
     columns = 1
     while columns * LEAST_CELLS < width:
-        rows = -(-on_page // columns)
+        rows = -(-len(shown) // columns)
         if rows <= 2 or (rows <= 3 and height // rows >= 2 * LEAST_ROWS):
             break
         if (columns + 1) * LEAST_CELLS > width:
             break
         columns += 1
-    columns = max(columns, -(-on_page // max(1, height // LEAST_ROWS)))
-    rows = -(-on_page // columns)
-    first = board.index // on_page * on_page
-    return Grid(columns, rows, tuple(range(first, min(first + on_page, count))))
+    columns = max(columns, -(-len(shown) // max(1, height // LEAST_ROWS)))
+    return Grid(columns, -(-len(shown) // columns), shown)

@@ -53,7 +53,8 @@ class Draft:
         try:
             self.value, self.error = parse_value(self.spec, typed), ""
         except KnobError as error:
-            self.value, self.error = None, text.clean(str(error))
+            said = text.clean(str(error)) if typed.strip() else f"{self.spec.name} needs a value"
+            self.value, self.error = None, said
 
     def step(self, direction: int, current: KnobValue, *, leap: bool = False) -> None:
         """Go to the next value of the scale, up (1) or down (-1), from the draft or, if that is none, from `current`."""

@@ -14,8 +14,10 @@ UNBOUND = "no_key"
 """A name that no key has: Textual ignores an empty one and would keep the default."""
 TYPING: tuple[Scope, ...] = ("editor", "goto", "finder", "filter")
 """Where characters are typed, so that none of them can be a key."""
-BOXES: tuple[Scope, ...] = (*TYPING, "staged", "limits", "conflict", "story", "confirm", "help")
+BOXES: tuple[Scope, ...] = (*TYPING, "staged", "limits", "conflict", "story", "confirm", "help", "text")
 """What lies over a screen and hides its keys."""
+TEXTS: tuple[Scope, ...] = ("help", "story")
+"""Boxes with a text to move in."""
 NEEDED = (
     "app.leave_now",
     "confirm.yes",
@@ -125,6 +127,8 @@ def _meet(a: Action, b: Action) -> bool:
         return True
     if "confirm.yes" in (a.id, b.id):  # the key that opens a question must not answer it
         return not {a.scope, b.scope} & set(BOXES) - {"confirm"}
+    if "text" in (a.scope, b.scope):
+        return bool({a.scope, b.scope} & set(TEXTS))
     if a.scope in BOXES or b.scope in BOXES:
         return False
     return "everywhere" in (a.scope, b.scope) or (

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from rich.style import Style
+from textual.widgets import Input
 
 from hoptui.tui import themes
 from hoptui.tui.actions import ACTIONS
 from hoptui.tui.drawn import TURN_S
 from hoptui.tui.frame import Frame
+from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Link
@@ -79,6 +81,62 @@ def test_no_colour_means_none_at_all(
         assert "● live" in read(app, "identity")
 
     play(scene(gpus=1).live().app(theme="none"), script)
+
+
+@pytest.mark.parametrize("theme", ["none", "ansi"])
+def test_what_is_chosen_and_typed_is_seen_without_colours_and_on_any_ground(
+    scene: MakeScene, play: Play, theme: str
+) -> None:
+    def grounded(app: Any) -> str:
+        """The text that does not lie on the terminal's own ground."""
+        found = []
+        for line in app.screen._compositor.render_strips():
+            strip = list(line)
+            for one in app.get_line_filters():
+                strip = one.apply(strip, app.screen.styles.background)
+            found += [s.text for s in strip if s.style and (s.style.reverse or _has_ground(s.style))]
+        return "".join(found)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "knob: edit" in grounded(app)
+        await pilot.press("escape")
+        await pilot.press("e")
+        await pilot.pause()
+        app.screen.query_one(Input).select_all()
+        await pilot.pause()
+        assert grounded(app).strip() == "2048"
+
+    play(scene(gpus=1).live().app(theme=theme), script)
+
+
+def test_without_colours_that_mix_what_lies_under_a_box_is_seen_and_dim(scene: MakeScene, play: Play) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        def keys() -> list[Style]:
+            """The styles of the keys of the run screen, as they are on screen."""
+            rows = [list(line) for line in app.screen._compositor.render_strips()]
+            return [s.style for s in rows[-1] if s.style and s.text.strip()]
+
+        assert not any(style.dim for style in keys())
+        await pilot.press("e")
+        await pilot.pause()
+        await pilot.pause()
+        assert isinstance(app.screen, KnobEditor)
+        assert keys()
+        assert all(style.dim for style in keys())
+        await pilot.press("escape")
+        await pilot.pause()
+        await pilot.pause()
+        assert not any(style.dim for style in keys())
+
+    play(scene(gpus=1).live().app(theme="ansi"), script)
+
+
+def _has_ground(style: Style) -> bool:
+    return style.bgcolor is not None and not style.bgcolor.is_default
 
 
 def test_a_theme_that_is_asked_for_is_stronger_than_no_color(

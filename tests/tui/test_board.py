@@ -74,6 +74,14 @@ def test_the_grid(count: int, size: tuple[int, int], columns: int, rows: int) ->
     assert (grid.columns, grid.rows) == (columns, rows)
 
 
+def test_the_last_page_leaves_no_row_empty() -> None:
+    made = board(12)
+    made.index = 11
+    grid = arrange(made, 120, 36)
+    assert grid.shown == (9, 10, 11)
+    assert (grid.columns, grid.rows) == (2, 2)
+
+
 def test_one_alone() -> None:
     made = board(4)
     made.alone, made.index = True, 2

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from textual.events import MouseScrollUp
 
 from hoptui.tui.replay import ReplayApp
@@ -63,6 +64,23 @@ def test_the_part_and_the_crosshair_have_room_in_80_columns(scene: MakeScene, pl
         assert told[-1].count(":") == 2
 
     play(scene(gpus=1).live().app(), script, (80, 24))
+
+
+def test_in_the_smallest_terminal_what_the_crosshair_tells_is_whole_or_left_out(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        await pilot.press("left", "left")
+        await pilot.pause()
+        assert read(app, "span").split()[-2:] == ["crosshair", "20:26:27"]
+        await pilot.press("x")
+        await pilot.pause()
+        told = read(app, "span")
+        assert told.split()[-3:-1] == ["crosshair", "1"]  # 1 203
+        assert told.count("…") == 1, "that of the range"
+
+    play(scene(gpus=1).live().app(), script, (60, 16))
 
 
 def test_it_begins_with_throughput_learning_and_gpus(scene: MakeScene, play: Play, read: Read) -> None:
@@ -274,6 +292,27 @@ def test_another_recording_lies_beside_from_the_start_and_by_iteration(
         assert "since the start" not in read(app, "span")
         await pilot.press("escape")
         assert screen.comparison.companion is None
+
+    play(scene(gpus=1).live().app(), script)
+
+
+def test_a_run_of_the_same_name_is_called_by_its_id(
+    scene: MakeScene, play: Play, read: Read, tmp_path: Path
+) -> None:
+    recorded = write(tmp_path / "rec01.hoptui")
+
+    async def script(app: Any, pilot: Any) -> None:
+        screen = await opened(app, pilot)
+        screen.compare(recorded)
+        other = screen.comparison.companion
+        assert other is not None
+        own = app.view(screen.run_id).run
+        chronicle = other.store.chronicle
+        chronicle.state = structs.replace(chronicle.state, name=own.name)
+        screen.redraw()
+        await pilot.pause()
+        assert read(app, "identity").count(own.name) == 1
+        assert f"beside {other.run.run}" in read(app, "identity")
 
     play(scene(gpus=1).live().app(), script)
 

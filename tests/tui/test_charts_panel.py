@@ -111,6 +111,7 @@ def test_knob_changes_and_events_are_marks_and_an_alarm_is_drawn_over_them(scene
     view = view_of(there)
     found = charts.marks(view, TimeAxis(view))
     assert [mark.ink for mark in found] == ["dim", "dim", "mark", "mark", "bad"]
+    assert [mark.sign for mark in found] == ["", "", "", "", "!"]  # its colour alone would not tell it
     assert found[-1].x == alarm.t
 
 
@@ -159,6 +160,13 @@ def test_a_unit_that_the_name_tells_is_told_once(view: View) -> None:
     (line,) = charts.legend(found, [("501 k env steps/s", "")], others=None, width=70, most=1)
     assert "".join(span.text for span in line) == "━ env steps per s 501 k"
     assert charts.units(found, log=True) == "log"
+
+
+def test_the_unit_of_some_series_is_not_told_as_that_of_all(view: View) -> None:
+    run = f"run/{RUN}"
+    mixed = charts.entries(view, Chart([Pick(run, "loss"), Pick(run, "iteration_s")]))
+    assert charts.units(mixed, log=False) == "no unit · s"
+    assert charts.units(mixed[:1], log=False) == ""
 
 
 def test_names_of_runs_are_whole_or_say_which_side_it_is(view: View) -> None:

@@ -52,6 +52,17 @@ def test_read_only_shows_no_key_that_would_send_something() -> None:
     ]
 
 
+def test_enter_is_told_as_what_the_box_around_a_list_does_with_it() -> None:
+    active = [("escape", "limits.close"), ("up", "list.up"), ("enter", "list.pick")]
+    page = help_page.page(active, DEFAULT_KEYS)
+    shown = {action.id: (action.keys, works) for _, actions in page.sections for action, works in actions}
+    assert shown["limits.start"] == ("enter", True)
+    assert "list.pick" not in shown
+    moved = help_page.page([*active[:2], ("o", "list.pick")], {**DEFAULT_KEYS, "list.pick": "o"})
+    shown = {action.id: (action.keys, works) for _, actions in moved.sections for action, works in actions}
+    assert shown["list.pick"] == ("o", True)
+
+
 def test_keys_of_ones_own_are_told() -> None:
     page = help_page.page([("f5", "run.pause")], {**DEFAULT_KEYS, "run.pause": "f5"})
     assert "f5              Pause the run" in text(help_page.lines(page, 80))
@@ -114,6 +125,21 @@ def test_question_mark_is_about_the_screen_and_f1_about_the_box(
         assert isinstance(app.screen, KnobEditor), "again closes it"
 
     play(there.app(), script)
+
+
+def test_a_key_that_would_only_say_why_nothing_happens_does_not_work_now(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        await pilot.pause()
+        told = read(app, "help-lines")
+        assert "u               (not now) Set the knob that was changed last back" in told
+        assert "a               (not now) Look over the staged changes" in told
+        assert "e               Change the chosen knob" in told
+
+    play(scene(gpus=1).live().app(), script)
 
 
 def test_home_and_end_go_to_its_ends(scene: MakeScene, play: Play) -> None:

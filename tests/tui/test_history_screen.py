@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from hoptui.recording import Recording
+from hoptui.tui.lines import lay
 from hoptui.tui.panels import history, outcomes
 from hoptui.tui.replay import ReplayApp
 from hoptui.tui.screens.history import FilterBox, HistoryScreen
@@ -86,6 +87,21 @@ def test_a_row_never_cuts_what_a_change_did_while_there_is_something_to_leave_ou
     assert cells.pids == (width >= 116)
 
 
+def test_room_that_is_left_is_the_change_s(scene: MakeScene) -> None:
+    there = scene().live(history=False)
+    wide = GAIN, msgspec.structs.replace(GAIN, gain=0.001, interval=0.42, detectable=False)
+    for i, measured in enumerate(wide):
+        there.record(
+            id=f"{i}", knob="minibatch_size", before=4096, wanted=32768, effective=32768, measured=measured
+        )
+    records = look(there).commands()
+    cells = history.columns(look(there), records, 76)
+    lines = history.Rows(look(there), records, cells, 0, 76)
+    rows = ["".join(piece for piece, _ in lay(line, 76)).rstrip() for line in lines]
+    assert all("minibatch_size 4 096 → 32 768" in row for row in rows)
+    assert any(row.endswith("no detectable change (± 42.0 %)") for row in rows)
+
+
 def test_where_the_interval_would_be_cut_the_effect_is_told_without_it(scene: MakeScene) -> None:
     there = given(scene)
     there.record(
@@ -146,8 +162,8 @@ def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
 def test_a_shared_effect_is_never_told_as_one_change_s_own(scene: MakeScene, width: int, text: str) -> None:
     there = scene().live()
     shared = msgspec.structs.replace(GAIN, note="together with num_envs")
-    record = there.record(id="a", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, measured=shared)
-    assert said([outcomes.last_change(record, width)]) == text
+    there.record(id="a", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, measured=shared)
+    assert said([outcomes.last_change(there.app().view(RUN), width)]) == text
 
 
 def test_a_change_that_cannot_be_detected_keeps_its_interval_and_the_process_gives_way(
@@ -205,6 +221,22 @@ def test_the_screen_shows_filters_and_copies(scene: MakeScene, play: Play, read:
         assert there.client.sent == []
 
     play(there.app(), script)
+
+
+def test_a_long_story_has_the_keys_of_a_pager(scene: MakeScene, play: Play) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("h", "enter")
+        await pilot.pause()
+        await pilot.pause()
+        assert isinstance(app.screen, Story)
+        scroll = app.screen.query_one("#story-scroll")
+        assert scroll.max_scroll_y > 1
+        for key, there in (("j", 1), ("G", scroll.max_scroll_y), ("k", scroll.max_scroll_y - 1), ("home", 0)):
+            await pilot.press(key)
+            await pilot.pause()
+            assert scroll.scroll_y == there, key
+
+    play(given(scene).app(), script, size=(44, 9))
 
 
 def test_a_chosen_command_stays_chosen_when_another_comes_in(

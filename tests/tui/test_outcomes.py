@@ -13,6 +13,8 @@ from hoptui.tui.lines import Line, lay
 from hoptui.tui.panels import events, history, knobs, outcomes
 from hoptui.tui.view import View
 from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Event
+from tests.tui.conftest import START, WALL
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"
@@ -64,7 +66,7 @@ def test_no_width_shows_a_part_of_a_number(there: Any, width: int) -> None:
 
     def all_lines(width: int) -> list[str]:
         lines = [*events.lines(view, 9, width), *knobs.rows(view, width, 0), *knobs.detail(view, knob, width)]
-        return [said(line, width) for line in (*lines, outcomes.last_change(view.last_change(), width))]
+        return [said(line, width) for line in (*lines, outcomes.last_change(view, width))]
 
     whole = set(NUMBER.findall(" ".join(all_lines(400))))
     for line in all_lines(width):
@@ -77,9 +79,9 @@ def test_no_width_shows_a_part_of_a_number(there: Any, width: int) -> None:
 def test_a_knob_with_a_long_name_is_told_as_the_last_change(there: Any, note: str, which: str) -> None:
     name = "exploration_fraction_of_all_steps"
     measured = msgspec.structs.replace(GAIN, note=note)
-    record = there.record(id="n", knob=name, before=1, wanted=2, effective=2, measured=measured)
-    assert said(outcomes.last_change(record, 44), 44) == f"▲ +110.8 % ± 42.7 since {which}"
-    assert said(outcomes.last_change(record, 30), 30) == "▲ +110.8 % ± 42.7"
+    there.record(id="n", ago_s=1.0, knob=name, before=1, wanted=2, effective=2, measured=measured)
+    assert said(outcomes.last_change(look(there), 44), 44) == f"▲ +110.8 % ± 42.7 since {which}"
+    assert said(outcomes.last_change(look(there), 30), 30) == "▲ +110.8 % ± 42.7"
 
 
 def test_who_gave_a_command_is_left_out_before_what_it_did(there: Any) -> None:
@@ -97,6 +99,43 @@ def test_who_gave_a_command_is_left_out_before_what_it_did(there: Any) -> None:
 def test_bounds_without_room_leave_out_the_lower_one(there: Any) -> None:
     rows = {width: said(knobs.rows(look(there), width, -1)[1], width) for width in (51, 49, 47)}
     assert [row.partition("shape")[2].strip() for row in rows.values()] == ["8 … 1 024", "≤ 1 024", ""]
+
+
+def test_an_event_is_told_to_its_end_where_there_are_lines_for_it(there: Any) -> None:
+    text = "throughput -35% since iteration 312, and no knob was turned: the host is busier (CPUs 56% → 94%)"
+    there.tell(
+        events=(
+            Event(seq=9, t=START, wall=WALL, kind="shift", level="warning", text=text, run=RUN, step=387),
+        )
+    )
+
+    def told(most: int, width: int) -> list[str]:
+        return [said(line, width)[10:].rstrip() for line in events.lines(look(there), most, width)]
+
+    assert told(3, 140)[0] == f"⚠ {text}  iteration 387"
+    assert told(3, 116)[0] == f"⚠ {text}", "the iteration goes first"
+    assert told(3, 60)[0].endswith("…"), "no room for more lines"
+    assert told(9, 60)[:3] == [
+        "⚠ throughput -35% since iteration 312, and no knob",
+        "  was turned: the host is busier (CPUs 56% → 94%)",
+        "● num_envs 2 048 → 16 384  ▲ +110.8 % ± 42.7",
+    ]
+    assert len(told(6, 60)) <= 6
+    reason = "restarting from /tmp/trainer-restart/ppo-000009107.ckpt"
+    there.record(id="r", ago_s=-1.0, knob="hidden", before=64, wanted=32, stage="scheduled", step=1_009_107, reason=reason)  # fmt: skip
+    assert told(9, 64)[:2] == [
+        "◷ hidden 64 → 32  scheduled for 1 009 107: restarting",
+        "  from /tmp/trainer-restart/ppo-000009107.ckpt",
+    ]
+    assert told(3, 60)[0].endswith("…")
+    together = msgspec.structs.replace(GAIN, note="together with lr and grad_accum")
+    there.record(
+        id="t", ago_s=-2.0, knob="num_envs", before=256, wanted=128, effective=128, measured=together
+    )
+    assert told(9, 60)[:2] == [
+        "● num_envs 256 → 128  ▲ +110.8 % ± 42.7, together",
+        "  with lr and grad_accum",
+    ]
 
 
 @pytest.mark.parametrize("reason", ["", "exception"])

@@ -121,6 +121,10 @@ def test_the_compact_screen_counts_the_gpus_that_it_has_no_room_for(
     async def script(app: Any, pilot: Any) -> None:
         lines = read(app, "summary").splitlines()
         assert [line[:5] for line in lines[6:9]] == ["GPU 0", "GPU 1", "GPU 2"]
-        assert lines[9] == "and 5 more GPUs: d shows them"
+        assert lines[9] == "and 5 more GPUs: 3 shows them all"
+        await pilot.press("3")
+        await pilot.pause()
+        rows = [line.split() for line in read(app, "readings").splitlines()]
+        assert [row[0] for row in rows[1:9]] == [str(index) for index in range(8)]
 
     play(there.app(), script, COMPACT)

@@ -85,7 +85,7 @@ def test_its_charts_are_as_long_as_it_was(over: Any) -> None:
 def test_nothing_is_promised_any_more(scene: MakeScene) -> None:
     there = scene().live()
     assert text(throughput.lines(view_of(there), 60))[1] == "no change of a knob is measured yet"
-    assert "s starts it" in text(tuner.short(view_of(there), 80))[0]
+    assert "t leads to its start" in text(tuner.short(view_of(there), 80))[0], "s stops the run there"
     there.update(**EXITED)
     assert text(throughput.lines(view_of(there), 60))[1] == "no change of a knob was measured"
     assert text(tuner.short(view_of(there), 80)) == ["it was never at work on this run, which has ended"]

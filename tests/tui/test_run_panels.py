@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from textual.color import Color
 
 from hoptui.tui import themes
 from hoptui.tui.frame import EVERYTHING
 from hoptui.tui.lines import Line
 from hoptui.tui.panels import compact, gpus, header, outcomes
-from hoptui.tui.preferences import Preferences
+from hoptui.tui.preferences import ALONE, Preferences
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer.client import Link
@@ -82,6 +83,60 @@ def test_a_panel_shown_alone_is_so_the_next_time_and_has_its_chart(
         assert "100┤" in read(app, "phase-chart")
 
     play(scene(gpus=1).live().app(config=Config(remembered=Remembered(alone="phases"))), script)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (200, 20)])
+def test_a_small_terminal_has_room_for_one_panel_alone(
+    scene: MakeScene, play: Play, read: Read, size: tuple[int, int]
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        panels = {panel.id: panel for panel in app.screen.query(Panel)}
+        for key, name in enumerate(ALONE, start=1):
+            await pilot.press("tab", str(key))
+            await settled(app, pilot)
+            assert [one for one, panel in panels.items() if panel.region.area] == [name]
+            assert panels[name].region.height == app.screen.query_one("#body").size.height
+            assert "esc all panels" in read(app, "keys")
+            assert "knobs/events" not in read(app, "keys")
+            await pilot.press(str(key), "tab")
+            await settled(app, pilot)
+            assert "compact" in {one for one, panel in panels.items() if panel.region.area}
+        await pilot.press("5")
+        await settled(app, pilot)
+        assert "clip_range" in read(app, "knob-list"), "what is told of one leaves room for others"
+        await pilot.press("4")
+        await settled(app, pilot)
+        assert "100┤" in read(app, "phase-chart")
+        assert "…" not in str(panels["phases"].border_title)
+
+    play(scene(gpus=1).live().history().app(), script, size)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_panel_shown_alone_while_all_stands_still_is_drawn(
+    scene: MakeScene, play: Play, read: Read, size: tuple[int, int]
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await settled(app, pilot)
+        app.client.ns += 60_000_000_000  # the frame in which it was resized is long ago
+        await pilot.press("space", "4")
+        await settled(app, pilot)
+        assert "100┤" in read(app, "phase-chart")
+        assert "view frozen" in read(app, "identity") or size[0] < 100
+
+    play(scene(gpus=1).live().app(), script, size)
+
+
+def test_where_only_the_key_numbers_have_room_no_panel_is_shown_alone(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("1")
+        await settled(app, pilot)
+        assert not app.screen.alone
+        assert "iteration" in read(app, "numbers")
+
+    play(scene(gpus=1).live().app(), script, (59, 15))
 
 
 def test_a_panel_of_another_version_is_not_shown_alone() -> None:
@@ -159,23 +214,44 @@ def test_a_banner_keeps_what_matters_where_it_does_not_fit(scene: MakeScene) -> 
     there.client.link = Link("lost", 88.0, "the daemon (pid 77) does not answer")
     view = there.app().view(RUN)
     assert said(header.progress(view, 120)).endswith(
-        "(the daemon (pid 77) does not answer): training goes on, reconnecting"
+        "(the daemon (pid 77) does not answer): training does not need it, reconnecting"
     )
     assert (
         said(header.progress(view, 78))
-        == " ◌ link to the daemon lost 12 s ago: training goes on, reconnecting"
+        == " ◌ link to the daemon lost 12 s ago: training does not need it, reconnecting"
     )
     hot = scene(gpus=1).live().gpu(throttle=float(0x40), busy=90.0)
     view = hot.app().view(RUN)
     assert len(said(header.progress(view, 200))) > 78
     assert said(header.progress(view, 78)) == " ⚠ GPU 0: too hot (hardware)"
+    there.client.link = Link("live", 0.0)
+    over = {"exit_reason": "killed: its process ended without a word", "exited_wall": 1_780_000_000.0}
+    there.update(vital={"state": "exited"}, run=over)
+    view = there.app().view(RUN)
+    whole, short = (said(header.progress(view, width)) for width in (120, 78))
+    assert "last iteration 1 204" in whole
+    assert "ended without a word at" in short
+    assert "last" not in short
+
+
+def test_how_a_paused_run_goes_on_is_told_where_why_it_is_paused_has_no_room(scene: MakeScene) -> None:
+    there = scene(gpus=1).live()
+    there.update(vital={"state": "paused", "paused_left_s": 57.0})
+    view = there.app().view(RUN)
+    assert said(header.progress(view, 120)).endswith("keeps it paused; p goes on)")
+    brief = said(header.progress(view, 78))
+    assert brief.startswith(" ‖ paused")
+    assert brief.endswith("; p goes on")
 
 
 def test_a_change_whose_effect_was_not_measured_is_named(scene: MakeScene) -> None:
-    there = scene(gpus=1).live().history()
-    record = there.record(id="x", ago_s=10.0, knob="lr", before=3e-4, wanted=1e-4, effective=1e-4)
-    assert said(outcomes.last_change(record, 80)) == "lr 3.0e-4 → 1.0e-4: its effect is not measured"
-    assert outcomes.last_change(None, 80) == ()
+    there = scene(gpus=1).live()
+    view = there.app().view
+    assert outcomes.last_change(view(RUN), 80) == ()
+    there.history().record(id="x", ago_s=10.0, knob="lr", before=3e-4, wanted=1e-4, effective=1e-4)
+    assert said(outcomes.last_change(view(RUN), 80)) == "lr 3.0e-4 → 1.0e-4: effect not measured yet"
+    there.update(vital={"state": "exited"})
+    assert said(outcomes.last_change(view(RUN), 80)) == "lr 3.0e-4 → 1.0e-4: effect not measured"
 
 
 def test_a_gpu_without_current_readings_says_so_in_its_line(scene: MakeScene) -> None:

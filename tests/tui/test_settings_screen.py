@@ -116,10 +116,11 @@ def test_everything_that_is_set_has_a_line_with_its_origin(tmp_path: Path) -> No
         ("f5", f"{place} line 3"),
     ]
     assert set(items) >= {panel.id for panel in HIDEABLE}
-    assert (
-        items["run.pause"].help
-        == "Pause the run at its next boundary, or let it go on. Its usual keys are p."
+    assert items["run.pause"].help == (
+        "Pause the run at its next boundary, or let it go on. Its usual keys are p. "
+        'In config.toml, below [keys]: "run.pause" = "KEY,KEY".'
     )
+    assert (items["knob.undo"].value, items["knob.undo"].origin) == ("u", "default"), "all ids are here"
     files = [said(line) for line in settings.files(prefs, 120)]
     assert files[0] == f"yours       {place}"
     assert len(files) == 2
@@ -143,10 +144,11 @@ def test_many_problems_are_one_sentence_and_all_of_them_in_the_list() -> None:
 
 
 @pytest.mark.parametrize("width", [34, 54, 96])
-def test_the_value_is_whole_in_any_terminal(width: int) -> None:
+def test_the_value_is_whole_in_any_terminal_and_who_says_so_in_most(width: int) -> None:
     items = settings.items(Preferences(Config()))
     for item, line in zip(items, settings.rows(items, 0, width), strict=True):
         assert item.value in said(fitted(line, width))
+        assert item.origin in said(fitted(line, width)) or width < 54
     assert "now" in said(fitted(settings.head(width), width))
 
 
@@ -213,3 +215,41 @@ def test_the_metric_of_before_is_shown_again(scene: MakeScene, play: Play, read:
         assert "approx kl" in read(app, "score").splitlines()[0]
 
     play(there.app(config=Config(remembered=Remembered(metric="approx_kl"))), script)
+
+
+def test_blocks_are_told_as_they_are_and_switched_here_for_this_sitting(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        def told() -> tuple[str, str]:
+            item = next(one for one in settings.items(app.preferences) if one.name == "blocks")
+            return item.value, item.origin
+
+        assert told() == ("no", "default")
+        await pilot.press("f3")
+        assert told() == ("yes", "chosen here")
+        assert app.blocks
+        await pilot.press("f4")
+        await pilot.pause()
+        await pilot.pause()
+        await pilot.press("j", "j")
+        await pilot.pause()
+        assert "enter braille again" in read(app, "setting-detail")
+        await pilot.press("enter")
+        assert told() == ("no", "chosen here")
+        assert not app.blocks
+
+    play(scene(gpus=1).live().app(), script)
+
+
+def test_all_of_what_a_setting_takes_is_read_in_the_smallest_terminal(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("f4")
+        for _ in range(3):
+            await pilot.pause()
+        assert read(app, "setting-detail").endswith("dark, light, ansi, none.")
+        assert "› theme" in read(app, "setting-list")
+
+    play(scene(gpus=1).live().app(), script, size=(60, 16))

@@ -112,6 +112,17 @@ def test_two_knobs_of_one_invariant_are_warned_of(scene: MakeScene) -> None:
     assert "minibatch_size is kept: the last of the two decides" in said(panel.advice(view, staging.of(RUN)))
 
 
+def test_two_knobs_that_one_size_follows_from_are_not_warned_of(scene: MakeScene) -> None:
+    view, staging = look(scene().live()), Staging()
+    for name in ("num_envs", "rollout_len"):
+        knob = view.knob(name)
+        assert knob is not None
+        spec = msgspec.structs.replace(knob.spec, keeps="rollout = num_envs × rollout_len")
+        staging.add(RUN, msgspec.structs.replace(knob, spec=spec), 128, Seen.of(knob, 1))
+    assert len(staging.of(RUN)) == 2
+    assert "at the next boundary" in said(panel.advice(view, staging.of(RUN)))
+
+
 def record(stage: Any, step: int | None = 5) -> CommandRecord:
     return CommandRecord(id="x", run=RUN, epoch=1, verb="set", stage=stage, step=step)
 

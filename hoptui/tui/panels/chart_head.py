@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hoptui.tui.board import Board
-from hoptui.tui.lines import GAP, Line, Span
+from hoptui.tui.lines import GAP, Line, Span, first_fitting
 from hoptui.tui.panels import header
 from hoptui.tui.panels.axes import Axis, StepAxis, TimeAxis
 from hoptui.tui.timeline import Extent
@@ -30,15 +30,22 @@ def identity(view: View, board: Board, beside: str) -> Line:
         Span(f"  beside {beside}" if beside else "", "2"),
         GAP,
         *(header.state(view) if told else ()),
+        *header.rate(view),
         Span(f"   {text.clock(view.wall)} ", "dim"),
     )
 
 
 def span_line(
-    view: View, board: Board, axis: Axis, seen: tuple[int, int], there: Extent, iteration: float | None
+    view: View,
+    board: Board,
+    axis: Axis,
+    seen: tuple[int, int],
+    there: Extent,
+    iteration: float | None,
+    width: int,
 ) -> Line:
     """`● live   10:36:02 … 10:41:02   crosshair 10:40:51  iteration 1 190`; `iteration` is that at the crosshair. On an axis of
-    iterations `● live   iterations 1 084 … 1 204   crosshair 1 190  10:40:51`."""
+    iterations `● live   iterations 1 084 … 1 204   crosshair 1 190  10:40:51`. What has no room in `width` cells is left out."""
     said, ink = _MODES[board.timeline.mode]
     if board.timeline.mode == "live" and view.replay is not None:
         said = "● at the position"
@@ -50,11 +57,14 @@ def span_line(
     x0 = there.first if board.timeline.mode == "all" else x0
     lead = "iterations " if isinstance(axis, StepAxis) else ""
     shown = [Span(f" {said}", ink), Span(f"   {lead}{axis.word(x0)} … {axis.word(min(x1, there.last))}")]
-    cross = board.timeline.cross
-    if cross is not None:
-        also = f"  iteration {text.grouped(iteration)}" if iteration is not None else ""
-        if isinstance(axis, StepAxis):
-            also = f"  {TimeAxis(view).word(axis.stamp(cross))}"
-        shown += [Span("   crosshair ", "dim"), Span(axis.word(cross), "strong"), Span(also, "dim")]
     by = "" if lead else "since the start " if axis.aligned else "time "
-    return (*shown, GAP, Span(by, "dim"))
+    kind = (GAP, Span(by, "dim"))
+    cross = board.timeline.cross
+    if cross is None:
+        return (*shown, *kind)
+    also = f"  iteration {text.grouped(iteration)}" if iteration is not None else ""
+    if isinstance(axis, StepAxis):
+        also = f"  {TimeAxis(view).word(axis.stamp(cross))}"
+    least = (*shown, Span("   crosshair ", "dim"), Span(axis.word(cross), "strong"))
+    whole = (*least, Span(also, "dim"))
+    return first_fitting(((*whole, Span("  "), *kind), whole, least), width)

@@ -21,7 +21,9 @@ from hoptui.wire.messages import RunState
 
 INKS = "1234"
 VALUE = 9  # cells of a value: what stands after it does not move
-_GRAVE = {"warning": "warn", "alarm": "bad"}
+GRAVE = "!"
+"""On the mark of a warning or an alarm."""
+_LEVELS = {"warning": "warn", "alarm": "bad"}
 
 
 def fill(board: Board, view: View) -> None:
@@ -59,9 +61,10 @@ def title(found: list[Entry]) -> str:
 
 
 def units(found: list[Entry], *, log: bool) -> str:
-    """`steps/s · log`: what the value axis is in."""
-    known = dict.fromkeys(e.axis_unit for e in found if e.axis_unit and not _says_its_unit(e))
-    return " · ".join([*map(str, known), *(["log"] if log else [])])
+    """`steps/s · log`: what the value axis is in, for the series whose names do not tell it."""
+    own = dict.fromkeys(e.axis_unit for e in found if not _says_its_unit(e))
+    known = [unit or "no unit" for unit in own] if any(own) else []
+    return " · ".join([*known, *(["log"] if log else [])])
 
 
 def names(found: list[Entry]) -> list[str]:
@@ -101,11 +104,12 @@ def bounds(found: list[Entry], *, log: bool) -> tuple[float, float] | None:
 
 
 def marks(view: View, axis: Axis) -> tuple[Mark, ...]:
-    """Changes of knobs and events of the run, its GPUs and its node; where two are in one cell, the graver is seen."""
+    """Changes of knobs and events of the run, its GPUs and its node, warnings and alarms with a sign; where two are in one cell, the
+    graver is seen."""
     told = [e for e in view.store.events if events.concerns(view, e)]
     found = [Mark(e.t, "dim") for e in told if e.level == "info"]
     found += throughput.marks(view) if view.run else []
-    found += [Mark(e.t, ink) for level, ink in _GRAVE.items() for e in told if e.level == level]
+    found += [Mark(e.t, ink, GRAVE) for level, ink in _LEVELS.items() for e in told if e.level == level]
     placed = ((axis.place(mark.x), mark) for mark in found)
     return tuple(mark._replace(x=x) for x, mark in placed if x is not None)
 

@@ -24,7 +24,8 @@ def summary(
     The charts show `span_s` seconds up to the stamp `end` (None: now).
     """
     if view.run is None:
-        return [waiting.line(view, "looking for the run"), *([host.short(view, width)] if view.node else [])]
+        why = waiting.whole(view, width, "looking for the run")
+        return [*why, *([host.short(view, width)] if view.node else [])]
     head = headline(view)
     figures = max(24, min(46, width - 20))
     across = width - figures - 2
@@ -33,7 +34,7 @@ def summary(
     others = [fact(label_of(n), number(latest.get(n)), VALUE) for n in learning.metrics(view) if n != metric]
     beside: list[Line] = [
         (Span(text.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
-        last_change(view.last_change(), figures) or unmeasured(view, "no change"),
+        last_change(view, figures) or unmeasured(view, "no change"),
         (Span(number(latest.get(metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
         next(iter(pack(others, figures, "  ")), ()),
     ]
@@ -77,7 +78,9 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
 
 
 def _more_gpus(view: View, count: int) -> str:
-    return ": ".join(filter(None, (f"and {count} more GPUs", view.hint("view.gpus", "shows them"))))
+    return ": ".join(
+        filter(None, (f"and {count} more GPUs", view.hint("view.alone_hardware", "shows them all")))
+    )
 
 
 def _cost(view: View, width: int) -> list[Line]:

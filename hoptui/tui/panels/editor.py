@@ -37,11 +37,12 @@ def about(view: View, knob: KnobState, wanted: KnobValue | None, width: int, mos
         _labelled("effect", Span(words.EFFECTS[spec.effect], "warn" if spec.effect == "learning" else "")),
         _labelled("cost", Span(words.cost(knob), "warn" if spec.cost in ("rebuild", "restart") else "")),
     ]
-    if spec.keeps:
-        found.append(_labelled("keeps", Span(implied.invariant(view, knob, wanted))))
+    declared = implied.declared(view, knob, wanted, width - LABEL)
+    found += [_labelled(label, Span(told)) for label, told in declared]
     if spec.cost != "free":
         found.append(_labelled("memory", *implied.memory(view, knob, wanted)))
-    found.append(_labelled("takes effect", Span(when(view, spec))) if wanted != knob.value else ())
+    takes = wanted is not None and wanted != knob.value
+    found.append(_labelled("takes effect", Span(when(view, spec))) if takes else ())
     note = "" if knob.in_effect else "⚠ the run does not use the value that was set"
     found.append(_labelled("note", Span(note, "warn")) if note else ())
     return [*described, *found] if len(described) + len(found) <= most else found[:most]
@@ -103,16 +104,15 @@ def when(view: View, spec: KnobSpec) -> str:
     return f"{at}, within a second" if left < 1 else f"{at}, in about {text.seconds(left)}"
 
 
-def verdict(draft: Draft, knob: KnobState) -> Line:
-    """Whether what is typed can be sent, in one sentence."""
+def verdict(draft: Draft, knob: KnobState, width: int) -> list[Line]:
+    """Whether what is typed can be sent, in one sentence; in `width` cells a line, up to two lines."""
     if draft.error:
-        return Span("✕ ", "bad"), Span(draft.error, "bad")
+        first, *more = textwrap.wrap(draft.error, max(8, width - 2), max_lines=2, placeholder=" …")
+        return [(Span("✕ ", "bad"), Span(first, "bad")), *((Span(f"  {line}", "bad"),) for line in more)]
     if draft.value == knob.value:
-        return (Span("that is the value in effect", "dim"),)
-    return (
-        Span("✓ ", "good"),
-        Span(f"{text.value(knob.value, draft.spec)} → {text.value(draft.value, draft.spec)}", "strong"),
-    )
+        return [(Span("that is the value in effect", "dim"),)]
+    change = f"{text.value(knob.value, draft.spec)} → {text.value(draft.value, draft.spec)}"
+    return [(Span("✓ ", "good"), Span(change, "strong"))]
 
 
 def trail(record: CommandRecord | None, knob: KnobState) -> list[Line]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hoptui.tui.lines import Line, Span, first_fitting
+import re
+import textwrap
+
+from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.outcomes import STAGE_INKS, effect
 from hoptui.tui.view import View
@@ -12,18 +15,23 @@ from hoptui.wire.messages import CommandRecord, Event
 
 LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
 LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
+ROOMY = 6  # lines from which on an event is told to its end, in several if need be
+IN_NUMBERS, NO_BREAK = re.compile(r"(?<=\d) (?=\d{3}(?!\d))"), "\u00a0"
+LEAST_TEXT = 20  # cells that an event is wrapped to
 
 
 def lines(view: View, most: int, width: int) -> list[Line]:
-    """The newest `most` things that happened to the run (to every run without one), to its GPUs and to its node.
+    """The newest things that happened to the run (to every run without one), to its GPUs and to its node, in `most` lines.
 
-    In `width` cells: of a command who gave it, then when it was applied, then the interval of its effect give way.
+    In `width` cells: of a command who gave it, then when it was applied, then the interval of its effect give way; of an event the
+    iteration does, and then it is cut unless there is room for more lines.
     """
     events = [e for e in view.store.events if concerns(view, e)]
-    found: list[tuple[float, Line]] = [(e.wall, _event(view, e)) for e in events[-most:]]
-    found += [(c.wall, _command(view, c, width)) for c in view.commands()[-most:]]
+    found = [(e.wall, _event(view, e, width, whole=most >= ROOMY)) for e in events[-most:]]
+    found += [(c.wall, _command(view, c, width, whole=most >= ROOMY)) for c in view.commands()[-most:]]
     found.sort(key=lambda item: item[0], reverse=True)
-    return [line for _, line in found[:most]] or [waiting.line(view, "nothing has happened yet")]
+    told = [line for _, each in found for line in each]
+    return told[:most] or [waiting.line(view, "nothing has happened yet")]
 
 
 def concerns(view: View, event: Event) -> bool:
@@ -35,19 +43,23 @@ def concerns(view: View, event: Event) -> bool:
     return event.run in ("", run.run) and (device != "gpu" or not run.gpus or uuid in run.gpus)
 
 
-def _event(view: View, event: Event) -> Line:
+def _event(view: View, event: Event, width: int, *, whole: bool) -> list[Line]:
+    """One line, or as many as it takes to tell the `whole`."""
     ink = LEVEL_INKS[event.level]
-    return (
+    start: Line = (
         _when(event.wall),
         Span(f"{LEVEL_SYMBOLS[event.level]} ", ink or "dim"),
         *_where(view, event.run),
         *_device(view, event),
-        Span(text.clean(event.text), ink),
-        Span(f"  iteration {text.grouped(event.step)}" if event.step is not None else "", "dim"),
     )
+    told = words.happened(event)
+    at = (Span(f"  iteration {text.grouped(event.step)}", "dim"),) if event.step is not None else ()
+    found = first_fitting([(*start, Span(told, ink), *at), (*start, Span(told, ink))], width)
+    return _wrapped(start, Span(told, ink), width) if whole and width_of(found) > width else [found]
 
 
-def _command(view: View, record: CommandRecord, width: int) -> Line:
+def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> list[Line]:
+    """One line, or as many as it takes to tell the `whole` of what became of it."""
     ink = STAGE_INKS[record.stage]
     start: Line = (
         _when(record.wall),
@@ -56,15 +68,34 @@ def _command(view: View, record: CommandRecord, width: int) -> Line:
         Span(words.change(record)),
     )
     how = Span(f"  {words.stage_text(record)}", ink if ink != "good" else "dim")
-    whole, brief = effect(record), effect(record, brief=True)
+    done, brief = effect(record), effect(record, brief=True)
     who = Span(f"  {words.who(record.origin)}", "dim")
     why = f"  {text.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else ""
     gap = Span("  ")
-    shown: list[Line] = [(*start, how, gap, *whole, who), (*start, how, gap, *whole)]
-    if whole:
-        shown += [(*start, gap, *whole), (*start, gap, *brief), start]
+    least = done[0] if done else how._replace(text=how.text.strip())  # an effect is one span
+    if whole and width_of((*start, gap, least)) > width:
+        return _wrapped((*start, gap), least, width)
+    shown: list[Line] = [(*start, how, gap, *done, who), (*start, how, gap, *done)]
+    if done:
+        shown += [(*start, gap, *done), (*start, gap, *brief), start]
     found = first_fitting(shown, width)
-    return (*found, Span(why, "dim")) if found == shown[0] else found
+    return [(*found, Span(why, "dim")) if found == shown[0] else found]
+
+
+def _wrapped(start: Line, told: Span, width: int) -> list[Line]:
+    """What begins with `start`, and a text in as many lines as it takes, under the room for what tells what it is about."""
+    indent = width_of(start[:2])
+    room = width - indent
+    ahead = width_of(start) - indent
+    if room - ahead < LEAST_TEXT:
+        return [(*start, told)]
+    whole_numbers = IN_NUMBERS.sub(NO_BREAK, told.text)
+    found = textwrap.wrap(whole_numbers, room, initial_indent=" " * ahead, break_on_hyphens=False)
+    first, *more = (line.replace(NO_BREAK, " ") for line in found)
+    return [
+        (*start, told._replace(text=first[ahead:])),
+        *((Span("", "", indent), told._replace(text=line)) for line in more),
+    ]
 
 
 def _when(wall: float) -> Span:

@@ -22,6 +22,7 @@ TITLES: Mapping[str, str] = {
     "help": "On this page",
     "goto": "In this box",
     "list": "In a list",
+    "text": "In a text",
     "editor": "In the knob editor",
     "staged": "In the staged changes",
     "conflict": "In this choice",
@@ -42,6 +43,8 @@ READINGS: Mapping[str, Sequence[Meaning]] = {
     "gpus": (*GPU.values(), *DERIVED.values()),
     "chart": (*GPU.values(), *DERIVED.values(), *PROCESS.values(), *HOST.values()),
 }
+SYMBOLIC = ("run", "overview", "gpus", "chart", "hosts", "history", "story", "tuner", "editor", "staged")
+"""Where runs or commands are shown with their symbols."""
 _UNKNOWN = ("–", "Unknown: never zero, and never the last value kept alive. A gap in a chart is the same.")
 _FADED = ("faded", "Old: the link is down, the run does not answer or has ended. The header says which.")
 NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -76,7 +79,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         _FADED,
         ("12…40", "The least and the greatest value in what one column of dots stands for: no spike is lost, however far out."),
         ("crosshair", "What each series was there: the newest value at or before it, unless nothing came for long."),
-        ("┆", "A knob that was changed, an event, or in its colour a warning or an alarm. With a T: the tuner changed it."),
+        ("┆", "A knob that was changed, or an event. With a T: the tuner changed it. With a !: a warning or an alarm."),
         ("log", "A value that is not above zero lies on the bottom edge."),
         ("beside", "Another run from its recording. By time both begin at once; by iteration what was done again after a "
          "restart counts once."),
@@ -87,6 +90,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("changes the mathematics", "The run learns something else from there on than it would have."),
         *((name, f"{sentence}.") for name, sentence in words.COSTS.items()),
         ("keeps", "What the run declared to stay as it is, and what another knob becomes by it. The run has the last word."),
+        ("implies", "What the value makes of other sizes, as the run declared it. The run has the last word."),
         ("memory", "What the run held when it had this very value before. Nothing is extrapolated: else it is unknown."),
     ),
     "staged": (
@@ -111,6 +115,17 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("older", "The newest 2 000 are listed; where there may be more, the end of the list reads those before from the recordings."),
         ("copy", "The terminal is asked to copy (OSC 52); some refuse, so the line is shown as well."),
     ),
+    "filter": (
+        ("words", "All of them must be in what is said of a command: the knob, its values, how far it came, who gave it and why."),
+    ),
+    "finder": (
+        ("letters", "What has all letters of each typed word in their order. What has a word that begins so comes first."),
+    ),
+    "settings": (
+        ("set by", "An option of the command line is stronger than the environment, that than config.toml, and that than what was "
+         "chosen here and is remembered."),
+        ("keys", "Any action has another key by its id, below [keys] in config.toml: \"run.pause\" = \"f5\"."),
+    ),
 }  # fmt: skip
 KEYS, LABELS = 16, 17
 LEAST = 20  # cells for a sentence beside a term
@@ -133,9 +148,17 @@ def page(active: Iterable[tuple[str, str]], keymap: Mapping[str, str], *, read_o
     for key, name in active:
         keys.setdefault(name, []).append(key)
     taken = {key for found in keys.values() for key in found}
+    picking = keys.pop(
+        "list.pick", []
+    )  # what Enter does in the list of a box is an action of the box, if it has one
     scopes = tuple(dict.fromkeys(action.scope for action in ACTIONS if action.id in keys))
+    owner = next(
+        (a for a in ACTIONS if a.scope in scopes and set(keymap[a.id].split(",")) & set(picking)), None
+    )
+    if picking:
+        keys.setdefault(owner.id if owner is not None else "list.pick", []).extend(picking)
     sections = []
-    for scope in sorted(scopes, key=lambda scope: (scope == "everywhere", scope == "list")):
+    for scope in sorted(scopes, key=lambda scope: (scope == "everywhere", scope in ("list", "text"))):
         found = []
         for action in (a for a in ACTIONS if a.scope == scope):
             own = keymap[action.id].split(",")
@@ -162,7 +185,9 @@ def lines(page: Page, width: int) -> list[Line]:
         found.append(_heading("What the readings mean"))
         for meaning in readings:
             found += _reading(meaning, width)
-    return [*found, *_symbols(width)]
+    if any(scope in SYMBOLIC for scope in page.scopes):
+        found += [*([()] if readings else []), *_symbols(width)]
+    return found if not found or found[-1] else found[:-1]
 
 
 def _heading(title: str) -> Line:
@@ -212,7 +237,7 @@ def _reading(meaning: Meaning, width: int) -> list[Line]:
 
 def _symbols(width: int) -> list[Line]:
     stages = [words.STAGES[stage] for stage in ("sent", "scheduled", "applied", "rejected")]
-    found: list[Line] = [(), _heading("Symbols")]
+    found: list[Line] = [_heading("Symbols")]
     for label, shown in (("runs", words.STATES.values()), ("commands", stages)):
         indent = _indent(width, LABELS)
         folded = pack((_symbol(word) for word in shown), max(LEAST, width - indent), "  ")

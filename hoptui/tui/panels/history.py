@@ -64,7 +64,14 @@ def columns(view: View, records: Sequence[CommandRecord], width: int) -> Columns
     )
     short = _cells(3, 24, (_who(record, False) for record in newest))
     shaped = [_shaped(widest, short, shape) for shape in _SHAPES]
-    return next((cells for cells in shaped if MARGIN + sum(cells[:-1]) + effects <= width + GAP), shaped[-1])
+    found = next((cells for cells in shaped if _spare(cells, effects, width) >= 0), shaped[-1])
+    change = found.change + max(0, _spare(found, effects, width))
+    return found._replace(change=min(change, widest.change))
+
+
+def _spare(cells: Columns, effects: int, width: int) -> int:
+    """The cells that are left beside the columns and the longest effect."""
+    return width + GAP - MARGIN - sum(cells[:-1]) - effects
 
 
 def _shaped(widest: Columns, short: int, shape: str) -> Columns:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
-from hoptui.tui.panels import tuner, waiting
+from hoptui.tui.panels import implied, tuner, waiting
 from hoptui.tui.panels.outcomes import course, effect, stages
 from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
@@ -17,6 +17,7 @@ from hoptui.wire.messages import FINAL, CommandRecord
 
 RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
 NUMBERS = ("int", "float")  # the kinds of knobs whose values are never cut
+LABEL = 9
 DETAIL = 8  # lines that there are for what is told of the chosen knob
 SHORT_COSTS = {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart": "restart"}
 
@@ -35,9 +36,8 @@ def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> 
     for index, knob in enumerate(knobs):
         name = Span(text.clean(knob.spec.name, 40), "strong" if index == cursor else "", names)
         value = Span(text.value(knob.value, knob.spec), "strong", values, right=True)
-        unit = Span(f" {text.clean(knob.spec.unit, 8)}" if knob.spec.unit else "", "dim")
         lead = Span("› " if index == cursor else "  ", "key")
-        start = (lead, name, value, unit, Span("  "))
+        start = (lead, name, value, Span("  "))
         found.append((*start, *_beside(view, knob, width - width_of(start), unsent.get(knob.spec.name))))
     return found or [(Span("this run declares no knobs: run.knob(name, value) makes one", "dim"),)]
 
@@ -49,8 +49,6 @@ def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None
     found = [_labelled("bounds", Span(bounds(spec)))]
     found.append(_labelled("effect", Span(words.EFFECTS[spec.effect])))
     found.append(_labelled("cost", Span(words.cost(knob))))
-    if spec.keeps:
-        found.append(_labelled("keeps", Span(text.clean(spec.keeps, 60))))
     by = f" by {text.clean(knob.by, 40)}" if knob.by else ""
     version = Span(f"{knob.version}{by or (', as declared' if not knob.version else '')}")
     found.append(
@@ -63,6 +61,8 @@ def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None
         parts = [(how, whole), ("", whole), ("", brief)] if whole else [(how, whole)]
         shown = [_labelled("last", Span(f"{asked}{stage}  "), *told) for stage, told in parts]
         found.append(first_fitting(shown, width))
+    declared = implied.declared(view, knob, None, width - LABEL)[: DETAIL - 2 - len(found)]
+    found[3:3] = [_labelled(label, Span(told)) for label, told in declared]
     lines = 2 if len(found) + 3 <= DETAIL else 1
     told = textwrap.wrap(about, max(8, width), max_lines=lines, placeholder=" …")
     return [(Span(TRACK * width, "track"),), *((Span(line),) for line in told), *found]
@@ -141,4 +141,4 @@ def _recent_outcome(view: View, name: str) -> CommandRecord | None:
 
 
 def _labelled(label: str, *spans: Span) -> Line:
-    return Span(label, "dim", 9), *spans
+    return Span(label, "dim", LABEL), *spans

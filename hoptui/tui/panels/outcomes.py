@@ -59,15 +59,20 @@ def measured_effect(measured: Measured | None, *, shared: bool = True, brief: bo
     return (Span(f"▲ {told}", "good"),) if gain > 0 else (Span(f"▼ {told}", "warn"),)
 
 
-def last_change(record: CommandRecord | None, width: int) -> Line:
-    """The effect and which change it is of, its name or the effect alone where room is short; nothing where there is none."""
+def last_change(view: View, width: int) -> Line:
+    """The effect of the run's last change and which that is, its name or the effect alone where room is short; nothing where there
+    was none."""
+    record = view.last_change()
     most = effect(record, shared=False)
     # The last one is cut: nothing at all would be as if there were no effect.
     told = first_fitting((most, effect(record, brief=True) or most, most), width)
     if record is None:
         return ()
     if record.measured is None or not told:
-        return (Span(f"{words.change(record)}: its effect is not measured", "dim"),)
+        yet = (
+            "" if view.exited else " yet"
+        )  # it is from the next iteration on, as far as the run logs a throughput
+        return (Span(f"{words.change(record)}: effect not measured{yet}", "dim"),)
     room = width - width_of(told)
     whole, short = f" since {words.change(record)}", f" since {text.clean(record.knob)}"
     least = " since the last change"

@@ -186,7 +186,7 @@ def lines(view: View, split: Split, width: int, height: int) -> list[Line]:
     """One line a phase in at most `height`; the smallest nested ones are left out first."""
     whole, _, found = split
     if not found or whole is None:
-        return _none(view)
+        return _none(view, width)
     found = _most(found, height)
     label = max(len(_label(phase)) for phase in found) + 1
     label = min(label, width // 3)
@@ -199,7 +199,7 @@ def short(view: View, width: int) -> list[Line]:
     whole, _, found = measured(view)
     found = [phase for phase in found if not phase.depth]
     if not found or whole is None:
-        return _none(view, 'run.phase("rollout") in its loop names phases')
+        return _none(view, width, 'run.phase("rollout") in its loop names phases')
     head = Span(f"iteration {text.seconds(whole)} ", "dim")
     across = width - len(head.text)
     spans: list[Span] = []
@@ -252,10 +252,10 @@ def _most(found: list[Phase], height: int) -> list[Phase]:
     return [phase for phase in found if phase not in dropped]
 
 
-def _none(view: View, how: str = "") -> list[Line]:
+def _none(view: View, width: int, how: str = "") -> list[Line]:
     """Why there is nothing to see; `how` says in one line how to name phases."""
     if view.run is None:
-        return [waiting.line(view, "looking for the run")]
+        return waiting.whole(view, width, "looking for the run")
     if not view.store.names(view.source):
         return [(Span("no iteration has ended yet", "dim"),)]
     if how:

@@ -12,7 +12,9 @@ from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.viewer import format as text
 from hoptui.viewer.config import SETTINGS, Setting, short
 
-NAME, LEAST_NAME, VALUE = 32, 12, 18
+NAME, LEAST_NAME, VALUE, ORIGIN = 32, 12, 18, 11
+DETAIL, MOST_DETAIL = 4, 6
+"""The lines for what the chosen item is: usually, and where the terminal is so narrow that it takes more."""
 
 
 class Item(NamedTuple):
@@ -28,7 +30,7 @@ class Item(NamedTuple):
 
 
 def items(preferences: Preferences) -> list[Item]:
-    """What is wrong, first; then settings, panels, the one shown alone, the metric, and the keys that are not the usual ones."""
+    """What is wrong, first; then settings, panels, the one shown alone, the metric, and the keys."""
     file = preferences.config.file
     known = (
         f"{short(file)} " if file else ""
@@ -75,8 +77,8 @@ def head(width: int) -> Line:
 
 
 def _columns(width: int) -> tuple[int, int]:
-    """The cells for names and values: in a small terminal a name gives way, because the value is what was asked for."""
-    return max(LEAST_NAME, min(NAME, width - 2 - VALUE - 1)), VALUE
+    """The cells for names and values: in a small terminal a name gives way, because the value is what was asked for, and who says so."""
+    return max(LEAST_NAME, min(NAME, width - 2 - VALUE - ORIGIN)), VALUE
 
 
 def _row(item: Item, name: int, value: int) -> Line:
@@ -90,6 +92,12 @@ def detail(item: Item, width: int) -> list[Line]:
     """What the chosen item is, and how it is changed."""
     enter = [(Span("enter ", "key"), Span(item.enter))] if item.enter else []
     return [*enter, *((Span(line, "dim"),) for line in textwrap.wrap(item.help, max(20, width)))]
+
+
+def detail_lines(shown: Sequence[Item], width: int) -> int:
+    """How many lines the longest `detail` has, within limits: so that the list does not move with the cursor."""
+    longest = max(len(detail(item, width)) for item in shown)
+    return min(max(DETAIL, longest), MOST_DETAIL)
 
 
 def files(preferences: Preferences, width: int) -> list[Line]:
@@ -111,7 +119,9 @@ def files(preferences: Preferences, width: int) -> list[Line]:
 
 
 def _setting(preferences: Preferences, setting: Setting) -> Item:
-    value = preferences.theme if setting.name == "theme" else preferences.config.values[setting.name]
+    here = {"theme": preferences.theme, "blocks": preferences.blocks}
+    value = here.get(setting.name, preferences.config.values[setting.name])
+    enter = {"theme": "the next theme", "blocks": "braille again" if value.value else "blocks for now"}
     option = f"--{setting.name.replace('_', '-')}"
     if setting.choices:
         ways = (
@@ -129,7 +139,7 @@ def _setting(preferences: Preferences, setting: Setting) -> Item:
         said,
         value.origin,
         f"{setting.help}. On the command line, in the environment or in config.toml: {ways}.",
-        "the next theme" if setting.name == "theme" else "",
+        enter.get(setting.name, ""),
     )
 
 
@@ -147,15 +157,18 @@ def _panel(preferences: Preferences, panel: str, label: str) -> Item:
 
 
 def _keys(preferences: Preferences) -> list[Item]:
-    usual = {action.id: action for action in ACTIONS}
+    """Every action by its id, those with keys of one's own first."""
+    own = [action for action in ACTIONS if action.id in preferences.granted]
+    others = [action for action in ACTIONS if action.id not in preferences.granted]
     return [
         Item(
             "key",
-            name,
-            f"key of {name}",
-            key_text(keys, every=True) or "none",
-            preferences.config.keys[name].place,
-            f"{usual[name].help}. Its usual keys are {key_text(usual[name].keys, every=True)}.",
+            action.id,
+            f"key of {action.id}",
+            key_text(preferences.keymap[action.id], every=True) or "none",
+            preferences.config.keys[action.id].place if action in own else "default",
+            f"{action.help}. Its usual keys are {key_text(action.keys, every=True)}. In config.toml, below [keys]: "
+            f'"{action.id}" = "KEY,KEY".',
         )
-        for name, keys in preferences.granted.items()
+        for action in (*own, *others)
     ]

@@ -11,6 +11,7 @@ from hoptui.tui.panels.outcomes import course
 from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
+from hoptui.wire.knobs import relations
 from hoptui.wire.messages import FINAL, CommandRecord
 
 
@@ -56,7 +57,7 @@ def summary(records: Sequence[CommandRecord], count: int) -> Line:
 
 def advice(view: View, staged: Sequence[Staged]) -> Line:
     """What a person should know before they send these: how it goes, or that two of them pull at one invariant."""
-    keeps = [one.spec.keeps for one in staged if one.spec.keeps]
+    keeps = [one.text for change in staged for one in relations(change.spec.keeps) if not one.name]
     twice = next((text.clean(one, 60) for one in keeps if keeps.count(one) > 1), "")
     if twice:
         return (Span(f"⚠ {twice} is kept: the last of the two decides what the other becomes", "warn"),)

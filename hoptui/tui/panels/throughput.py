@@ -18,7 +18,7 @@ def lines(view: View, width: int) -> list[Line]:
     """The headline and the other rates; under it what the last change did."""
     head = leading(view)
     facts = next(iter(pack(_facts(view), max(0, width - width_of(head)), "  ")), ())
-    below = last_change(view.last_change(), width) or unmeasured(view, "no change of a knob")
+    below = last_change(view, width) or unmeasured(view, "no change of a knob")
     return [(*head, *facts), below]
 
 
@@ -26,6 +26,12 @@ def leading(view: View) -> Line:
     """`512 k env steps/s`."""
     head = headline(view)
     return Span(text.si(head.value), "strong"), Span(f" {head.unit}   ", "dim")
+
+
+def age(view: View) -> str:
+    """How old the values are, where that must be known."""
+    age_s = view.age_s(view.source) if view.metrics_stale else None
+    return f"values are {text.duration(age_s)} old" if age_s is not None and age_s >= 1 else ""
 
 
 def marks(view: View) -> list[Mark]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from hoptui.tui.messages import Moved
@@ -25,3 +26,21 @@ class LiveBox(ModalScreen[Answer], Live):
         """The cursor of its list stands elsewhere."""
         event.stop()
         self.redraw()
+
+
+class TextBox(LiveBox[None]):
+    """One with a text in a `VerticalScroll` that cannot be focused, and the keys of a pager: `bindings("text")`."""
+
+    def action_scroll(self, lines: int) -> None:
+        self._scroll.scroll_relative(y=lines, animate=False)
+
+    def action_page(self, direction: int) -> None:
+        self._scroll.scroll_relative(y=direction * max(1, self._scroll.size.height - 1), animate=False)
+
+    def action_scroll_to(self, share: int) -> None:
+        """The beginning (0) or the end (1)."""
+        self._scroll.scroll_to(y=share * self._scroll.max_scroll_y, animate=False)
+
+    @property
+    def _scroll(self) -> VerticalScroll:
+        return self.query_one(VerticalScroll)

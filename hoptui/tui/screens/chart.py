@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from textual.app import ComposeResult
@@ -15,6 +14,7 @@ from hoptui.tui.frame import Frame
 from hoptui.tui.lines import Span
 from hoptui.tui.panels import catalogue, chart_head, charts
 from hoptui.tui.panels.axes import Axis, StepAxis
+from hoptui.tui.screens import recordings
 from hoptui.tui.screens.finder import Finder, Found, Option
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.timeline import Extent
@@ -75,15 +75,17 @@ class ChartScreen(LiveScreen):
             self._lay_out()
             self._draw_charts(view, axis, there)
         if frame.numbers:
-            companion, cross = self.comparison.companion, self.board.timeline.cross
-            beside = companion.name if companion else ""
+            cross, sides = self.board.timeline.cross, self._sides(view)
+            beside = sides[1] if sides else ""
             step = (
                 self.comparison.iteration(view, cross)
                 if cross is not None and not self.board.by_step
                 else None
             )
             self._lines("identity").show([chart_head.identity(view, self.board, beside)])
-            self._lines("span").show([chart_head.span_line(view, self.board, axis, self._seen, there, step)])
+            span = self._lines("span")
+            seen, width = self._seen, span.size.width
+            span.show([chart_head.span_line(view, self.board, axis, seen, there, step, width)])
             self._draw_legends(view, axis, there)
         if frame.lists:
             actions = [self._named(a) for a in self.key_actions("chart")]
@@ -149,8 +151,7 @@ class ChartScreen(LiveScreen):
             chart.draw(paper, pens, view.clock, faded=view.node_stale)
 
     def _draw_legends(self, view: View, axis: Axis, there: Extent) -> None:
-        beside = self.comparison.companion
-        names = charts.sides(view.run, beside.run) if view.run and beside else None
+        names = self._sides(view)
         (x0, x1), timeline = self._seen, self.board.timeline
         inside = timeline.cross is not None and x0 <= timeline.cross < x1
         now = not inside and timeline.mode != "frozen"
@@ -167,6 +168,11 @@ class ChartScreen(LiveScreen):
             lines = charts.legend(found, values, others=names, width=max(1, legend.size.width), most=most)
             set_height(legend, max(1, len(lines)))
             legend.show(lines, faded=view.node_stale)
+
+    def _sides(self, view: View) -> tuple[str, str] | None:
+        """What this run and that beside it are called, None where nothing is compared."""
+        beside = self.comparison.companion
+        return charts.sides(view.run, beside.run) if view.run and beside else None
 
     def _named(self, action: Action) -> Action:
         frozen = self.board.timeline.mode == "frozen"
@@ -277,31 +283,18 @@ class ChartScreen(LiveScreen):
 
     async def action_compare(self) -> None:
         """Choose a recording to lie beside this run, or end the comparison."""
-        # Here, because it needs SQLite and a live dashboard does not:
-        from hoptui.viewer.companion import comparable
-
-        view = self.view()
+        view, comparing = self.view(), self.comparison.companion is not None
         replayed = Path(view.replay.path) if view.replay else None
-        found = await asyncio.to_thread(comparable, self.run_id or "", replayed)
-        ends = [Option("nothing", "end the comparison")] if self.comparison.companion else []
+        await recordings.ask(
+            self.hoptui, self.run_id or "", replayed, comparing=comparing, chosen=self._compare_or_end
+        )
 
-        def typed(path: str) -> list[Option]:
-            return [Option(path, "the file of this name")] if file_of(path) else []
-
-        def answered(answer: Found | None) -> None:
-            if answer is None:
-                return
-            if answer.place < len(ends):
-                self.comparison.end()
-                self.redraw()
-            elif answer.place < len(ends) + len(found):
-                self.compare(found[answer.place - len(ends)].path)
-            elif path := file_of(answer.option.text):
-                self.compare(path)
-
-        options = [*ends, *(Option(one.name, one.about) for one in found)]
-        nothing = "there is no other recording; type the path of one"
-        self.app.push_screen(Finder("Compare with", options, nothing=nothing, more=typed), answered)
+    def _compare_or_end(self, path: Path | None) -> None:
+        if path is None:
+            self.comparison.end()
+            self.redraw()
+        else:
+            self.compare(path)
 
     def compare(self, path: Path) -> None:
         """Let a recording lie beside this run, and see all of both: where one is now, the other may have been over long before."""
@@ -341,12 +334,3 @@ class ChartScreen(LiveScreen):
 
     def _chart(self, slot: int) -> TouchChart:
         return self.query_one(f"#chart-{slot}", TouchChart)
-
-
-def file_of(typed: str) -> Path | None:
-    """The file that is called so; None where there is none, or it cannot be looked at."""
-    try:
-        path = Path(typed).expanduser()
-        return path if path.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # too long a name, a closed folder; nobody's home; no name
-        return None

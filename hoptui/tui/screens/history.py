@@ -110,6 +110,7 @@ class HistoryScreen(LiveScreen):
             Span(f"{host} · history", "dim"),
             GAP,
             *header.state(view),
+            *header.rate(view),
             Span(f"   {text.clock(view.wall)} ", "dim"),
         )
 

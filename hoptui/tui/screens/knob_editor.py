@@ -16,6 +16,7 @@ from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels import editor
 from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.screens.conflict import Choice, Conflict
+from hoptui.tui.screens.live import set_height
 from hoptui.tui.view import View
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
@@ -25,7 +26,8 @@ from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.messages import FINAL, CommandRecord
 
 WIDTH, FRAME = 78, 6  # cells of the box, and of its border and padding
-REST = 11  # lines of the box besides what is told of the knob
+REST = 8  # lines of the box besides what is told of the knob and of what was sent
+TRAIL = 3  # lines for what became of it
 NUMBER_KINDS = ("int", "float")
 NUMBERS = frozenset("0123456789.+-_eE \u202f\u2009")
 
@@ -76,7 +78,6 @@ class KnobEditor(LiveBox[None]):
         keys = self.hoptui.legend(a for a in of("editor") if self._is_offered(a))
         self.query_one(Panel).label(text.clean(self.draft.spec.name, 40), keys)
         self._lines("prompt").show([(Span("new value", "dim"),)])
-        self._lines("about").styles.height = len(self._about(self._view(), self._last))
         self.query_one(Input).focus()
         self.draw(EVERYTHING)
 
@@ -85,7 +86,10 @@ class KnobEditor(LiveBox[None]):
         view = self._view()
         knob = self._knob(view)
         self._look_for_others(view, knob)
-        self._lines("about").show(self._about(view, knob), faded=view.stale)
+        about, trail = self._about(view, knob)
+        set_height(self._lines("about"), len(about))
+        set_height(self._lines("trail"), trail)
+        self._lines("about").show(about, faded=view.stale)
         self._lines("verdict").show(self._verdict(view, knob))
         self._lines("trail").show(editor.trail(self._record(view), knob))
 
@@ -104,14 +108,23 @@ class KnobEditor(LiveBox[None]):
         if self._overtaken and not self._problem:
             asks = view.hint("editor.send", "asks which value is to be")
             return [(Span(f"⚠ {editor.overtaken(knob)}", "warn"),), (Span(asks, "dim"),)]
-        first = (Span(f"⚠ {self._problem}", "warn"),) if self._problem else editor.verdict(self.draft, knob)
-        return [first, (Span(f"⚠ {held}", "warn"),)] if held else [first]
+        told: list[Line] = [(Span(f"⚠ {self._problem}", "warn"),)]
+        found = told if self._problem else editor.verdict(self.draft, knob, self._width)
+        return [*found[:1], (Span(f"⚠ {held}", "warn"),)] if held else found
 
-    def _about(self, view: View, knob: KnobState) -> list[Line]:
-        """As much as there is room for: what is typed and what became of it must be in sight."""
-        room = max(1, self.app.size.height * 96 // 100 - REST)
-        width = max(8, min(WIDTH, self.app.size.width * 96 // 100) - FRAME)
-        return editor.about(view, knob, self.draft.value, width, room)
+    def _about(self, view: View, knob: KnobState) -> tuple[list[Line], int]:
+        """What there is room for of what is told, and the lines under what is typed for what became of it: where room is short,
+        these are taken once something was sent."""
+        room, value = max(1, self.app.size.height * 96 // 100 - REST), self.draft.value
+        whole = editor.about(view, knob, value, self._width, room)
+        if self.sent or len(whole) + TRAIL <= room:
+            return editor.about(view, knob, value, self._width, max(1, room - TRAIL)), TRAIL
+        return whole, 0
+
+    @property
+    def _width(self) -> int:
+        """Cells of a line in the box."""
+        return max(8, min(WIDTH, self.app.size.width * 96 // 100) - FRAME)
 
     def _is_offered(self, action: Action) -> bool:
         """Whether its key is named in the box: of the two that stage, the one that works for this knob."""

@@ -109,6 +109,18 @@ class LiveScreen(Screen[None], Live):
         self.hoptui.furnish(self)
         self.redraw()
 
+    def on_screen_suspend(self) -> None:
+        self._draw_veiled()
+
+    def on_screen_resume(self) -> None:
+        self._draw_veiled()
+
+    def _draw_veiled(self) -> None:
+        """A box has come over it, or has gone: see `lines.DIM`."""
+        if not self.hoptui.mixes:
+            for lines in self.query(Lines):
+                lines.refresh()
+
     def view(self) -> View:
         """The node, and the run if the screen is of one, at this moment."""
         return self.hoptui.view(None)

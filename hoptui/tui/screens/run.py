@@ -13,7 +13,7 @@ from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.messages import Moved, Picked
-from hoptui.tui.panels import compact, events, header, knobs, learning, phases, tuner, verdict
+from hoptui.tui.panels import compact, events, header, knobs, learning, phases, throughput, tuner, verdict
 from hoptui.tui.screens.live import LiveScreen, set_height
 from hoptui.tui.screens.run_panels import (
     HardwarePanel,
@@ -32,7 +32,6 @@ from hoptui.tui.widgets.line_chart import LineChart
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, Panel
 from hoptui.tui.widgets.scale import SPANS
-from hoptui.viewer import format as text
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import Verb
 
@@ -96,6 +95,10 @@ class RunScreen(LiveScreen):
 
     def on_resize(self) -> None:
         self.set_class(self.size.height >= ROOMY, "-roomy")
+        self._fit()
+
+    def _fit(self) -> None:
+        """Have what is frozen drawn for its new size."""
         if self.frozen:
             self._fits_at = self.hoptui.clock()
 
@@ -103,11 +106,11 @@ class RunScreen(LiveScreen):
 
     @property
     def mode(self) -> str:
-        """`tiny`, `compact` or `full`, by the size of the terminal."""
+        """`tiny`, `compact` or `full`, by the size of the terminal: for one panel alone there is room in a small one too."""
         width, height = self.size
         if width < 60 or height < 16:
             return "tiny"
-        return "full" if width >= 100 and height >= 32 else "compact"
+        return "full" if self.alone or (width >= 100 and height >= 32) else "compact"
 
     def view(self) -> View:
         return self.hoptui.view(self.run_id)
@@ -149,9 +152,9 @@ class RunScreen(LiveScreen):
             set_height(self._panel("compact"), len(shown) + BORDER)
             self.set_class(room < LEAST_BOX, "-cramped")
             lines.show(shown, faded=old)
-            self._label("compact", "Run", self._age(view))
+            self._label("compact", "Run", throughput.age(view))
             return
-        self.query_one(ThroughputPanel).tell(view, self._age(view))
+        self.query_one(ThroughputPanel).tell(view, throughput.age(view))
         self.query_one(LearningPanel).tell(view, metric)
         self.query_one(HardwarePanel).tell(view)
 
@@ -212,11 +215,6 @@ class RunScreen(LiveScreen):
     def _stretch(self, view: View) -> Stretch:
         return Stretch.of(view, self.longest_s)
 
-    def _age(self, view: View) -> str:
-        """How old the values are, where they are."""
-        age = view.age_s(view.source) if view.metrics_stale else None
-        return f"values are {text.duration(age)} old" if age is not None and age >= 1 else ""
-
     # state -------------------------------------------------------------------------------------------------------------
 
     def chosen_knob(self, view: View) -> KnobState | None:
@@ -232,7 +230,7 @@ class RunScreen(LiveScreen):
             return bool(self.hoptui.view(None).gpus())
         if action.startswith("alone"):
             back = parameters == ("",) or action == "alone('')"  # from a key, from the key bar
-            return self.mode == "full" and (bool(self.alone) or not back)
+            return self.mode != "tiny" and (bool(self.alone) or not back)
         if action.startswith("next_run"):
             return self.hoptui.has_other_run(self.run_id)
         if action in VERBS:
@@ -286,6 +284,7 @@ class RunScreen(LiveScreen):
     def watch_alone(self, before: str, now: str) -> None:
         self.remove_class(f"-alone-{before}").set_class(bool(now), f"-alone-{now}")
         self.set_class(not now, "-all")
+        self._fit()
         self.call_after_refresh(self.redraw)  # when every panel has its new size
 
     def action_alone(self, panel: str) -> None:

@@ -133,8 +133,8 @@ class PhasesPanel(Panel):
         set_height(self._bars, len(bars))
         self._bars.show(bars, faded=view.metrics_stale)
         self._layers.show(chart, faded=view.metrics_stale)
-        means = f" · over time as means of {text.seconds(over_s)}" if chart else ""
-        self.label(f"{phases.title(view, split)}{means}")
+        title, means = phases.title(view, split), f" · over time as means of {text.seconds(over_s)}"
+        self.label(f"{title}{means}" if chart and len(title) + len(means) <= width - 2 else title)
         self.legend(phase_chart.legend(view) if chart else [])
 
 

@@ -1,4 +1,4 @@
-"""The settings: what is set and by whom; themes and panels can be changed here and are remembered."""
+"""The settings: what is set and by whom; themes and panels can be changed here and are remembered, blocks for as long as one sits there."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class SettingsScreen(LiveScreen):
             self._panel("settings").label(" · ".join(filter(None, ("Settings", choices.part))))
             chosen, detail = shown[choices.index], self._lines("setting-detail")
             self._panel("chosen").label(chosen.label)
+            set_height(self._panel("chosen"), settings.detail_lines(shown, detail.size.width) + BORDER)
             detail.show(settings.detail(chosen, detail.size.width))
             places = self._lines("setting-files")
             files = settings.files(self.hoptui.preferences, places.size.width)
@@ -76,4 +77,6 @@ class SettingsScreen(LiveScreen):
         elif chosen.name == "theme":
             words = list(THEMES)
             self.hoptui.choose_theme(words[(words.index(chosen.value) + 1) % len(words)])
+        elif chosen.name == "blocks":
+            self.hoptui.action_blocks()
         self.redraw()

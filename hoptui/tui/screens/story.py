@@ -11,17 +11,17 @@ from hoptui.tui.actions import bindings, of
 from hoptui.tui.copying import copy_again
 from hoptui.tui.frame import Frame
 from hoptui.tui.panels import history
-from hoptui.tui.screens.box import LiveBox
+from hoptui.tui.screens.box import TextBox
 from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.wire.messages import CommandRecord
 
 
-class Story(LiveBox[None]):
+class Story(TextBox):
     """Goes on being drawn: a command may be on its way, or its effect being measured. `older` are those that the store lacks."""
 
-    BINDINGS = bindings("story")
+    BINDINGS = bindings("story", "text")
 
     def __init__(self, run: str | None, command: str, older: Mapping[str, CommandRecord]) -> None:
         super().__init__()
@@ -30,11 +30,11 @@ class Story(LiveBox[None]):
         self._command = command
 
     def compose(self) -> ComposeResult:
-        yield Panel(VerticalScroll(Lines("story-lines"), id="story-scroll"), name="story", kind="box")
+        scroll = VerticalScroll(Lines("story-lines"), id="story-scroll", can_focus=False)
+        yield Panel(scroll, name="story", kind="box")
 
     def on_mount(self) -> None:
         self.query_one(Panel).label("A command", self.hoptui.legend(of("story")))
-        self.query_one(VerticalScroll).focus()
         self.redraw()
 
     def draw(self, frame: Frame) -> None:
