@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 import time
@@ -25,6 +26,8 @@ WARM_UP, ITERATIONS, LEAST_S, MOST_S = 3, 15, 1.5, 12.0
 FEW, HOPELESS = 3, 0.7
 """With so many of them it is plain that a point is not the best: less than this share of the best so far."""
 START_S, SET_S = 300.0, 120.0
+HELD_S = 10.0
+"""A tuner that has had nothing to try for so long has done what it can."""
 SHORT = re.compile(r"out of memory|memory ran out|not fit into|MemoryError|OutOfMemory")
 """How runs say that memory ran out: in a step, or as a size was tried out before it was used."""
 ALL = 1 << 62
@@ -77,13 +80,14 @@ class Live:
         if not answer.granted:
             raise RuntimeError(f"the tuner does not start: {answer.reason}")
         end = time.monotonic() + within_s
-        found = answer.state
-        while found.stand != "holding" and time.monotonic() < end:
+        found, held = answer.state, math.inf
+        while (now := time.monotonic()) < min(end, held + HELD_S):
             time.sleep(0.1)
             found = self.state().tuner or found
+            held = min(held, now) if found.stand == "holding" else math.inf
         stopped = self._session.tune(run, "stop").state
         until(lambda: not self._pending(run), SET_S, "a trial to be taken back")
-        return structs.replace(stopped, stand=found.stand)
+        return structs.replace(stopped, stand=found.stand, text=found.text)
 
     def out_of_memory(self, since: int) -> list[str]:
         """What the run has said since then (monotonic ns) of memory that ran out, survived or not."""

@@ -41,8 +41,8 @@ WHY_NOT = {
 }
 """Why a tool that is not on the PATH is hard to have, where that is more than not being installed."""
 SIGNS = {
-    "GPU busy": r"busy ?%|gpu[- ]?util|gpu ?%|\butl\b",
-    "SM active": r"\bsm ?%|sm active",
+    "GPU busy": r"busy ?%|gpu[- ]?util|gpu ?%|\butl\b|\bgpu \d+ +[█░]+ +\d",
+    "SM active": r"(?<!%)\bsm ?%|sm active",  # `%SM` is a process's share of the time that NVML tells
     "tensor cores": r"tensor",
     "DRAM": r"\bdram\b",
     "power": r"\d ?w\b|\bpower\b",
@@ -148,7 +148,7 @@ def main() -> None:
         sys.exit("rivals: screens are read with pyte, which is not installed: pip install pyte")
     gpus = machine().get("gpus", [])
     with bench() as node, load(node, "matmul") if gpus else nullcontext():
-        node.python(RUN)
+        node.python(RUN, CUDA_VISIBLE_DEVICES="0")  # as one that trains there: its GPU is on its screen
         node.run("beside")
         tools = {}
         for name in TOOLS:

@@ -13,12 +13,12 @@ for all of them.
     python -m benchmarks.tuner_grid [--only ppo lm vision] [--seeds 0 1 2] [--quick]
 
 A case and a seed are one process's work: on a node of several GPUs start one for each, with a CUDA_VISIBLE_DEVICES of its own.
-Each finished point is said on stderr. Of an H100's time a case and a seed are expected to take, in seconds (start + tuner's
-trials + points of the grid + turns; a new size is 5 to 6 s of compilation for PPO's networks, 20 to 30 s for a transformer):
+Each finished point is said on stderr. A case and a seed took, in seconds (start + tuner's
+trials + points of the grid + turns), on an H200:
 
-    ppo     25 + 14 × 8 + (4 sizes × 6 + 16 × 3) + 6 × 3  = 230
-    lm      45 + 5 × 30 + 5 × 4 (all compiled by then) + 6 × 4  = 240
-    vision  40 + 5 × 12 + 12 × 8 + 6 × 8  = 245
+    ppo     43 + 90 + 20 + 12  = 165
+    lm      45 + 96 + 15 + 18  = 175
+    vision  36 + 139 + 37 + 13  = 225
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ def tuned(run: Live, case: Case) -> dict[str, Any]:
         "slow": round(slow, 1),
         "took_s": round(time.monotonic() - began, 1),
         "done": state.stand == "holding",
+        "says": state.text,
         "out_of_memory": run.out_of_memory(since),
         "trials": len(state.tried),
         **{result: sum(trial.result == result for trial in state.tried) for result in ("kept", "failed")},
@@ -190,8 +191,12 @@ def grid(run: Live, case: Case) -> list[dict[str, Any]]:
 
 
 def against(run: Live, mine: Point, best: Point) -> dict[str, Any]:
-    """The rates of two points, taken in turns; memory that runs out counts with `mine` alone."""
-    ours, its, short = [], [], []
+    """The rates of two points, taken in turns; memory that runs out counts with `mine` alone. Of one point there is nothing to compare."""
+    ours, its = [], []
+    short: list[str] = []
+    if mine == best:
+        same = spread([run.rate() for _ in range(TURNS)], 1)
+        return {"rate": same, "grid": same, "ratio": 1.0, "same_point": True, "later_short": short}
     for _ in range(TURNS):
         since = time.monotonic_ns()
         run.set(mine)
@@ -203,17 +208,18 @@ def against(run: Live, mine: Point, best: Point) -> dict[str, Any]:
     return {"rate": spread(ours, 1), "grid": spread(its, 1), "ratio": round(ratio, 3), "later_short": short}
 
 
-def measured(
-    node: Bench, case: Case, device: Sequence[str], seeds: Sequence[int], images: Path | None
-) -> dict[str, Any]:
-    """A case: the tuner on every seed, the grid on the first of them. A run that is lost is told as such."""
+def measured(case: Case, device: Sequence[str], seeds: Sequence[int], images: Path | None) -> dict[str, Any]:
+    """A case: the tuner on every seed, the grid on the first of them. A run that is lost is told as such.
+
+    Every seed has a daemon of its own, which knows nothing of what served the seeds before best.
+    """
     points: list[dict[str, Any]] = []
     runs = []
-    with node.session() as session:
-        for seed in seeds:
-            told = f"{case.name}, seed {seed}"
-            found: dict[str, Any] = {"seed": seed}
-            runs.append(found)
+    for seed in seeds:
+        told = f"{case.name}, seed {seed}"
+        found: dict[str, Any] = {"seed": seed}
+        runs.append(found)
+        with bench() as node, node.session() as session:
             try:
                 run = live(node, session, case, device, images, seed)
                 found |= tell(told, tuned(run, case))
@@ -261,10 +267,10 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     seeds = given.seeds[:1] if given.quick else given.seeds
     found: dict[str, Any] = {}
     reached: dict[str, bool] = {}
-    with tempfile.TemporaryDirectory(prefix="hoptui-images-") as folder, bench() as node:
+    with tempfile.TemporaryDirectory(prefix="hoptui-images-") as folder:
         images = pictures(Path(folder), IMAGES, SIDE) if any(c.images for c in cases.values()) else None
         for case in cases.values():
-            found[case.name] = measured(node, case, device, seeds, images)
+            found[case.name] = measured(case, device, seeds, images)
             reached |= met(case.name, found[case.name]["runs"])
     if given.quick:
         print(json.dumps({"benchmark": "tuner_grid", "quick": True, "cases": found}), flush=True)

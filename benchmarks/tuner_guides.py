@@ -57,6 +57,7 @@ def tuned(
         "found": {name: [before[name], value] for name, value in after.items() if before[name] != value},
         "took_s": round(took_s, 1),
         "done": state.stand == "holding",
+        "says": state.text,
         "out_of_memory": run.out_of_memory(since),
         "trials": len(state.tried),
         "kept": sum(trial.result == "kept" for trial in state.tried),
