@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from textual.screen import Screen
 
+from hoptui.tui.commands import PaletteBox
 from hoptui.tui.screens.chart import ChartScreen
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.conflict import Conflict
@@ -68,28 +69,34 @@ class Picture(NamedTuple):
 CHARTS: tuple[Step, ...] = ("slash", "escape", "a")
 EDITED: tuple[Step, ...] = ("e", *"2048")
 
+FULL = (
+    Shot("run", RunScreen),
+    Shot("overview", OverviewScreen, (Do("screen.overview"),)),
+    Shot("gpus", GpusScreen, ("d",)),
+    Shot("chart", ChartScreen, (*CHARTS, *"hhhhhhhhhhhh")),
+    Shot("history", HistoryScreen, ("h",)),
+    Shot("settings", SettingsScreen, ("f4",)),
+    Shot("tuner", TunerScreen, ("t",), seat="live"),
+    Shot("hosts", HostsScreen, ("down",), seat="hosts"),
+)
+"""Full screens: each is pictured in every size, and in every theme at the usual one."""
+
 SHOTS = (
-    Shot("run", RunScreen, sizes=EVERY),
-    Shot("run", RunScreen, themes=("light", "ansi", "none")),
-    Shot("overview", OverviewScreen, (Do("screen.overview"),), EVERY),
-    Shot("gpus", GpusScreen, ("d",), EVERY),
-    Shot("chart", ChartScreen, (*CHARTS, *"hhhhhhhhhhhh"), EVERY),
-    Shot("history", HistoryScreen, ("h",), EVERY),
+    *(shot._replace(sizes=EVERY) for shot in FULL),
+    *(shot._replace(themes=("light", "ansi", "none")) for shot in FULL),
     Shot("filter", FilterBox, ("h", "slash", *"num_envs")),
     Shot("throughput", RunScreen, ("1",)),
     Shot("finder", Finder, ("slash", *"power")),
     Shot("story", Story, ("h", "enter")),
     Shot("help", Help, ("question_mark",)),
-    Shot("settings", SettingsScreen, ("f4",)),
+    Shot("palette", PaletteBox, ("ctrl+p",)),
     Shot("go_to", GoTo, ("g", *"#300")),
-    Shot("hosts", HostsScreen, ("down",), seat="hosts", sizes=(WIDE, SMALL)),
     Shot("live", RunScreen, seat="live", sizes=(WIDE, SMALL)),
     Shot("editor", KnobEditor, EDITED, seat="live", moment=BEFORE),
     Shot("question", Confirm, (*EDITED, "enter"), seat="live", moment=BEFORE),
     Shot("applied", KnobEditor, (*EDITED, "enter", "y", To(AFTER)), seat="live", moment=BEFORE),
     Shot("conflict", Conflict, ("e", *"1024", To(AFTER), "enter"), seat="live", moment=BEFORE),
     Shot("staged", StagedBox, (*EDITED, "a", "down", "down", "e", *"8192", "a", "a"), seat="live", moment=BEFORE),
-    Shot("tuner", TunerScreen, ("t",), seat="live"),
     Shot("limits", LimitsBox, ("t", "s"), seat="live"),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from PIL import Image
 from hoptui.tui import screens
 from hoptui.tui.screens.live import LiveScreen
 from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.themes import LOOKS
 from screenshots import shots
 from screenshots.camera import RECORDING, NeverGivenError, Then
 from screenshots.cast import Shown, merged
@@ -29,12 +30,11 @@ def test_every_full_screen_is_pictured() -> None:
     assert there == {s.screen.__name__ for s in SHOTS if issubclass(s.screen, LiveScreen)}
 
 
-def test_main_screens_are_pictured_in_every_size_and_the_run_in_every_theme() -> None:
-    sizes = {(picture.shot.name, picture.size) for picture in pictures() if picture.theme == "dark"}
-    for name in ("run", "overview", "gpus", "chart", "history"):
-        assert {size for one, size in sizes if one == name} == set(shots.EVERY)
-    run = {picture.theme for picture in pictures() if picture.shot.name == "run"}
-    assert run == {"dark", "light", "ansi", "none"}
+def test_full_screens_are_pictured_in_every_size_and_theme() -> None:
+    made = {(picture.shot.screen, picture.size, picture.theme) for picture in pictures()}
+    for screen in {shot.screen for shot in SHOTS if issubclass(shot.screen, LiveScreen)}:
+        assert {size for one, size, theme in made if one is screen and theme == "dark"} == set(shots.EVERY)
+        assert {theme for one, size, theme in made if one is screen and size == shots.WIDE} == set(LOOKS)
 
 
 def test_no_picture_overwrites_another() -> None:
