@@ -131,11 +131,15 @@ def test_a_key_waits_until_the_app_has_done_with_the_one_before(
     assert [reader.said.get(timeout=DEADLINE_S).key for _ in range(2)] == ["6", "enter"]
 
 
-def test_it_waits_neither_for_ever_nor_at_the_end(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_wait_for_ever(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     reader.taken.clear()
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)
     assert reader.type(b"16") == "1"
     assert reader.said.get(timeout=DEADLINE_S).key == "6"
+
+
+def test_it_does_not_wait_at_the_end(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader.taken.clear()
     monkeypatch.setattr(module, "PATIENCE_S", 1000.0)
     reader.type(b"7")
     reader.end()
