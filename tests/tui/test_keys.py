@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from textual.command import CommandPalette
+from textual.events import MouseDown, MouseUp
 from textual.widgets import Input
 
 from hoptui.tui import asking
@@ -218,6 +219,23 @@ def test_pause_and_checkpoint_are_one_key_each_and_undo_asks_what_it_alters(
         assert there.client.leases == [("3f2a9c10", "renew", "pause")]
         await pilot.press("p")
         assert there.client.sent[-1].verb == "resume"
+
+    play(there.app(), script)
+
+
+def test_a_mouse_that_goes_down_on_one_key_and_up_on_another_presses_neither(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        pause, history = (read(app, "keys").index(key) + 1 for key in ("p pause", "h history"))
+        for down, up, sent in ((history, pause, []), (0, pause, []), (pause, pause + 2, ["pause"])):
+            row = app.size.height - 1
+            for kind, x in ((MouseDown, down), (MouseUp, up)):
+                app.post_message(kind(None, x, row, 0, 0, 1, False, False, False, x, row))
+                await pilot.pause()
+            assert [c.verb for c in there.client.sent] == sent
 
     play(there.app(), script)
 

@@ -17,6 +17,7 @@ class KeyBar(Lines):
     def __init__(self) -> None:
         super().__init__("keys")
         self._places: list[tuple[int, int, str]] = []
+        self._pressed = ""  # the action that the mouse went down on
 
     def show_actions(self, actions: list[Action], last: list[Action], note: str = "") -> None:
         """Draw these actions, those of `last` flush right; `note` stands before them. What has no key is left out."""
@@ -45,9 +46,14 @@ class KeyBar(Lines):
         """The action whose key is drawn in a column, empty where there is none."""
         return next((action for start, end, action in self._places if start <= x < end), "")
 
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._pressed = self.action_at(event.x)
+
     async def on_click(self, event: events.Click) -> None:
+        """A mouse that went down on one key and up on another has pressed neither."""
+        action = self.action_at(event.x)
         # The second click of a double click may come to a screen that the first has closed.
-        if self.screen.is_active and (action := self.action_at(event.x)):
+        if self.screen.is_active and action and action == self._pressed:
             await self.app.run_action(action, default_namespace=self.screen)
 
 
