@@ -52,14 +52,14 @@ class Diagnosing:
         self._due = 0
 
     def tend(self) -> None:
-        """Look at every live run, if it is time to."""
+        """Look at every live run, if it is time to; that a knob has been turned is noticed at once."""
         t = self._node.clock.t()
-        if t < self._due:
-            return
-        self._due = t + int(EVERY_S * SECOND)
         live = self._node.registry.live()
         self._cases = {run.id: self._case(run) for run in live}
-        news = [self._look(run, self._cases[run.id], t) for run in live]
+        news = [self._turned(run, self._cases[run.id]) for run in live]
+        if t >= self._due:
+            self._due = t + int(EVERY_S * SECOND)
+            news += [self._look(run, self._cases[run.id], t) for run in live]
         if any(news):
             self._node.touch()
 
@@ -71,16 +71,22 @@ class Diagnosing:
         ring = self._node.rings.get(f"run/{run.id}")
         return _Case(run.nonce, ring.last_t if ring is not None else 0)
 
+    def _turned(self, run: TrackedRun, case: _Case) -> bool:
+        """Whether a knob has another value: the tuner, which looks next, is not to take the verdict for one on that."""
+        change = self._last_change(run)
+        if change <= case.changed_t:
+            return False
+        case.changed_t, case.counts_from = change, None
+        case.diagnostician.changed()
+        run.diagnosed(case.diagnostician.told)
+        return True
+
     def _look(self, run: TrackedRun, case: _Case, t: int) -> bool:
         """Take in what is new of a run; returns whether there is news for viewers."""
         if run.last_t <= case.seen_t or run.vital(t / SECOND).state == "paused":
             return False
         case.seen_t = run.last_t
         doctor = case.diagnostician
-        change = self._last_change(run)
-        if change > case.changed_t:
-            case.changed_t, case.counts_from = change, None
-            doctor.changed()
         window = self._window(run, case)
         verdict = doctor.look(window) if window is not None else False
         found = doctor.told

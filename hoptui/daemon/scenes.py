@@ -40,7 +40,6 @@ def scene(node: Node, run: TrackedRun) -> Scene:
     gpus = [part for uuid in run.state.gpus if (part := _recent(node, f"gpu/{uuid}", t)) is not None]
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
-    memories = _of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t)
     return Scene(
         t=t,
         epoch=run.state.epoch,
@@ -51,8 +50,7 @@ def scene(node: Node, run: TrackedRun) -> Scene:
         if ring is not None and metric
         else (),
         records=node.book.of(run.id)[-RECORDS:],
-        memory=max(memories, key=lambda memory: memory.filled, default=None),
-        memories=memories,
+        memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
         diagnosis=run.state.diagnosis,

@@ -78,6 +78,11 @@ class Lever:
         """Whether its values can be climbed; those of a choice cannot."""
         return self.knob.spec.kind in ("int", "float") and not self.knob.spec.choices
 
+    @property
+    def off(self) -> bool:
+        """Whether it is a way of computing that is not in use; 0 of a number is not that."""
+        return not self.ordered and self.knob.value in OFF
+
     def size_of(self, value: KnobValue) -> float:
         """How large `value` makes what is computed at once, in the knob's own unit; 0 for no number."""
         if isinstance(value, str | bool) or value < 0:
@@ -184,7 +189,7 @@ class Candidate:
     @property
     def way_back(self) -> float:
         """The same if it is taken back."""
-        return sum(OFF_S if lever.knob.value in OFF else standstill(lever) for lever, _ in self.settings)
+        return sum(OFF_S if lever.off else standstill(lever) for lever, _ in self.settings)
 
 
 def notches(spec: KnobSpec) -> Iterator[int]:

@@ -29,8 +29,7 @@ class Room:
 
     def watch(self, scene: Scene) -> None:
         """Take note of what others hold on each GPU: where they have given some back, what was too much may be tried again."""
-        known = scene.memories or tuple(filter(None, (scene.memory,)))
-        freed = [self._beside(memory).freed(memory) for memory in known]
+        freed = [self._beside(memory).freed(memory) for memory in scene.memories]
         if any(freed):
             self._tracks.freed()
 

@@ -58,8 +58,8 @@ class Scene:
         points: (iteration, throughput), newest last, of iterations that did nothing but train
             (`hoptui.daemon.effects.throughput`). At least the newest 200, as far as there are.
         records: the run's newest commands, oldest first, those of the tuner and of people.
-        memory: of the GPU that has no room first, where a run has several. `memories` are those of all, `memory` among them.
-        memory, alloc_retries, power_w, host_busy, others_busy: None where unknown. `alloc_retries` counts since the run began,
+        memories: of each of the run's GPUs, or of the host; none where one of them is unknown.
+        alloc_retries, power_w, host_busy, others_busy: None where unknown. `alloc_retries` counts since the run began,
             `power_w` is that of the GPU that draws most, `host_busy` the share of the host's CPUs at work (0 to 1), `others_busy`
             the part of it that is not the run's own.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
@@ -74,7 +74,6 @@ class Scene:
     knobs: tuple[KnobState, ...]
     points: Sequence[tuple[int, float]] = ()
     records: Sequence[CommandRecord] = ()
-    memory: Memory | None = None
     memories: tuple[Memory, ...] = ()
     alloc_retries: float | None = None
     power_w: float | None = None
@@ -87,10 +86,14 @@ class Scene:
     metric: str = ""
 
     @property
+    def memory(self) -> Memory | None:
+        """Of the GPU that has no room first, None where that is unknown."""
+        return max(self.memories, key=lambda one: one.filled, default=None)
+
+    @property
     def taken(self) -> float:
         """The share of all memory that is taken on the fullest GPU, by whomever; 0 where that is unknown."""
-        known = self.memories or tuple(filter(None, (self.memory,)))
-        return max(((one.used + one.others) / one.total for one in known if one.total), default=0.0)
+        return max(((one.used + one.others) / one.total for one in self.memories if one.total), default=0.0)
 
     def values(self) -> dict[str, KnobValue]:
         """What is in effect, by knob."""

@@ -13,6 +13,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from hoptui.tuner.effect import BLOCK
+from hoptui.tuner.finding import percent
 from hoptui.tuner.memory import NOTICED
 from hoptui.tuner.scene import Memory, Scene, Shift
 from hoptui.tuner.trial import WARM_UP
@@ -143,14 +144,14 @@ def _none_seen(now: Scene) -> str:
     none = "no cause is seen on this node"
     if now.host_busy is None or now.host_busy < FULL:
         return none
-    return f"{none}, whose CPUs are at work for {100 * now.host_busy:.0f} % of the time"
+    return f"{none}, whose CPUs are at work for {percent(now.host_busy)} of the time"
 
 
 def _busier(then: float | None, now: float | None, least: float, *, slower: bool) -> str:
     """`30 % → 95 %` where that makes a difference of more than `least` in the way asked for."""
     if then is None or now is None or (now - then if slower else then - now) <= least:
         return ""
-    return f"{100 * then:.0f} % → {100 * now:.0f} %"
+    return f"{percent(then)} → {percent(now)}"
 
 
 def _others(worse: Memory | None, better: Memory | None) -> int:

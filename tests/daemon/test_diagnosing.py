@@ -149,6 +149,19 @@ def test_what_was_advised_is_not_advised_for_another_value(watched: Watched) -> 
     assert watched.told.verdict == "launch-bound"
 
 
+def test_that_a_knob_was_turned_is_noticed_between_two_looks(watched: Watched) -> None:
+    watched.train(30)
+    watched.diagnosing.tend()
+    assert not watched.told.stale
+    watched.now += 1
+    watched.set()
+    watched.diagnosing.tend()
+    assert watched.told.stale
+    told = watched.told
+    watched.diagnosing.tend()
+    assert watched.told is told
+
+
 def test_evaluation_is_left_out(watched: Watched) -> None:
     for _ in range(6):
         watched.train(4, PRODUCT)

@@ -89,8 +89,8 @@ class Course:
         return {name: k.value for name, k in self.knobs.items()}
 
     def scene(self) -> Scene:
-        used = None if self.used is None else Memory(self.used(self.values), self.others * GIB, 80 * GIB)
-        known: dict[str, Any] = {"state": "live", "memory": used, "power_w": 300.0}
+        read = () if self.used is None else (Memory(self.used(self.values), self.others * GIB, 80 * GIB),)
+        known: dict[str, Any] = {"state": "live", "memories": read, "power_w": 300.0}
         return Scene(
             t=self.seconds * SECOND, epoch=self.epoch, knobs=tuple(self.knobs.values()), points=tuple(self.points[-200:]),
             records=tuple(self.records[-32:]), **(known | self.facts),

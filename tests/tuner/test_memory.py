@@ -130,7 +130,7 @@ def test_what_neighbours_have_held_for_some_looks_is_reckoned_with() -> None:
 
 
 def test_how_full_the_fullest_is() -> None:
-    scene = Scene(t=0, epoch=1, state="live", knobs=(), memory=Memory(30, 20, 100))
+    scene = Scene(t=0, epoch=1, state="live", knobs=(), memories=(Memory(30, 20, 100),))
     assert scene.taken == 0.5
     assert replace(scene, memories=(Memory(30, 20, 100), Memory(1, 89, 100))).taken == 0.9
-    assert replace(scene, memory=None).taken == 0.0
+    assert replace(scene, memories=()).taken == 0.0

@@ -13,7 +13,11 @@ from hoptui.tuner.scene import Memory, Scene, Shift
 from hoptui.tuner.shift import ShiftDetector
 from tests.tuner.course import GIB, SECOND, knob
 
-CALM: dict[str, Any] = {"memory": Memory(20 * GIB, 2 * GIB, 80 * GIB), "host_busy": 0.3, "others_busy": 0.05}
+CALM: dict[str, Any] = {
+    "memories": (Memory(20 * GIB, 2 * GIB, 80 * GIB),),
+    "host_busy": 0.3,
+    "others_busy": 0.05,
+}
 
 
 class Watched:
@@ -83,11 +87,11 @@ def test_a_block_that_is_all_spikes_is_no_shift(rate: float) -> None:
     ("facts", "words"),
     [
         ({"throttled": "thermal slowdown"}, "thermal slowdown"),
-        ({"memory": Memory(20 * GIB, 37 * GIB, 80 * GIB)}, "another process has taken 35.0 GiB"),
+        ({"memories": (Memory(20 * GIB, 37 * GIB, 80 * GIB),)}, "another process has taken 35.0 GiB"),
         ({"host_busy": 0.95}, "CPUs 30 % → 95 %"),
-        ({"others_busy": 0.65}, "other processes take more of the CPUs (5 % → 65 %)"),
+        ({"others_busy": 0.65}, "other processes take more of the CPUs (5.0 % → 65 %)"),
         ({"others_busy": 0.15, "host_busy": 0.45}, ""),
-        ({"others_busy": 0.15, "host_busy": 0.95}, "other processes take more of the CPUs (5 % → 15 %)"),
+        ({"others_busy": 0.15, "host_busy": 0.95}, "other processes take more of the CPUs (5.0 % → 15 %)"),
     ],
 )
 def test_what_changed_beside_it_is_the_likely_cause(facts: dict[str, Any], words: str) -> None:
@@ -120,7 +124,7 @@ def test_of_many_short_iterations_only_what_lasts_is_a_shift_and_its_cause_is_se
         found.append(detector.look(scene))
     (shift,) = filter(None, found)
     assert 16 * 200 <= shift.step <= 17 * 200
-    assert shift.cause == "other processes take more of the CPUs (5 % → 50 %)"
+    assert shift.cause == "other processes take more of the CPUs (5.0 % → 50 %)"
 
 
 def test_where_no_cause_is_seen_a_host_without_a_core_to_spare_is_told() -> None:

@@ -88,8 +88,7 @@ class Tuning:
     def resize(self, *follow: str) -> None:
         """A batch is to have another number of samples, or samples of another size; the knobs that `follow` do as well.
 
-        A micro-batch that nobody has chosen and that was the whole batch is chosen anew for a larger one. Where that cannot
-        be, micro-batches are to have the size again that they had before.
+        Where that cannot be, micro-batches are to have the size again that they had before.
         """
         with self._meter.apart(), self._kept_size():
             self._reopen()
@@ -100,6 +99,7 @@ class Tuning:
         self._costs()
 
     def _reopen(self) -> None:
+        """Leave a micro-batch open again that nobody has chosen and that was the whole batch, which now is larger."""
         config = self._state.config
         whole = config.grad_accum == 1 < pieces(config, self._state.ranks.world)
         if whole and "micro_batch" in self._state.automatic.names:
