@@ -25,7 +25,7 @@ WARM_UP, ITERATIONS, LEAST_S, MOST_S = 3, 15, 1.5, 12.0
 """Iterations after a change that do not count; how many are measured, and for how long at least and at most."""
 FEW, HOPELESS = 3, 0.7
 """With so many of them it is plain that a point is not the best: less than this share of the best so far."""
-START_S, SET_S = 300.0, 120.0
+START_S, SET_S = 300.0, 240.0
 HELD_S = 10.0
 """A tuner that has had nothing to try for so long has done what it can."""
 SHORT = re.compile(r"out of memory|memory ran out|not fit into|MemoryError|OutOfMemory")
@@ -38,13 +38,16 @@ class Live:
 
     def __init__(self, node: Bench, session: Session, started: Started, work: str) -> None:
         self._node, self._session, self._started, self._work = node, session, started, work
-        self._source = f"run/{self.state().run}"
-        until(lambda: self._rows(0), START_S, "the first iteration")
+        known: RunState = until(
+            self._known, START_S, "the run"
+        )  # which first compiles what it measures sizes with
+        self._source = f"run/{known.run}"
+        until(lambda: self._known() and self._rows(0), START_S, "the first iteration")
 
     def state(self) -> RunState:
-        if self._started.child.poll() is not None:
-            raise RuntimeError(f"the run ended: {last_line(self._started.child, 'the run')}")
-        return self._node.run(self._started.name)
+        known = self._known()
+        assert known is not None
+        return known
 
     def set(self, point: Point) -> bool:
         """Set these knobs, those that make the work smaller first. False where the run does not hold one."""
@@ -106,6 +109,16 @@ class Live:
         self._session.outcome(self._session.submit(self.state(), "stop"), timeout_s=60)
         ended: dict[str, Any] = json.loads(last_line(self._started.child, "the run"))
         return ended
+
+    def _known(self) -> RunState | None:
+        """What the daemon knows of it.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        if self._started.child.poll() is not None:
+            raise RuntimeError(f"the run ended: {last_line(self._started.child, 'the run')}")
+        return self._node.find(self._started.name)
 
     def _pending(self, run: str) -> bool:
         commands = self._session.fetch(run=run, events=ALL).commands

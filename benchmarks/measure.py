@@ -142,15 +142,15 @@ class Bench:
         with Session(client="bench", start_daemon=True) as session:
             yield session
 
+    def find(self, name: str) -> RunState | None:
+        """The run of this name, None as long as the daemon knows none."""
+        with self.session() as session:
+            state = session.fetch(state=0).node
+        return next((r for r in reversed(state.runs) if r.name == name), None) if state else None
+
     def run(self, name: str) -> RunState:
         """The run of this name, once the daemon knows it."""
-
-        def find() -> RunState | None:
-            with self.session() as session:
-                state = session.fetch(state=0).node
-            return next((r for r in reversed(state.runs) if r.name == name), None) if state else None
-
-        found: RunState = until(find, what=f"the run {name}")
+        found: RunState = until(lambda: self.find(name), what=f"the run {name}")
         return found
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ from hoptui.wire.knobs import KnobValue
 from hoptui.wire.tuning import Limits, TunerState
 
 LEAST_RATIO, MOST_TRIALS = 0.95, 20
-TURNS = 3
+TURNS = 5
 TUNE_S = 180.0
 """A tuner that has not tried everything by then is measured where it has come to."""
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0", "--iterations", "100000000")
@@ -117,7 +117,7 @@ CASES = {
     "vision": Case(
         "vision: batch_size × num_workers",
         "samples",
-        (*VISION, "--micro-batch", "32"),
+        VISION,
         {"batch_size": 32, "num_workers": 1},
         {"batch_size": (32, 128, 512), "num_workers": (1, 4, 8, 14)},
         learning=("batch_size",),

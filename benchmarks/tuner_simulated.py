@@ -197,12 +197,12 @@ class SimulatedRun:
         while self._held and self._held[0][0] < self.t - WINDOW_S:
             self._held.popleft()
         most, others = max((held for _, held in self._held), default=0.0), load.taken(math.floor(self.t))
-        memory = (
-            Memory(round((most - others) * GB), round(others * GB), round(CAPACITY * GB)) if most else None
+        memories = (
+            (Memory(round((most - others) * GB), round(others * GB), round(CAPACITY * GB)),) if most else ()
         )
         return Scene(
             t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()), points=tuple(self.points),
-            records=tuple(self.records[-32:]), memory=memory, diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
+            records=tuple(self.records[-32:]), memories=memories, diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
         )  # fmt: skip
 
     def _obey(self) -> None:
