@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
@@ -12,8 +12,6 @@ from hoptui.wire.columns import Columns
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import CommandRecord
 
-BEFORE = 60
-"""Iterations before a change that its effect is measured against, at most."""
 LATEST = 32
 """So many of a run's newest commands are looked at: as many knobs may be changed together and still be measured."""
 CHANGED = ("applied", "reverted")
@@ -23,8 +21,12 @@ ASIDE = ("phase/evaluation", "phase/checkpoint", "phase/paused")
 """Iterations with one of these phases are not counted as throughput."""
 
 
-def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[CommandRecord], list[int]]:
+def unsettled(
+    records: Sequence[CommandRecord], epoch: int, apart: Collection[str] = ()
+) -> tuple[list[CommandRecord], list[int]]:
     """The newest changes that took effect up to `epoch`, oldest first, and the places of those not measured to the end yet.
+
+    Those whose ids are `apart` are measured by somebody else: they bound what the others are measured against.
 
     A change by a restart takes effect in the next epoch, which goes on where the one before was left: the changes of that
     one count with it. With any other restart it begins anew. One that was taken back later is among them, since nothing
@@ -40,7 +42,7 @@ def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[Comman
         for r in newest
         if r.stage in CHANGED and r.step is not None and r.epoch + (r.code == RESTARTED) >= first
     ]
-    return changes, [i for i, r in enumerate(changes) if _open(r)]
+    return changes, [i for i, r in enumerate(changes) if _open(r) and r.id not in apart]
 
 
 def lost(
@@ -73,18 +75,24 @@ def measured(
         earlier, later = [s for s in steps if s < at], [s for s in steps if s > at]
         start = max(earlier) + WARM_UP if earlier else 0
         end = min(later) if later else None
-        before = [v for step, v in points if start <= step < at][-BEFORE:]
+        before = [v for step, v in points if start <= step < at]
         after = [v for step, v in points if at <= step and (end is None or step < end)]
         found = measure(metric, before, after)
         if end is not None and not found.settled:
             note = "another change came before it could be measured" if found.gain is None else found.note
             found = structs.replace(found, settled=True, note=note)
         others = [r.knob for j, r in enumerate(applied) if j != i and steps[j] == at and r.stage == "applied"]
-        if others:  # what one of them did alone nobody can tell
-            note = ", ".join(filter(None, (found.note, f"together with {' and '.join(others)}")))
-            found = structs.replace(found, note=note)
+        found = together(found, others)
         if found != applied[i].measured:
             yield applied[i], found
+
+
+def together(found: Measured, others: Sequence[str]) -> Measured:
+    """The same, said to be of the knobs `others` as well: what one of them did alone nobody can tell."""
+    if not others:
+        return found
+    note = ", ".join(filter(None, (found.note, f"together with {' and '.join(others)}")))
+    return structs.replace(found, note=note)
 
 
 def throughput(rows: Columns, metric: str) -> list[tuple[int, float]]:

@@ -277,7 +277,7 @@ class Node:
     def _measure(self, run: TrackedRun) -> None:
         """Bring the measured effect of the newest applied changes up to date."""
         records = self.book.of(run.id)
-        applied, places = effects.unsettled(records, run.state.epoch)
+        applied, places = effects.unsettled(records, run.state.epoch, run.on_trial)
         for record, found in effects.lost(records, applied):
             self.book.measured(record, found)
         ring, metric = self.rings.get(f"run/{run.id}"), self.throughput_of(run)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from hoptui.daemon import effects
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
 from hoptui.daemon.returning import Undoing, left_off, to_undo, way_back
@@ -53,6 +54,7 @@ class Tuning:
         self._told = 0  # the stamp of the last trial that was told as an event
         self._told_at = 0
         self._begun = node.clock.t()
+        self._trial_t = 0  # the stamp of the trial whose commands are `on_trial`
 
     @property
     def run(self) -> TrackedRun:
@@ -112,9 +114,12 @@ class Tuning:
         # What people have set before is held, which `freeze` has told it; what they have released since is not.
         own = [record for record in scene.records if record.t >= self._begun]
         proposal = self.tuner.look(replace(scene, records=own))
+        self._figure()
         if proposal is not None:
             ids = _ids(proposal.changes)
             self.tuner.sent(ids)
+            if (trial := self.tuner.state.trial) is not None:
+                self._trial_t, self.run.on_trial = trial.t, frozenset(ids.values())
             self.publish()  # on its way to the disk before the run has it: a daemon that is killed now is to know
             self._submit(proposal.changes, proposal.why, ids)
         self.publish()
@@ -122,6 +127,7 @@ class Tuning:
     def stop(self, viewer: str) -> None:
         """End it; a trial goes back to what was before, in the name of the viewer that asked for it."""
         proposal = self.tuner.stop(self._node.clock.t())
+        self._figure()
         self.publish()
         if proposal is None:
             return
@@ -134,6 +140,7 @@ class Tuning:
         if not crash:
             self.tuner.stop(self._node.clock.t())
         state = left_off(left, crash) if crash else self.state
+        self.run.on_trial = frozenset()
         self._publish(structs.replace(state, stand="off", text=text))
         return left
 
@@ -149,6 +156,25 @@ class Tuning:
         trial = to_undo(self.state)
         if trial is not None:
             self._undo(trial, "the daemon ends")
+
+    def _figure(self) -> None:
+        """Have the commands of a trial carry its figure, so that there is one; of a trial that ends without, what is measured of any."""
+        run, state = self.run, self.tuner.state
+        if not run.on_trial:
+            return
+        ended = next((one for one in state.tried if one.t == self._trial_t), None)
+        trial = ended or state.trial
+        own = [r for r in self._node.book.of(run.id) if r.id in run.on_trial and r.stage == "applied"]
+        if ended is not None:
+            run.on_trial = frozenset()
+        if trial is None or trial.measured is None:
+            return
+        found = structs.replace(trial.measured, settled=ended is not None)
+        for record in own:
+            others = [other.knob for other in own if other is not record]
+            shared = effects.together(found, others)
+            if shared != record.measured:
+                self._node.book.measured(record, shared)
 
     def event(self, text: str, level: Level = "info") -> None:
         """Tell everybody something of this tuner."""

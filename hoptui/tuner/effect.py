@@ -12,7 +12,8 @@ from hoptui.wire.measured import Measured
 BLOCK = 5
 MIN_BLOCKS = 3
 LOOKS = (15, 30, 45, 60, 90)
-WARM_UP = 3
+WARM_UP = 5
+"""Iterations after a change that tell nothing yet: caches, recompilation, workers that start."""
 FINE_ENOUGH = 0.02
 OUTERMOST, ENOUGH = 4.0, 10
 """Standard deviations from the median within which blocks lie, and how many blocks it takes to tell."""
@@ -34,7 +35,6 @@ def measure(
     before: Sequence[float],
     after: Sequence[float],
     *,
-    warm_up: int = WARM_UP,
     looks: Sequence[int] = LOOKS,
     worth: float | None = None,
     clear: float | None = None,
@@ -42,7 +42,7 @@ def measure(
     """The effect of a change on `metric`, given one value an iteration, oldest first, on both sides of it.
 
     `before` ends with the last iteration before the change; `after` starts with the first one after it, of which
-    `warm_up` are dropped here (caches, recompilation). NaN, infinite, zero and negative values are dropped and not
+    the first `WARM_UP` are dropped here. NaN, infinite, zero and negative values are dropped and not
     counted. Blocks of five are reduced to their medians, which removes spikes and most of the correlation between
     iterations, and the means of their logarithms compared by Welch's t interval (Biometrika 34, 1947); of `before` at
     most as many values as the last look has are used, the newest.
@@ -59,7 +59,7 @@ def measure(
     if looks[0] < least or any(b <= a for a, b in pairwise(looks)):
         raise ValueError(f"looks must rise and start at {least} or later, not {tuple(looks)}")
     old = _usable(before)[-looks[-1] :]
-    new = _usable(after[warm_up:])
+    new = _usable(after[WARM_UP:])
     if len(old) < least:
         note = f"nothing to compare with: {len(old)} of {least} iterations before the change"
         return Measured(metric=metric, iterations=len(new), settled=True, note=note)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.scene import Scene
 from hoptui.tuner.series import Series
-from hoptui.tuner.trial import WARM_UP
 from hoptui.wire.knobs import KnobValue
 
 DIFFERENT = 0.10

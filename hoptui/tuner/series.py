@@ -7,9 +7,9 @@ from collections import deque
 from itertools import islice
 from statistics import median, stdev
 
-from hoptui.tuner.effect import BLOCK, MIN_BLOCKS, log_blocks, uncertainty
+from hoptui.tuner.effect import BLOCK, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
 from hoptui.tuner.scene import Scene
-from hoptui.tuner.trial import CLEAR, WARM_UP
+from hoptui.tuner.trial import CLEAR
 from hoptui.wire.tuning import Objective
 
 BASELINE = 30

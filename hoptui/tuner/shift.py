@@ -12,11 +12,10 @@ from collections import deque
 from itertools import pairwise
 from statistics import fmean, median
 
-from hoptui.tuner.effect import BLOCK
+from hoptui.tuner.effect import BLOCK, WARM_UP
 from hoptui.tuner.finding import percent
 from hoptui.tuner.memory import NOTICED
 from hoptui.tuner.scene import Memory, Scene, Shift
-from hoptui.tuner.trial import WARM_UP
 from hoptui.wire.knobs import KnobValue
 
 LEARNED = 8

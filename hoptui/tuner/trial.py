@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
-from hoptui.tuner.effect import BLOCK, LOOKS, measure
+from hoptui.tuner.effect import BLOCK, LOOKS, WARM_UP, measure
 from hoptui.tuner.finding import percent
 from hoptui.tuner.ladder import Candidate, Lever
 from hoptui.tuner.scene import Scene
@@ -17,8 +17,6 @@ from hoptui.wire.measured import Measured
 from hoptui.wire.messages import FINAL, CommandRecord
 from hoptui.wire.tuning import Change, Limits, Trial
 
-WARM_UP = 5
-"""Iterations after a change that tell nothing yet: caches, recompilation, workers that start."""
 WORTH = 0.02
 """A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""
 CLEAR = 0.10
@@ -215,7 +213,7 @@ def obstacle(scene: Scene, limits: Limits) -> str:
 
 def compare(metric: str, before: Sequence[float], after: Sequence[float]) -> Measured:
     """What a trial did so far: `after` are all values since it took effect, oldest first."""
-    return measure(metric, before, after, warm_up=WARM_UP, looks=LOOKS, worth=WORTH, clear=CLEAR)
+    return measure(metric, before, after, looks=LOOKS, worth=WORTH, clear=CLEAR)
 
 
 def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:

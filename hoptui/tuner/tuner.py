@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from hoptui.tuner.budget import Budget
+from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.incumbent import Incumbent
 from hoptui.tuner.ladder import Candidate
 from hoptui.tuner.people import People
@@ -18,7 +19,6 @@ from hoptui.tuner.tracks import Tracks
 from hoptui.tuner.trial import (
     FAIR,
     TRIES,
-    WARM_UP,
     Attempt,
     Move,
     Return,

@@ -14,7 +14,7 @@ from hoptui.wire.devices import GpuInfo
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import Lease, Origin
 from hoptui.wire.tuning import Change, Limits, Trial
-from tests.daemon.quiet_node import LR, RUN, UP, QuietNode
+from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
 BEN = Origin(user="ben", pid=8, client="dashboard")
 
@@ -283,3 +283,61 @@ def test_the_next_run_of_the_kind_starts_from_what_was_found(quiet: QuietNode) -
     quiet.tune("stop")
     quiet.tune(limits=Limits(objective="energy"))
     assert quiet.script.known is None
+
+
+# what its trials did ------------------------------------------------------------------------------------------------------
+
+
+def measures(quiet: QuietNode, gain: float | None, **fields: object) -> None:
+    """What the tuner has measured of its trial so far."""
+    assert quiet.script.state.trial is not None
+    found = Measured(metric="tokens_per_s", gain=gain, interval=0.01, **fields)  # type: ignore[arg-type]
+    quiet.script.put(trial=structs.replace(quiet.script.state.trial, measured=found))
+
+
+def test_the_command_of_a_trial_carries_its_figure_and_no_other(trying: QuietNode) -> None:
+    measures(trying, None, note="measuring: 7 of 15 iterations")
+    trying.look()
+    trying.rows(*[500.0] * 60)
+    (record,) = trying.node.book.of(RUN)
+    assert record.measured is not None
+    assert (record.measured.note, record.measured.settled) == ("measuring: 7 of 15 iterations", False)
+    measures(trying, 0.06, settled=True)
+    trying.script.end("kept", "")
+    trying.look()
+    trying.rows(*[500.0] * 60)
+    (record,) = trying.node.book.of(RUN)
+    assert record.measured is not None
+    assert (record.measured.gain, record.measured.settled) == (0.06, True)
+
+
+def test_a_trial_that_ends_without_a_figure_is_measured_as_any_change(quiet: QuietNode) -> None:
+    quiet.rows(*[100.0] * 40)
+    quiet.tune()
+    quiet.script.propose(UP)
+    quiet.look()
+    quiet.outcome(quiet.commands[0])
+    quiet.rows(*[120.0] * 60)
+    (record,) = quiet.node.book.of(RUN)
+    assert record.measured is None
+    quiet.script.end("interrupted", "a person set lr")
+    quiet.look()
+    quiet.rows(120.0)
+    (record,) = quiet.node.book.of(RUN)
+    assert record.measured is not None
+    assert record.measured.gain == pytest.approx(0.2, abs=0.01)
+
+
+def test_knobs_of_one_trial_say_that_they_share_its_figure() -> None:
+    quiet = QuietNode()
+    quiet.hello(knobs=(MICRO, LR))
+    quiet.tune(limits=Limits(learning=("lr",)))
+    quiet.script.propose(UP, Change(knob="lr", before=3e-4, value=6e-4))
+    quiet.look()
+    for command in quiet.commands:
+        quiet.outcome(command)
+    measures(quiet, 0.06)
+    quiet.script.end("reverted", "")
+    quiet.look()
+    notes = [r.measured and (r.measured.gain, r.measured.note) for r in quiet.node.book.of(RUN)]
+    assert notes == [(0.06, "together with lr"), (0.06, "together with micro_batch")]

@@ -60,32 +60,34 @@ def test_six_percent_are_found_and_found_early(gain: float) -> None:
 
 def test_what_is_clear_is_told_from_one_block_and_nothing_else_is() -> None:
     def early(seed: int, gain: float) -> Measured:
-        return measure("m", throughput(seed, 30), throughput(seed + 999, 8, gain=gain), clear=0.1)
+        return measure("m", throughput(seed, 30), throughput(seed + 999, WARM_UP + 5, gain=gain), clear=0.1)
 
     assert fmean(early(seed, 0.6).settled for seed in range(SEEDS)) > 0.9
     assert not any(early(seed, gain).gain is not None for seed in range(SEEDS) for gain in (-0.6, 0.0, 0.05))
-    assert measure("m", throughput(1, 30), throughput(2, 8, gain=0.6)).gain is None
+    assert measure("m", throughput(1, 30), throughput(2, WARM_UP + 5, gain=0.6)).gain is None
 
 
 def test_a_block_of_spikes_does_not_hide_a_gain() -> None:
     old = throughput(3, 60, noise=0.02)
     old[10:15] = [300.0] * 5
-    found = measure("m", old, throughput(4, 93, gain=0.06, noise=0.02))
+    found = measure("m", old, throughput(4, WARM_UP + 90, gain=0.06, noise=0.02))
     assert found.detectable
     assert found.gain == pytest.approx(0.06, abs=0.03)
 
 
 def test_an_interval_that_is_wide_is_not_hidden_by_few_blocks() -> None:
     """Three blocks are little: at the first look the interval is several times that of the last one."""
-    early = [measure("m", throughput(s, 90), throughput(s + 999, 18)) for s in range(50)]
-    late = [measure("m", throughput(s, 90), throughput(s + 999, 93), looks=(90,)) for s in range(50)]
+    early = [measure("m", throughput(s, 90), throughput(s + 999, WARM_UP + 15)) for s in range(50)]
+    late = [
+        measure("m", throughput(s, 90), throughput(s + 999, WARM_UP + 90), looks=(90,)) for s in range(50)
+    ]
     assert fmean(f.interval or 0 for f in early) > 2.5 * fmean(f.interval or 0 for f in late)
 
 
 @given(st.integers(0, 500), st.floats(1e-9, 1e9), st.sampled_from([-0.3, 0.0, 0.02, 0.4]))
 @settings(max_examples=60, deadline=None)
 def test_the_unit_of_the_metric_does_not_matter(seed: int, scale: float, gain: float) -> None:
-    old, new = throughput(seed, 60), throughput(seed + 1, 93, gain=gain)
+    old, new = throughput(seed, 60), throughput(seed + 1, WARM_UP + 90, gain=gain)
     plain = measure("m", old, new)
     scaled = measure("m", [v * scale for v in old], [v * scale for v in new])
     assert scaled.iterations == plain.iterations
@@ -119,7 +121,7 @@ def test_too_few_iterations_after_the_change_are_counted(n: int, iterations: int
 
 
 def test_too_few_iterations_before_the_change_never_give_a_figure() -> None:
-    figure = measure("m", throughput(0, 14), throughput(1, 93))
+    figure = measure("m", throughput(0, 14), throughput(1, WARM_UP + 90))
     assert figure.note == "nothing to compare with: 14 of 15 iterations before the change"
     assert figure.settled
     assert figure.gain is None
@@ -135,10 +137,11 @@ def test_unknown_and_impossible_values_are_not_counted() -> None:
 
 
 def test_warm_up_iterations_are_left_out() -> None:
-    slow = [1.0] * WARM_UP
-    assert measure("m", throughput(0, 60), slow + throughput(1, 20)) == measure(
-        "m", throughput(0, 60), throughput(1, 20), warm_up=0
-    )
+    old, new = throughput(0, 60), throughput(1, 20)
+    slow, fast = (measure("m", old, [first] * WARM_UP + new) for first in (1.0, 9000.0))
+    assert slow == fast
+    assert slow.gain is not None
+    assert measure("m", old, [1.0] * (WARM_UP + 1) + new) != slow
 
 
 def test_a_settled_figure_stays_and_a_look_is_the_same_however_late() -> None:
@@ -167,18 +170,18 @@ def test_values_that_never_vary_give_an_exact_gain() -> None:
 def test_the_values_next_to_the_change_count_on_both_sides() -> None:
     """Those left over from the blocks of five, and old ones beyond the last look, are the farthest from it."""
     far_before, far_after = [1.0] * 4, [9000.0] * 4
-    figure = measure("m", far_before + [200.0] * 15, [220.0] * 18 + far_after)
+    figure = measure("m", far_before + [200.0] * 15, [220.0] * (WARM_UP + 15) + far_after)
     assert figure.gain == pytest.approx(0.1)
     assert figure.interval == 0.0
     long_ago = [1.0] * 200
-    assert measure("m", long_ago + [200.0] * 90, [220.0] * 18) == figure
+    assert measure("m", long_ago + [200.0] * 90, [220.0] * (WARM_UP + 15)) == figure
 
 
 def test_values_as_far_apart_as_floats_are_do_not_overflow() -> None:
-    up = measure("m", [1e-300] * 15, [1e300] * 18)
+    up = measure("m", [1e-300] * 15, [1e300] * (WARM_UP + 15))
     assert up.gain is not None
     assert math.isfinite(up.gain)
-    assert measure("m", [1e300] * 15, [1e-300] * 18).gain == -1.0
+    assert measure("m", [1e300] * 15, [1e-300] * (WARM_UP + 15)).gain == -1.0
 
 
 @pytest.mark.parametrize("looks", [(14, 30), (15, 15), (30, 15)])

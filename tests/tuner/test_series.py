@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.scene import Scene
 from hoptui.tuner.series import BASELINE, BEFORE, LEAST, Series
-from hoptui.tuner.trial import WARM_UP
 from hoptui.wire.tuning import Objective
 from tests.tuner.course import SECOND
 

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from hoptui.tuner.budget import Budget
-from hoptui.tuner.trial import WARM_UP, compare, decide, doubt, figure, harmful
+from hoptui.tuner.effect import WARM_UP
+from hoptui.tuner.trial import compare, decide, doubt, figure, harmful
 from hoptui.wire.measured import Measured
 from hoptui.wire.tuning import YOUNG_S
 
