@@ -1,4 +1,4 @@
-"""What a run and its GPUs say together: energy per unit of work, idle watts, MFU. No I/O; stamps are passed in.
+"""What a run and its GPUs say together: energy per unit of work, idle watts, MFU, how even several are. No I/O; stamps are passed in.
 
 Energy is that of the run's GPUs alone, as their counters tell; hosts, fans and power supplies are not in it.
 """
@@ -121,6 +121,7 @@ class Account:
             "idle_power_w": round(sum(r.power_w * (1 - r.sm_active / 100) for r in own), 2),
             "memory_headroom_bytes": _least(r.memory_total_bytes - r.memory_used_bytes for r in own),
             "mfu_estimated": round(sum(r.mfu_estimated for r in own) / len(own), 2),
+            **_of_several(own),
             **self._of_iterations(t, state, gpus),
             **_of_processes(processes, len(gpus)),
         }
@@ -196,6 +197,14 @@ def headline(state: RunState, names: Iterable[str]) -> str:
     if chosen and (chosen.endswith("_per_s") or state.units.get(chosen, "").endswith("/s")):
         return chosen
     return next((name for name in THROUGHPUT if name in names), "")
+
+
+def _of_several(own: Sequence[Reading]) -> dict[str, float]:
+    """What more GPUs than fit into a chart do, and the one that does least: the others wait for it."""
+    if len(own) < 2:
+        return {}
+    mean = sum(r.sm_active for r in own) / len(own)
+    return {"sm_active": round(mean, 2), "sm_active_least": _least(r.sm_active for r in own)}
 
 
 def _of_processes(processes: Iterable[GpuProcess], gpus: int) -> dict[str, float]:

@@ -105,6 +105,8 @@ DERIVED = {
     "memory_headroom_bytes": Series("gpu_memory_headroom_bytes", "Least free device memory of its GPUs"),
     "mfu": Series("mfu_ratio", "Model FLOPs utilization, of the FLOPs that the run declares", PERCENT),
     "mfu_estimated": Series("mfu_estimated_ratio", "Model FLOPs utilization as estimated from the tensor pipes", PERCENT),
+    "sm_active": Series("sm_active_ratio", "SM time with a warp at work, mean of its GPUs where it has several", PERCENT),
+    "sm_active_least": Series("sm_active_least_ratio", "The same of the GPU that has least", PERCENT),
     "gpu_memory_bytes": Series("gpu_memory_bytes", "Device memory of the run's processes"),
     "gpu_sm_percent": Series("gpu_sm_ratio", "SM time of the run's processes, mean of its GPUs", PERCENT),
 }  # fmt: skip

@@ -54,7 +54,18 @@ def test_sums_over_the_runs_gpus() -> None:
         "idle_power_w": 200.0,  # 2 × 400 W × 25 %
         "memory_headroom_bytes": 50,
         "mfu_estimated": 40.0,
+        "sm_active": 75.0,
+        "sm_active_least": 75.0,
     }
+
+
+def test_of_several_gpus_the_one_that_does_least_is_told() -> None:
+    account = Account()
+    read = {"a": gpu(sm_active=90.0), "b": gpu(sm_active=20.0)}
+    row = account.tick(S, read, RUN, PAIR, ())
+    assert (row["sm_active"], row["sm_active_least"]) == (55.0, 20.0)
+    assert "sm_active" not in account.tick(2 * S, read, RUN, (H100,), ())
+    assert not {"sm_active", "sm_active_least"} & account.tick(3 * S, {"a": gpu()}, RUN, PAIR, ()).keys()
 
 
 def test_energy_counts_from_the_first_reading() -> None:
@@ -160,7 +171,7 @@ def test_ranks_on_other_nodes_leave_the_whole_unknown() -> None:
     [
         ("power_w", {"power_w", "idle_power_w"}),
         ("energy_j", {"energy_j"}),
-        ("sm_active", {"idle_power_w"}),
+        ("sm_active", {"idle_power_w", "sm_active", "sm_active_least"}),
         ("memory_used_bytes", {"memory_headroom_bytes"}),
         ("mfu_estimated", {"mfu_estimated"}),
     ],

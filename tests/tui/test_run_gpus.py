@@ -6,6 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from hoptui.tui.widgets.line_chart import LineChart
 from hoptui.wire.messages import Event
 
 MakeScene = Callable[..., Any]
@@ -112,16 +115,34 @@ def test_events_of_other_runs_gpus_stay_away(scene: MakeScene, play: Play, read:
     play(there.app(), script)
 
 
-def test_the_compact_screen_counts_the_gpus_that_it_has_no_room_for(
-    scene: MakeScene, play: Play, read: Read
-) -> None:
+def test_more_gpus_than_inks_are_charted_together(scene: MakeScene, play: Play) -> None:
     there = scene(gpus=8).live()
     there.update(run={"gpus": tuple(gpu.uuid for gpu in there.gpus)})
 
     async def script(app: Any, pilot: Any) -> None:
+        chart = app.screen.query_one("#hardware-chart", LineChart)
+        assert not chart.display, "a daemon that does not compute it"
+        there.derived(sm_active=63.0, sm_active_least=26.0, power_w=3923.0)
+        app.screen.redraw()
+        await pilot.pause()
+        assert [curve.label for curve in chart.curves] == ["SM % mean", "least", "power %"]
+        assert chart.curves[-1].high[-1] == pytest.approx(100 * 3923 / 5600)
+
+    play(there.app(), script, (160, 60))
+
+
+def test_the_compact_screen_sums_up_more_gpus_than_it_has_room_for(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    there = scene(gpus=8).live()
+    there.update(run={"gpus": tuple(gpu.uuid for gpu in there.gpus)})
+    there.gpu(6, busy=100.0, sm_active=26.0, power_w=655.0)
+
+    async def script(app: Any, pilot: Any) -> None:
         lines = read(app, "summary").splitlines()
-        assert [line[:5] for line in lines[6:9]] == ["GPU 0", "GPU 1", "GPU 2"]
-        assert lines[9] == "and 5 more GPUs: 3 shows them all"
+        assert re.search(r"^8 GPUs busy \d+…100 +SM 26…\d+ +tensor \d+ .* \d{4}/5600 W", lines[6])
+        assert [line[:5] for line in lines[7:9]] == ["GPU 0", "GPU 1"]
+        assert lines[9] == "and 6 more GPUs: 3 shows them all"
         await pilot.press("3")
         await pilot.pause()
         rows = [line.split() for line in read(app, "readings").splitlines()]

@@ -21,6 +21,7 @@ ROWS = [
 OF_RUNS = [
     "power_w", "energy_j", "energy_per_iteration_j", "energy_per_unit_j", "idle_power_w",
     "memory_headroom_bytes", "mfu", "mfu_estimated", "gpu_memory_bytes", "gpu_sm_percent",
+    "sm_active", "sm_active_least",
 ]  # fmt: skip
 COMPUTED = {"memory_headroom_bytes", "idle_power_w", "xid"}  # by whoever shows them
 NEEDS = {"gpm", "energy", "ecc", "xid", "process_utilization", "nvlink"}  # keys of GpuInfo.missing

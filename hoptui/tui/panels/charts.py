@@ -36,8 +36,14 @@ def fill(board: Board, view: View) -> None:
         board.add([Pick(view.source, headline(view).name)])
         for metric in learning.metrics(view)[:1]:
             board.add([Pick(view.source, metric)])
-    shown = view.gpus()[: gpus.CHARTED]
-    if shown:
+    shown = view.gpus()
+    many = gpus.many_curves(view, shown) if len(shown) > gpus.CHARTED else []
+    shown = shown[: gpus.CHARTED]
+    if many:
+        for power in (False, True):
+            if picks := [Pick(w.source, w.metric) for w in many if (w.metric == "power_w") is power]:
+                board.add(picks)
+    elif shown:
         board.add([Pick(w.source, w.metric) for w in gpus.work_curves(view, shown)])
         board.add([Pick(w.source, w.metric) for w in gpus.power_curves(shown)])
     else:

@@ -48,9 +48,11 @@ def summary(
     ]
     found += phases.short(view, width)
     own = view.gpus()
-    shown = own if len(own) <= MOST_GPUS else own[: MOST_GPUS - 1]
+    many = len(own) > MOST_GPUS
+    shown = own[: MOST_GPUS - 2] if many else own
+    found += [gpus.short_of_many(view, own, width)] if many else []
     found += [gpus.short(view, gpu, width) for gpu in shown] or [(Span(gpus.none(view), "dim"),)]
-    found += [(Span(_more_gpus(view, len(own) - len(shown)), "dim"),)] if own[len(shown) :] else []
+    found += [(Span(_more_gpus(view, len(own) - len(shown)), "dim"),)] if many else []
     return [*found, *_cost(view, width), host.short(view, width)]
 
 
@@ -73,8 +75,10 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
         found.append(_figure(label_of(metric), number(latest)))
     if vital is not None:
         found.append(verdict.line(view, phases.measured(view), width))
-    found += [gpus.short(view, gpu, width) for gpu in view.gpus()[:MOST_GPUS]]
-    return found
+    own = view.gpus()
+    if len(own) > MOST_GPUS:
+        return [*found, gpus.short_of_many(view, own, width)]
+    return [*found, *(gpus.short(view, gpu, width) for gpu in own)]
 
 
 def _more_gpus(view: View, count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from hoptui.tui.lines import GAP, Line, Span, pack
@@ -23,7 +24,7 @@ FIGURES = (
     ("tensor_active", "tensor %", 9),
     ("dram_active", "DRAM %", 7),
 )
-CHARTED = 4  # GPUs in one chart: there are four inks
+CHARTED = 4  # GPUs in one chart, a curve each: there are four inks
 INKS = "1234"
 _HIGH, _LOW = 90.0, 60.0  # busy at least, SM active at most: there is something to tell
 _SIGNS = {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", "")}
@@ -136,6 +137,25 @@ def work_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
     return [Wanted(f"gpu/{g.uuid}", name, _called(g), ink) for g, ink in zip(gpus, INKS, strict=False)]
 
 
+def many_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
+    """What more of them than `CHARTED` do together, in per cent: SM active and that of the one that does least, and their power.
+
+    Only of a run's: the daemon computes it. Nothing where it does not.
+    """
+    source = f"derived/{view.run.run}" if view.run else ""
+    names = view.store.names(source)
+    if "sm_active" not in names:
+        return []
+    found = [
+        Wanted(source, "sm_active", "SM % mean", "1"),
+        Wanted(source, "sm_active_least", "least", "3"),
+    ]
+    limit = sum(gpu.power_limit_w or math.nan for gpu in gpus)
+    if "power_w" in names and math.isfinite(limit):
+        found.append(Wanted(source, "power_w", "power %", "2", 100 / limit))
+    return found
+
+
 def power_curves(gpus: tuple[GpuInfo, ...], *, share: bool = False) -> list[Wanted]:
     """Watts of each GPU; as a `share` of the limit, in per cent, only of GPUs that have one."""
     if share:
@@ -167,6 +187,28 @@ def short(view: View, gpu: GpuInfo, width: int) -> Line:
     last = [span for reason in worst for span in (held(reason) if width >= 90 else (sign(reason),))]
     room = width - len(name) - 1 - 2  # for the sign
     return (Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *last)
+
+
+def short_of_many(view: View, gpus: tuple[GpuInfo, ...], width: int) -> Line:
+    """From what to what those do that can be read, in one line of a small screen: `8 GPUs busy 12…86`; and a sign if one is in trouble."""
+    read = [(now, gpu) for gpu in gpus if (now := readings(view, gpu))]
+    name = f"{len(gpus)} GPUs" if len(read) in (0, len(gpus)) else f"{len(read)}/{len(gpus)} GPUs"
+    if not read:
+        return Span(f"{name} ", "dim"), Span("no current readings", "dim")
+    chunks: list[Line] = []
+    for metric, label, _ in FIGURES:
+        known = [now[metric] for now, _ in read if metric in now]
+        ends = dict.fromkeys(map(figure, (min(known), max(known)))) if known else ()
+        chunks += [fact(label.removesuffix(" %"), "…".join(ends), 6)] if ends else []
+    drawn = sum(now.get("power_w", math.nan) for now, _ in read)
+    limit = sum(gpu.power_limit_w or math.nan for gpu in gpus)
+    if len(read) == len(gpus) and math.isfinite(drawn + limit):
+        chunks.append((Span(of(f"{drawn:.0f}", f"{limit:.0f}", "W")),))
+    fullest = max(read, key=lambda one: ratio(one[0].get("memory_used_bytes"), total(*one)) or 0.0)
+    chunks.append((Span(memory(*fullest)),))
+    worst = [sign(reason) for now, _ in read for reason in _told(now) if reason.level == "alarm"][:1]
+    room = width - len(name) - 1 - 2  # for the sign
+    return Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *worst
 
 
 def part(gpu: GpuInfo) -> str:

@@ -34,10 +34,10 @@ def told(view: View, width: int) -> Told:
 
 
 def curves(view: View) -> list[Wanted]:
-    """What its chart shows, in per cent; nothing where there are more GPUs than inks."""
+    """What its chart shows, in per cent; of more GPUs than there are inks what they do together."""
     shown = view.gpus()
     if len(shown) > gpus.CHARTED:
-        return []
+        return gpus.many_curves(view, shown)
     if shown:
         work = gpus.work_curves(view, shown)
         return [*work, *gpus.power_curves(shown, share=True)] if len(shown) == 1 else work

@@ -60,6 +60,21 @@ DERIVED: dict[str, Meaning] = {
         "least memory_total_bytes − memory_used_bytes over the run's GPUs",
         "some GiB; below one, a small change of shape may run out of memory",
     ),
+    "sm_active": Meaning(
+        "SM active", "%", "Compute", "mean of the run's GPUs",
+        "SM active of all GPUs of the run, where it has several: what they do together, in one curve.",
+        "mean of sm_active over the run's GPUs",
+        "above 80 %",
+        needs=("gpm",),
+    ),
+    "sm_active_least": Meaning(
+        "SM active, least", "%", "Compute", "of the GPU that does least",
+        "SM active of that GPU of the run which has least of it. In data-parallel training all wait for the slowest, so those "
+        "that wait stand out from one that works.",
+        "least sm_active over the run's GPUs",
+        "near the mean; far below it, the work is not shared evenly",
+        needs=("gpm",),
+    ),
     "gpu_memory_bytes": Meaning(
         "own GPU memory", "B", "Memory", "held by the run's processes",
         "What the run's own processes hold on all GPUs, CUDA contexts included; neighbours on the same GPU are left out.",
