@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from benchmarks.training import Started, last_line
 from hoptui.viewer.session import Session
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import FINAL, RunState
+from hoptui.wire.pace import level
 from hoptui.wire.tuning import Limits, TunerState
 
 Point = Mapping[str, KnobValue]
@@ -61,16 +61,16 @@ class Live:
             good = good and outcome.stage == "applied" and outcome.effective == wanted[name]
         return good
 
-    def rate(self, best: float = 0.0) -> float:
-        """Work a second, from now on: the median over iterations; over few of them where it is far below `best`."""
-        since = time.monotonic_ns()
-        began = time.monotonic()
+    def rate(self, best: float = 0.0, *, after_s: float = 0.0) -> float:
+        """Work a second, from `after_s` seconds on, as `pace.level` has it; over few iterations where it is far below `best`."""
+        began = time.monotonic() + after_s
+        since = round(began * 1e9)
         while True:
             rates = [work / seconds for work, seconds in self._rows(since)[WARM_UP:]]
             took = time.monotonic() - began
             enough = (len(rates) >= ITERATIONS and took > LEAST_S) or took > MOST_S
-            if rates and (enough or (len(rates) >= FEW and statistics.median(rates) < HOPELESS * best)):
-                return statistics.median(rates)
+            if rates and (enough or (len(rates) >= FEW and max(rates) < HOPELESS * best)):
+                return level(rates)
             if took > SET_S:
                 raise RuntimeError("the run stands still")
             time.sleep(0.05)

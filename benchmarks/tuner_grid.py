@@ -44,7 +44,9 @@ from hoptui.wire.knobs import KnobValue
 from hoptui.wire.tuning import Limits, TunerState
 
 LEAST_RATIO, MOST_TRIALS = 0.95, 20
-TURNS = 5
+TURNS = 3
+READ_S = 3.0
+"""Images come so long after a change from readers that were at work before it."""
 TUNE_S = 180.0
 """A tuner that has not tried everything by then is measured where it has come to."""
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0", "--iterations", "100000000")
@@ -76,6 +78,11 @@ class Case:
     learning: tuple[str, ...] = ()
     images: bool = False
     possible: Callable[[Point], bool] = anything
+
+    @property
+    def after_s(self) -> float:
+        """Seconds after a change that do not count."""
+        return READ_S if self.images else 0.0
 
     def points(self) -> list[Point]:
         """Every combination, each next to one from which it differs in a single knob: a change costs seconds."""
@@ -148,7 +155,7 @@ def live(
 def tuned(run: Live, case: Case) -> dict[str, Any]:
     """What the tuner finds from the slow values, and what memory that ran out it took for it."""
     began, since = time.monotonic(), time.monotonic_ns()
-    slow = run.rate()
+    slow = run.rate(after_s=case.after_s)
     state = run.tuned(Limits(learning=case.learning, budget=1.0), TUNE_S)
     return {
         "found": {name: value for name, value in run.values().items() if name in case.grid},
@@ -183,27 +190,27 @@ def grid(run: Live, case: Case) -> list[dict[str, Any]]:
     best = 0.0
     for point in case.points():
         began = time.monotonic()
-        rate = round(run.rate(best), 1) if run.set(point) else None
+        rate = round(run.rate(best, after_s=case.after_s), 1) if run.set(point) else None
         best = max(best, rate or 0.0)
         found.append({**point, "rate": rate, "took_s": round(time.monotonic() - began, 1)})
         tell(case.name, found[-1])
     return found
 
 
-def against(run: Live, mine: Point, best: Point) -> dict[str, Any]:
+def against(run: Live, case: Case, mine: Point, best: Point) -> dict[str, Any]:
     """The rates of two points, taken in turns; memory that runs out counts with `mine` alone. Of one point there is nothing to compare."""
     ours, its = [], []
     short: list[str] = []
     if mine == best:
-        same = spread([run.rate() for _ in range(TURNS)], 1)
+        same = spread([run.rate(after_s=case.after_s) for _ in range(TURNS)], 1)
         return {"rate": same, "grid": same, "ratio": 1.0, "same_point": True, "later_short": short}
     for _ in range(TURNS):
         since = time.monotonic_ns()
         run.set(mine)
-        ours.append(run.rate())
+        ours.append(run.rate(after_s=case.after_s))
         short += run.out_of_memory(since)
         run.set(best)
-        its.append(run.rate())
+        its.append(run.rate(after_s=case.after_s))
     ratio = statistics.median(ours) / statistics.median(its)
     return {"rate": spread(ours, 1), "grid": spread(its, 1), "ratio": round(ratio, 3), "later_short": short}
 
@@ -224,7 +231,7 @@ def measured(case: Case, device: Sequence[str], seeds: Sequence[int], images: Pa
                 run = live(node, session, case, device, images, seed)
                 found |= tell(told, tuned(run, case))
                 points = points or grid(run, case)
-                turns = against(run, found["found"], fastest(points, case))
+                turns = against(run, case, found["found"], fastest(points, case))
                 found["out_of_memory"] += turns.pop("later_short")
                 turns["speed_up"] = round(turns["rate"]["median"] / found["slow"], 2)
                 found |= tell(told, turns | {"end": run.end()["ending"]})

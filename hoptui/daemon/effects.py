@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
-from hoptui.tuner.effect import WARM_UP, measure
+from hoptui.tuner.effect import LOOKS, PATIENT, WARM_UP, measure
+from hoptui.tuner.roles import reads
 from hoptui.wire.columns import Columns
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import CommandRecord
@@ -77,7 +78,7 @@ def measured(
         end = min(later) if later else None
         before = [v for step, v in points if start <= step < at]
         after = [v for step, v in points if at <= step and (end is None or step < end)]
-        found = measure(metric, before, after)
+        found = measure(metric, before, after, looks=PATIENT if reads(applied[i].knob) else LOOKS)
         if end is not None and not found.settled:
             note = "another change came before it could be measured" if found.gain is None else found.note
             found = structs.replace(found, settled=True, note=note)

@@ -8,13 +8,19 @@ from itertools import pairwise
 from statistics import fmean, median, variance
 
 from hoptui.wire.measured import Measured
+from hoptui.wire.pace import Cycle, cycles, level, unclear, uneven, usable
 
 BLOCK = 5
 MIN_BLOCKS = 3
 LOOKS = (15, 30, 45, 60, 90)
+PATIENT = LOOKS[-1:]
+"""Of a change to what reads data: what the readers before had begun comes first, and then at once what the new ones have read
+meanwhile. Only many iterations together tell."""
 WARM_UP = 5
 """Iterations after a change that tell nothing yet: caches, recompilation, workers that start."""
 FINE_ENOUGH = 0.02
+SEVERAL = 45
+"""Of a run that waits for data, iterations before anything is settled: workers deliver in turns, and then all are waited for."""
 OUTERMOST, ENOUGH = 4.0, 10
 """Standard deviations from the median within which blocks lie, and how many blocks it takes to tell."""
 QUARTILE = 0.6745
@@ -45,7 +51,9 @@ def measure(
     the first `WARM_UP` are dropped here. NaN, infinite, zero and negative values are dropped and not
     counted. Blocks of five are reduced to their medians, which removes spikes and most of the correlation between
     iterations, and the means of their logarithms compared by Welch's t interval (Biometrika 34, 1947); of `before` at
-    most as many values as the last look has are used, the newest.
+    most as many values as the last look has are used, the newest. A run that waits for data in one iteration of eight has
+    a fast median, whatever it waits: where waits count (`uneven`), a block lasts from one to the next and is reduced to the time that
+    its work takes.
 
     The figure is taken at fixed numbers of iterations (`looks`) and settled at the first where it is decided: the gain
     is larger than its interval, the interval is below 2 %, or it is the last look. More values than that change nothing.
@@ -58,18 +66,18 @@ def measure(
     least = BLOCK * MIN_BLOCKS
     if looks[0] < least or any(b <= a for a, b in pairwise(looks)):
         raise ValueError(f"looks must rise and start at {least} or later, not {tuple(looks)}")
-    old = _usable(before)[-looks[-1] :]
-    new = _usable(after[WARM_UP:])
+    old = usable(before)[-looks[-1] :]
+    new = usable(after[WARM_UP:])
     if len(old) < least:
         note = f"nothing to compare with: {len(old)} of {least} iterations before the change"
         return Measured(metric=metric, iterations=len(new), settled=True, note=note)
     if len(new) < looks[0]:
-        if clear is not None and len(new) >= BLOCK:
+        if clear is not None and len(new) >= BLOCK and not (uneven(old) or unclear(new)):
             early = _figure(metric, old, new[: len(new) // BLOCK * BLOCK], worth=clear, last=False)
             if early.settled and early.gain is not None and early.gain > clear:
                 return early
         note = f"measuring: {len(new)} of {looks[0]} iterations"
-        return Measured(metric=metric, before=median(old), iterations=len(new), note=note)
+        return Measured(metric=metric, before=level(old), iterations=len(new), note=note)
     figure = Measured()
     for look in looks:
         if look > len(new) or figure.settled:
@@ -79,8 +87,11 @@ def measure(
 
 
 def _figure(metric: str, old: list[float], new: list[float], *, worth: float | None, last: bool) -> Measured:
+    waits = uneven(old) or uneven(new)
+    early = unclear(new) or (waits and len(new) < SEVERAL)
     # The newest blocks of the old values and the oldest of the new ones: what is left over is far from the change.
-    a, b = _tamed(log_blocks(old[len(old) % BLOCK :]), log_blocks(new))
+    old_blocks = old[len(old) % BLOCK :]
+    a, b = (_times(old), _times(new)) if waits else _tamed(_medians(old_blocks), _medians(new))
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for both.
@@ -89,24 +100,44 @@ def _figure(metric: str, old: list[float], new: list[float], *, worth: float | N
     decided = detectable or interval < FINE_ENOUGH if worth is None else abs(gain - worth) > interval
     return Measured(
         metric=metric,
-        before=median(old),
-        after=median(new),
+        before=level(old),
+        after=level(new),
         gain=gain,
         interval=interval,
         detectable=detectable,
         iterations=len(new),
-        settled=decided or last,
+        settled=(decided and not early) or last,
     )
 
 
 def log_blocks(values: Iterable[float]) -> list[float]:
-    """Logarithms of the medians of five values each, of those that can be measured; what is left over at the end is dropped."""
-    usable = _usable(values)
-    return [math.log(median(usable[i : i + BLOCK])) for i in range(0, len(usable) - BLOCK + 1, BLOCK)]
+    """Logarithms of how fast blocks of iterations were, of those that can be measured; what is left over at the end is dropped."""
+    found = usable(values)
+    return _times(found) if found and uneven(found) else _medians(found)
 
 
-def _usable(values: Iterable[float]) -> list[float]:
-    return [v for v in values if math.isfinite(v) and v > 0]
+def _medians(values: Sequence[float]) -> list[float]:
+    return [math.log(median(block)) for block in _fives(values)]
+
+
+def _times(values: Sequence[float]) -> list[float]:
+    """Of each cycle, or of five iterations each, whichever says more."""
+    fives = [Cycle(len(block), sum(1 / v for v in block)) for block in _fives(values)]
+    return min(map(_linear, (cycles(values), fives)), key=uncertainty)
+
+
+def _linear(blocks: Sequence[Cycle]) -> list[float]:
+    """Logarithms to first order, so that their mean is that of all work over all time: of bursts and waits in turn logarithms would
+    favour the bursts."""
+    if not blocks:
+        return []
+    iterations, cost = sum(b.iterations for b in blocks), sum(b.cost for b in blocks)
+    each, usual = cost / iterations, iterations / len(blocks)
+    return [-math.log(each) - (b.cost - each * b.iterations) / (each * usual) for b in blocks]
+
+
+def _fives(values: Sequence[float]) -> list[Sequence[float]]:
+    return [values[i : i + BLOCK] for i in range(0, len(values) - BLOCK + 1, BLOCK)]
 
 
 def uncertainty(blocks: Sequence[float]) -> float:

@@ -42,6 +42,11 @@ def knob_for(role: Role, knobs: Iterable[KnobState]) -> KnobState | None:
     return next((known[name] for name in NAMES[role] if name in known), None)
 
 
+def reads(name: str) -> bool:
+    """Whether a knob of this name is about the processes that read data or play environments."""
+    return any(name.lower() in NAMES[role] for role in ("workers", "prefetch", "pin", "env_workers"))
+
+
 def number(knob: KnobState | None) -> int | None:
     """A knob's value where that is a whole number above 0: 0 often stands for a value that is still to be chosen."""
     value = knob.value if knob is not None else None

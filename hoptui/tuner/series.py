@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from itertools import islice
-from statistics import median, stdev
+from statistics import stdev
 
 from hoptui.tuner.effect import BLOCK, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
 from hoptui.tuner.scene import Scene
 from hoptui.tuner.trial import CLEAR
+from hoptui.wire.pace import level, usable
 from hoptui.wire.tuning import Objective
 
 BASELINE = 30
@@ -82,7 +83,7 @@ class Series:
 
     def count(self, step: int) -> int:
         """How many of them tell something."""
-        return sum(math.isfinite(v) and v > 0 for v in self.since(step))
+        return len(usable(self.since(step)))
 
     def missing(self, step: int, gain: float | None = None) -> int:
         """How many more of them a baseline needs, about: more where they scatter, fewer where each takes long.
@@ -100,9 +101,9 @@ class Series:
         return max(0, (BASELINE if steady else BEFORE) - have)
 
     def level(self, step: int) -> float | None:
-        """Their median, None where there are too few."""
-        usable = [v for v in self.values(step) if math.isfinite(v) and v > 0]
-        return median(usable) if len(usable) >= WARM_UP else None
+        """How fast it was, None where there are too few."""
+        found = usable(self.values(step))
+        return level(found) if len(found) >= WARM_UP else None
 
     @property
     def seconds(self) -> float:

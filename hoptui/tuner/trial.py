@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
-from hoptui.tuner.effect import BLOCK, LOOKS, WARM_UP, measure
+from hoptui.tuner.effect import BLOCK, LOOKS, PATIENT, WARM_UP, measure
 from hoptui.tuner.finding import percent
 from hoptui.tuner.ladder import Candidate, Lever
+from hoptui.tuner.roles import reads
 from hoptui.tuner.scene import Scene
 from hoptui.wire.knobs import KnobValue, shown
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import FINAL, CommandRecord
+from hoptui.wire.pace import level, usable
 from hoptui.wire.tuning import Change, Limits, Trial
 
 WORTH = 0.02
@@ -211,9 +212,13 @@ def obstacle(scene: Scene, limits: Limits) -> str:
     return ""
 
 
-def compare(metric: str, before: Sequence[float], after: Sequence[float]) -> Measured:
-    """What a trial did so far: `after` are all values since it took effect, oldest first."""
-    return measure(metric, before, after, looks=LOOKS, worth=WORTH, clear=CLEAR)
+def compare(
+    metric: str, before: Sequence[float], after: Sequence[float], knobs: Iterable[str] = ()
+) -> Measured:
+    """What a trial of `knobs` did so far: `after` are all values since it took effect, oldest first."""
+    if any(map(reads, knobs)):
+        return measure(metric, before, after, looks=PATIENT, worth=WORTH)
+    return measure(metric, before, after, worth=WORTH, clear=CLEAR)
 
 
 def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:
@@ -242,8 +247,11 @@ def doubt(found: Measured) -> str:
 
 def harmful(before: Sequence[float], after: Sequence[float]) -> bool:
     """Whether a block of iterations after the warm-up says already that the run is far slower than it was."""
-    usable = [v for v in after[WARM_UP:] if math.isfinite(v) and v > 0]
-    return len(usable) >= BLOCK and bool(before) and median(usable) < HARMFUL * median(before)
+    then, now = usable(before), usable(after[WARM_UP:])
+    if len(now) < BLOCK or not then:
+        return False
+    # The faster of the two: neither a spike nor a wait in every second iteration is to look like harm.
+    return max(median(now), level(now)) < HARMFUL * level(then)
 
 
 def written(changes: Sequence[Change]) -> str:

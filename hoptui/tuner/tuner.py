@@ -281,7 +281,8 @@ class Tuner:
             self._tracks.ignored(attempt.tried)
             return self._take_back("failed", "the run reads back the values of before", scene)
         after = self.incumbent.series.since(step)
-        found = compare(self.incumbent.series.metric, attempt.before, after)
+        turned = [change.knob for change in move.changes]
+        found = compare(self.incumbent.series.metric, attempt.before, after, turned)
         attempt.told = structs.replace(attempt.told, measured=found, iterations=found.iterations)
         self._say("trial", f"measures {written(move.changes)}: {found.iterations} iterations")
         if scene.state not in ("live", "busy"):

@@ -158,7 +158,7 @@ def unit_of(metric: str, units: Mapping[str, str]) -> str:
 
 
 def speeds(measured: Measured | None, units: Mapping[str, str]) -> str:
-    """The medians of the throughput before and after a change: `512 k → 543 k env steps/s`; `–` for the one not known yet.
+    """The throughput before and after a change: `512 k → 543 k env steps/s`; `–` for the one not known yet.
 
     `units` are the run's; nothing where neither is known.
     """

@@ -15,7 +15,7 @@ from hoptui.tuner import effect
 from hoptui.tuner.effect import LOOKS, WARM_UP, measure
 from hoptui.wire.measured import Measured
 
-SEEDS = 150
+SEEDS = 300
 
 
 def throughput(seed: int, n: int, *, gain: float = 0.0, noise: float = 0.04, phi: float = 0.5) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ from hoptui.tuner.scene import Scene
 from hoptui.tuner.series import BASELINE, BEFORE, LEAST, Series
 from hoptui.wire.tuning import Objective
 from tests.tuner.course import SECOND
+
+SCATTERED = [
+    500.0 * math.exp(0.25 * deviate) for deviate in map(random.Random(4).gauss, [0.0] * 120, [1.0] * 120)
+]
 
 
 def fed(
@@ -67,7 +72,7 @@ def test_energy_is_told_for_each_joule_and_only_where_power_is_known() -> None:
     ("values", "seconds", "needed"),
     [
         ([500.0, 505.0], 0.1, BASELINE),
-        ([300.0] * 5 + [700.0] * 5, 0.1, BEFORE),
+        (SCATTERED, 0.1, BEFORE),
         ([500.0, 505.0], 20.0, LEAST),
     ],
 )

@@ -376,7 +376,7 @@ def test_what_told_too_little_is_tried_once_more_and_then_left() -> None:
     course = Course(knob("micro_batch", 8), rate=lambda _: 500 * math.exp(0.4 * chance.gauss(0, 1)))
     course.until(lambda: course.tuner.state.stand == "holding", 900)
     tried = [c.value for t in course.tuner.state.tried for c in t.changes]
-    assert tried.count(16) == 2
+    assert max(map(tried.count, tried)) == 2
 
 
 def test_it_begins_where_a_run_of_the_same_kind_ended() -> None:

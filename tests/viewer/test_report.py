@@ -47,6 +47,20 @@ def test_the_example_went_from_one_and_a_half_to_thirty_million_steps_a_second(e
     assert example.steps == 16_069
 
 
+def test_iterations_that_wait_for_data_count_in_full(tmp_path: Path) -> None:
+    """Seven of a hundredth of a second, and one that waits for 0.93 s: eight a second."""
+    rows = []
+    for i in range(960):
+        seconds = 0.93 if i % 8 == 7 else 0.01
+        rows.append(
+            (at(i // 8 + 0.93 + 0.01 * (i % 8)), i, {"env_steps_per_s": 1 / seconds, "iteration_s": seconds})
+        )
+    found = report_of(tmp_path / "r.hoptui", rows=(pack(f"run/{ID}", rows),), commands=())
+    assert found.last is not None
+    assert found.last.figures["env_steps_per_s"] == pytest.approx(8.0)
+    assert found.last.figures["iteration_s"] == pytest.approx(1 / 8)
+
+
 def test_the_time_and_the_energy_of_the_example_add_up(example: Report) -> None:
     assert example.iterating_s is not None
     in_phases = sum(phase.seconds for phase in example.phases)

@@ -15,6 +15,7 @@ from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import value_text
 
 LEAST_BAR = 4  # cells
+POINTS, MOST_ROWS = 16, 512  # what a mean is taken of
 VALUE = 7  # cells of a figure: what stands after it does not move
 
 
@@ -43,16 +44,23 @@ def current(view: View, source: str) -> dict[str, float]:
 
 
 def recent(view: View, source: str, name: str, within_s: float) -> float | None:
-    """The mean of a metric over the last seconds up to its newest value, None if unknown.
+    """The mean of a metric over the last seconds up to its newest value, None if unknown; of a rate all work over all time.
 
     Not up to now: a run that has fallen silent or ended would be as fast as its last iteration was, whatever that was busy with.
     """
     series = view.store.series(source, name)
     if series is None or math.isnan(series.last):
         return None
-    found = series.window(series.last_t - int(within_s * SECOND) + 1, series.last_t, 16)
+    rate = name.endswith("_per_s")
+    # Of a rate every iteration counts: between two that wait for data there may be many that wait for nothing.
+    since = series.last_t - int(within_s * SECOND) + 1
+    found = series.window(since, series.last_t, MOST_ROWS if rate else POINTS)
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
-    return sum(values) / len(values) if values else series.last
+    if not values:
+        return series.last
+    if rate and all(value > 0 for value in values):
+        return len(values) / sum(1 / value for value in values)
+    return sum(values) / len(values)
 
 
 def headline(view: View) -> Headline:

@@ -32,7 +32,7 @@ class Phase(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Some seconds of a run, told by medians. `steps` are its first and last iteration.
+    """Some seconds of a run, told by medians (throughput by `wire.pace.level`). `steps` are its first and last iteration.
 
     `figures` are by name: those of the run under their own, of its GPUs (the mean over all of them) as `gpu/busy`, and of both
     together as `derived/power_w`.

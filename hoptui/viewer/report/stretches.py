@@ -1,4 +1,4 @@
-"""The beginning and the end of a run, to be compared: which seconds they are, and the medians over them."""
+"""The beginning and the end of a run, to be compared: which seconds they are, and the figures over them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import NamedTuple
 from hoptui.recording import Recording
 from hoptui.viewer.report.facts import ITERATION, Stretch
 from hoptui.wire.messages import CommandRecord
+from hoptui.wire.pace import level, usable
 
 SECOND = 1_000_000_000
 LONGEST_S = 60.0
 PART = 3  # of a run that nobody changed: its first and its last third, where that is shorter
-FEWEST = 3  # iterations that medians are taken of
+FEWEST = 3  # iterations that figures are taken of
 POINTS = 240  # in place of rows that are no longer kept
 OF_GPUS = (
     "busy", "sm_active", "tensor_active", "dram_active", "memory_used_bytes", "temperature_c", "sm_clock_mhz",
@@ -52,14 +53,14 @@ def ends(first: int, last: int, changes: Sequence[CommandRecord]) -> tuple[Edges
 
 
 def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Stretch | None:
-    """The medians between two stamps; None where fewer than `FEWEST` iterations ended there."""
+    """The figures between two stamps, medians as a rule; None where fewer than `FEWEST` iterations ended there."""
     if edges is None:
         return None
     t0, t1 = edges
     steps, values = _values(recording, sources.run, sources.names, t0, t1)
     if len(values.get(ITERATION, ())) < FEWEST or not steps:
         return None
-    figures: dict[str, float | None] = {name: _median(values.get(name, ())) for name in sources.names}
+    figures = {name: _usual(name, values.get(name, ())) for name in sources.names}
     if sources.derived:
         _, together = _values(recording, sources.derived, TOGETHER, t0, t1)
         figures |= {f"derived/{name}": _median(together.get(name, ())) for name in TOGETHER}
@@ -90,6 +91,16 @@ def _values(
         for name, raw in zip(part.names, part.values, strict=True):
             found[name] += [value for value in array("d", raw) if value == value]
     return steps, found
+
+
+def _usual(name: str, values: Sequence[float]) -> float | None:
+    """Of rates as `level` has it, and of the seconds of an iteration, which are rates as well: one that waits for data is no exception."""
+    known = usable(values)
+    if len(known) < len(values) or not known:
+        return _median(values)
+    if name.endswith("_per_s"):
+        return level(known)
+    return 1 / level([1 / value for value in known]) if name == ITERATION else _median(values)
 
 
 def _median(values: Sequence[float]) -> float | None:
