@@ -48,13 +48,12 @@ def export(
     force: Force = False,
 ) -> int:
     """Write a recording as CSV, JSON lines or Parquet; unknown values are empty or null, never 0."""
-    named = Path(output) if output != "-" else None
-    kind = format or _kind(named)
-    if kind == "parquet" and named is None:
-        raise usage("Parquet needs a file: give --output PATH")
     path = target(output, force=force)
+    if format == "parquet" and path is None:
+        raise usage("Parquet needs a file: give --output PATH")
     found = recordings.find(recording)
     keep_recording(path, found)
+    kind = format or _kind(path)
     try:
         with Recording.open(found) as opened:
             wanted = _wanted(opened, source, metrics, since, until)
@@ -70,11 +69,15 @@ def export(
 
 
 def _kind(path: Path | None) -> Format:
-    match path.suffix if path else "":
+    match path.suffix.lower() if path else "":
         case ".jsonl" | ".ndjson":
             return "jsonl"
         case ".parquet":
             return "parquet"
+        case ".csv" | ".txt":
+            return "csv"
+        case other if other[1:].isalpha():  # and not the end of a name like v1.2
+            raise usage(f"{other} is not written: name it .csv, .jsonl or .parquet, or give --format")
     return "csv"
 
 

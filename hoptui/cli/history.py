@@ -132,7 +132,10 @@ def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     where = recordings.places()
     found = recordings.entries(where)
     if not recordings.matching(found, name):
-        raise Fail(f"no run {name!r} on this node, and no recording of one in {where.state}", MISSING)
+        raise Fail(
+            f"no run {name!r} on this node, and no recording of one in {where.state}; hoptui ls --all lists all there is",
+            MISSING,
+        )
     entry = recordings.one(found, name, where)
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)

@@ -24,8 +24,9 @@ def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
             raise usage(f"a recording is opened by itself: hoptui replay {place.run}")
         before = named.setdefault(place.node, place.run)
         if before and place.run and before != place.run:
+            there = place.name if place.remote else "this node"
             raise usage(
-                f"two runs of {place.name} are named, {before} and {place.run}: open one, n goes to the next"
+                f"two runs of {there} are named, {before} and {place.run}: open one, n goes to the next"
             )
         named[place.node] = before or place.run
     ways: dict[str, Way] = {}

@@ -32,7 +32,7 @@ def get(run: Run, /, *knobs: str, json: Json = False) -> int:
     """The knobs of a run and the values in effect; all of them unless some are named."""
     with look() as seen:
         found = seen.find(run)
-        states = [_knob(found, name) for name in knobs] if knobs else list(found.knobs)
+        states = [named(found, name) for name in knobs] if knobs else list(found.knobs)
         if json:
             every = knobs_of(found)
             dump({"run": found.run, "knobs": {state.spec.name: every[state.spec.name] for state in states}})
@@ -105,7 +105,8 @@ def _pair(pair: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _knob(run: RunState, name: str) -> KnobState:
+def named(run: RunState, name: str) -> KnobState:
+    """The knob of this name. Raises Fail, with the names that may have been meant (exit code 2)."""
     for knob in run.knobs:
         if knob.spec.name == name:
             return knob
@@ -117,7 +118,7 @@ def _knob(run: RunState, name: str) -> KnobState:
 
 def _wish(run: RunState, name: str, typed: str) -> _Wish:
     """What was typed as a value of the knob: what is no such value is bad usage, what is out of bounds a refusal."""
-    knob = _knob(run, name)
+    knob = named(run, name)
     free = structs.replace(knob.spec, min=None, max=None, choices=(), scale="linear")
     try:
         value = parse_value(free, typed)

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
-from cyclopts.exceptions import UnusedCliTokensError
 
 from hoptui import __version__
-from hoptui.cli.failing import carried_out, one_line
+from hoptui.cli.failing import carried_out
 from hoptui.cli.options import AS_SET, Dashboard
 from hoptui.cli.terminal import OK, usage
 
@@ -83,20 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     try:
         code = build()(words, exit_on_error=False, print_error=False, result_action="return_value")
-    except UnusedCliTokensError as error:
-        raise usage(f"{_too_much(words, error.unused_tokens or [])}; try hoptui --help") from None
     except CycloptsError as error:
-        raise usage(f"{one_line(str(error))} Try hoptui --help.") from None
+        from hoptui.cli import mistakes
+
+        names = [path.partition(":")[2] for path, _, _ in COMMANDS]
+        raise usage(mistakes.told(error, words, names)) from None
     return code if isinstance(code, int) else OK
-
-
-def _too_much(words: list[str], unused: list[str]) -> str:
-    """What to say of words that no command took."""
-    import difflib
-
-    names = [path.partition(":")[2] for path, _, _ in COMMANDS]
-    word = unused[0] if unused else ""
-    if words[:1] != [word] and words[0] in names:
-        return f"hoptui {words[0]} does not take {word!r}"
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"there is no command {word!r}" + (f" (did you mean {near[0]}?)" if near else "")

@@ -96,7 +96,7 @@ class Look:
         except Ambiguous as error:
             raise Fail(str(error), MISSING) from None
         except NoSuchRun as error:
-            raise Fail(f"{error}{self._recorded(name)}", MISSING) from None
+            raise Fail(f"{error}{self._recorded(name) or self._where_else()}", MISSING) from None
 
     def _recorded(self, name: str) -> str:
         """Where to look instead, if only recordings know the run."""
@@ -111,6 +111,10 @@ class Look:
             return ""
         enough = len(which) == 1 and not is_path(name) and not name.startswith("-")
         return f"; it was recorded: {command_line('replay', name if enough else which[0].run)}"
+
+    def _where_else(self) -> str:
+        """Where to look where no run lives; the names of those that do are told anyway."""
+        return "" if any(map(self.lives, self.node.runs)) else "; hoptui ls --all lists all there is"
 
     def lives(self, run: RunState) -> bool:
         """Whether it has not exited."""

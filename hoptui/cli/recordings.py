@@ -46,7 +46,10 @@ def find(name: str) -> Path:
             raise Fail(f"there is no file {text.clean(name)}", MISSING)
         return path
     where = places()
-    return one(entries(where), name, where).path
+    found = entries(where)
+    if not matching(found, name) and Path(name).is_file():
+        return Path(name)  # in this directory, under another ending
+    return one(found, name, where).path
 
 
 def one(found: Sequence[Entry], name: str, where: Addresses, *, shortest: int = 1) -> Entry:
@@ -115,6 +118,6 @@ def age(entry: Entry) -> str:
 def _there(found: Sequence[Entry]) -> str:
     names = list(dict.fromkeys(title(entry) for entry in found if entry.state is not None))
     if not names:
-        return ""
+        return "; none is there"
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:MOST_LISTED])}{more}"

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from hoptui.cli import recordings
 from hoptui.cli.output import Force, Output, keep_recording, target, to_file, to_stdout
-from hoptui.cli.terminal import OK, REJECTED, Fail, say
+from hoptui.cli.terminal import OK, REJECTED, Fail, say, usage
 from hoptui.recording import Recording, RecordingError
 
 Format = Literal["md", "html"]
@@ -31,10 +31,9 @@ def report(
     A run that goes on is told as far as its recording reaches. The HTML is one file without scripts that loads nothing.
     """
     path = target(output, force=force)
-    kind = format or ("html" if path is not None and path.suffix in (".html", ".htm") else "md")
     found = recordings.find(recording)
     keep_recording(path, found)
-    page = _written(found, kind)
+    page = _written(found, format or _kind(path))
     if path is None:
         with to_stdout() as stream:
             stream.write(page)
@@ -42,6 +41,18 @@ def report(
         to_file(path, lambda part: _save(part, page))
         say(f"{path}: {recordings.size(path.stat().st_size)}")
     return OK
+
+
+def _kind(path: Path | None) -> Format:
+    """What the name of the file says; a name that says nothing is Markdown's."""
+    match path.suffix.lower() if path is not None else "":
+        case ".html" | ".htm":
+            return "html"
+        case ".md" | ".markdown" | ".txt":
+            return "md"
+        case other if other[1:].isalpha():  # and not the end of a name like v1.2
+            raise usage(f"a report is Markdown or HTML, not {other}: name it .md or .html, or give --format")
+    return "md"
 
 
 def _written(path: Path, kind: Format) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 from msgspec import structs
 
+from hoptui.cli import knobs
 from hoptui.cli.node import NONE, Look, look
 from hoptui.cli.options import Json, Run
 from hoptui.cli.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
@@ -40,7 +41,7 @@ def tune(
     within: Annotated[
         list[str] | None,
         Parameter(
-            consume_multiple=True,
+            consume_multiple=(1, None),
             negative=(),
             show_default=False,
             help="Limits of a trial: memory=90% of each GPU, power=400 watts a GPU.",
@@ -55,7 +56,7 @@ def tune(
     allow: Annotated[
         list[str] | None,
         Parameter(
-            consume_multiple=True,
+            consume_multiple=(1, None),
             negative=(),
             show_default=False,
             help="Knobs that change what is learned and may be turned all the same; `learning`: all but those of cost free.",
@@ -90,8 +91,12 @@ def tune(
     acts += [_Act("status")] if status else []
     acts += [_Act("freeze", freeze)] if freeze is not None else []
     acts += [_Act("release", release)] if release is not None else []
-    if len(acts) > 1 or (acts and limits != Limits()) or (detach and (acts or dry_run)):
+    if len(acts) > 1:
         raise usage("hoptui tune starts, stops, freezes, releases or tells: one of them at a time")
+    if acts and (detach or limits != Limits()):
+        raise usage(f"--{acts[0].op} stands alone: limits, --dry-run and --detach are for the start")
+    if detach and dry_run:
+        raise usage("a dry run ends with the watching: give --dry-run or --detach")
     if acts:
         return _act(run, acts[0], json=json)
     return _start(run, limits, detach=detach, json=json)
@@ -104,6 +109,8 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
             state = found.tuner or TunerState()
         else:
             found = seen.find_living(run)
+            if act.op != "stop":
+                knobs.named(found, act.knob)
             answer = seen.session.tune(found.run, act.op, knob=act.knob)
             if not answer.granted:
                 raise Fail(answer.reason, REJECTED)
@@ -121,6 +128,9 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
 def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
     with look(steers=True, readings=False) as seen:
         found = seen.find_living(run)
+        for name in limits.learning:
+            if name != "*":
+                knobs.named(found, name)
         answer = seen.session.tune(found.run, "start", limits=limits)
         state = answer.state
         # One that is on already is no answer to who asks for limits of their own.

@@ -66,9 +66,8 @@ class Course:
     def __init__(self, t: Sequence[int], steps: Sequence[float]) -> None:
         self._t: list[int] = []
         self._x: list[int] = []
-        self._undone: set[int] = (
-            set()
-        )  # between the stamps before and at such an index iterations were thrown away
+        # Between the stamps before and at such an index iterations were thrown away.
+        self._undone: set[int] = set()
         later: list[tuple[int, float, bool]] = []
         least, undone = float(_HIGH), False
         for stamp, step in zip(reversed(t), reversed(steps), strict=True):
@@ -140,9 +139,8 @@ class Iterations:
             if ends is None or x1 < ends[0] or x0 > ends[1]:
                 return 1, 0
             found = course.stamp(x0), course.stamp(x1)
-            margin = (
-                max((t1 - t0) // DETAIL, (found[1] - found[0]) // 16) + 1
-            )  # it is interpolated between its stamps
+            # It is interpolated between its stamps.
+            margin = max((t1 - t0) // DETAIL, (found[1] - found[0]) // 16) + 1
             enough = found[1] - found[0] > (t1 - t0) // 64
             t0, t1 = found[0] - margin, found[1] + margin
             if enough:
@@ -183,9 +181,8 @@ def course_of(steps: Timed, t0: int, t1: int) -> Course:
     """A run's course between two stamps, and a little further on both sides so that the edges are known too."""
     margin = max(1, (t1 - t0) // DETAIL)
     t, low, high = steps.window(t0 - margin, t1 + margin, DETAIL)
-    if (
-        len(t) > 1 and low[0] < high[0]
-    ):  # a bucket is stamped by its last row: where its first was is not known exactly
+    # A bucket is stamped by its last row: where its first was is not known exactly.
+    if len(t) > 1 and low[0] < high[0]:
         return Course([2 * t[0] - t[1], *t], [low[0], *high])
     return Course(t, high)
 

@@ -149,7 +149,8 @@ def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch
     changes = sorted((left for c in commands if (left := _left(c, knob.spec.name))), key=lambda one: one.t)
     own = [one for one in changes if one.record.epoch == epoch]
     for known in (own, changes):
-        before, after = ([one for one in known if (one.t <= t) is so] for so in (True, False))
+        before = [one for one in known if one.t <= t]
+        after = [one for one in known if one.t > t]
         if before:
             asked = _as_set(knob, before, after)
             return structs.replace(asked, value=before[-1].value, in_effect=before[-1].in_effect)

@@ -109,9 +109,7 @@ class Following:
             if source is not None and source.cursor is not None and len(columns):
                 source.cursor = max(source.cursor, columns.times()[-1])
                 if len(columns) >= most and not self.appetite.every_source:
-                    source.cursor = (
-                        self._store.now()
-                    )  # more than the line carries: what comes now is worth more
+                    source.cursor = self._store.now()  # more than it carries: what comes now is worth more
 
     def answered(self, query_id: int, buckets: Buckets | None) -> bool:
         """A Query was answered (None: with an error, so that there is no past); False if it was none of these."""

@@ -197,9 +197,8 @@ class Pages:
         return Page(rows.times(), rows.steps(), values)
 
     def _buckets(self, source: str, names: tuple[str, ...], t0: int, t1: int, points: int) -> Buckets:
-        names = tuple(name for name in names if name != STEPS) or (
-            "iteration_s",
-        )  # none would be all of them
+        # None would be all of them.
+        names = tuple(name for name in names if name != STEPS) or ("iteration_s",)
         try:
             return self._recording.buckets(source, names, t0, t1, points)
         except RecordingError as error:

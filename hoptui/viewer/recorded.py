@@ -278,9 +278,8 @@ class RecordedStore:
         vital = Vital(state="live", step=step, progress_age_s=age_s, iteration_s=pace, last_t=row_t)
         if run.exit_reason:
             return structs.replace(vital, state="exited", why=run.exit_reason)
-        if (
-            paused is not None and row_t <= paused + SECOND // 10
-        ):  # the row of the iteration at whose end it paused
+        # The row of the iteration at whose end it paused may be a little younger.
+        if paused is not None and row_t <= paused + SECOND // 10:
             return structs.replace(vital, state="paused")
         if age_s > max(LEAST_BUSY_S, 3 * pace if pace is not None else 0.0):
             return structs.replace(vital, state="busy")

@@ -22,6 +22,7 @@ from hoptui.viewer.protocol import (
     lease,
     mismatch,
 )
+from hoptui.viewer.starting import unstable
 from hoptui.wire import codec, messages, presence
 from hoptui.wire.addresses import AddressError, Addresses, addresses
 from hoptui.wire.messages import FINAL, PROTOCOL, Command, Outcome, RunState, Verb
@@ -241,8 +242,6 @@ class Session:
             )
         except Unreachable:
             if self.started_daemon and not presence.daemon_lives(self.where):
-                from hoptui.viewer.way import unstable  # here, because it comes with all that ssh needs
-
                 raise Unreachable(unstable(self.where)) from None
             raise
         if welcome.protocol != PROTOCOL:
@@ -258,9 +257,8 @@ class Session:
                     self._send(message)
                     return None
                 raise RefusedError(got.code, got.text)
-            if (
-                isinstance(got, messages.Error) and got.code == "unsupported"
-            ):  # a daemon older than the message
+            # A daemon older than the message answers without its id.
+            if isinstance(got, messages.Error) and got.code == "unsupported":
                 raise RefusedError(
                     got.code, f"the running daemon ({self.hello.version}) is too old: {got.text}"
                 )

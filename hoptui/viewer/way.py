@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hoptui.viewer import ssh, tunnel
 from hoptui.viewer.places import Place
+from hoptui.viewer.starting import unstable
 from hoptui.viewer.tunnel import Tunnel
 from hoptui.wire import presence
 from hoptui.wire.addresses import Addresses, addresses
@@ -127,18 +126,6 @@ class Here:
             if self._starts > STARTS:
                 self._failed = unstable(self._where)
         self._check_at = time.monotonic() + QUIET_S
-
-
-def unstable(where: Addresses) -> str:
-    """Why a daemon that could be started is gone at once: a full or read-only disk, on which it could not tell it either; or see its log."""
-    ends = "the daemon ends as soon as it is started"
-    if where.directory.exists() and not os.access(where.directory, os.W_OK):
-        return f"{ends}: {where.directory} cannot be written"
-    for place in (where.directory, where.state):
-        with contextlib.suppress(OSError):
-            if os.statvfs(place).f_bavail == 0:
-                return f"{ends}: no space is left under {place}"
-    return f"{ends}: {where.log} says why"
 
 
 class There:

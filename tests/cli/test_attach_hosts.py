@@ -34,7 +34,7 @@ def drawable(monkeypatch: pytest.MonkeyPatch) -> None:
             ("ssh://a:b@c",),
             "ssh://a:…@c has a password in it: ssh takes none from an address, set up a key",
         ),
-        (("a", "b"), "two runs of local are named, a and b: open one, n goes to the next"),
+        (("a", "b"), "two runs of this node are named, a and b: open one, n goes to the next"),
         (("ssh://x/a", "ssh://x/b"), "two runs of x are named, a and b: open one, n goes to the next"),
         (("ssh://x", "old.hoptui"), "a recording is opened by itself: hoptui replay old.hoptui"),
     ],

@@ -265,9 +265,8 @@ def test_a_run_that_only_a_recording_knows(hoptui: Hoptui, daemon: FakeDaemon, w
         assert [command["id"] for command in hoptui("history", name, "--json").json] == ["c1"]
     ended = hoptui("history", "nope")
     assert ended.code == 3
-    assert (
-        ended.err == f"hoptui: no run 'nope' on this node, and no recording of one in {daemon.where.state}\n"
-    )
+    there = f"hoptui: no run 'nope' on this node, and no recording of one in {daemon.where.state}"
+    assert ended.err == f"{there}; hoptui ls --all lists all there is\n"
 
 
 def test_no_recordings_at_all(hoptui: Hoptui, daemon: FakeDaemon) -> None:

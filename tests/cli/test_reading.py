@@ -195,6 +195,15 @@ def test_a_run_that_is_not_there(hoptui: Hoptui, ppo: FakeDaemon) -> None:
         assert ended.err == "hoptui: no run 'nope' on this node; there is ppo\n"
 
 
+def test_where_no_run_lives_it_is_told_where_to_look(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    daemon.start()
+    ended = hoptui("status", "nope")
+    assert (ended.code, ended.err) == (
+        3,
+        "hoptui: no run 'nope' on this node; hoptui ls --all lists all there is\n",
+    )
+
+
 def test_two_runs_of_one_name(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ppo.add(make_run("eeee5555", "ppo", pid=9))
     ended = hoptui("status", "ppo")

@@ -262,6 +262,21 @@ def test_replay_by_name_id_and_file(
     assert replayed == [(path, False, True), (path, True, False), (path, False, True), (path, False, True)]
 
 
+def test_a_file_of_this_directory_needs_no_ending_and_gives_way_to_a_run(
+    hoptui: Hoptui,
+    daemon: FakeDaemon,
+    replayed: list[tuple[str, bool, bool]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = record(daemon, over("eeee5555", "old"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("kept.db", "old"):
+        (tmp_path / name).write_bytes(recorded.read_bytes())
+        assert hoptui("replay", name) == (0, "", "")
+    assert [path for path, _, _ in replayed] == ["kept.db", str(recorded)]
+
+
 def test_what_cannot_be_replayed(
     hoptui: Hoptui, daemon: FakeDaemon, replayed: list[tuple[str, bool, bool]], tmp_path: Path
 ) -> None:

@@ -89,7 +89,8 @@ def test_the_recording_itself_is_never_the_output(hoptui: Hoptui, recorded: Path
     ("words", "code", "sentence"),
     [
         (("nope",), 3, "no recording of a run 'nope'"),
-        (("old", "--format", "pdf"), 2, "Invalid value"),
+        (("old", "--format", "pdf"), 2, "invalid value"),
+        (("old", "-o", "x.pdf"), 2, "a report is Markdown or HTML, not .pdf: name it .md or .html"),
         (("old", "-o", "/nowhere-at-all/x.html"), 1, "there is no directory /nowhere-at-all"),
     ],
 )

@@ -104,8 +104,8 @@ def test_limits_as_they_are_typed(hoptui: Hoptui, tuning: Tuning) -> None:
     assert ended.code == 0, ended.err
     wanted = Limits(memory=0.85, power_w=400.0, budget=0.05, objective="energy", learning=("*",))
     assert tuning.asked[0].limits == wanted
-    assert hoptui("tune", "ppo", "--allow", "lr", "clip", "--detach", "--json").json["run"] == RUN.run
-    assert tuning.asked[1].limits.learning == ("lr", "clip")
+    assert hoptui("tune", "ppo", "--allow", "lr", "grad_accum", "--detach", "--json").json["run"] == RUN.run
+    assert tuning.asked[1].limits.learning == ("lr", "grad_accum")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,11 @@ def test_limits_as_they_are_typed(hoptui: Hoptui, tuning: Tuning) -> None:
         ("--within power=nan", "power is in watts, more than 0, not nan"),
         ("--budget 0", "--budget takes a share such as 2% or 0.02, not '0'"),
         ("--stop --status", "hoptui tune starts, stops, freezes, releases or tells: one of them at a time"),
-        ("--stop --budget 3%", "hoptui tune starts, stops, freezes, releases or tells: one of them at a time"),
+        ("--stop --budget 3%", "--stop stands alone: limits, --dry-run and --detach are for the start"),
+        ("--freeze lr --detach", "--freeze stands alone: limits, --dry-run and --detach are for the start"),
+        ("--dry-run --detach", "a dry run ends with the watching: give --dry-run or --detach"),
+        ("--freeze grad_acum", "ppo has no knob 'grad_acum'; did you mean grad_accum?"),
+        ("--allow lr2 --detach", "ppo has no knob 'lr2'; did you mean lr?"),
         ("--objective fun", "fun"),
     ],
 )  # fmt: skip

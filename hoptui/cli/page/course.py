@@ -70,9 +70,8 @@ def _change(
     report: Report, number: int, record: CommandRecord, known: Mapping[str, CommandRecord], unit: str
 ) -> tuple[str, ...]:
     measured = record.measured
-    said = (
-        reason(record, known) if record.origin.kind == "person" else ""
-    )  # the tuner's stand in a section of their own
+    # The tuner's reasons stand in a section of their own.
+    said = reason(record, known) if record.origin.kind == "person" else ""
     if record.stage == "reverted":
         effect = words.stage_text(record)
     else:
