@@ -80,7 +80,7 @@ ACTIONS = (
     Action("view.charts", "run", "slash", "app.charts", "charts", "Find any series by a few letters and chart it"),
     Action("node.gpus", "overview", "d", "gpus", "GPUs", "Every reading of the chosen GPU, with its meaning"),
     Action("list.other", "overview", "tab", "next_list(1)", "other list", "From runs to GPUs to the processes on them, as far as there are any"),
-    Action("list.other_back", "overview", "shift+tab", "next_list(-1)", "", "The other way round"),
+    Action("list.other_back", "overview", "shift+tab", "next_list(-1)", "", "From the processes to the GPUs to the runs"),
     Action("process.end", "overview", "x", "end_process", "end process", "End the chosen process on a GPU, after a question"),
     Action("node.charts", "overview", "slash", "app.charts", "charts", "Find any reading by a few letters and chart it"),
     Action("gpu.next", "gpus", "right,l", "step(1)", "next GPU", "The next GPU; a digit goes to the GPU of that number"),
@@ -146,7 +146,7 @@ ACTIONS = (
     Action("editor.much_less", "editor", "pagedown", "leap(-1)", "", "About ten times as far down"),
     Action("editor.send", "editor", "enter", "send", "send", "Send the value to the run"),
     Action("editor.stage", "editor", "insert", "stage", "stage", "Keep the value, to be sent together with others"),
-    Action("editor.stage_number", "editor", "a", "stage_number", "stage", "The same, where a number is typed"),
+    Action("editor.stage_number", "editor", "a", "stage_number", "stage", "Keep it so where a number is typed"),
     Action("editor.close", "editor", "escape", "close", "close", "Close; what was sent stays sent"),
     Action("staged.send", "staged", "enter", "send", "send all", "Send all of them"),
     Action("staged.edit", "staged", "e", "edit", "edit", "Change the value of the chosen one"),
@@ -189,11 +189,11 @@ ACTIONS = (
     Action("app.blocks", "everywhere", "f3", "app.blocks", "", "Draw curves in blocks, for fonts without braille, or in braille again"),
     Action("app.settings", "everywhere", "f4", "app.settings", "", "What is set, and where; themes and panels"),
     Action("app.help", "everywhere", "question_mark", "app.help", "help", "The keys that work here, and what is shown"),
-    Action("app.help_now", "everywhere", "f1", "app.help", "", "The same, while a box is open too"),
+    Action("app.help_now", "everywhere", "f1", "app.help", "", "This help while a box is open, too"),
     Action("app.commands", "everywhere", "ctrl+p", "app.command_palette", "commands", "Find any action by its name"),
     Action("app.suspend", "everywhere", "ctrl+z", "app.suspend_process", "", "Back to the shell for now; fg brings the dashboard back, runs go on"),
     Action("app.leave", "everywhere", "q", "app.leave", "leave", "Leave; runs go on"),
-    Action("app.leave_now", "everywhere", "ctrl+c,ctrl+q", "app.leave", "", "The same, while a box is open too"),
+    Action("app.leave_now", "everywhere", "ctrl+c,ctrl+q", "app.leave", "", "Leave while a box is open, too"),
 )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ class HoptuiApp(DrawnApp):
         return super().check_action(action, parameters)
 
     def working(self) -> dict[str, ActiveBinding]:
-        """The keys of the screen on top that do something now; others are answered with why they do not."""
+        """The keys of the screen on top that do something now: an undo is bound where there is nothing to undo, too."""
         screen, active = self.screen, self.screen.active_bindings
         if not isinstance(screen, LiveScreen):
             return active

@@ -22,10 +22,8 @@ class Comparison:
 
     def open(self, path: Path, now: float) -> str:
         """Compare with a recording from now on (`now` is seconds, monotonic), or say in a sentence why that cannot be."""
-        from hoptui.viewer.companion import (
-            CannotCompare,
-            Companion,
-        )  # here, because a live dashboard needs no SQLite
+        # Here, because a live dashboard needs no SQLite:
+        from hoptui.viewer.companion import CannotCompare, Companion
 
         try:
             opened = Companion(path, now)

@@ -20,5 +20,5 @@ def copy_again(app: HoptuiApp, view: View, record: CommandRecord) -> None:
         return
     line = again(record, named(run, view.node))
     app.copy_to_clipboard(line)
-    title = "Copied from the recording" if view.replay else "Copied, where the terminal allows it"
+    title = "Copied from the recording" if view.replay else "Copied, if the terminal lets it"
     app.tell(line, "information", title=title, timeout=10)

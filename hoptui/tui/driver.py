@@ -1,4 +1,5 @@
-"""The terminal: how many frames wait to be written, signals that end the app cleanly, and a terminal that vanishes.
+"""The terminal: how many frames wait to be written, signals that end the app cleanly or stop it for the shell, a terminal that
+vanishes, and keys that are given to the app one by one.
 
 Textual restores the terminal only when the app ends by itself: without handlers SIGTERM and SIGHUP leave the mouse and
 the alternate screen on, and a write to a vanished terminal kills the writer thread, after which its queue blocks the app.
@@ -65,7 +66,7 @@ class Terminal:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver with the three things above, and a reader of keys that sleeps while nothing is typed and gives them one by one."""
+    """Textual's driver with the things above, and a reader of keys that sleeps while nothing is typed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -198,7 +199,6 @@ class TerminalDriver(LinuxDriver):
         done.cancel()
 
     def _leave(self, loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
-        loop.remove_signal_handler(
-            number
-        )  # a second one ends it at once, should the terminal take nothing any more
+        # A second one ends it at once, should the terminal take nothing any more.
+        loop.remove_signal_handler(number)
         self._app.exit(return_code=128 + number)

@@ -117,8 +117,8 @@ def lay(
 
     Gaps share what is left. A line that is too long loses its end before the first gap, so that what is flush right
     stays whole as long as it takes no more than two thirds of the width. A number is never cut: what has no room for all
-    of it ends before it. `plain` is for terminals without UTF-8, `blocks` for those
-    without braille, `colours` is false where there are none.
+    of it ends before it. `plain` is for terminals without UTF-8, `blocks` for those without braille, `colours` is false
+    where there are none.
     """
     spans = list(line)
     if plain or blocks or not colours:

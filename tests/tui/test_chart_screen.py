@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 from textual.events import MouseScrollUp
 
+from hoptui.tui.panels import chart_head
 from hoptui.tui.replay import ReplayApp
 from hoptui.tui.screens.chart import ChartScreen
 from hoptui.tui.screens.finder import Finder, Option, matches
@@ -260,6 +261,12 @@ def test_iterations_on_the_x_axis_show_the_same_part(scene: MakeScene, play: Pla
         assert "iterations 1 084 … 1 204" in read(app, "span")
         assert read(app, "chart-0").splitlines()[-1].split() == ["1", "100", "1", "150"]
         assert "⠤" in read(app, "chart-3") or "⠉" in read(app, "chart-3")  # a GPU's power, too
+        screen.board.timeline.live()
+        axis, before = screen.axis(screen.view()), (-282_000, 1_204_000)
+        line = chart_head.span_line(screen.view(), screen.board, axis, before, axis.extent([]), None, 80)
+        assert "iterations 0 … 1 204" in "".join(span.text for span in line), (
+            "there are none before the first"
+        )
         await pilot.press("x")
         await pilot.pause()
         assert "20:2" in read(app, "span")

@@ -258,6 +258,22 @@ def test_a_chosen_command_stays_chosen_when_another_comes_in(
     play(there.app(), script, size=(80, 24))
 
 
+def test_until_the_cursor_is_moved_it_is_on_the_newest(scene: MakeScene, play: Play, read: Read) -> None:
+    there = given(scene)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("h")
+        await pilot.pause()
+        there.record(id="e", ago_s=1.0, verb="resume", step=1190)
+        app.client.on_change("commands")
+        await pilot.pause()
+        first = read(app, "command-list").splitlines()[0]
+        assert first.startswith("› ")
+        assert "resume" in first
+
+    play(there.app(), script, size=(80, 24))
+
+
 def test_the_overview_has_the_commands_of_all_runs(scene: MakeScene, play: Play, read: Read) -> None:
     there = given(scene)
 
@@ -266,6 +282,7 @@ def test_the_overview_has_the_commands_of_all_runs(scene: MakeScene, play: Play,
         await pilot.press("h")
         await pilot.pause()
         assert "all runs" in read(app, "identity")
+        assert "unknown" not in read(app, "identity"), "a node has no state"
         assert "ppo-cartpole" in read(app, "command-list")
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)

@@ -150,8 +150,7 @@ def test_a_knob_that_allocates_nothing_needs_no_memory(scene: MakeScene) -> None
 
 def test_without_gpus_memory_is_unknown(scene: MakeScene) -> None:
     assert (
-        said(implied.memory(look(scene().live(), MICRO), MICRO, 32))
-        == "unknown: no GPU of this run is measured"
+        said(implied.memory(look(scene().live(), MICRO), MICRO, 32)) == "unknown: no measured GPU in this run"
     )
 
 

@@ -138,7 +138,7 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
 
     async def script(app: Any, pilot: Any) -> None:
         assert "f5 go on" in read(app, "keys")
-        assert "f5 goes on" in read(app, "progress")
+        assert "f5 lets it go on" in read(app, "progress")
         assert "p GPUs" in read(app, "keys")
         assert "stop" not in read(app, "keys")
         await pilot.press("s")

@@ -12,10 +12,13 @@ from textual.events import MouseDown, MouseUp
 from textual.widgets import Input
 
 from hoptui.tui import asking
+from hoptui.tui.frame import EVERYTHING
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.screens.live import LiveScreen
 from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Link
 from hoptui.wire.measured import Measured
@@ -354,3 +357,20 @@ def test_a_vanished_run_leaves_the_screen_standing(scene: MakeScene, play: Play,
         assert "ppo-cartpole" in read(app, "identity")
 
     play(there.app(), script)
+
+
+@pytest.mark.parametrize("key", ["h", "t", "g", "slash", "f4", "d"])
+def test_every_full_screen_says_that_frames_are_left_out_and_how_to_leave(
+    scene: MakeScene, play: Play, read: Read, key: str
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press(key)
+        await pilot.pause()
+        app.pace.due(app.clock(), 9)
+        full = next(screen for screen in reversed(app.screen_stack) if isinstance(screen, LiveScreen))
+        full.draw(EVERYTHING)
+        shown = full.query_one(KeyBar).text
+        assert "slow link: fewer frames" in shown
+        assert shown.endswith("q leave")
+
+    play(scene(gpus=1).live().app(), script)

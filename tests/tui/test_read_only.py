@@ -26,7 +26,7 @@ def test_a_run_is_shown_and_no_key_steers_it(
 
     async def script(app: Any, pilot: Any) -> None:
         assert "read-only" in read(app, "identity")
-        assert "goes on)" not in read(app, "progress"), "p does not"
+        assert "go on)" not in read(app, "progress"), "p does not"
         keys = read(app, "keys")
         assert "freeze" in keys
         for word in ("edit", "undo", "pause", "go on", "checkpoint", "stop", "wheel"):

@@ -238,10 +238,10 @@ def test_how_a_paused_run_goes_on_is_told_where_why_it_is_paused_has_no_room(sce
     there = scene(gpus=1).live()
     there.update(vital={"state": "paused", "paused_left_s": 57.0})
     view = there.app().view(RUN)
-    assert said(header.progress(view, 120)).endswith("keeps it paused; p goes on)")
+    assert said(header.progress(view, 120)).endswith("keeps it paused; p lets it go on)")
     brief = said(header.progress(view, 78))
     assert brief.startswith(" ‖ paused")
-    assert brief.endswith("; p goes on")
+    assert brief.endswith("; p lets it go on")
 
 
 def test_a_change_whose_effect_was_not_measured_is_named(scene: MakeScene) -> None:

@@ -97,12 +97,16 @@ def test_a_dry_run_asks_nothing_and_gives_way_to_a_real_one(play: Play) -> None:
     there = tuned(replace(STATE, limits=dry))
 
     async def script(app: Any, pilot: Any) -> None:
-        await pilot.press("t", "s", "enter")
+        await pilot.press("t", "s", *["down"] * 4, "right", "enter")
         await pilot.pause()
         assert isinstance(app.screen, TunerScreen)
+        await pilot.press("s", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Confirm), "lr is still allowed, and it is no dry run"
+        await pilot.press("y")
 
     play(there.app(), script)
-    assert there.client.tuned == [(RUN, "start", "", dry)]
+    assert there.client.tuned == [(RUN, "start", "", dry), (RUN, "start", "", replace(dry, dry=False))]
 
 
 def test_stopped_and_told_to_leave_a_knob_alone(play: Play, read: Read) -> None:

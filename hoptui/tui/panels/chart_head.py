@@ -21,17 +21,12 @@ def identity(view: View, board: Board, beside: str) -> Line:
     """`hoptui  ppo-cartpole · chart 2 of 4  beside ppo-before`."""
     host = text.clean(view.node.host, 40) if view.node else ""
     name = text.clean(view.run.name, 40) if view.run else host
-    told = view.run is not None or view.replay is not None or view.link.state != "live"  # a node has no state
     count = f" · chart {board.index + 1} of {len(board.charts)}" if board.charts else " · charts"
     return (
-        Span(" hoptui  ", "title"),
-        Span(name, "strong"),
-        Span(count, "dim"),
+        *header.titled(name, count),
         Span(f"  beside {beside}" if beside else "", "2"),
         GAP,
-        *(header.state(view) if told else ()),
-        *header.rate(view),
-        Span(f"   {text.clock(view.wall)} ", "dim"),
+        *header.corner(view),
     )
 
 
@@ -55,7 +50,9 @@ def span_line(
         said, ink = "● at its end", "dim"
     x0, x1 = seen  # a little wider than what there is, by whole dots
     x0 = there.first if board.timeline.mode == "all" else x0
-    lead = "iterations " if isinstance(axis, StepAxis) else ""
+    lead = ""
+    if isinstance(axis, StepAxis):
+        lead, x0 = "iterations ", max(0, x0)  # none has a number below zero, whatever is seen of the axis
     shown = [Span(f" {said}", ink), Span(f"   {lead}{axis.word(x0)} … {axis.word(min(x1, there.last))}")]
     by = "" if lead else "since the start " if axis.aligned else "time "
     kind = (GAP, Span(by, "dim"))

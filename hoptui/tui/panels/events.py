@@ -69,15 +69,16 @@ def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> l
     )
     how = Span(f"  {words.stage_text(record)}", ink if ink != "good" else "dim")
     done, brief = effect(record), effect(record, brief=True)
+    gap = Span("  ")
+    did = (gap, *done) if done else ()
     who = Span(f"  {words.who(record.origin)}", "dim")
     why = f"  {text.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else ""
-    gap = Span("  ")
     least = done[0] if done else how._replace(text=how.text.strip())  # an effect is one span
     if whole and width_of((*start, gap, least)) > width:
         return _wrapped((*start, gap), least, width)
-    shown: list[Line] = [(*start, how, gap, *done, who), (*start, how, gap, *done)]
+    shown: list[Line] = [(*start, how, *did, who), (*start, how, *did)]
     if done:
-        shown += [(*start, gap, *done), (*start, gap, *brief), start]
+        shown += [(*start, *did), (*start, gap, *brief), start]
     found = first_fitting(shown, width)
     return [(*found, Span(why, "dim")) if found == shown[0] else found]
 

@@ -66,6 +66,26 @@ def _identity(view: View, name: str, wide: bool, frozen: bool, shown: Collection
     return (*left, *right, Span(" "))
 
 
+def titled(name: str, page: str) -> Line:
+    """The left of a screen that is not the run's own: `hoptui  ppo-cartpole · gpu07 · history`."""
+    return Span(" hoptui  ", "title"), Span(name, "strong"), Span(page, "dim")
+
+
+def of_run(view: View, asked: str, page: str) -> Line:
+    """The first line of a screen about the run with the id `asked`, about all runs of the node without one."""
+    gone = f"run {asked}, which is no longer known" if asked else "all runs"
+    host = f" · {text.clean(view.node.host, 30)}" if view.node and view.node.host else ""
+    name = text.clean(view.run.name if view.run else gone, 60)
+    return *titled(name, f"{host} · {page}"), GAP, *corner(view)
+
+
+def corner(view: View) -> Line:
+    """The right of it: the state of the run, or of the way to the node where that is not as usual, and the clock."""
+    told = view.run is not None or view.replay is not None or view.link.state != "live"  # a node has no state
+    clock = Span(f"   {text.clock(view.wall)} ", "dim")
+    return *(state(view) if told else ()), *rate(view), clock
+
+
 def state(view: View) -> Line:
     """`● live`, or in a replay `▶ replay 20×`: the symbol and the word."""
     if view.replay is not None:
@@ -167,7 +187,7 @@ def _explained(view: View) -> tuple[str, str]:
     said = words.state_text(vital, run)
     match vital.state:
         case "paused" if view.replay is None:
-            how = view.hint("run.pause", "goes on") if not view.read_only else ""
+            how = view.hint("run.pause", "lets it go on") if not view.read_only else ""
             why = "the open dashboard that paused it keeps it paused"
             return f"{said} ({'; '.join(filter(None, (why, how)))})", "; ".join(filter(None, (said, how)))
         case "unresponsive":

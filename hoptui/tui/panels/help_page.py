@@ -148,15 +148,10 @@ def page(active: Iterable[tuple[str, str]], keymap: Mapping[str, str], *, read_o
     for key, name in active:
         keys.setdefault(name, []).append(key)
     taken = {key for found in keys.values() for key in found}
-    picking = keys.pop(
-        "list.pick", []
-    )  # what Enter does in the list of a box is an action of the box, if it has one
+    picking = keys.pop("list.pick", [])
     scopes = tuple(dict.fromkeys(action.scope for action in ACTIONS if action.id in keys))
-    owner = next(
-        (a for a in ACTIONS if a.scope in scopes and set(keymap[a.id].split(",")) & set(picking)), None
-    )
     if picking:
-        keys.setdefault(owner.id if owner is not None else "list.pick", []).extend(picking)
+        keys.setdefault(_picker(picking, keymap, scopes), []).extend(picking)
     sections = []
     for scope in sorted(scopes, key=lambda scope: (scope == "everywhere", scope in ("list", "text"))):
         found = []
@@ -168,6 +163,14 @@ def page(active: Iterable[tuple[str, str]], keymap: Mapping[str, str], *, read_o
                 found.append((action._replace(keys=",".join(left or idle)), bool(left)))
         sections.append((TITLES.get(scope, f"In {scope}"), tuple(found)))
     return Page(scopes, tuple(sections))
+
+
+def _picker(picking: list[str], keymap: Mapping[str, str], scopes: Sequence[str]) -> str:
+    """The action that the keys do which pick in a list: in the list of a box one of the box, if it has one."""
+    own = (
+        a.id for a in ACTIONS if a.scope in scopes and not set(picking).isdisjoint(keymap[a.id].split(","))
+    )
+    return next(own, "list.pick")
 
 
 def lines(page: Page, width: int) -> list[Line]:

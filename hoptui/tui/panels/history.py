@@ -15,6 +15,7 @@ from hoptui.viewer.history import UNDO, again, named, person, reason
 from hoptui.wire.messages import FINAL, CommandRecord
 
 LABEL = 12
+EFFECT = "effect"
 MARGIN, GAP, SYMBOL, MOST_EFFECT = 2, 2, 3, 32
 LOOKED_AT = 200  # commands whose texts decide how wide the columns are
 SURE = (
@@ -51,7 +52,10 @@ _SHAPES = (
 def columns(view: View, records: Sequence[CommandRecord], width: int) -> Columns:
     """As wide as the longest text of each among the newest, and as many columns as leave the effects whole."""
     newest = [view.as_left(record) for record in records[:LOOKED_AT]]
-    effects = _cells(0, MOST_EFFECT, ("".join(span.text for span in effect(record)) for record in newest))
+    effects = max(
+        len(EFFECT) + GAP,
+        _cells(0, MOST_EFFECT, ("".join(span.text for span in effect(record)) for record in newest)),
+    )
     widest = Columns(
         time=10 if all(_is_today(view, record) for record in newest) else 13,
         run=_cells(0, 16, (_run(view, record) for record in newest)),
@@ -91,7 +95,7 @@ def head(cells: Columns) -> Line:
     became = "became" if cells.stage > SYMBOL else ""
     names = ("time", "run", "who", "command", became, "at", "throughput")
     shown = [Span(name, "dim", wide) for name, wide in zip(names, cells[:-1], strict=True) if wide]
-    return Span("  "), *shown, Span("effect", "dim")
+    return Span("  "), *shown, Span(EFFECT, "dim")
 
 
 class Rows(Sequence[Line]):

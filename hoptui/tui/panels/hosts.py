@@ -11,7 +11,6 @@ from hoptui.tui.panels import gpus, header, runs
 from hoptui.tui.panels.readings import current, headline
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
-from hoptui.viewer import words
 from hoptui.viewer.words import Word
 from hoptui.wire.messages import RunState
 
@@ -49,9 +48,9 @@ def rows(hosts: Sequence[Host], width: int, cursor: int) -> list[Line]:
     seen, found = {host.name: host for host in hosts}, listed(hosts)
     longest = max((width_of((Span(_name(row)),)) for row in found), default=0)
     name = min(_NAME, 2 + longest, width // 3)
-    ran = [(_of(seen[row.host], row.run), row.run) for row in found if row.run is not None]
-    state = _APART + max((len(_word(view)[0].text) + 2 for view, _ in ran), default=0)
-    step = min(_STEP, max((len(_iteration(view, run)) for view, run in ran), default=0))
+    ran = [runs.view_of(seen[row.host].view, row.run) for row in found if row.run is not None]
+    state = _APART + max((len(runs.word_of(view).text) + 2 for view in ran), default=0)
+    step = min(_STEP, max((len(runs.iteration_of(view)) for view in ran), default=0))
     lines: list[Line] = []
     for i, row in enumerate(found):
         mark, host = Span("› " if i == cursor else "  ", "key"), seen[row.host]
@@ -128,15 +127,16 @@ def _hardware(view: View) -> Line:
 
 def _run(host: Host, run: RunState, columns: tuple[int, int, int], width: int) -> Line:
     """A run of a host; `columns` are the cells of its name, its state and its iterations."""
-    view, (name, state, step) = _of(host, run), columns
-    word, ink = _word(view)
+    view, (name, state, step) = runs.view_of(host.view, run), columns
+    word, known = runs.word_of(view), runs.state_of(view)
     old = "stale" if view.node_stale else ""
+    ink = header.INKS[known] if known else old or "dim"
     spans = (
         Span("  ", width=2),
         Span(f"{text.clean(host.name, 30)}/", "dim"),
         Span(text.clean(run.name, 40), old or "strong", max(4, name - 3 - len(text.clean(host.name, 30)))),
         Span(f"{word.symbol} {word.text}", ink, state),
-        Span(_iteration(view, run), old, step, right=True),
+        Span(runs.iteration_of(view), old, step, right=True),
     )
     age = text.duration(view.ran_s) + " " if width >= 100 else ""
     return (*spans, *_speed(view, ink), GAP, Span(age, "dim"))
@@ -144,31 +144,13 @@ def _run(host: Host, run: RunState, columns: tuple[int, int, int], width: int) -
 
 def _speed(view: View, ink: str) -> Line:
     """How fast a run is, or why it is not live; of a host that does not answer nothing is known."""
-    if not view.node_stale and not runs.speaks(view):
-        return Span("  "), Span(runs.why(view), ink)
+    if not runs.as_usual(view):
+        return Span("  "), Span(runs.why_not_live(view), ink)
     speed = headline(view)
     value = None if view.node_stale else speed.value
     return Span(text.si(value), "stale" if view.node_stale else "", _SPEED, right=True), Span(
         f" {speed.unit}", "dim"
     )
-
-
-def _of(host: Host, run: RunState) -> View:
-    return host.view._replace(run=run, vital=host.view.store.vital(run.run))
-
-
-def _word(view: View) -> tuple[Word, str]:
-    """The state of the view's run and its ink; of a host that does not answer what was known is old."""
-    if view.node_stale:
-        return words.UNKNOWN_STATE, "stale"
-    if view.vital is None:
-        return words.UNKNOWN_STATE, "dim"
-    return words.STATES[view.vital.state], header.INKS[view.vital.state]
-
-
-def _iteration(view: View, run: RunState) -> str:
-    step = text.grouped(view.vital.step) if view.vital else text.UNKNOWN
-    return f"{step} / {text.grouped(run.total)}" if run.total else step
 
 
 def _since(view: View) -> str:

@@ -74,7 +74,7 @@ def memory(view: View, knob: KnobState, wanted: KnobValue | None) -> Line:
     if knob.spec.cost == "free" or view.run is None:
         return ()
     if not view.gpus():
-        return (Span("unknown: no GPU of this run is measured", "dim"),)
+        return (Span("unknown: no measured GPU in this run", "dim"),)
     free = current(view, f"derived/{view.run.run}").get("memory_headroom_bytes")
     room = f"{text.gib(free)} GiB free on the fullest GPU" if free is not None else "what is free is unknown"
     if wanted is None or wanted == knob.value:

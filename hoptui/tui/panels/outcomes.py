@@ -69,9 +69,8 @@ def last_change(view: View, width: int) -> Line:
     if record is None:
         return ()
     if record.measured is None or not told:
-        yet = (
-            "" if view.exited else " yet"
-        )  # it is from the next iteration on, as far as the run logs a throughput
+        # It is from the next iteration on, as far as the run logs a throughput.
+        yet = "" if view.exited else " yet"
         return (Span(f"{words.change(record)}: effect not measured{yet}", "dim"),)
     room = width - width_of(told)
     whole, short = f" since {words.change(record)}", f" since {text.clean(record.knob)}"

@@ -21,12 +21,12 @@ T = TypeVar("T")
 def ordered(view: View) -> list[RunState]:
     """The runs as the list shows them: those that exist by their start, newest first, then the ended ones."""
     runs = view.node.runs if view.node else ()
-    return sorted(runs, key=lambda run: (_of(view, run).exited, -run.started_wall))
+    return sorted(runs, key=lambda run: (view_of(view, run).exited, -run.started_wall))
 
 
 def living(view: View) -> list[RunState]:
     """Those that have not ended, in the same order."""
-    return [run for run in ordered(view) if not _of(view, run).exited]
+    return [run for run in ordered(view) if not view_of(view, run).exited]
 
 
 def beside(listed: Sequence[T], here: T | None, step: int) -> T | None:
@@ -55,10 +55,10 @@ class _Columns(NamedTuple):
     @classmethod
     def of(cls, view: View, runs: list[RunState], width: int) -> _Columns:
         """As wide as what is in them, the age and the bar only where there is room for them."""
-        views = [_of(view, run) for run in runs]
-        state = 2 + max((len(_word(one).text) for one in views), default=5)
+        views = [view_of(view, run) for run in runs]
+        state = 2 + max((len(word_of(one).text) for one in views), default=5)
         name = min(2 + max((len(text.clean(run.name, 40)) for run in runs), default=5), 32, width // 4)
-        iteration = min(max([9, *(len(_iteration(one)) for one in views)]), 25)
+        iteration = min(max([9, *(len(iteration_of(one)) for one in views)]), 25)
         left = width - 4 - state - name - iteration
         age = _AGE if left - _AGE >= _SPEED + _UNIT else 0
         done = _BAR if left - age - _BAR >= _WHY else 0
@@ -70,7 +70,7 @@ def rows(view: View, width: int, cursor: int) -> list[Line]:
     runs = ordered(view)
     columns = _Columns.of(view, runs, width)
     return [
-        _row(_of(view, run), run, columns, width, chosen=i == cursor) for i, run in enumerate(runs)
+        _row(view_of(view, run), run, columns, width, chosen=i == cursor) for i, run in enumerate(runs)
     ] or _none(view, width)
 
 
@@ -85,56 +85,59 @@ def head(view: View, width: int) -> Line:
 
 
 def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) -> Line:
-    vital, word = view.vital, _word(view)
-    state = _state(view)
+    vital, word = view.vital, word_of(view)
+    state = state_of(view)
     ink = INKS[state] if state else "dim"
     spans = [
         Span("› " if chosen else "  ", "key"),
         Span(f"{word.symbol} ", ink),
         Span(word.text, ink, c.state),
         Span(text.clean(run.name, 40), "" if view.exited else "strong", c.name),
-        Span(_iteration(view), "", c.iteration, right=True),
+        Span(iteration_of(view), "", c.iteration, right=True),
     ]
     if c.done:
         done = vital.step / run.total if vital and run.total else None
         spans += [Span("  "), *bar(done, c.done - 2, "1")]
     if c.age:
         spans.append(Span(text.duration(view.ran_s), "dim", c.age, right=True))
-    if not speaks(view):
-        return (*spans, Span("  "), Span(why(view), ink))  # why it is not, where the speed would stand
+    if not as_usual(view):
+        return (*spans, Span("  "), Span(why_not_live(view), ink))  # where the speed would stand
     speed = headline(view)
     spans += [Span(text.si(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
     return (*spans, *last_change(view, width - width_of(spans)))
 
 
-def _state(view: View) -> State | None:
-    """None where it is not known, as of a run that had not ended when the link was lost."""
+def state_of(view: View) -> State | None:
+    """The state of the view's run; None where it is not known, as of a run that had not ended when the link was lost."""
     if view.exited:
         return "exited"
     return view.vital.state if view.vital and not view.node_stale else None
 
 
-def _word(view: View) -> words.Word:
-    state = _state(view)
+def word_of(view: View) -> words.Word:
+    """The same with its symbol."""
+    state = state_of(view)
     return words.STATES[state] if state else words.UNKNOWN_STATE
 
 
-def speaks(view: View) -> bool:
-    """Whether there is nothing more to tell of its state than how fast it is."""
-    return _state(view) in (None, "live")
+def as_usual(view: View) -> bool:
+    """Whether there is nothing to tell of its state but how fast it is."""
+    return state_of(view) in (None, "live")
 
 
-def why(view: View) -> str:
+def why_not_live(view: View) -> str:
     """Why it is not live, in the words behind its state."""
     return words.state_text(view.vital, view.run).partition(": ")[2] if view.run else ""
 
 
-def _iteration(view: View) -> str:
+def iteration_of(view: View) -> str:
+    """`1 204 / 5 000`."""
     step = text.grouped(view.vital.step) if view.vital else text.UNKNOWN
     return f"{step} / {text.grouped(view.run.total)}" if view.run and view.run.total else step
 
 
-def _of(view: View, run: RunState) -> View:
+def view_of(view: View, run: RunState) -> View:
+    """The view of one of its node's runs."""
     return view._replace(run=run, vital=view.store.vital(run.run))
 
 

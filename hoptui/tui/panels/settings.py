@@ -32,9 +32,8 @@ class Item(NamedTuple):
 def items(preferences: Preferences) -> list[Item]:
     """What is wrong, first; then settings, panels, the one shown alone, the metric, and the keys."""
     file = preferences.config.file
-    known = (
-        f"{short(file)} " if file else ""
-    )  # a row has no room for the place of the file, which stands below
+    # A row has no room for the place of the file, which stands below.
+    known = f"{short(file)} " if file else ""
     return [
         *(
             Item("problem", told, "not as it was asked for", told.removeprefix(known), "", told)
@@ -135,7 +134,7 @@ def _setting(preferences: Preferences, setting: Setting) -> Item:
     return Item(
         "setting",
         setting.name,
-        setting.name.replace("_", "-") if setting.name == "read_only" else setting.name,
+        setting.name.replace("_", "-"),
         said,
         value.origin,
         f"{setting.help}. On the command line, in the environment or in config.toml: {ways}.",

@@ -44,7 +44,8 @@ def _stands(view: View, knob: KnobState, width: int) -> Line:
     if word:
         return (Span(f"◷ {word}", "2"),)
     if view.replay is not None and state is None:  # within what limits it worked is not recorded
-        return (Span(words.EFFECTS[knob.spec.effect], "dim"),)
+        effect = knob.spec.effect
+        return first_fitting([(Span(one, "dim"),) for one in (words.EFFECTS[effect], effect)], width)
     if beside := _frozen_beside(view, knob):
         shapes = (f"left alone with {beside}", f"with {beside}", "✕ frozen")
         return first_fitting([(Span(one, "dim"),) for one in shapes], width)

@@ -7,7 +7,7 @@ from pathlib import Path
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.actions import Action, bindings
 from hoptui.tui.board import PAGE, Board, Grid, Pick, arrange
 from hoptui.tui.comparison import Comparison
 from hoptui.tui.frame import Frame
@@ -88,9 +88,7 @@ class ChartScreen(LiveScreen):
             span.show([chart_head.span_line(view, self.board, axis, seen, there, step, width)])
             self._draw_legends(view, axis, there)
         if frame.lists:
-            actions = [self._named(a) for a in self.key_actions("chart")]
-            note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
-            self.query_one(KeyBar).show_actions(actions, [a for a in of("everywhere") if a.label], note)
+            self.query_one(KeyBar).show_actions([self._named(a) for a in self.key_actions("chart")])
 
     def _filled(self) -> View:
         """The view, with the charts to begin with on the board once there are any."""

@@ -6,7 +6,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
-from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.actions import Action, bindings
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
 from hoptui.tui.messages import Moved, Picked
@@ -144,9 +144,7 @@ class GpusScreen(LiveScreen):
         self._panel("chart").legend([(f"{w.label} {_axis_unit(chosen)}".rstrip(), w.ink) for w in wanted])
 
     def _draw_keys(self) -> None:
-        last = [a for a in of("everywhere") if a.label]
-        note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
-        self.query_one(KeyBar).show_actions(self.key_actions("gpus"), last, note)
+        self.query_one(KeyBar).show_actions(self.key_actions("gpus"))
 
     def _identity(self, view: View, gpu: GpuInfo | None) -> Line:
         node = view.node

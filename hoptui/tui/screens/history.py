@@ -12,7 +12,7 @@ from textual.widgets import Input
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.copying import copy_again
 from hoptui.tui.frame import EVERYTHING, Frame
-from hoptui.tui.lines import GAP, Line, Span
+from hoptui.tui.lines import Span
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.panels import header, history
 from hoptui.tui.screens.box import LiveBox
@@ -43,7 +43,6 @@ class HistoryScreen(LiveScreen):
         super().__init__()
         self.run_id = run
         self.wanted = Filter()
-        self._chosen = ""  # stays chosen when another command comes in above it
         self._older: Mapping[str, CommandRecord] = {}
         self._looking = False  # for older ones
         self._all_read = False
@@ -66,21 +65,17 @@ class HistoryScreen(LiveScreen):
     def draw(self, frame: Frame) -> None:
         view = self.view()
         if frame.numbers:
-            self._lines("identity").show([self._identity(view)])
+            self._lines("identity").show([header.of_run(view, self.run_id or "", "history")])
         if frame.lists:
             self._draw_commands(view)
-            last = [a for a in of("everywhere") if a.label]
             opens = [
                 a._replace(label="story") for a in of("list") if a.id == "list.pick" and self._shown(view)
             ]
-            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("history")], last)
+            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("history")])
 
     def _draw_commands(self, view: View) -> None:
         choices, shown, every = self._list("command-list"), self._shown(view), self._every(view)
-        ids = [record.id for record in shown]
-        if self._chosen in ids:
-            choices.index = ids.index(self._chosen)
-        choices.index = max(0, min(choices.index, len(shown) - 1))
+        choices.keep([record.id for record in shown], from_top=True)
         cells = history.columns(view, shown, choices.size.width)
         nothing = (Span(self._nothing(bool(every)), "dim"),)
         rows = history.Rows(view, shown, cells, choices.index, choices.size.width) if shown else [nothing]
@@ -99,20 +94,6 @@ class HistoryScreen(LiveScreen):
         if filtered:
             return f"no command is {str(self.wanted)!r}"
         return "nobody has given a command yet"
-
-    def _identity(self, view: View) -> Line:
-        gone = f"run {self.run_id}, which is no longer known" if self.run_id else "all runs"
-        name = text.clean(view.run.name if view.run else gone, 60)
-        host = f" · {text.clean(view.node.host, 30)}" if view.node and view.node.host else ""
-        return (
-            Span(" hoptui  ", "title"),
-            Span(name, "strong"),
-            Span(f"{host} · history", "dim"),
-            GAP,
-            *header.state(view),
-            *header.rate(view),
-            Span(f"   {text.clock(view.wall)} ", "dim"),
-        )
 
     def _every(self, view: View) -> list[CommandRecord]:
         """The commands of the run, also of one that the node has forgotten meanwhile."""
@@ -197,11 +178,9 @@ class HistoryScreen(LiveScreen):
 
     def on_moved(self, event: Moved) -> None:
         event.stop()
-        shown = self._shown(self.view())
-        at = self._list("command-list").index
-        self._chosen = shown[at].id if at < len(shown) else ""
-        if at >= len(shown) - 1:
-            self._look_back(self.view())
+        view = self.view()
+        if self._list("command-list").index >= len(self._shown(view)) - 1:
+            self._look_back(view)
         self.redraw()
 
     def on_picked(self, event: Picked) -> None:

@@ -59,9 +59,7 @@ class HostsScreen(LiveScreen):
             self._draw_why(shown)
         if frame.lists:
             opens = [a for a in of("list") if a.id == "list.pick"]
-            last = [a for a in of("everywhere") if a.label]
-            note = "slow link: fewer frames" if self.fleet.pace.slow else ""
-            self.query_one(KeyBar).show_actions(opens, last, note)
+            self.query_one(KeyBar).show_actions(opens)
 
     def _draw_why(self, shown: Sequence[hosts.Host]) -> None:
         """Below the list, why the chosen host is not there; no box where there is nothing to tell."""

@@ -116,7 +116,7 @@ class LiveScreen(Screen[None], Live):
         self._draw_veiled()
 
     def _draw_veiled(self) -> None:
-        """A box has come over it, or has gone: see `lines.DIM`."""
+        """A box has come over it, or has gone: see `widgets.lines.DIM`."""
         if not self.hoptui.mixes:
             for lines in self.query(Lines):
                 lines.refresh()

@@ -209,11 +209,9 @@ class OverviewScreen(LiveScreen):
             self._panel(name).legend([(line.label, line.ink) for line in curves] if len(curves) > 1 else ())
 
     def _draw_keys(self, view: View) -> None:
-        last = [a for a in of("everywhere") if a.label]
         opens = [a for a in of("list") if a.id == "list.pick" and self._opens(view)]
         opens += self.key_actions("overview")
-        note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
-        self.query_one(KeyBar).show_actions(opens, last, note)
+        self.query_one(KeyBar).show_actions(opens)
 
     def _leave_empty_list(self, view: View) -> None:
         """Have the keys in the list that has something to choose."""

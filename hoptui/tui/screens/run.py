@@ -10,7 +10,7 @@ from textual.events import Click
 from textual.reactive import reactive
 
 from hoptui.tui import asking
-from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.actions import Action, bindings
 from hoptui.tui.frame import Frame
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.panels import compact, events, header, knobs, learning, phases, throughput, tuner, verdict
@@ -208,9 +208,7 @@ class RunScreen(LiveScreen):
         actions = [a._replace(label=names.get(a.id, a.label)) for a in actions]
         back = {"view.freeze": self.frozen, "run.wheel": held, "run.pause": paused}
         actions.sort(key=lambda a: not back.get(a.id, False))  # ways back stay in sight
-        last = [a for a in of("everywhere") if a.label]
-        note = "slow link: fewer frames" if self.hoptui.pace.slow else ""
-        self.query_one(KeyBar).show_actions(actions, last, note)
+        self.query_one(KeyBar).show_actions(actions)
 
     def _stretch(self, view: View) -> Stretch:
         return Stretch.of(view, self.longest_s)

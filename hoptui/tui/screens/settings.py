@@ -59,8 +59,7 @@ class SettingsScreen(LiveScreen):
             set_height(self._panel("files"), len(files) + BORDER)
             places.show(files)
             opens = [a._replace(label="change") for a in of("list") if a.id == "list.pick" and chosen.enter]
-            last = [a for a in of("everywhere") if a.label]
-            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("settings")], last)
+            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("settings")])
 
     def action_back(self) -> None:
         self.dismiss()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from hoptui.tui import asking
-from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.actions import Action, bindings
 from hoptui.tui.frame import Frame
-from hoptui.tui.lines import GAP, Line, Span
+from hoptui.tui.lines import Line, Span
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.panels import header, trials, tuned_knobs, tuner
 from hoptui.tui.panels.trials import Row
@@ -20,7 +21,6 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, Panel
-from hoptui.viewer import format as text
 from hoptui.wire.tuning import Limits
 
 LEAST_LISTS = 6  # lines that the lists keep of a low terminal, borders and heads included
@@ -37,8 +37,6 @@ class TunerScreen(LiveScreen):
     def __init__(self, run: str) -> None:
         super().__init__()
         self.run_id = run
-        self._chosen = 0.0  # the trial under the cursor, by its time: another may come in above it
-        self._knob = ""
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -62,26 +60,12 @@ class TunerScreen(LiveScreen):
     def draw(self, frame: Frame) -> None:
         view = self.view()
         if frame.numbers:
-            self._lines("identity").show([self._identity(view)])
+            self._lines("identity").show([header.of_run(view, self.run_id, "tuner")])
         if frame.lists:
             self._draw_facts(view)
             self._draw_trials(view)
             self._draw_knobs(view)
-            last = [a for a in of("everywhere") if a.label]
-            self.query_one(KeyBar).show_actions(self._keys(view), last)
-
-    def _identity(self, view: View) -> Line:
-        name = text.clean(view.run.name if view.run else f"run {self.run_id}, which is no longer known", 60)
-        host = f" · {text.clean(view.node.host, 30)}" if view.node and view.node.host else ""
-        return (
-            Span(" hoptui  ", "title"),
-            Span(name, "strong"),
-            Span(f"{host} · tuner", "dim"),
-            GAP,
-            *header.state(view),
-            *header.rate(view),
-            Span(f"   {text.clock(view.wall)} ", "dim"),
-        )
+            self.query_one(KeyBar).show_actions(self._keys(view))
 
     def _draw_facts(self, view: View) -> None:
         """As many lines as the lists leave: what stands first counts most."""
@@ -96,11 +80,7 @@ class TunerScreen(LiveScreen):
 
     def _draw_trials(self, view: View) -> None:
         choices, shown = self._list("trial-list"), trials.listed(view)
-        if choices.has_focus and self._chosen:
-            choices.index = next(
-                (i for i, one in enumerate(shown) if one.wall == self._chosen), choices.index
-            )
-        choices.index = max(0, min(choices.index, len(shown) - 1))
+        choices.keep([one.wall for one in shown], from_top=True)
         width = choices.size.width
         cells = trials.columns(view, shown, width)
         focused = choices.has_focus
@@ -127,10 +107,7 @@ class TunerScreen(LiveScreen):
 
     def _draw_knobs(self, view: View) -> None:
         choices, knobs = self._list("tuned-list"), tuned_knobs.ordered(view)
-        names = [knob.spec.name for knob in knobs]
-        if self._knob in names:
-            choices.index = names.index(self._knob)
-        choices.index = max(0, min(choices.index, len(knobs) - 1))
+        choices.keep([knob.spec.name for knob in knobs], from_top=True)
         cursor = choices.index if choices.has_focus else -1
         rows = tuned_knobs.rows(view, knobs, cursor, choices.size.width)
         choices.show_rows(rows, len(knobs), marked=choices.has_focus, faded=view.node_stale)
@@ -144,7 +121,7 @@ class TunerScreen(LiveScreen):
     def _keys(self, view: View) -> list[Action]:
         found, state = advised(view), tuner.state_of(view)
         names = {"tuner.advice": tuner.advice(*found)} if found is not None else {}
-        chosen = self._under_cursor(view)
+        chosen = self._under_cursor
         if state is not None and chosen in state.frozen:
             names["tuner.freeze"] = "release knob"
         return [a._replace(label=names.get(a.id, a.label)) for a in self.key_actions("tuner")]
@@ -169,13 +146,13 @@ class TunerScreen(LiveScreen):
             case "stop":
                 return tuner.at_work(state)
             case "freeze":
-                return tuner.at_work(state) and bool(self._under_cursor(view))
+                return tuner.at_work(state) and bool(self._under_cursor)
         return advised(view) is not None
 
     def action_start(self) -> None:
-        view = self.view()
-        state = tuner.state_of(view)
-        limits = state.limits if state is not None else Limits()
+        """Ask within what limits, beginning with those of before. After a dry run comes a real one, unless it is asked for again."""
+        state = tuner.state_of(self.view())
+        limits = replace(state.limits, dry=False) if state is not None else Limits()
         self.app.push_screen(LimitsBox(self.run_id, limits))
 
     def action_stop(self) -> None:
@@ -184,7 +161,7 @@ class TunerScreen(LiveScreen):
     def action_freeze(self) -> None:
         """Have the tuner leave the knob under the cursor alone, or not any more."""
         view = self.view()
-        state, name = tuner.state_of(view), self._under_cursor(view)
+        state, name = tuner.state_of(view), self._under_cursor
         if state is not None and name:
             self.hoptui.tell(
                 self.hoptui.steering.tune(
@@ -211,11 +188,6 @@ class TunerScreen(LiveScreen):
 
     def on_moved(self, event: Moved) -> None:
         event.stop()
-        view = self.view()
-        if self._list("tuned-list").has_focus:
-            self._knob = tuned_knobs.ordered(view)[self._list("tuned-list").index].spec.name
-        else:
-            self._chosen = trials.listed(view)[self._list("trial-list").index].wall
         self.redraw()
 
     def on_picked(self, event: Picked) -> None:
@@ -223,9 +195,10 @@ class TunerScreen(LiveScreen):
         event.stop()
         view = self.view()
         if self._list("tuned-list").has_focus and self.hoptui.steering.may(view, "set"):
-            self.hoptui.edit_knob(self.run_id, self._under_cursor(view))
+            self.hoptui.edit_knob(self.run_id, self._under_cursor)
 
-    def _under_cursor(self, view: View) -> str:
+    @property
+    def _under_cursor(self) -> str:
         """The name of the chosen knob, empty while the keys go to the trials."""
-        choices, knobs = self._list("tuned-list"), tuned_knobs.ordered(view)
-        return knobs[choices.index].spec.name if choices.has_focus and choices.index < len(knobs) else ""
+        choices = self._list("tuned-list")
+        return str(choices.chosen or "") if choices.has_focus else ""

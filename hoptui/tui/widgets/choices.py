@@ -21,13 +21,18 @@ class Choices(Lines, can_focus=True):
         super().__init__(name)
         self.index = 0
         self._ids: Sequence[Hashable] = ()
+        self._moved = False
         self._count = 0
         self._first = 0
 
-    def keep(self, ids: Sequence[Hashable]) -> None:
-        """Have the cursor stay on what it is on where rows come, go or change places; `ids` say what each row is."""
-        if (chosen := self.chosen) in ids:
+    def keep(self, ids: Sequence[Hashable], *, from_top: bool = False) -> None:
+        """Have the cursor stay on what it is on where rows come, go or change places; `ids` say what each row is.
+
+        Where it begins `from_top`, it stays there until it is moved: the first row is the newest.
+        """
+        if (self._moved or not from_top) and (chosen := self.chosen) in ids:
             self.index = ids.index(chosen)
+        self.index = max(0, min(self.index, len(ids) - 1))
         self._ids = ids
 
     @property
@@ -61,7 +66,7 @@ class Choices(Lines, can_focus=True):
         """Put the cursor on a row, as near as there is one."""
         index = max(0, min(index, self._count - 1))
         if index != self.index:
-            self.index = index
+            self.index, self._moved = index, True
             self.post_message(Moved())
 
     def action_up(self) -> None:

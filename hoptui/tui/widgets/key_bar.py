@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual import events
 
-from hoptui.tui.actions import Action, key_text
+from hoptui.tui.actions import Action, key_text, of
 from hoptui.tui.lines import GAP, Line, Span, width_of
 from hoptui.tui.widgets.lines import Lines
 
@@ -12,19 +12,20 @@ NARROW = 60  # cells
 
 
 class KeyBar(Lines):
-    """Shows as many of the actions as fit, the last ones (help, leave) always; of those, in little room, what it takes."""
+    """Shows as many of the actions as fit, those that work everywhere (help, leave) always; of those, in little room, what it takes."""
 
     def __init__(self) -> None:
         super().__init__("keys")
         self._places: list[tuple[int, int, str]] = []
         self._pressed = ""  # the action that the mouse went down on
 
-    def show_actions(self, actions: list[Action], last: list[Action], note: str = "") -> None:
-        """Draw these actions, those of `last` flush right; `note` stands before them. What has no key is left out."""
-        if self.size.width < NARROW:
-            last = [action for action in last if action.id != "app.commands"]  # the help page tells of them
-        last = [keyed for action in last if (keyed := self._hoptui.keyed(action)).keys]
-        tail: Line = (Span(f"{note}  " if note else "", "warn"), *(s for a in last for s in _item(a)))
+    def show_actions(self, actions: list[Action]) -> None:
+        """Draw these actions, and flush right those that work everywhere. What has no key is left out."""
+        narrow = self.size.width < NARROW  # the help page tells of the commands
+        everywhere = [a for a in of("everywhere") if a.label and not (narrow and a.id == "app.commands")]
+        last = [keyed for action in everywhere if (keyed := self._hoptui.keyed(action)).keys]
+        note = "slow link: fewer frames  " if self._hoptui.pace.slow else ""
+        tail: Line = (Span(note, "warn"), *(s for a in last for s in _item(a)))
         room = self.size.width - width_of(tail) - 1
         head: list[Span] = [Span(" ")]
         self._places = []
