@@ -67,7 +67,8 @@ def _line(seen: Look, run: RunState) -> tuple[str, ...]:
     symbol, word = words.STATES[state] if state else words.UNKNOWN_STATE
     iteration = text.grouped(vital.step if vital else None)
     total = f" / {text.grouped(run.total)}" if run.total else ""
-    rate = throughput(run, seen.store.latest(f"run/{run.run}")) if seen.lives(run) else text.UNKNOWN
+    latest = seen.store.latest(f"run/{run.run}")
+    rate = throughput(run, vital, latest) if seen.lives(run) else text.UNKNOWN
     return (f"{symbol} {word}", text.clean(run.name, 40), run.run, iteration + total, rate, age(run))
 
 

@@ -45,9 +45,11 @@ def summary(seen: Look, run: RunState) -> dict[str, Any]:
     }
 
 
-def throughput(run: RunState, metrics: dict[str, float]) -> str:
-    """`512 k steps/s`, from the run's own headline metric."""
+def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) -> str:
+    """`512 k steps/s`: over the last iterations where the headline is a rate, else its newest value."""
     name, value = headline(run, metrics)
+    if vital is not None and vital.throughput is not None:
+        value = vital.throughput
     return f"{text.si(value)} {words.unit_of(name, run.units)}" if text.known(value) else text.UNKNOWN
 
 
@@ -211,7 +213,7 @@ def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
     vital = seen.store.vital(run.run)
     if not seen.lives(run):
         return f"ended {age(run)}"
-    parts = [throughput(run, metrics)]
+    parts = [throughput(run, vital, metrics)]
     if vital and vital.iteration_s:
         parts.append(f"{text.seconds(vital.iteration_s)} an iteration")
     if vital and (left := _left_s(seen, run, vital)) is not None:

@@ -212,12 +212,13 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
     lost = [(key, float(v.dropped)) for key, v in vitals]
     yield from _counter("hoptui_run_rows_dropped", "Rows that never reached the daemon", labels, lost)
     rates = []
-    for key, run in runs:
+    for (key, run), (_, vital) in zip(runs, vitals, strict=True):
         row = readings.get(f"run/{run.run}", {})
         rate = headline(run, row)
         if rate in row:
-            rates.append(((*key, rate), row[rate]))
-    text = "The run's headline figure: units of work per second"
+            known = row[rate] if vital.throughput is None else vital.throughput
+            rates.append(((*key, rate), known))
+    text = "The run's headline figure over its last iterations: units of work per second"
     yield from _gauge("hoptui_run_throughput_per_second", text, (*labels, "metric"), rates)
     for prefix, table in (("derived", DERIVED), ("process", PROCESS)):
         rows = [(key, readings.get(f"{prefix}/{run.run}", {})) for key, run in runs]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from hoptui.daemon.derived import Account
+from hoptui.daemon.derived import Account, headline
 from hoptui.daemon.ownership import Claim, Resolved
 from hoptui.wire.columns import Columns
 from hoptui.wire.knobs import KnobState
@@ -26,10 +26,13 @@ from hoptui.wire.messages import (
     State,
     Vital,
 )
+from hoptui.wire.pace import level, usable
 from hoptui.wire.tuning import Diagnosis
 
 NO_PULSE_S = 5.0
 """Without a pulse for so long a run that still exists is `unresponsive`."""
+RECENT = 64
+"""Iterations that a run's throughput is told over."""
 LEAST_BUSY_S = 3.0
 """Progress younger than this is never called `busy`, however short the iterations are."""
 
@@ -78,6 +81,8 @@ class TrackedRun:
         self.metrics: dict[str, float] = {}
         self._iterations: deque[float] = deque(maxlen=31)
         self._typical: float | None = None  # their median, once somebody has asked for it
+        self._rates: deque[float] = deque(maxlen=RECENT)
+        self._throughput: float | None = None  # likewise
         self._pulse: Pulse | None = None
         self._pulse_at = -math.inf
 
@@ -126,6 +131,10 @@ class TrackedRun:
             self._iterations.extend(s for s in columns.column("iteration_s") if not math.isnan(s))
             self._typical = None
             self.account.iterations(columns, self.state)
+        rate = headline(self.state, self.metrics)
+        if rate in columns.names:
+            self._rates.extend(usable(columns.column(rate)))
+            self._throughput = None
 
     def declare(self, said: Declare | RunHello) -> bool:
         """Take over what the run says of itself; True if anything changed."""
@@ -157,6 +166,8 @@ class TrackedRun:
         """A knob was set, or failed to be: keep the value that was read back."""
         if outcome.effective is None or outcome.version is None:
             return
+        self._rates.clear()  # what was with the value before
+        self._throughput = None
         self.state = structs.replace(
             self.state, knobs=tuple(_after(k, knob, outcome, by) for k in self.state.knobs)
         )
@@ -180,6 +191,12 @@ class TrackedRun:
             self._typical = statistics.median(self._iterations)
         return self._typical
 
+    def throughput(self) -> float | None:
+        """The headline rate over the last iterations; None before the first."""
+        if self._throughput is None and self._rates:
+            self._throughput = level(self._rates)
+        return self._throughput
+
     def vital(self, now: float) -> Vital:
         """How it is doing. Three signals, never merged: its pulse, its progress, its process."""
         pulse = self._pulse
@@ -195,6 +212,7 @@ class TrackedRun:
             progress_age_s=pulse.progress_age_s + still if pulse else None,
             pulse_age_s=age,
             iteration_s=self.iteration_s(),
+            throughput=self.throughput(),
             paused_left_s=max(0.0, pulse.paused_left_s - still) if pulse else 0.0,
             dropped=pulse.dropped if pulse else 0,
             last_t=self.last_t,

@@ -404,7 +404,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
-    """The fast part of a run's state: `why` explains a state that is not `live` in a few words."""
+    """The fast part of a run's state: `why` explains a state that is not `live` in a few words.
+
+    `throughput` is the run's headline rate over its last iterations (`pace.level`), None where it has none.
+    """
 
     state: State
     why: str = ""
@@ -414,6 +417,7 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     progress_age_s: float | None = None
     pulse_age_s: float | None = None
     iteration_s: float | None = None
+    throughput: float | None = None
     paused_left_s: float = 0.0
     dropped: int = 0
     last_t: int = 0

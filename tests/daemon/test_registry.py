@@ -14,6 +14,7 @@ from hoptui.wire.messages import Outcome, Pulse, RunHello
 from tests.daemon.quiet_node import QuietNode
 
 S = 1_000_000_000
+BATCH = KnobSpec(name="batch", kind="int", default=32)
 
 
 def hello(**fields: Any) -> RunHello:
@@ -63,6 +64,20 @@ def test_the_typical_iteration_is_that_of_the_newest(registry: Registry) -> None
     assert run.iteration_s() == 1.0
     run.rows(pack("run/r", [(i * S, i, {"iteration_s": 3.0}) for i in (2, 3)]))
     assert (run.iteration_s(), run.vital(0.0).iteration_s) == (3.0, 3.0)
+
+
+def test_the_throughput_counts_the_waits_and_begins_anew_with_a_changed_knob(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(knobs=(KnobState(spec=BATCH, value=32),)), 100.0)
+    assert run.vital(0.0).throughput is None
+    rows = [
+        (i * S, i, {"iteration_s": 0.1, "tokens_per_s": 2.5 if i % 8 == 0 else 100.0}) for i in range(1, 65)
+    ]
+    run.rows(pack("run/r", rows))
+    assert run.vital(0.0).throughput == pytest.approx(8 / (7 / 100 + 1 / 2.5))
+    run.outcome("batch", Outcome(id="a", stage="applied", effective=64, version=1), "ana")
+    assert run.vital(0.0).throughput is None
+    run.rows(pack("run/r", [(99 * S, 99, {"iteration_s": 0.1, "tokens_per_s": 7.0})]))
+    assert run.vital(0.0).throughput == 7.0
 
 
 def test_the_age_of_progress_goes_on_between_pulses(registry: Registry) -> None:
