@@ -231,6 +231,14 @@ class TestNode:
         return found == str(self.where.directory)
 
 
+def over(pid: int) -> bool:
+    """Whether this process has ended, reaped or not."""
+    try:
+        return _over(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _over(process: psutil.Process) -> bool:
     """Gone, or waiting for whoever adopted it to notice."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ from benchmarks import (
     tuner_guides,
     vision_speed,
 )
+from benchmarks.measure import Bench
 from benchmarks.training import Iteration, Trained, options
+from hoptui.wire import presence
 from hoptui.wire.columns import pack
+from tests.impatient import daemon_child
 from trainer.__main__ import app
 from trainer.lm.config import PRESETS as LM_PRESETS
 from trainer.ppo.config import PRESETS as PPO_PRESETS
@@ -144,6 +148,26 @@ def test_the_trainer_takes_every_command(command: tuple[str, ...]) -> None:
         assert command[command.index("--preset") + 1] in PRESETS[command[0]]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons that write at once what they hear, and have ended with all their children before their node is cleared away."""
+    started: list[subprocess.Popen[bytes]] = []
+    close = Bench.close
+
+    def ended(node: Bench) -> None:
+        while started:
+            daemon = started.pop()
+            daemon.terminate()
+            daemon.wait(10)
+        close(node)
+
+    monkeypatch.setattr(
+        presence, "start_daemon", lambda where: started.append(daemon_child(where, "archive:FLUSH_S:0.1"))
+    )
+    monkeypatch.setattr(Bench, "close", ended)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_all_of_them_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

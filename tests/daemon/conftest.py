@@ -13,32 +13,14 @@ import pytest
 from hoptui.wire import messages
 from tests.conftest import RawViewer, TestNode, until
 from tests.daemon.quiet_node import UP, QuietNode
+from tests.impatient import BRISK, SHORTEN
 
 FAKE = Path(__file__).with_name("fake_gpus.py")
-SHORTEN = """
-import importlib, os, sys
-for given in os.environ["SHORTEN"].split():
-    module, name, seconds = given.split(":")
-    daemon = importlib.import_module(f"hoptui.daemon.{module}")
-    assert isinstance(getattr(daemon, name), float), f"no such patience: {given}"
-    setattr(daemon, name, float(seconds))
-"""
-"""Some of the daemon's patience as tests can afford it: `module:NAME:seconds`, with spaces between."""
-SERVE_ALL = f"""{SHORTEN}
-from hoptui.daemon.__main__ import main
-sys.exit(main())
-"""
 SERVE = f"""{SHORTEN}
 from hoptui.daemon.server import Server
 from hoptui.wire.addresses import addresses
 Server(addresses(), 20.0, sys.argv[1], {{"gpus": sys.argv[2:]}}).run()
 """
-
-
-def impatient_daemon(node: TestNode, *shorter: str) -> None:
-    """Start the node's daemon with less patience; `shorter` are such as `viewers:GONE_S:3`."""
-    node.spawn([sys.executable, "-c", SERVE_ALL], SHORTEN=" ".join(shorter))
-    until(node.daemon_pid, what="the daemon")
 
 
 class GpuNode:
@@ -53,7 +35,7 @@ class GpuNode:
         """Start the daemon, with less patience if `shorter` says so; returns its viewer."""
         root = str(FAKE.parents[2])
         command = [sys.executable, "-c", SERVE, metrics, sys.executable, str(FAKE), str(self._plan)]
-        self.daemon = self.node.spawn(command, PYTHONPATH=root, SHORTEN=shorter, **environment)
+        self.daemon = self.node.spawn(command, PYTHONPATH=root, SHORTEN=f"{BRISK} {shorter}", **environment)
         until(self.node.daemon_pid, what="the daemon")
         self.viewer = self.node.viewer()
         until(lambda: len((state := self.state()).gpus) == 2 and not state.sampler, what="the GPUs")

@@ -19,7 +19,7 @@ import zmq
 from hoptui.wire import codec, messages
 from hoptui.wire.messages import RunState
 from tests.conftest import SCRIPT, RawViewer, TestNode, until
-from tests.daemon.conftest import impatient_daemon
+from tests.impatient import impatient_daemon
 
 
 def steps(viewer: RawViewer, run: RunState) -> int:
@@ -75,13 +75,14 @@ def test_viewer_killed_changes_nothing(node: TestNode) -> None:
 
 
 def test_viewer_stopped_is_forgotten_and_finds_back(node: TestNode) -> None:
-    impatient_daemon(node, "viewers:GONE_S:3", "server:HEAL_S:0.5")
+    impatient_daemon(node, "viewers:GONE_S:1.5", "server:HEAL_S:0.2")
     node.start()
-    viewer = node.viewer()
-    run = viewer.run()
+    node.viewer("first").run()
     stopped = node.spawn([sys.executable, "-m", "hoptui", "watch", "toy", "--every", "0.2", "--json"])
     assert stopped.stdout is not None
     assert stopped.stdout.readline()
+    viewer = node.viewer()
+    run = viewer.run()
     stopped.send_signal(signal.SIGSTOP)
     # It does not ask any more: after a while it is no viewer, and nothing has piled up for it.
     memory = psutil.Process(node.daemon_pid()).memory_info().rss
@@ -128,7 +129,7 @@ def test_trainer_killed_while_a_forked_child_lives(node: TestNode) -> None:
 
 
 def test_stopped_trainer_is_not_answering_and_never_dead(node: TestNode) -> None:
-    impatient_daemon(node, "registry:NO_PULSE_S:2")
+    impatient_daemon(node, "registry:NO_PULSE_S:1.5")
     child = node.start()
     viewer = node.viewer()
     run = viewer.run()
@@ -232,14 +233,14 @@ def test_another_user_is_refused(node: TestNode) -> None:
 import os, zmq, sys
 from hoptui.wire import codec, messages
 os.setgid(65534); os.setuid(65534)
-results = []
+sockets = []
 for path, hello in (({str(node.where.viewers)!r}, messages.ViewerHello(protocol=1, viewer="x", client="x")),
                     ({str(node.where.runs)!r}, messages.Pulse(step=1))):
     s = zmq.Context().socket(zmq.DEALER); s.linger = 0
     s.connect("ipc://" + path)
     s.send(codec.encode(hello))
-    results.append(s.poll(500))
-print(results)
+    sockets.append(s)
+print([s.poll(wait) for s, wait in zip(sockets, (500, 0))])
 os._exit(0)
 """
     node.where.directory.chmod(0o711)
@@ -342,6 +343,7 @@ def test_two_runs_of_one_name(node: TestNode) -> None:
 
 
 def test_a_restart_voids_what_was_pending(node: TestNode) -> None:
+    impatient_daemon(node, "lives:LAST_WORDS_S:0.3")
     script = """
 import json, sys, time, hoptui
 state = json.loads(sys.argv[1]) if len(sys.argv) > 1 else None
@@ -383,7 +385,7 @@ def test_the_daemon_is_single_and_leaves_when_idle(node: TestNode) -> None:
 
 
 def test_removed_sockets_are_healed(node: TestNode) -> None:
-    impatient_daemon(node, "server:HEAL_S:0.5")
+    impatient_daemon(node, "server:HEAL_S:0.1")
     viewer = node.viewer()
     for path in (node.where.viewers, node.where.runs):
         path.unlink()

@@ -6,10 +6,9 @@ import json
 import re
 import signal
 
-import psutil
-
 from hoptui.wire import messages
-from tests.conftest import TestNode, until
+from tests.conftest import TestNode, over, until
+from tests.impatient import impatient_daemon
 from tests.sdk.two_ranks import pair
 
 TRAINS = """
@@ -30,6 +29,7 @@ with run:
 
 
 def test_two_ranks_are_one_run(node: TestNode) -> None:
+    impatient_daemon(node)
     viewer = node.viewer()
     with pair(TRAINS, node.environment) as (first, second):
         until(lambda: viewer.run("two").ranks, what="both ranks")
@@ -71,7 +71,8 @@ def test_two_ranks_are_one_run(node: TestNode) -> None:
         # A new daemon knows both again, and asks the recording for the past of rank 1.
         pid = node.daemon_pid()
         viewer.send(messages.Shutdown(id=1))
-        until(lambda: not psutil.pid_exists(pid), what="the daemon's end")
+        until(lambda: over(pid), what="the daemon's end")
+        impatient_daemon(node)
         again = node.viewer("again")
         newest = rows.times()[-1] + 1_000_000_000  # later than what the recording has
         until(lambda: again.fetch(cursors={source: newest}).columns, what="new rows of rank 1")

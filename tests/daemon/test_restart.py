@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hoptui.wire import messages
 from hoptui.wire.messages import RunState
-from tests.conftest import TestNode, until
+from tests.conftest import TestNode, over, until
+from tests.impatient import impatient_daemon
 
 RESTARTS = """
 import json, os, pathlib, sys, time
@@ -117,7 +117,8 @@ def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, 
     if again:
         pid = restarting.node.daemon_pid()
         viewer.send(messages.Shutdown(id=1))
-        until(lambda: not psutil.pid_exists(pid), what="the end of the daemon")
+        until(lambda: over(pid), what="the end of the daemon")
+        impatient_daemon(restarting.node, "lives:LAST_WORDS_S:0.3")
         viewer = restarting.node.viewer("again")
         assert viewer.vital(restarting.run.run).state == "busy"
     restarting.say("die")

@@ -19,7 +19,7 @@ from hoptui.wire import codec, messages
 from hoptui.wire.columns import pack
 from hoptui.wire.credentials import Peer
 from tests.conftest import TestNode, until
-from tests.daemon.conftest import impatient_daemon
+from tests.impatient import impatient_daemon
 
 ROWS = 3 * BURST
 

@@ -11,11 +11,11 @@ import textwrap
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hoptui.wire import messages
-from tests.conftest import SCRIPT, TestNode, until
+from tests.conftest import SCRIPT, TestNode, over, until
+from tests.impatient import impatient_daemon
 
 
 def python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -82,11 +82,21 @@ def test_no_daemon_possible_is_one_warning(node: TestNode, obstacle: str) -> Non
 def test_a_daemon_that_cannot_start_is_one_warning(node: TestNode) -> None:
     script = """
 import time, sys, hoptui
-run = hoptui.connect("x")
+from hoptui.sdk import link
+link.START_AGAIN_S = (0.0,)
+link.PULSE_EVERY_S = 0.05
+tried, ensure = [], link.LinkThread._ensure_daemon
+def seen(*given):
+    tried.append(given)
+    return ensure(*given)
+link.LinkThread._ensure_daemon = seen
 sys.executable = "/nonexistent/python"
-for i in run.iterations(300):
+run = hoptui.connect("x")
+for i in run.iterations():
     time.sleep(0.01)
     run.log(i=i)
+    if len(tried) >= 4:
+        break
 print("done")
 """
     out, err = node.start(script).communicate(timeout=30)
@@ -114,6 +124,8 @@ for i in run.iterations(10):
     run.log(i=i)
 {end}
 """
+    if reason == "killed":  # the others' last word may be late
+        impatient_daemon(node, "lives:LAST_WORDS_S:0.3")
     viewer = node.viewer()
     child = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -279,14 +291,30 @@ for i in run.iterations():
 
 
 def test_a_stopped_daemon_is_not_started_again_by_the_run(node: TestNode) -> None:
-    child = node.start(SCRIPT)
+    script = f"""
+from hoptui.sdk import link
+from hoptui.wire import presence
+link.PULSE_EVERY_S = 0.1
+ensure = link.LinkThread._ensure_daemon
+def seen(self, where, now):
+    gone = not presence.daemon_lives(where)
+    ensure(self, where, now)
+    if gone:
+        print("none is there", flush=True)
+link.LinkThread._ensure_daemon = seen
+presence.start_daemon = lambda where: print("started one", flush=True)
+{SCRIPT}
+"""
+    node.daemon()
+    child = node.start(script)
     viewer = node.viewer()
     viewer.run()
     pid = node.daemon_pid()
     viewer.send(messages.Shutdown(id=1))
-    until(lambda: not psutil.pid_exists(pid), what="the daemon's end")
-    with pytest.raises(AssertionError, match="in vain"):
-        until(node.daemon_pid, seconds=3)
+    until(lambda: over(pid), what="the daemon's end")
+    assert child.stdout is not None
+    assert {child.stdout.readline() for _ in range(5)} == {"none is there\n"}
+    assert not node.daemon_pid()
     assert child.poll() is None
     again = node.viewer("again")
     until(lambda: again.vital(again.run().run).state == "live", what="the run to come back")

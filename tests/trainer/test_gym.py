@@ -16,6 +16,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from torch import Tensor
 
+from tests.trainer.warm import server
 from trainer.common.errors import UsageError
 from trainer.common.ranks import ALONE, Ranks
 from trainer.ppo.envs import physics
@@ -323,6 +324,13 @@ def test_a_resumed_run_begins_new_episodes_at_the_saved_place_of_the_counter() -
         assert torch.equal(other.observation(), starts)
 
 
+@pytest.fixture
+def warm() -> None:
+    """Workers begin with torch imported."""
+    server()
+
+
+@pytest.mark.usefixtures("warm")
 def test_workers_are_processes_that_play_the_same_and_end_with_it() -> None:
     with made("gymnasium:CartPole-v1", 2, staggered=True) as env:
         expected = played(env, 30)
@@ -335,6 +343,7 @@ def test_workers_are_processes_that_play_the_same_and_end_with_it() -> None:
     assert not any(process.is_running() for process in processes)
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_worker_that_is_killed_leaves_no_other_and_hides_no_error() -> None:
     with made("gymnasium:CartPole-v1", 2, staggered=True, workers=1) as env:
         processes = [psutil.Process(process.pid) for process in env._envs.processes]

@@ -34,8 +34,8 @@ IMPORTED = [
 
 
 @cache
-def _server() -> ForkServerContext:
-    """The server of this session of tests; it ends with it."""
+def server() -> ForkServerContext:
+    """The server of this session of tests, also of those who ask multiprocessing for one later; it ends with it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     # It is no part of a test's node, and has no threads, which a fork would lose.
@@ -59,7 +59,7 @@ class Warm:
     def __init__(
         self, *words: str, environment: Mapping[str, str] | None = None, new_session: bool = False
     ) -> None:
-        context = _server()
+        context = server()
         (out, its_out), (err, its_err) = context.Pipe(duplex=False), context.Pipe(duplex=False)
         given = dict(os.environ if environment is None else environment)
         self._process = context.Process(

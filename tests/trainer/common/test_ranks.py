@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import torch
 
 import hoptui
 from hoptui.wire.messages import Command
-from tests.trainer.warm import ranks
+from tests.trainer.warm import Warm, ranks
 from trainer.common.errors import UsageError
 from trainer.common.ranks import ALONE, join
 
@@ -35,23 +34,16 @@ ROOT = str(Path(__file__).resolve().parents[3])
 
 
 @contextmanager
-def torchrun(script: str) -> Iterator[subprocess.Popen[str]]:
+def torchrun(script: str) -> Iterator[Warm]:
     """A script as two ranks under torchrun; all of them are gone afterwards."""
-    with subprocess.Popen(
-        [sys.executable, *TORCHRUN, sys.executable, "-c", BEGIN + script],
-        env={**os.environ, "HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as both:
+    environment = {**os.environ, "HOPTUI": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT}
+    with Warm(*TORCHRUN, sys.executable, "-c", BEGIN + script, environment=environment) as both:
         try:
             yield both
         finally:
-            if both.poll() is None:
+            if both.returncode is None:
                 for child in psutil.Process(both.pid).children(recursive=True):
                     child.kill()
-            both.kill()
 
 
 AGREEING = """
