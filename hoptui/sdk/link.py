@@ -29,6 +29,8 @@ log = logging.getLogger("hoptui")
 ROWS_EVERY_S = 0.1  # at most ten messages of rows a second, however fast the loop is
 ROWS_KEEP_COMING_S = 1.0
 PULSE_EVERY_S = 1.0
+HELLO_AGAIN_S = 0.02
+"""A hello that found no connection yet is tried again so soon, and then ever more rarely."""
 ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 CLOSE_S = 1.0
@@ -46,12 +48,13 @@ class LinkThread:
         self._wake_in.setblocking(False)
         self._closing = False
         self._bye: messages.Bye | None = None
-        self._welcomed = False
+        self._greeted = self._welcomed = self._renamed = False
         self._retired = False
         self._declared = 0
         self._rows_at = 0.0
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
+        self._hello_again_s = HELLO_AGAIN_S
         self._warned = False
         self.drowsy = False  # it will not look for rows soon: whoever appends one wakes it
 
@@ -162,6 +165,8 @@ class LinkThread:
                 if not self._send(sock, zmq, self._pulse(now)):
                     self._welcomed = False
             elif not self._hello(sock, zmq):
+                self._next_pulse = now + self._hello_again_s
+                self._hello_again_s = min(2 * self._hello_again_s, PULSE_EVERY_S)
                 self._ensure_daemon(where, now)
         if not self._welcomed:
             return
@@ -204,7 +209,8 @@ class LinkThread:
             case messages.Error(code="hello_first"):
                 self._welcomed = False
                 self._hello(sock, zmq)
-            case messages.Error(code="duplicate_run", text=text):
+            case messages.Error(code="duplicate_run", text=text) if not self._renamed:
+                # Nobody else has the new id: what comes later answers a hello of before.
                 log.warning("hoptui: %s; this process goes on as a run of its own", text)
                 self._rename()
                 self._hello(sock, zmq)
@@ -215,7 +221,7 @@ class LinkThread:
         run = self._run
         self._declared = run.declared
         declared = self._declare()
-        return self._send(
+        self._greeted = self._send(
             sock,
             zmq,
             messages.RunHello(
@@ -244,6 +250,7 @@ class LinkThread:
                 versions=environment.versions(sys.modules),
             ),
         )
+        return self._greeted
 
     def _declare(self) -> messages.Declare:
         run = self._run
@@ -263,6 +270,7 @@ class LinkThread:
         run = self._run
         run.epoch = run.desk.epoch = message.epoch
         self._welcomed = True
+        self._hello_again_s = HELLO_AGAIN_S
         self._retired = False
         self._starts = 0
         self._outgoing.again(message.since)
@@ -272,6 +280,7 @@ class LinkThread:
     def _rename(self) -> None:
         from hoptui.sdk.run import new_id
 
+        self._renamed = True
         self._run.id = new_id()
         self._outgoing.rename(_source(self._run))
 
@@ -319,7 +328,9 @@ class LinkThread:
 
     def _farewell(self, sock: Any, zmq: Any) -> None:
         self._collect()
-        if self._welcomed:
+        if (
+            self._welcomed or self._greeted
+        ):  # the answer to a hello may be on its way: what comes after it is heard all the same
             for outcome in self._run.desk.settle():
                 self._send(sock, zmq, outcome)
             while self._run.notes and self._send(sock, zmq, self._run.notes[0]):
