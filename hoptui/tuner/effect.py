@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean, median, variance
+from typing import NamedTuple
 
 from hoptui.wire.measured import Measured
-from hoptui.wire.pace import Cycle, cycles, level, unclear, uneven, usable
+from hoptui.wire.pace import level, unclear, uneven, usable
 
 BLOCK = 5
 MIN_BLOCKS = 3
@@ -122,11 +123,11 @@ def _medians(values: Sequence[float]) -> list[float]:
 
 def _times(values: Sequence[float]) -> list[float]:
     """Of each cycle, or of five iterations each, whichever says more."""
-    fives = [Cycle(len(block), sum(1 / v for v in block)) for block in _fives(values)]
-    return min(map(_linear, (cycles(values), fives)), key=uncertainty)
+    fives = [_Cycle(len(block), sum(1 / v for v in block)) for block in _fives(values)]
+    return min(map(_linear, (fives, _cycles(values))), key=uncertainty)
 
 
-def _linear(blocks: Sequence[Cycle]) -> list[float]:
+def _linear(blocks: Sequence[_Cycle]) -> list[float]:
     """Logarithms to first order, so that their mean is that of all work over all time: of bursts and waits in turn logarithms would
     favour the bursts."""
     if not blocks:
@@ -134,6 +135,27 @@ def _linear(blocks: Sequence[Cycle]) -> list[float]:
     iterations, cost = sum(b.iterations for b in blocks), sum(b.cost for b in blocks)
     each, usual = cost / iterations, iterations / len(blocks)
     return [-math.log(each) - (b.cost - each * b.iterations) / (each * usual) for b in blocks]
+
+
+class _Cycle(NamedTuple):
+    """Iterations from after one wait up to another, and what they cost: the sum of what a unit took in each."""
+
+    iterations: int
+    cost: float
+
+
+def _cycles(values: Sequence[float]) -> list[_Cycle]:
+    """Of at least five iterations each; what comes before the first wait and after the last belongs to others."""
+    costs = [1 / v for v in values]
+    mean = fmean(costs)
+    waits = [i + 1 for i, cost in enumerate(costs) if cost > mean]
+    found: list[_Cycle] = []
+    start = waits[0] if waits else 0
+    for end in waits:
+        if end - start >= BLOCK:
+            found.append(_Cycle(end - start, sum(costs[start:end])))
+            start = end
+    return found
 
 
 def _fives(values: Sequence[float]) -> list[Sequence[float]]:

@@ -22,8 +22,6 @@ WORTH = 0.02
 """A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""
 CLEAR = 0.10
 """A gain that is surely more than this is kept after one block of iterations."""
-FAIR = WARM_UP + LOOKS[1]
-"""Iterations that a trial takes as a rule."""
 PATIENCE = 4
 """One that takes so many times as long as it should, without an iteration to show for it, is ended."""
 ABOVE = 0.03
@@ -194,6 +192,11 @@ def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
 def figured(trial: Trial) -> Measured | None:
     """What a trial that has ended has measured; None where that was too little for a figure: nothing is measured any more."""
     return trial.measured if trial.measured is not None and trial.measured.gain is not None else None
+
+
+def length(changes: Iterable[Change]) -> int:
+    """Iterations that a trial of these changes takes as a rule."""
+    return WARM_UP + (PATIENT[0] if any(reads(change.knob) for change in changes) else LOOKS[1])
 
 
 def blames(trouble: CommandRecord) -> bool:

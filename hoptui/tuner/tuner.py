@@ -17,7 +17,6 @@ from hoptui.tuner.search import Nothing, Search
 from hoptui.tuner.series import Series
 from hoptui.tuner.tracks import Tracks
 from hoptui.tuner.trial import (
-    FAIR,
     TRIES,
     Attempt,
     Move,
@@ -26,6 +25,7 @@ from hoptui.tuner.trial import (
     blames,
     compare,
     figured,
+    length,
     obstacle,
     written,
 )
@@ -241,7 +241,8 @@ class Tuner:
         elif missing:
             self._say("baseline", MEASURES.format(missing))
         elif not self._budget.affords(
-            candidate.standstill + candidate.way_back, FAIR * self.incumbent.series.seconds
+            candidate.standstill + candidate.way_back,
+            length(candidate.changes) * self.incumbent.series.seconds,
         ):
             self._rested = True
             self._say(
@@ -260,7 +261,7 @@ class Tuner:
         self.incumbent.rest_anew(scene)
 
     def _begin(self, tried: Candidate, scene: Scene) -> Proposal:
-        expected = tried.standstill + FAIR * self.incumbent.series.seconds
+        expected = tried.standstill + length(tried.changes) * self.incumbent.series.seconds
         told = Trial(changes=tried.changes, t=scene.t, text=tried.why)
         move = self._offered = Move(tried.changes, tried.why)
         self._attempt = Attempt(move, tried, self.incumbent.baseline, told, expected, scene.alloc_retries)

@@ -8,75 +8,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
-from typing import NamedTuple
+from statistics import median
 
-APART, WAITS = 1.5, 0.15
-"""Iterations that take so many times as long as is usual are spikes, unless they take this share of all the time …"""
-ONE = 2 / 3
-"""… and those in a row never more than this part of that: one time is no rule."""
-USUAL = 0.4
-"""Where what is usual stands among all, the fastest first: of two iterations in turn, one of which waits, it is the other."""
-LEAST_EVENTS = 3
-"""And never fewer of them."""
-SHORTEST = 5
-"""Iterations of a cycle: of shorter ones several are one."""
+APART = 1.5
+"""Iterations in a row that take so many times as long as the median are a stop."""
+WAITS = 0.15
+"""Where all work over all time differs by so much from the median, in logarithms, waits count: not where a single stop makes it so."""
 
 
 def level(values: Sequence[float]) -> float:
     """How fast a run is whose iterations are as fast as these: their median, or all work over all time where waits count."""
-    if not uneven(values):
-        return median(values)
-    found = cycles(values) or [Cycle(len(values), sum(1 / v for v in values))]
-    return sum(c.iterations for c in found) / sum(c.cost for c in found)
+    return len(values) / sum(1 / v for v in values) if uneven(values) else median(values)
 
 
 def uneven(values: Sequence[float]) -> bool:
-    """Whether iterations that take far longer than usual come again and again, and take enough of the time to be what the run is like."""
-    events = _events(values)
-    apart = sum(events)
-    often = sum(event > 0 for event in events) >= LEAST_EVENTS
-    return often and apart > WAITS * sum(1 / v for v in values) and max(events) <= ONE * apart
+    """Whether waits are what the run is like: its median is not how fast it is, and that is no matter of a single stop."""
+    return abs(_bias(values, but_one=True)) > WAITS
 
 
 def unclear(values: Sequence[float]) -> bool:
-    """Whether more must be seen before it is known that a spike is none of many."""
-    apart = sum(_events(values)) > WAITS * sum(1 / v for v in values)
-    return apart and not uneven(values)
+    """Whether more must be seen before it is known that a stop was the only one."""
+    return abs(_bias(values, but_one=False)) > WAITS and not uneven(values)
 
 
-def _events(values: Sequence[float]) -> list[float]:
-    """What iterations that take far longer than usual cost: those in a row together."""
-    costs = [1 / v for v in values]
-    most = APART * sorted(costs)[int(USUAL * len(costs))]
-    events = [0.0]
-    for cost in costs:
-        if cost > most:
-            events[-1] += cost
-        elif events[-1]:
-            events.append(0.0)
-    return events
-
-
-class Cycle(NamedTuple):
-    """Iterations from after one wait up to another, and what they cost: the sum of what a unit took in each."""
-
-    iterations: int
-    cost: float
-
-
-def cycles(values: Sequence[float]) -> list[Cycle]:
-    """Of at least five iterations each; what comes before the first wait and after the last belongs to others."""
-    costs = [1 / v for v in values]
-    mean = fmean(costs)
-    waits = [i + 1 for i, cost in enumerate(costs) if cost > mean]
-    found: list[Cycle] = []
-    start = waits[0] if waits else 0
-    for end in waits:
-        if end - start >= SHORTEST:
-            found.append(Cycle(end - start, sum(costs[start:end])))
-            start = end
-    return found
+def _bias(values: Sequence[float], *, but_one: bool) -> float:
+    """By how much the median is faster than all work over all time, in logarithms; with `but_one` the longest stop is left out."""
+    usual = 1 / median(values)
+    total = stop = longest = 0.0
+    for value in values:
+        cost = 1 / value
+        total += cost
+        stop = stop + cost - usual if cost > APART * usual else 0.0
+        longest = max(longest, stop)
+    return math.log((total - longest * but_one) / (len(values) * usual))
 
 
 def usable(values: Iterable[float]) -> list[float]:

@@ -12,6 +12,7 @@ import pytest
 from hoptui.tuner.scene import Memory, Scene, Shift
 from hoptui.tuner.shift import ShiftDetector
 from tests.tuner.course import GIB, SECOND, knob
+from tests.tuner.test_waits import reading
 
 CALM: dict[str, Any] = {
     "memories": (Memory(20 * GIB, 2 * GIB, 80 * GIB),),
@@ -38,15 +39,26 @@ class Watched:
             self._state = 0.5 * self._state + math.sqrt(0.75) * self._chance.gauss(0, 1)
             spike = 1 / 3 if self._chance.random() < 0.01 else 1.0
             slow = 1 + drift * math.sin(2 * math.pi * i / 1500)
-            self._points.append((self._step, rate * slow * math.exp(self._noise * self._state) * spike))
-            if self._step % 5:
-                continue
-            self.scene = replace(
-                self.scene, t=self.scene.t + SECOND, points=tuple(self._points[-200:]), **facts
-            )
-            if (shift := self.detector.look(self.scene)) is not None:
+            if (
+                shift := self._iterate(rate * slow * math.exp(self._noise * self._state) * spike)
+            ) is not None:
                 return shift
         return None
+
+    def feed(self, rates: list[float]) -> Shift | None:
+        """Iterations at these rates; the first shift that is noticed in them."""
+        for rate in rates:
+            self._step += 1
+            if (shift := self._iterate(rate)) is not None:
+                return shift
+        return None
+
+    def _iterate(self, rate: float) -> Shift | None:
+        self._points.append((self._step, rate))
+        if self._step % 5:
+            return None
+        self.scene = replace(self.scene, t=self.scene.t + SECOND, points=tuple(self._points[-200:]))
+        return self.detector.look(self.scene)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -73,6 +85,28 @@ def test_a_rise_is_noticed_too_and_the_new_level_is_the_level_then() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_drift_noise_and_spikes_are_no_shift(seed: int) -> None:
     assert Watched(seed).run(10_000, drift=0.03) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((8, 0.05), (8, 0.4)), ((8, 0.4), (8, 1.2)), ((8, 0.4), (8, 0.1)), ((1, 0.4), (1, 0.8))],
+)
+def test_a_disk_that_slows_down_is_noticed_though_most_iterations_wait_for_nothing(
+    before: tuple[int, float], after: tuple[int, float]
+) -> None:
+    watched = Watched()
+    assert watched.feed(reading(*before, 1_000)) is None
+    shift = watched.feed(reading(*after, 200))
+    assert shift is not None
+    old, new = (min(workers / seconds, 100.0) for workers, seconds in (before, after))
+    assert shift.after / shift.before == pytest.approx(new / old, rel=0.15)
+    assert 995 <= shift.step <= 1_050
+    assert watched.feed(reading(*after, 1_000)) is None
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 14])
+def test_waits_in_turn_are_no_shift(workers: int) -> None:
+    assert Watched().feed(reading(workers, 0.4, 20_000)) is None
 
 
 @pytest.mark.parametrize("rate", [300.0, 3000.0])

@@ -32,7 +32,7 @@ def reading(workers: int, each_s: float, n: int, seed: int = 0) -> list[float]:
 def test_the_level_of_a_run_that_waits_is_its_work_over_its_time(workers: int) -> None:
     rates = reading(workers, 0.4, 90)
     true = workers / 0.4
-    assert level(rates) == pytest.approx(true, rel=0.05)
+    assert level(rates) == pytest.approx(true, rel=0.1)
     if workers >= 8:
         assert median(rates) == pytest.approx(1 / COMPUTE_S), "most of its iterations wait for nothing"
 
