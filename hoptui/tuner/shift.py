@@ -4,24 +4,22 @@ Two-sided CUSUM (Page, Biometrika 41, 1954) on medians of five iterations, which
 the slow drift of any run: with the usual one, made for the noise alone, a drift of ±3 % raises alarms all day. Of iterations so
 short that more than five come from one look to the next, all of these are one block: what is over after a second is no change.
 
-Medians do not see how long a run waits for data in one iteration of eight, nor that it has begun to. `Waits` does.
+Medians do not see how long a run waits for data in one iteration of eight, nor that it has begun to: `waits.py` does.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, median
-from typing import NamedTuple
 
 from hoptui.tuner.effect import BLOCK, WARM_UP
 from hoptui.tuner.finding import percent
 from hoptui.tuner.memory import NOTICED
 from hoptui.tuner.scene import Memory, Scene, Shift
+from hoptui.tuner.waits import Turn, Waits
 from hoptui.wire.knobs import KnobValue
-from hoptui.wire.pace import level, uneven
 
 LEARNED = 8
 """Blocks that the level is learned from."""
@@ -35,14 +33,6 @@ FOLLOW = 1 / 16
 """How fast the level follows a run in which nothing stands out: a drift is no alarm."""
 CALM = 0.75
 """The part of the slack in which the level follows."""
-STRETCH = 90
-"""Iterations that are compared where waits count: several of all workers."""
-NEWEST = 25
-"""The newest of them, in which a change that medians tell of must be seen."""
-APART = 0.2
-"""By so much, in logarithms, a stretch with waits differs from the one before; drifts and what is left of noise are less."""
-STARVES = 0.25
-"""And by so much, in logarithms, a median is wrong of iterations that wait."""
 LEAST_SIGMA = 0.01
 OUTLIER = 3.0
 """A block farther from the one before than so many standard deviations counts for so many."""
@@ -52,68 +42,6 @@ FULL, SCARCE = 0.9, 0.05
 """CPUs that are at work for more than that have nothing to spare: what others take more of them, from so much on, the run has less."""
 BACK = 3
 """What was before is looked up so many looks ago: what has just come may be the cause already."""
-
-
-class Turn(NamedTuple):
-    """A change of the level, from what to what, since an iteration, and what was seen just before."""
-
-    step: int
-    before: float
-    after: float
-    then: Scene
-
-
-class Waits:
-    """Compares stretches of iterations as `pace.level` has them, where waits count before or after: two in a row are a change."""
-
-    def __init__(self) -> None:
-        self._values: list[tuple[int, float]] = []
-        self._newest: deque[float] = deque(maxlen=STRETCH)
-        self._usual: float | None = None
-        self._before = False  # whether waits counted in the stretches that are compared with
-        self.counted = False  # and in the newest one
-        self._then: Scene | None = None
-        self._off: int | None = None  # the first iteration of a stretch that was off
-
-    def take(self, step: int, value: float) -> None:
-        """An iteration."""
-        self._values.append((step, value))
-        self._newest.append(value)
-
-    def confirm(self, before: float, after: float) -> bool:
-        """Whether the time that the newest iterations took agrees with what medians tell, at least by half."""
-        if self._usual is None:
-            return True
-        if self.counted or (len(self._newest) == STRETCH and _starves(self._newest)):
-            return False
-        newest = list(self._newest)[-NEWEST:]
-        seen = math.log(len(newest) / sum(1 / v for v in newest) / self._usual)
-        return seen / math.log(after / before) >= 0.5
-
-    def look(self, scene: Scene) -> Turn | None:
-        """What the newest stretch tells, once it is whole."""
-        if len(self._values) < STRETCH:
-            return None
-        first, rates = self._values[0][0], [value for _, value in self._values]
-        self._values.clear()
-        now, self.counted = level(rates), _starves(rates)
-        if self._usual is None or self._then is None:
-            self._usual, self._before, self._then = now, self.counted, scene
-            return None
-        off = abs(math.log(now / self._usual))
-        if off <= APART or not (self.counted or self._before):
-            self._usual *= (now / self._usual) ** FOLLOW
-            self._before, self._then, self._off = self.counted, scene, None
-            return None
-        if self._off is None:
-            self._off = first
-            return None
-        return Turn(self._off, self._usual, now, self._then)
-
-
-def _starves(rates: Sequence[float]) -> bool:
-    """Whether waits count so much that no few spikes can be meant."""
-    return uneven(rates) and abs(math.log(median(rates) / level(rates))) > STARVES
 
 
 class ShiftDetector:
@@ -145,6 +73,7 @@ class ShiftDetector:
         if self._waits.counted:
             self._block.clear()
             self._learning.clear()
+            self._up = self._down = 0.0
         found = self._take(scene) if len(self._block) >= BLOCK else None
         turn = self._waits.look(scene) if found is None else None
         return found if turn is None else self._alarm(scene, turn)
