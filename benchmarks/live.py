@@ -62,13 +62,14 @@ class Live:
         return good
 
     def rate(self, best: float = 0.0, *, after_s: float = 0.0) -> float:
-        """Work a second, from `after_s` seconds on, as `pace.level` has it; over few iterations where it is far below `best`."""
+        """Work a second, from `after_s` seconds on and for as long at least, as `pace.level` has it; over few iterations where it is far
+        below `best`."""
         began = time.monotonic() + after_s
         since = round(began * 1e9)
         while True:
             rates = [work / seconds for work, seconds in self._rows(since)[WARM_UP:]]
             took = time.monotonic() - began
-            enough = (len(rates) >= ITERATIONS and took > LEAST_S) or took > MOST_S
+            enough = (len(rates) >= ITERATIONS and took > max(LEAST_S, after_s)) or took > MOST_S
             if rates and (enough or (len(rates) >= FEW and max(rates) < HOPELESS * best)):
                 return level(rates)
             if took > SET_S:

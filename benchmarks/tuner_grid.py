@@ -18,7 +18,7 @@ trials + points of the grid + turns), on an H200:
 
     ppo     43 + 90 + 20 + 12  = 165
     lm      45 + 96 + 15 + 18  = 175
-    vision  36 + 139 + 37 + 13  = 225
+    vision  36 + 139 + 37 + 13  = 225, before it waited for its readers and chose its micro-batch itself
 """
 
 from __future__ import annotations
