@@ -90,9 +90,10 @@ def measure(
 def _figure(metric: str, old: list[float], new: list[float], *, worth: float | None, last: bool) -> Measured:
     waits = uneven(old) or uneven(new)
     early = unclear(new) or (waits and len(new) < SEVERAL)
-    # The newest blocks of the old values and the oldest of the new ones: what is left over is far from the change.
-    old_blocks = old[len(old) % BLOCK :]
-    a, b = (_times(old), _times(new)) if waits else _tamed(_medians(old_blocks), _medians(new))
+    if waits:
+        a, b = _times(old), _times(new)
+    else:  # the newest blocks of the old values and the oldest of the new ones: what is left over is far from the change
+        a, b = _tamed(_medians(old[len(old) % BLOCK :]), _medians(new))
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for both.

@@ -20,6 +20,7 @@ from hoptui.tuner.memory import NOTICED
 from hoptui.tuner.scene import Memory, Scene, Shift
 from hoptui.tuner.waits import Turn, Waits
 from hoptui.wire.knobs import KnobValue
+from hoptui.wire.pace import usable
 
 LEARNED = 8
 """Blocks that the level is learned from."""
@@ -67,7 +68,7 @@ class ShiftDetector:
             if step <= self._newest:
                 continue
             self._newest = step
-            if step >= self._start and math.isfinite(value) and value > 0:
+            if step >= self._start and usable((value,)):
                 self._block.append((step, math.log(value)))
                 self._waits.take(step, value)
         if self._waits.counted:
@@ -89,7 +90,7 @@ class ShiftDetector:
             maxlen=LEARNED
         )  # blocks that stand out, by their first iteration
         self._calm: deque[Scene] = deque(maxlen=BACK)
-        self._waits = Waits()
+        self._waits: Waits = Waits()
 
     def _take(self, scene: Scene) -> Shift | None:
         first, y = self._block[0][0], median(value for _, value in self._block)

@@ -12,6 +12,8 @@ from statistics import median
 
 APART = 1.5
 """Iterations in a row that take so many times as long as the median are a stop."""
+BEYOND = 1e100
+"""No rate is as large, nor as small."""
 WAITS = 0.15
 """Where all work over all time differs by so much from the median, in logarithms, waits count: not where a single stop makes it so."""
 
@@ -32,17 +34,27 @@ def unclear(values: Sequence[float]) -> bool:
 
 
 def _bias(values: Sequence[float], *, but_one: bool) -> float:
-    """By how much the median is faster than all work over all time, in logarithms; with `but_one` the longest stop is left out."""
-    usual = 1 / median(values)
-    total = stop = longest = 0.0
-    for value in values:
-        cost = 1 / value
+    """By how much the median is faster than all work over all time, in logarithms; with `but_one` without the longest stop."""
+    usual, costs = 1 / median(values), [1 / value for value in values]
+    if but_one:
+        first, end = _longest_stop(costs, APART * usual)
+        costs[first:end] = [usual] * (end - first)
+    return math.log(sum(costs) / len(costs) / usual)
+
+
+def _longest_stop(costs: Sequence[float], most: float) -> tuple[int, int]:
+    """From where up to where iterations in a row that take more than `most` take longest together."""
+    longest, found, first, total = 0.0, (0, 0), 0, 0.0
+    for i, cost in enumerate(costs):
+        if cost <= most:
+            first, total = i + 1, 0.0
+            continue
         total += cost
-        stop = stop + cost - usual if cost > APART * usual else 0.0
-        longest = max(longest, stop)
-    return math.log((total - longest * but_one) / (len(values) * usual))
+        if total > longest:
+            longest, found = total, (first, i + 1)
+    return found
 
 
 def usable(values: Iterable[float]) -> list[float]:
-    """Those that can be measured."""
-    return [v for v in values if math.isfinite(v) and v > 0]
+    """Those that can be measured: rates of what is done at all, and not beyond what squares of floats hold."""
+    return [v for v in values if 1 / BEYOND < v < BEYOND]
