@@ -38,9 +38,8 @@ class Live:
 
     def __init__(self, node: Bench, session: Session, started: Started, work: str) -> None:
         self._node, self._session, self._started, self._work = node, session, started, work
-        known: RunState = until(
-            self._known, START_S, "the run"
-        )  # which first compiles what it measures sizes with
+        # A run that chooses its micro-batch compiles what it measures sizes with before anybody hears of it.
+        known: RunState = until(self._known, START_S, "the run")
         self._source = f"run/{known.run}"
         until(lambda: self._known() and self._rows(0), START_S, "the first iteration")
 

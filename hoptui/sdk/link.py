@@ -328,9 +328,7 @@ class LinkThread:
 
     def _farewell(self, sock: Any, zmq: Any) -> None:
         self._collect()
-        if (
-            self._welcomed or self._greeted
-        ):  # the answer to a hello may be on its way: what comes after it is heard all the same
+        if self._greeted:  # the answer may be on its way: what comes after a hello is heard all the same
             for outcome in self._run.desk.settle():
                 self._send(sock, zmq, outcome)
             while self._run.notes and self._send(sock, zmq, self._run.notes[0]):

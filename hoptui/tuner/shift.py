@@ -18,7 +18,7 @@ from hoptui.tuner.effect import BLOCK, WARM_UP
 from hoptui.tuner.finding import percent
 from hoptui.tuner.memory import NOTICED
 from hoptui.tuner.scene import Memory, Scene, Shift
-from hoptui.tuner.waits import Turn, Waits
+from hoptui.tuner.waits import LevelChange, Waits
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.pace import usable
 
@@ -76,8 +76,8 @@ class ShiftDetector:
             self._learning.clear()
             self._up = self._down = 0.0
         found = self._take(scene) if len(self._block) >= BLOCK else None
-        turn = self._waits.look(scene) if found is None else None
-        return found if turn is None else self._alarm(scene, turn)
+        change = self._waits.look(scene) if found is None else None
+        return found if change is None else self._alarm(scene, change)
 
     def _forget(self, start: int) -> None:
         self._start = start
@@ -125,10 +125,10 @@ class ShiftDetector:
         before, after = math.exp(self._level), math.exp(median(value for _, value in self._recent))
         if abs(math.log(after / before)) < SLACK or not self._waits.confirm(before, after):
             return None
-        return self._alarm(scene, Turn(self._recent[0][0], before, after, self._calm[0]))
+        return self._alarm(scene, LevelChange(self._recent[0][0], before, after, self._calm[0]))
 
-    def _alarm(self, scene: Scene, turn: Turn) -> Shift:
-        began, before, after, then = turn
+    def _alarm(self, scene: Scene, change: LevelChange) -> Shift:
+        began, before, after, then = change
         cause = likely(then, scene, slower=after < before)
         text = f"throughput {100 * (after / before - 1):+.0f} % since iteration {began}, and no knob was turned: "
         self._forget(self._newest + 1)

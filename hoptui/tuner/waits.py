@@ -26,8 +26,8 @@ FOLLOW = 1 / 16
 """How fast the level follows a run in which nothing stands out: a drift is no change."""
 
 
-class Turn(NamedTuple):
-    """A change of the level, from what to what, since an iteration, and what was seen just before."""
+class LevelChange(NamedTuple):
+    """How fast the run was and is, since which iteration, and what was seen just before."""
 
     step: int
     before: float
@@ -39,8 +39,8 @@ class Waits:
     """Compares stretches where waits count before or after: two in a row that are off are a change."""
 
     def __init__(self) -> None:
-        self._values: list[tuple[int, float]] = []
-        self._newest: deque[float] = deque(maxlen=STRETCH)
+        self._newest: deque[tuple[int, float]] = deque(maxlen=STRETCH)
+        self._fresh = 0  # of these, since the stretch before
         self._usual: float | None = None
         self._before = False  # whether waits counted in the stretches that are compared with
         self.counted = False  # and in the newest one
@@ -49,25 +49,26 @@ class Waits:
 
     def take(self, step: int, value: float) -> None:
         """An iteration."""
-        self._values.append((step, value))
-        self._newest.append(value)
+        self._newest.append((step, value))
+        self._fresh += 1
 
     def confirm(self, before: float, after: float) -> bool:
         """Whether the time that the newest iterations took agrees with what medians tell, at least by half."""
         if self._usual is None:
             return True
-        if self.counted or (len(self._newest) == STRETCH and _starves(self._newest)):
+        rates = [value for _, value in self._newest]
+        if self.counted or (len(rates) == STRETCH and _starves(rates)):
             return False
-        newest = list(self._newest)[-NEWEST:]
+        newest = rates[-NEWEST:]
         seen = math.log(len(newest) / sum(1 / v for v in newest) / self._usual)
         return seen / math.log(after / before) >= 0.5
 
-    def look(self, scene: Scene) -> Turn | None:
+    def look(self, scene: Scene) -> LevelChange | None:
         """What the newest stretch tells, once it is whole."""
-        if len(self._values) < STRETCH:
+        if self._fresh < STRETCH:
             return None
-        first, rates = self._values[0][0], [value for _, value in self._values]
-        self._values.clear()
+        first, rates = self._newest[0][0], [value for _, value in self._newest]
+        self._fresh = 0
         now, self.counted = level(rates), _starves(rates)
         if self._usual is None or self._then is None:
             self._usual, self._before, self._then = now, self.counted, scene
@@ -80,7 +81,7 @@ class Waits:
         if self._off is None:
             self._off = first
             return None
-        return Turn(self._off, self._usual, now, self._then)
+        return LevelChange(self._off, self._usual, now, self._then)
 
 
 def _starves(rates: Sequence[float]) -> bool:

@@ -8,8 +8,8 @@ import msgspec
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What a change did to the throughput: relative `gain` ± `interval` (0.061 is +6.1 %), None while unknown.
 
-    `before` and `after` are `metric` as it usually was (its median; where waits for data count, all work over all time), `iterations` how many were measured after the change. `detectable` is
-    False where the interval includes zero. `note` says why there is no figure.
+    `before` and `after` are `metric` as `pace.level` has it, `iterations` how many were measured after the change. `detectable`
+    is False where the interval includes zero. `note` says why there is no figure.
     """
 
     metric: str = ""

@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 
 from hoptui.tuner.ladder import OFF_S, STANDSTILL_S
-from hoptui.tuner.scene import Known, Shift
 from hoptui.tuner.track import CEILING_S, SHAPES
-from hoptui.tuner.tuner import Tuner
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import CommandRecord, Stage
 from hoptui.wire.tuning import Advice, Diagnosis, Limits
-from tests.tuner.course import GIB, SECOND, Course, Values, knob, launch_bound, level, pair
-
-
-def results(course: Course) -> list[str]:
-    return [trial.result for trial in course.tuner.state.tried]
-
-
-def diagnosed(verdict: str, *advice: Advice) -> Diagnosis:
-    return Diagnosis(verdict=verdict, confidence=0.9, evidence=("SM active 8 %",), advice=advice)  # type: ignore[arg-type]
+from tests.tuner.course import (
+    GIB,
+    SECOND,
+    Course,
+    Values,
+    diagnosed,
+    knob,
+    launch_bound,
+    level,
+    pair,
+    results,
+)
 
 
 def test_it_climbs_as_far_as_memory_lets_it_and_keeps_the_product() -> None:
@@ -291,27 +292,6 @@ def test_a_run_that_stands_still_is_waited_for() -> None:
     assert (course.tuner.state.stand, course.tuner.state.text) == ("waiting", "the run is paused")
 
 
-def test_a_tuner_after_it_goes_on_with_what_it_has_spent_and_found_to_be_too_much() -> None:
-    def refuse(record: CommandRecord) -> tuple[Stage, str] | None:
-        large = record.knob == "micro_batch" and isinstance(record.wanted, int) and record.wanted >= 16
-        return ("failed", "setter_raised") if large else None
-
-    limits = Limits(budget=0.5)
-    course = Course(fate=refuse, limits=limits)
-    course.until(lambda: "failed" in results(course))
-    course.rest()
-    left = course.tuner.state
-    assert left.lived_s == pytest.approx(course.seconds, abs=1.0)
-    course.tuner = Tuner(limits, course.seconds * SECOND, "mara")
-    course.tuner.take_over(left)
-    course.rest()
-    assert course.tuner.state.spent > 0
-    assert course.tuner.state.lived_s == pytest.approx(course.seconds, abs=1.0)
-    assert "failed" not in results(course), "the size is not tried at once again"
-    course.look(int(CEILING_S), every=3)
-    assert "failed" in results(course)
-
-
 def test_dry_says_what_is_in_the_way() -> None:
     course = Course(limits=Limits(dry=True, objective="energy"))
     course.facts = {"power_w": None}
@@ -377,59 +357,6 @@ def test_what_told_too_little_is_tried_once_more_and_then_left() -> None:
     course.until(lambda: course.tuner.state.stand == "holding", 900)
     tried = [c.value for t in course.tuner.state.tried for c in t.changes]
     assert max(map(tried.count, tried)) == 2
-
-
-def test_it_begins_where_a_run_of_the_same_kind_ended() -> None:
-    known = Known({"micro_batch": 128, "grad_accum": 4}, peak=36 * GIB)
-    course = Course(known=known)
-    course.until(lambda: course.tuner.state.trial is not None)
-    assert [(c.knob, c.value) for c in course.proposals[0].changes] == [
-        ("micro_batch", 128),
-        ("grad_accum", 4),
-    ]
-    assert "last run of this kind" in course.proposals[0].why
-    course.rest()
-    assert course.values["micro_batch"] == 256
-    assert len(results(course)) == 2
-
-
-def test_it_does_not_begin_with_what_would_not_fit_here() -> None:
-    course = Course(known=Known({"micro_batch": 128}, peak=36 * GIB))
-    course.others = 40
-    course.until(lambda: course.tuner.state.trial is not None)
-    assert course.proposals[0].changes[0].value == 16
-
-
-def test_a_shift_opens_the_search_again() -> None:
-    course = Course(rate=level)
-    course.rest()
-    assert len(course.proposals) == 2
-    course.facts = {"shift": Shift(course.seconds * SECOND, course.step, 500.0, 400.0, "", "")}
-    course.look()
-    course.facts = {}
-    course.look(600)
-    assert len(course.proposals) == 4
-
-
-def test_a_run_that_goes_back_to_a_checkpoint_is_measured_anew() -> None:
-    course = Course(rate=level)
-    course.look(10)
-    course.step, course.points, course.epoch = 4, [], 2
-    course.rate = launch_bound
-    course.rest()
-    first = course.tuner.state.tried[0]
-    assert first.measured is not None
-    assert first.measured.before == pytest.approx(285.7, rel=0.01)
-    assert course.values["micro_batch"] == 256
-
-
-def test_a_new_process_is_not_compared_with_the_one_before() -> None:
-    course = Course(rate=level)
-    course.look(14)
-    course.epoch, course.rate = 2, launch_bound
-    course.until(lambda: course.tuner.state.tried != ())
-    assert course.tuner.state.tried[0].measured is not None
-    assert course.tuner.state.tried[0].measured.before == pytest.approx(285.7, rel=0.01)
 
 
 def test_a_process_is_shown_few_sizes() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.tuning import Advice, Diagnosis, Limits
-from tests.tuner.course import GIB, SECOND, Course, Values, knob, launch_bound, level, pair
-
-
-def results(course: Course) -> list[str]:
-    return [trial.result for trial in course.tuner.state.tried]
-
-
-def diagnosed(verdict: str, *advice: Advice) -> Diagnosis:
-    return Diagnosis(verdict=verdict, confidence=0.9, evidence=("SM active 8 %",), advice=advice)  # type: ignore[arg-type]
+from hoptui.wire.tuning import Limits
+from tests.tuner.course import (
+    GIB,
+    SECOND,
+    Course,
+    Values,
+    knob,
+    launch_bound,
+    level,
+    pair,
+    results,
+)
 
 
 def test_what_a_person_sets_in_a_trial_stays_and_is_theirs() -> None:

@@ -13,6 +13,7 @@ from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import value_text
+from hoptui.wire.pace import level, usable
 
 LEAST_BAR = 4  # cells
 POINTS, MOST_ROWS = 16, 512  # what a mean is taken of
@@ -44,7 +45,7 @@ def current(view: View, source: str) -> dict[str, float]:
 
 
 def recent(view: View, source: str, name: str, within_s: float) -> float | None:
-    """The mean of a metric over the last seconds up to its newest value, None if unknown; of a rate all work over all time.
+    """The mean of a metric over the last seconds up to its newest value, None if unknown; of a rate what `pace.level` says.
 
     Not up to now: a run that has fallen silent or ended would be as fast as its last iteration was, whatever that was busy with.
     """
@@ -58,8 +59,8 @@ def recent(view: View, source: str, name: str, within_s: float) -> float | None:
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
     if not values:
         return series.last
-    if rate and all(value > 0 for value in values):
-        return len(values) / sum(1 / value for value in values)
+    if rate and (known := usable(values)):
+        return level(known)
     return sum(values) / len(values)
 
 
