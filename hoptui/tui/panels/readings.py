@@ -59,8 +59,8 @@ def recent(view: View, source: str, name: str, within_s: float) -> float | None:
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
     if not values:
         return series.last
-    if rate and (known := usable(values)):
-        return level(known)
+    if rate and len(usable(values)) == len(values):  # one that did nothing has no time for a unit
+        return level(values)
     return sum(values) / len(values)
 
 
