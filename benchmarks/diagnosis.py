@@ -184,7 +184,7 @@ def measure(node: Bench, session: Session, load: Load, given: Options, folder: P
         "first_s": round(seen.first_s, 1) if seen.first_s is not None else None,
         "ended": ended,
     }
-    tell(load.name, {what: found[what] for what in ("right", "verdict", "confidence", "evidence")})
+    tell(load.name, {what: found[what] for what in ("right", WRONG, "verdict", "confidence", "evidence")})
     return found
 
 

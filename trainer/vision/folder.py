@@ -42,22 +42,26 @@ class Files:
         return self._root / self._names[start : self._ends[index]].decode("utf-8", "surrogateescape")
 
 
-class FileImages(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """Reads files as uint8 images (3, size, size), whole chunks at a time. It is what worker processes have."""
+class FileImages:
+    """Files as images of `size` × `size` pixels."""
 
     def __init__(self, files: Files, size: int) -> None:
-        self.files, self._size = files, size
+        self.files, self.size = files, size
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor] | str:
-        """Images (n, 3, size, size) and labels (n,) int64; or why not, because exceptions of workers travel badly."""
-        try:
-            images = torch.stack([read_image(self.files.path(i), self._size) for i in indices])
-        except UsageError as error:
-            return str(error)
-        return images, torch.tensor([self.files.labels[i] for i in indices])
+    def read(self, indices: Sequence[int], into: Tensor) -> None:
+        """The images at `indices` as the first ones of `into`, uint8 (n, 3, size, size).
+
+        Raises:
+            UsageError: a file cannot be read as an image.
+        """
+        for place, index in enumerate(indices):
+            into[place] = read_image(self.files.path(index), self.size)
+
+    def labels(self, indices: Sequence[int]) -> list[int]:
+        return [self.files.labels[index] for index in indices]
 
 
 def find(root: Path) -> tuple[list[str], Files, Files]:
@@ -107,10 +111,10 @@ def read_image(path: Path, size: int) -> Tensor:
     top, left = (height - side) // 2, (width - side) // 2
     image = image[:, top : top + side, left : left + side]
     if side != size:
-        scaled = functional.interpolate(
-            image[None].float(), (size, size), mode="bilinear", antialias=True, align_corners=False
+        # Of bytes, colours last, as files have them: torch has a kernel for just that, four times as fast as of floats.
+        (image,) = functional.interpolate(
+            image[None], (size, size), mode="bilinear", antialias=True, align_corners=False
         )
-        image = scaled[0].round().clamp(0, 255).to(torch.uint8)
     return image.expand(3, size, size)
 
 

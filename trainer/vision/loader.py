@@ -2,20 +2,25 @@
 
 When the loading changes, the old workers deliver what they have begun, and the new ones, started at once, begin with the
 chunk after that. So nothing is read in vain, nothing is left out and nothing waits for processes to start.
+
+Workers read into memory that they share with the trainer from the beginning, and send it a word when they have. A tensor
+that is sent is new shared memory each time, whose handle is fetched over a socket: docs/benchmarks.md has what that costs.
 """
 
 from __future__ import annotations
 
+import math
+import mmap
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from trainer.common.errors import UsageError
 from trainer.vision.distort import Distortion
@@ -27,8 +32,6 @@ CHUNK = 32
 """Images that one worker reads and hands over at a time."""
 LEFT_TO_THE_TRAINER = (signal.SIGINT, signal.SIGTERM)
 PHOTOS = Distortion(turn=0.0, zoom=0.15, shift=0.08, flip=True)
-
-Chunk = tuple[Tensor, Tensor]
 
 
 class Folder:
@@ -55,10 +58,10 @@ class Folder:
         mine = range(rank, len(self._held_out), world)
         size = min(size, CHUNK)
         chunks = [list(mine[i : i + size]) for i in range(0, len(mine), size)]
-        workers = Workers(self._held_out, _Given(chunks), loading, device)
+        workers = Workers(self._held_out, chunks, loading, device)
         try:
             for chunk in workers:
-                yield Images(*chunk).to(device)
+                yield chunk.to(device)
         finally:
             workers.close()
 
@@ -76,7 +79,7 @@ class Loader:
         self._files, self._device = files, device
         self._order = Order(seed, len(files), "cpu")
         self._first, self._step = first, step
-        self._chunks: list[Chunk] = []
+        self._chunks: list[Images] = []
         self._open: deque[tuple[_Ahead, Workers]] = deque()
         self._begin(first, loading)
 
@@ -90,14 +93,20 @@ class Loader:
     def take(self, positions: range) -> Images:
         """The images at `positions`, of which none may lie before those begun; waits for what is not read yet."""
         self._read(positions)
-        start = self._place(positions.start)
-        stop = start + len(positions)
-        parts: list[Images] = []
-        for number in range(start // CHUNK, max(start, stop - 1) // CHUNK + 1):
-            images, labels = self._chunks[number]
-            part = slice(max(0, start - number * CHUNK), stop - number * CHUNK)
-            parts.append(Images(images[part], labels[part]).to(self._device))
-        return Images(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+        start, count, size = self._place(positions.start), len(positions), self._files.size
+        found = Images(
+            torch.empty(count, 3, size, size, dtype=torch.uint8, device=self._device),
+            torch.empty(count, dtype=torch.int64, device=self._device),
+        )
+        filled = 0
+        while filled < count:
+            number, first = divmod(start + filled, CHUNK)
+            part = slice(first, first + count - filled)
+            more = len(self._chunks[number].labels[part])
+            found.images[filled : filled + more].copy_(self._chunks[number].images[part], non_blocking=True)
+            found.labels[filled : filled + more].copy_(self._chunks[number].labels[part], non_blocking=True)
+            filled += more
+        return found
 
     def change(self, loading: Loading) -> None:
         """Let new workers load `loading`'s way what the present ones have not begun.
@@ -134,48 +143,57 @@ class Loader:
             self._chunks.append(chunk)
 
 
-class Workers(Iterator[Chunk]):
-    """The chunks that a sampler asks for, in its order, read by `loading.num_workers` processes (0: by this one).
+class Workers(Iterator[Images]):
+    """The images of chunks of files, in their order, read by `loading.num_workers` processes (0: by this one).
 
-    They start with this object and live until its sampler ends or `close` is called.
+    They start with this object and live until there are no more chunks or `close` is called.
 
     Raises:
+        OSError: there is no memory for what they read, or no more processes can be started.
         UsageError: from `next`: a file cannot be read as an image.
     """
 
     def __init__(
-        self, files: FileImages, sampler: Sampler[list[int]], loading: Loading, device: torch.device
+        self, files: FileImages, chunks: Iterable[list[int]], loading: Loading, device: torch.device
     ) -> None:
         before = set(multiprocessing.active_children())
+        self._files = files
+        self._pin = loading.pin_memory and device.type == "cuda"
+        # A DataLoader asks for so many chunks beyond the one that it hands over.
+        self._slots = _Slots(loading.num_workers * loading.prefetch_factor + 1, files.size)
         loader = DataLoader(
-            files,
-            batch_sampler=sampler,
-            collate_fn=_as_it_is,
+            _Reader(files, self._slots.memory),
+            batch_size=None,
+            sampler=self._slots.tasks(chunks),
             num_workers=loading.num_workers,
             prefetch_factor=loading.prefetch_factor if loading.num_workers else None,
-            pin_memory=loading.pin_memory and device.type == "cuda",
+            multiprocessing_context="fork" if loading.num_workers else None,
             worker_init_fn=_let_the_parent_decide,
             generator=torch.Generator().manual_seed(0),  # else it draws from the global one
         )
         # Blocked until the workers have learned to ignore them: one that comes while they start would end them.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_TRAINER)
         try:
-            self._chunks: Iterator[Chunk | str] | None = iter(loader)
+            self._reports: Iterator[str] | None = iter(loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self.processes = set(multiprocessing.active_children()) - before
 
-    def __next__(self) -> Chunk:
-        if self._chunks is None:
+    def __next__(self) -> Images:
+        if self._reports is None:
             raise StopIteration
-        chunk = next(self._chunks)
-        if isinstance(chunk, str):
-            raise UsageError(chunk)
-        return chunk
+        if wrong := next(self._reports):
+            raise UsageError(wrong)
+        slot, files = self._slots.read.popleft()
+        shared = self._slots.memory[slot, : len(files)]
+        images = torch.empty(shared.shape, dtype=torch.uint8, pin_memory=self._pin)
+        images.numpy()[:] = shared.numpy()  # torch would wake a thread on every core for it
+        self._slots.free.append(slot)
+        return Images(images, torch.tensor(self._files.labels(files), pin_memory=self._pin))
 
     def close(self) -> None:
         # A DataLoader ends its workers when its iterator is let go; one that hangs in a read would not notice.
-        self._chunks = None
+        self._reports = None
         for process in self.processes:
             process.join(1.0)
             if process.is_alive():
@@ -184,7 +202,49 @@ class Workers(Iterator[Chunk]):
         self.processes = set()
 
 
-class _Ahead(Sampler[list[int]]):
+class _Task(NamedTuple):
+    """Files to read, and the slot to read them into."""
+
+    slot: int
+    files: list[int]
+
+
+class _Slots:
+    """Memory that workers share with the trainer: `memory` (slots, CHUNK, 3, size, size) uint8.
+
+    It is handed on by forking and has no name: a container's few megabytes of /dev/shm do not limit it, and it is gone with
+    the last process. `read` are the tasks given out, in their order, whose slots are not yet back in `free`.
+    """
+
+    def __init__(self, count: int, size: int) -> None:
+        shape = (count, CHUNK, 3, size, size)
+        self.memory = torch.frombuffer(mmap.mmap(-1, math.prod(shape)), dtype=torch.uint8).view(shape)
+        self.free = deque(range(count))
+        self.read: deque[_Task] = deque()
+
+    def tasks(self, chunks: Iterable[list[int]]) -> Iterator[_Task]:
+        """Each chunk with a free slot."""
+        for files in chunks:
+            task = _Task(self.free.popleft(), files)
+            self.read.append(task)
+            yield task
+
+
+class _Reader(Dataset[str]):
+    """What a worker does: reads files into a slot, and says what went wrong, because exceptions of workers travel badly."""
+
+    def __init__(self, files: FileImages, memory: Tensor) -> None:
+        self._files, self._memory = files, memory
+
+    def __getitem__(self, task: _Task) -> str:
+        try:
+            self._files.read(task.files, self._memory[task.slot])
+        except UsageError as error:
+            return str(error)
+        return ""
+
+
+class _Ahead:
     """The chunks from a position on, until it is told to end; `next` is the position of the first one not asked for."""
 
     def __init__(self, order: Order, position: int, step: int) -> None:
@@ -197,20 +257,6 @@ class _Ahead(Sampler[list[int]]):
             positions = range(self.next, self.next + CHUNK * self._step, self._step)
             self.next += CHUNK * self._step
             yield self._order.images(positions).tolist()
-
-
-class _Given(Sampler[list[int]]):
-    """Chunks that are known beforehand."""
-
-    def __init__(self, chunks: Sequence[list[int]]) -> None:
-        self._chunks = chunks
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self._chunks)
-
-
-def _as_it_is(chunk: Any) -> Any:
-    return chunk
 
 
 def _let_the_parent_decide(_: int) -> None:

@@ -25,7 +25,10 @@ class Order:
         if not positions:
             return torch.empty(0, dtype=torch.int64, device=self._device)
         first, last = positions[0] // self._count, positions[-1] // self._count
-        table = torch.cat([self._of(epoch) for epoch in range(first, last + 1)])
+        tables = [self._of(epoch) for epoch in range(first, last + 1)]
+        table = (
+            tables[0] if len(tables) == 1 else torch.cat(tables)
+        )  # which copies millions of numbers for a few
         self._epochs = {epoch: order for epoch, order in self._epochs.items() if epoch >= last}
         start = first * self._count
         return table[positions.start - start : positions.stop - start : positions.step]

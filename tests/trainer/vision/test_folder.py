@@ -88,4 +88,5 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, name: str) -> None:
         save_array(path, np.zeros((4, 4)))
     with pytest.raises(UsageError, match=f"{name}: this file cannot be read as an image"):
         read_image(path, 4)
-    assert f"{name}: this file" in FileImages(Files(tmp_path, [(name, 0)]), 4).__getitems__([0])
+    with pytest.raises(UsageError, match=f"{name}: this file"):
+        FileImages(Files(tmp_path, [(name, 0)]), 4).read([0], torch.empty(1, 3, 4, 4, dtype=torch.uint8))

@@ -89,6 +89,10 @@ def test_exchanged_workers_leave_nothing_out_and_repeat_nothing(files: FileImage
         nonlocal position
         batch = range(position, position + size)
         assert taken(loader, batch) == numbers(files, 0, batch)
+        for _, workers in loader._open:
+            slots = workers._slots
+            in_use = [task.slot for task in slots.read]
+            assert sorted([*in_use, *slots.free]) == list(range(len(slots.memory)))
         position += size
 
     take(CHUNK + 5)
@@ -115,10 +119,11 @@ def test_where_no_more_workers_can_be_started_the_present_ones_go_on(
     def full(*_: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    with monkeypatch.context() as patched:
-        patched.setattr("trainer.vision.loader.Workers.__init__", full)
-        with pytest.raises(OSError, match="unavailable"):
-            loader.change(TWO)
+    for what in ("mmap.mmap", "os.fork"):
+        with monkeypatch.context() as patched:
+            patched.setattr(what, full)
+            with pytest.raises(OSError, match="unavailable"):
+                loader.change(TWO)
     for start in range(CHUNK, 20 * CHUNK, 50):
         batch = range(start, start + 50)
         loader.begin(batch)
@@ -157,7 +162,7 @@ def test_a_worker_that_hangs_is_ended_nevertheless(files: FileImages) -> None:
     [worker] = multiprocessing.active_children()
     psutil.Process(worker.pid).suspend()
     _, workers = loader._open[0]
-    workers._chunks, hung = None, workers._chunks  # as if somebody else still held the iterator
+    workers._reports, hung = None, workers._reports  # as if somebody else still held the iterator
     loader.close()
     until(lambda: not worker.is_alive(), what="the end of the worker")
     assert hung is not None
