@@ -165,7 +165,7 @@ def measure(node: Bench, session: Session, load: Load, given: Options, folder: P
     """One load: what was told of it, and whether that is so."""
     with _started(node, load, given, folder) as child:
         with suppress(TimeoutError):
-            until(lambda: child.poll() is not None or _here(session, load.name), LONGEST_S, load.name)
+            until(lambda: child.poll() is not None or _trains(session, load.name), LONGEST_S, load.name)
         seen = watch(session, load.name, child)
         ended = child.poll()
         if ended is not None:
@@ -194,9 +194,11 @@ def _said(child: subprocess.Popen[str]) -> str:
     return child.stderr.read()[-1500:]
 
 
-def _here(session: Session, name: str) -> bool:
-    state = session.fetch(state=0, wait_s=0.2).node
-    return state is not None and _live(state, name) is not None
+def _trains(session: Session, name: str) -> bool:
+    """Whether a row of it is there: before, it may be set up for a minute."""
+    delta = session.fetch(state=0, wait_s=0.2)
+    run = _live(delta.node, name) if delta.node is not None else None
+    return run is not None and run.run in delta.vitals and delta.vitals[run.run].last_t > 0
 
 
 def pictures(folder: Path, count: int = 256, side: int = 512) -> Path:

@@ -39,7 +39,7 @@ def get(run: Run, /, *knobs: str, json: Json = False) -> int:
         elif states:
             table([knob_line(state) for state in states], right=(1,))
         else:
-            say(f"{found.name} ({found.run}) has declared no knobs")
+            say(f"{found.name} ({found.run}) has declared no knobs so far")
     return OK
 
 
@@ -112,7 +112,7 @@ def named(run: RunState, name: str) -> KnobState:
             return knob
     names = [knob.spec.name for knob in run.knobs]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none'}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none so far'}"
     raise usage(f"{text.clean(run.name)} has no knob {name!r}; {hint}")
 
 

@@ -284,6 +284,8 @@ def _pointless(limits: Limits, run: TrackedRun) -> str:
         check_limits(limits)
     except ValueError as error:
         return str(error)
+    if not knobs:
+        return f"{name} has declared no knobs so far"
     unknown = [knob for knob in limits.learning if knob != "*" and knob not in knobs]
     if unknown:
         return f"{name} has no knob {unknown[0]!r}"

@@ -159,7 +159,9 @@ class Desk:
     def _unknown(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._knobs, n=2)
         hint = (
-            f"; did you mean {' or '.join(near)}?" if near else f"; it has {', '.join(self._knobs) or 'none'}"
+            f"; did you mean {' or '.join(near)}?"
+            if near
+            else f"; it has {', '.join(self._knobs) or 'none so far'}"
         )
         return f"this run has no knob {name!r}{hint}"
 

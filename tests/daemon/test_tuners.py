@@ -57,6 +57,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 
 def test_a_run_without_a_knob_of_effect_speed_has_to_be_allowed_another() -> None:
     quiet = QuietNode()
+    quiet.hello(knobs=())
+    assert quiet.tune().reason == "lm has declared no knobs so far"
     quiet.hello(knobs=(LR,))
     assert "nothing to turn" in quiet.tune().reason
     assert "nothing to turn" in quiet.tune(limits=Limits(learning=("*",))).reason, "it is not there for speed"

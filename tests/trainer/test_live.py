@@ -15,6 +15,7 @@ from tests.conftest import TestNode, until
 from tests.trainer.warm import Warm
 from trainer.__main__ import main
 from trainer.common.checkpoint import read_checkpoint
+from trainer.common.errors import UsageError
 from trainer.common.ranks import ALONE
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.registry import find_task, make_env
@@ -36,6 +37,7 @@ def training(node: TestNode, *options: str) -> Warm:
 def test_knobs_a_checkpoint_and_a_pause_over_the_wire(node: TestNode, tmp_path: Path) -> None:
     viewer = node.viewer()
     with training(node, "--name", "wired", "--checkpoint-dir", str(tmp_path)) as process:
+        until(lambda: viewer.run("wired").knobs, what="its knobs")
         run = viewer.run("wired")
         assert (run.headline, run.total) == ("env_steps_per_s", 1_000_000)
         assert {"checkpoint", "pause", "stop"} <= set(run.can)
@@ -55,6 +57,27 @@ def test_knobs_a_checkpoint_and_a_pause_over_the_wire(node: TestNode, tmp_path: 
         assert process.wait(15) == 0
     ended = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
     assert (ended.exit_reason, ended.exit_detail) == ("stopped", "by SIGTERM")
+
+
+@pytest.mark.parametrize("workload", ["ppo", "lm", "vision"])
+def test_a_run_is_seen_while_it_is_set_up_and_what_fails_there_is_told(
+    node: TestNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workload: str
+) -> None:
+    viewer = node.viewer()
+    for name in ("HOPTUI", "HOPTUI_DIR", "HOPTUI_STATE_DIR"):
+        monkeypatch.setenv(name, node.environment.get(name, ""))
+
+    def fail(*_: object) -> None:
+        run = viewer.run("early")
+        assert run.knobs == ()
+        until(lambda: viewer.vital(run.run).phase == "setup", what="the phase")
+        raise UsageError("--preset: it is not to be")
+
+    monkeypatch.setattr(f"trainer.{workload}.train.prepare", fail)
+    assert main([workload, "--name", "early", "--device", "cpu"]) == 2
+    assert "--preset: it is not to be" in capsys.readouterr().err
+    ended = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
+    assert (ended.exit_reason, ended.exit_detail) == ("exception", "UsageError: --preset: it is not to be")
 
 
 def test_training_is_the_same_without_hoptui_and_watched(

@@ -11,6 +11,9 @@ from trainer.common.errors import UsageError
 from trainer.common.memory import is_out_of_memory
 from trainer.common.ranks import Ranks
 
+SETUP = "setup"
+"""The phase of a run before its first iteration: it is seen while it compiles and measures sizes, which takes up to minutes."""
+
 
 @contextmanager
 def explained(resume: Path | None, sizes: str) -> Iterator[None]:
@@ -29,7 +32,7 @@ def explained(resume: Path | None, sizes: str) -> Iterator[None]:
         raise UsageError(f"{sizes}: {error}") from None
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
-            raise UsageError("--preset: the model is too large for the memory that there is") from None
+            raise UsageError(f"--preset, {sizes}: too large for the memory that there is") from None
         if resume is None:
             raise
         raise UsageError(f"--resume {resume}: it does not fit this trainer ({error!r})") from None

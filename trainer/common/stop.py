@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 import hoptui
@@ -23,13 +24,23 @@ class StopOnSignal:
         self._run = run
 
     def __enter__(self) -> StopOnSignal:
-        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        self._listen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """In here a signal acts as if this class were not there: what takes a minute to prepare has no next boundary."""
+        self._restore()
+        yield
+        self._listen()
+
+    def _listen(self) -> None:
+        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._restore()

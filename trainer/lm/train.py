@@ -25,7 +25,7 @@ from trainer.common.ranks import Ranks, join, restarts
 from trainer.common.report import Console, Ending, Figures, amount, line_parts, model_size, silent
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
-from trainer.common.setup import check_resumed, explained
+from trainer.common.setup import SETUP, check_resumed, explained
 from trainer.common.stop import StopOnSignal
 from trainer.lm.config import LMConfig
 from trainer.lm.job import LMOptions, Plan, settle_job
@@ -76,9 +76,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
     with join(job.device) as ranks:
         console = Console(silent if job.json or ranks.rank else write)
         device = choose_device(job.device)
-        plan, text, state = prepare(job, knobs, saved, ranks, device)
-        threads = choose_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
-        set_threads(device, job.threads or threads // ranks.local_world)
+        plan = settle(job, knobs, saved, ranks, device)
         ending: Ending = "finished"
         meter, metrics = Meter(device), None
 
@@ -87,7 +85,11 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         )
         console.unread = run.stop
         clock = phase_clock(run, device)
-        with StopOnSignal(run), run, ranks.guard(run):
+        with StopOnSignal(run) as signals, run, ranks.guard(run):
+            with signals.aside(), run.phase(SETUP):
+                text, state = prepare(job, plan, saved, ranks, device)
+            threads = choose_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
+            set_threads(device, job.threads or threads // ranks.local_world)
             declare(run, state, meter)
             about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest}
             saver = Saver(
@@ -173,25 +175,36 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
     return result
 
 
-def prepare(
+def settle(
     job: LMOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, ranks: Ranks, device: torch.device
-) -> tuple[Plan, Text, TrainingState]:
-    """The settled job, its text, and the state to start from.
+) -> Plan:
+    """The settled job.
 
     Raises:
-        UsageError: the job cannot be run as asked.
+        UsageError: it cannot be run as asked.
     """
     with explained(job.resume, "--micro-batch"):
         if saved:
             check_resumed(ranks, job.resume, saved)
-        plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
+        return settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
+
+
+def prepare(
+    job: LMOptions, plan: Plan, saved: Mapping[str, Any] | None, ranks: Ranks, device: torch.device
+) -> tuple[Text, TrainingState]:
+    """The text of a job, and the state to start from.
+
+    Raises:
+        UsageError: there is no such text, or the state cannot be built as asked.
+    """
+    with explained(job.resume, "--micro-batch"):
         text = prepare_text(job.corpus, plan.config, ranks)
         if saved and saved["corpus"] != text.digest:
             raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
         state = TrainingState(plan.config, plan.seed, device, ranks, text.streams)
         if saved and not state.load_state_dict(saved):
             state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
-    return plan, text, state
+    return text, state
 
 
 def introduction(plan: Plan, text: Text, state: TrainingState, saved: Mapping[str, Any] | None) -> list[str]:

@@ -8,6 +8,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ import hoptui
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.compile import steady
 from trainer.common.device import choose_device, describe_device, wait_for
-from trainer.common.errors import UsageError
 from trainer.common.flops import conventions, mfu
 from trainer.common.graphs import WARM_UPS
 from trainer.common.memory import (
@@ -35,10 +35,11 @@ from trainer.common.ranks import Ranks, join, restarts
 from trainer.common.report import Console, Ending
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
-from trainer.common.setup import check_resumed
+from trainer.common.setup import SETUP, check_resumed, explained
 from trainer.common.stop import StopOnSignal
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymTask
+from trainer.ppo.envs.physics import Physics
 from trainer.ppo.envs.registry import find_task, make_env
 from trainer.ppo.evaluate import episodes
 from trainer.ppo.job import Job, Plan, make_plan
@@ -48,6 +49,8 @@ from trainer.ppo.report import CONVENTIONS, Lines, Pace, Result
 from trainer.ppo.state import TrainingState
 
 WORKLOAD = "ppo"
+SIZES = "--num-envs, --rollout-len"
+"""The options that decide how much memory a run takes."""
 
 
 def train(job: Job, write: Callable[[str], None]) -> Result:
@@ -62,25 +65,27 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
     began = time.monotonic()
     with join(job.device) as ranks:
         saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
-        plan, state = prepare(job, saved, ranks)
-        config, device, steps_before = plan.config, state.device, state.env_steps
+        plan, task, device = settle(job, saved, ranks)
+        config, on_gpu = plan.config, device.type == "cuda"
         told = write if ranks.rank == 0 else _nothing
-        console, lines, pace = Console(_nothing if job.json else told), Lines(state.env_steps), Pace()
+        console, pace = Console(_nothing if job.json else told), Pace()
         ending: Ending = "finished"
-        teller = Teller(device)
-        proven, caught_up = dataclasses.replace(config), False
-        reset_peak(device)
-
-        on_gpu = device.type == "cuda"
-
-        def utilization(steps_per_s: float) -> float | None:
-            return mfu(flops_per_step(state), steps_per_s, device, state.precision, ranks.world)
 
         epoch = saved["run"] if saved else None
         run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks)
         console.unread = run.stop
         clock = phase_clock(run, device)
-        with contextlib.closing(state), StopOnSignal(run), run, ranks.guard(run), collector() as rest:
+        with StopOnSignal(run) as signals, run, ranks.guard(run), collector() as rest, ExitStack() as stack:
+            with signals.aside(), run.phase(SETUP):
+                state = prepare(job, plan, task, saved, ranks, device)
+            stack.callback(state.close)
+            steps_before, lines, teller = state.env_steps, Lines(state.env_steps), Teller(device)
+            proven, caught_up = dataclasses.replace(config), False
+            reset_peak(device)
+
+            def utilization(steps_per_s: float) -> float | None:
+                return mfu(flops_per_step(state), steps_per_s, device, state.precision, ranks.world)
+
             handles = declare(run, job, state)
             saver = Saver(
                 run,
@@ -219,20 +224,38 @@ def evaluated(state: TrainingState) -> float:
         return state.evaluation.run()
 
 
-def prepare(job: Job, saved: Mapping[str, Any] | None, ranks: Ranks) -> tuple[Plan, TrainingState]:
-    """The settled job, and the state to start from.
+def settle(
+    job: Job, saved: Mapping[str, Any] | None, ranks: Ranks
+) -> tuple[Plan, Physics | GymTask, torch.device]:
+    """The settled job, what is to be learned, and where.
 
     Raises:
         UsageError: the job cannot be run as asked.
     """
     job.check()
     device = choose_device(job.device)
-    try:
+    with explained(job.resume, SIZES):
         if saved:
             check_resumed(ranks, job.resume, saved)
         plan = make_plan(job, saved)
         set_threads(job, plan.config, device, ranks)
-        task = find_task(plan.env)
+        return plan, find_task(plan.env), device
+
+
+def prepare(
+    job: Job,
+    plan: Plan,
+    task: Physics | GymTask,
+    saved: Mapping[str, Any] | None,
+    ranks: Ranks,
+    device: torch.device,
+) -> TrainingState:
+    """The state to start from.
+
+    Raises:
+        UsageError: it cannot be built as asked.
+    """
+    with explained(job.resume, SIZES):
         env = make_env(
             task,
             plan.config.num_envs,
@@ -245,13 +268,7 @@ def prepare(job: Job, saved: Mapping[str, Any] | None, ranks: Ranks) -> tuple[Pl
         state = TrainingState(env, plan.config, plan.seed, device, ranks=ranks)
         if saved:
             state.load_state_dict(saved)
-    except MemoryError as error:
-        raise UsageError(f"--num-envs, --rollout-len: {error}") from None
-    except (KeyError, TypeError, RuntimeError) as error:
-        if not saved:
-            raise
-        raise UsageError(f"--resume {job.resume}: it does not fit this trainer ({error!r})") from None
-    return plan, state
+    return state
 
 
 def introduction(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from trainer.common.report import Console, Ending, Figures, amount, line_parts, 
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
 from trainer.common.schedule import scale
-from trainer.common.setup import check_alike, check_resumed, explained
+from trainer.common.setup import SETUP, check_alike, check_resumed, explained
 from trainer.common.stop import StopOnSignal
 from trainer.vision.config import VisionConfig
 from trainer.vision.images import Source, digits, synthetic
@@ -81,9 +82,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     with join(job.device) as ranks:
         console = Console(silent if job.json or ranks.rank else write)
         device = choose_device(job.device)
-        plan, state = prepare(job, knobs, saved, ranks, device)
-        threads = choose_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
-        set_threads(device, job.threads or threads // ranks.local_world)
+        plan, source = settle(job, knobs, saved, ranks, device)
         ending: Ending = "finished"
         meter, metrics = Meter(device), None
 
@@ -92,7 +91,12 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
         )
         console.unread = run.stop
         clock = phase_clock(run, device)
-        with StopOnSignal(run), run, ranks.guard(run), state:
+        with StopOnSignal(run) as signals, run, ranks.guard(run), ExitStack() as stack:
+            with signals.aside(), run.phase(SETUP):
+                state = prepare(job, plan, source, saved, ranks, device)
+            stack.enter_context(state)
+            threads = choose_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
+            set_threads(device, job.threads or threads // ranks.local_world)
             declare(run, state, meter)
             about = {"preset": plan.preset, "data": plan.data, "name": plan.name}
             saver = Saver(
@@ -183,10 +187,10 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     return result
 
 
-def prepare(
+def settle(
     job: VisionOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, ranks: Ranks, device: torch.device
-) -> tuple[Plan, TrainingState]:
-    """The settled job, and the state to start from.
+) -> tuple[Plan, Source]:
+    """The settled job, and its images.
 
     Raises:
         UsageError: the job cannot be run as asked.
@@ -203,13 +207,30 @@ def prepare(
             raise UsageError(
                 f"--resume {job.resume}: its run has {saved['images']} images, and now there are {source.count}"
             )
+    return plan, source
+
+
+def prepare(
+    job: VisionOptions,
+    plan: Plan,
+    source: Source,
+    saved: Mapping[str, Any] | None,
+    ranks: Ranks,
+    device: torch.device,
+) -> TrainingState:
+    """The state to start from.
+
+    Raises:
+        UsageError: it cannot be built as asked.
+    """
+    with explained(job.resume, "--micro-batch"):
         try:
             state = TrainingState(plan.config, plan.seed, device, ranks, source)
         except ValueError as error:
             raise UsageError(f"--preset {plan.preset}: {error}") from None
         if saved and not state.load_state_dict(saved):
             state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
-    return plan, state
+    return state
 
 
 def find_source(plan: Plan, device: torch.device) -> Source:

@@ -39,7 +39,7 @@ def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> 
         lead = Span("› " if index == cursor else "  ", "key")
         start = (lead, name, value, Span("  "))
         found.append((*start, *_beside(view, knob, width - width_of(start), unsent.get(knob.spec.name))))
-    return found or [(Span("this run declares no knobs: run.knob(name, value) makes one", "dim"),)]
+    return found or [(Span("no knobs so far: run.knob(name, value) declares one", "dim"),)]
 
 
 def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None) -> list[Line]:

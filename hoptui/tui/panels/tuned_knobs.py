@@ -32,7 +32,7 @@ def rows(view: View, knobs: Sequence[KnobState], cursor: int, width: int) -> lis
             Span("  "),
         )
         found.append((*start, *_stands(view, knob, width - width_of(start))))
-    return found or [(Span("this run declares no knobs", "dim"),)]
+    return found or [(Span("no knobs so far", "dim"),)]
 
 
 def _stands(view: View, knob: KnobState, width: int) -> Line:

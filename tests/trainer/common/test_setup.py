@@ -20,7 +20,7 @@ def test_a_set_up_that_fails_names_the_option_to_blame() -> None:
     with pytest.raises(KeyError), explained(None, "--micro-batch"):
         raise KeyError("a fault of ours")
     with (
-        pytest.raises(UsageError, match=r"^--preset: the model is too large"),
+        pytest.raises(UsageError, match=r"^--preset, --micro-batch: too large"),
         explained(None, "--micro-batch"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -22,3 +22,15 @@ def test_a_signal_stops_the_run_also_when_nobody_can_be_told(monkeypatch: pytest
         assert run.stop_asked
         assert signal.getsignal(signal.SIGTERM) == before  # the next one ends at once
     assert not run.boundary()
+
+
+def test_a_signal_acts_as_ever_while_the_run_is_prepared() -> None:
+    run = hoptui.connect("unit")
+    with StopOnSignal(run) as signals:
+        with pytest.raises(KeyboardInterrupt), signals.aside():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not run.stop_asked
+        with signals.aside():
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+        assert run.stop_asked
