@@ -21,6 +21,8 @@ POOL_BYTES = 1 << 28
 """Size of the synthetic images together: small beside the activations of a model, larger than any cache."""
 MOST_SYNTHETIC = 16_384
 SYNTHETIC_CLASSES = 1000
+CHUNK = 32
+"""Images that one worker reads and hands over at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Loading:
     num_workers: int
     prefetch_factor: int
     pin_memory: bool
+
+    @property
+    def chunks(self) -> int:
+        """How many are being read or wait to be taken, at most, and the one that is handed over."""
+        return self.num_workers * self.prefetch_factor + 1
 
 
 class Feed(Protocol):

@@ -25,11 +25,9 @@ from torch.utils.data import DataLoader, Dataset
 from trainer.common.errors import UsageError
 from trainer.vision.distort import Distortion
 from trainer.vision.folder import FileImages, find
-from trainer.vision.images import Feed, Images, Loading
+from trainer.vision.images import CHUNK, Feed, Images, Loading
 from trainer.vision.order import Order
 
-CHUNK = 32
-"""Images that one worker reads and hands over at a time."""
 LEFT_TO_THE_TRAINER = (signal.SIGINT, signal.SIGTERM)
 PHOTOS = Distortion(turn=0.0, zoom=0.15, shift=0.08, flip=True)
 
@@ -159,8 +157,7 @@ class Workers(Iterator[Images]):
         before = set(multiprocessing.active_children())
         self._files = files
         self._pin = loading.pin_memory and device.type == "cuda"
-        # A DataLoader asks for so many chunks beyond the one that it hands over.
-        self._slots = _Slots(loading.num_workers * loading.prefetch_factor + 1, files.size)
+        self._slots = _Slots(loading.chunks, files.size)
         loader = DataLoader(
             _Reader(files, self._slots.memory),
             batch_size=None,

@@ -25,7 +25,7 @@ from trainer.common.rehearsal import Rehearsal, Sizes
 from trainer.common.streams import stream
 from trainer.vision.config import VisionConfig
 from trainer.vision.distort import distorted
-from trainer.vision.images import Feed, Images, Loading, Resident, Source
+from trainer.vision.images import CHUNK, Feed, Images, Loading, Resident, Source
 from trainer.vision.model import Shape, ViT
 from trainer.vision.order import share
 
@@ -142,17 +142,8 @@ class TrainingState:
         """
         config, world = self.config, self.ranks.world
         config.check(world)
-        largest = largest_share(config, world)
-        if self.loads:
-            needed = largest * self.source.channels * self.source.image_size**2
-            # Of the rank that has least: one that went on alone would wait for ever for the one that refuses.
-            limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"), self.ranks.local_world)))
-            if needed > limit:
-                raise ValueError(
-                    f"batch_size = {config.batch_size}: its images take {needed / 1e9:.1f} GB of the machine's memory "
-                    f"on each rank, which has {limit / 1e9:.1f} GB for them"
-                )
-        config.micro_batch = self.rehearsal.settle(config.micro_batch, largest, SIZES)
+        self._check_room()
+        config.micro_batch = self.rehearsal.settle(config.micro_batch, largest_share(config, world), SIZES)
         config.grad_accum = pieces(config, world)
 
     def rehearse(self) -> None:
@@ -171,9 +162,11 @@ class TrainingState:
 
         Raises:
             OSError: no more processes can be started; images are loaded as before.
+            ValueError: there is no memory for so many that are read ahead; images are loaded as before.
         """
         if self.loading == self._loads:
             return
+        self._check_room()
         if self._feed is not None:
             self._feed.change(self.loading)
         self._loads = self.loading
@@ -231,6 +224,30 @@ class TrainingState:
         """The sizes of the model that a knob can change."""
         shape = self.model.shape
         return {"d_model": shape.d_model, "layers": shape.layers, "heads": shape.heads}
+
+    def _check_room(self) -> None:
+        """Refuse what the machine's memory has no room for: a batch from a disk, and what is read ahead of it.
+
+        Raises:
+            ValueError: one sentence that begins with the name of a knob.
+        """
+        if not self.loads:
+            return
+        each = self.source.channels * self.source.image_size**2
+        batch = each * largest_share(self.config, self.ranks.world)
+        ahead = each * CHUNK * self.loading.chunks
+        # Of the rank that has least: one that went on alone would wait for ever for the one that refuses.
+        limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"), self.ranks.local_world)))
+        room = f"of the machine's memory on each rank, which has {limit / 1e9:.1f} GB for them"
+        if batch > limit:
+            raise ValueError(
+                f"batch_size = {self.config.batch_size}: its images take {batch / 1e9:.1f} GB {room}"
+            )
+        if batch + ahead > limit:
+            raise ValueError(
+                f"num_workers × prefetch_factor = {self.loading.chunks - 1}: what is read ahead takes {ahead / 1e9:.1f} GB "
+                f"beside a batch of {batch / 1e9:.1f}, {room}"
+            )
 
     def _smaller(self, before: int, now: int) -> None:
         self.config.micro_batch = now

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.vision.images import Loading
-from trainer.vision.loader import CHUNK, Folder
+from trainer.vision.images import CHUNK, Loading
+from trainer.vision.loader import Folder
 from trainer.vision.order import Order
 
 

@@ -15,8 +15,8 @@ import torch
 from tests.conftest import until
 from trainer.common.errors import UsageError
 from trainer.vision.folder import FileImages, find
-from trainer.vision.images import Loading
-from trainer.vision.loader import CHUNK, Folder, Loader
+from trainer.vision.images import CHUNK, Loading
+from trainer.vision.loader import Folder, Loader
 from trainer.vision.order import Order, share
 
 # Python 3.12 warns of forks in processes with threads; the workers use none of ours.

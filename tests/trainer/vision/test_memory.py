@@ -13,7 +13,7 @@ from tests.trainer.vision.conftest import SteeredVision, assert_equal
 from trainer.common.ranks import Ranks
 from trainer.vision import images as rooms
 from trainer.vision.config import PRESETS, VisionConfig
-from trainer.vision.images import Images
+from trainer.vision.images import CHUNK, Images
 from trainer.vision.loader import Folder
 from trainer.vision.state import TrainingState
 
@@ -78,12 +78,19 @@ def test_a_batch_that_memory_is_too_short_for_is_taken_in_pieces(
 def test_a_batch_of_files_that_memory_has_no_room_for_is_refused(
     image_folder: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.vision.state.limit_bytes", lambda *_: 50 * 3 * 8 * 8)
-    steered_vision.after = {1: steered_vision.set(batch_size=51), 2: steered_vision.set(grad_clip=2.0)}
+    # Nothing is read ahead, but for the chunk that is handed over.
+    monkeypatch.setattr("trainer.vision.state.limit_bytes", lambda *_: (50 + CHUNK) * 3 * 8 * 8)
+    steered_vision.after = {
+        0: steered_vision.set(num_workers=1),
+        1: steered_vision.set(batch_size=83),
+        2: steered_vision.set(grad_clip=2.0),
+    }
     steered_vision.train(data=str(image_folder))
     outcomes = steered_vision.outcomes()
+    assert (outcomes["num_workers"].stage, outcomes["num_workers"].effective) == ("failed", 0)
+    assert "num_workers × prefetch_factor = 4: what is read ahead takes" in outcomes["num_workers"].reason
     assert (outcomes["batch_size"].stage, outcomes["batch_size"].effective) == ("failed", 32)
-    assert "batch_size = 51: its images take 0.0 GB" in outcomes["batch_size"].reason
+    assert "batch_size = 83: its images take 0.0 GB" in outcomes["batch_size"].reason
     assert outcomes["grad_clip"].stage == "applied"
     assert [row["samples"] for row in steered_vision.rows()] == [32] * 4
 
