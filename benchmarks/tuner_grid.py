@@ -11,14 +11,16 @@ is there first. The best of the grid is measured again in the turns. What the tu
 for all of them.
 
     python -m benchmarks.tuner_grid [--only ppo lm vision] [--seeds 0 1 2] [--quick]
+    python -m benchmarks.tuner_grid --only vision --seeds 1 2 --best '{"batch_size": 128, "num_workers": 8}'
 
 A case and a seed are one process's work: on a node of several GPUs start one for each, with a CUDA_VISIBLE_DEVICES of its own.
+With the best point of a grid that another process has measured on such a machine, the grid is not measured again.
 Each finished point is said on stderr. A case and a seed took, in seconds (start + tuner's
-trials + points of the grid + turns), on an H200:
+trials + points of the grid + turns), the first two on an H200, the last on an H100:
 
     ppo     43 + 90 + 20 + 12  = 165
     lm      45 + 96 + 15 + 18  = 175
-    vision  36 + 139 + 37 + 13  = 225, before it waited for its readers and chose its micro-batch itself
+    vision  57 + 186 + 99 + 43 = 385
 """
 
 from __future__ import annotations
@@ -215,8 +217,10 @@ def against(run: Live, case: Case, mine: Point, best: Point) -> dict[str, Any]:
     return {"rate": spread(ours, 1), "grid": spread(its, 1), "ratio": round(ratio, 3), "later_short": short}
 
 
-def measured(case: Case, device: Sequence[str], seeds: Sequence[int], images: Path | None) -> dict[str, Any]:
-    """A case: the tuner on every seed, the grid on the first of them. A run that is lost is told as such.
+def measured(
+    case: Case, device: Sequence[str], seeds: Sequence[int], images: Path | None, best: Point | None
+) -> dict[str, Any]:
+    """A case: the tuner on every seed, the grid on the first of them unless its `best` is known. A run that is lost is told as such.
 
     Every seed has a daemon of its own, which knows nothing of what served the seeds before best.
     """
@@ -230,14 +234,16 @@ def measured(case: Case, device: Sequence[str], seeds: Sequence[int], images: Pa
             try:
                 run = live(node, session, case, device, images, seed)
                 found |= tell(told, tuned(run, case))
-                points = points or grid(run, case)
-                turns = against(run, case, found["found"], fastest(points, case))
+                if best is None:
+                    points = grid(run, case)
+                    best = fastest(points, case)
+                turns = against(run, case, found["found"], best)
                 found["out_of_memory"] += turns.pop("later_short")
                 turns["speed_up"] = round(turns["rate"]["median"] / found["slow"], 2)
                 found |= tell(told, turns | {"end": run.end()["ending"]})
             except RuntimeError as error:
                 found |= tell(told, {"end": str(error)})
-    return {"grid": points, "best": fastest(points, case) if points else None, "runs": runs}
+    return {"grid": points, "best": best, "runs": runs}
 
 
 def fastest(points: Sequence[Mapping[str, Any]], case: Case) -> Point:
@@ -267,7 +273,10 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--quick", action="store_true", help="try the mechanics on a CPU; keeps no result")
     parser.add_argument("--only", nargs="+", choices=CASES, default=[*CASES], help="these cases alone")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--best", type=json.loads, help="the best point of the grid, as JSON: of one case")
     given = parser.parse_args(list(arguments))
+    if given.best is not None and (len(given.only) > 1 or set(given.best) != set(CASES[given.only[0]].grid)):
+        parser.error("--best takes a value for each knob of the grid of the one case that --only names")
     whole = given.only == [*CASES] and given.seeds == [0, 1, 2]
     device = ("--device", "cpu", "--threads", "1") if given.quick else ("--device", "cuda")
     cases = QUICK if given.quick else {name: CASES[name] for name in given.only}
@@ -277,7 +286,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hoptui-images-") as folder:
         images = pictures(Path(folder), IMAGES, SIDE) if any(c.images for c in cases.values()) else None
         for case in cases.values():
-            found[case.name] = measured(case, device, seeds, images)
+            found[case.name] = measured(case, device, seeds, images, given.best)
             reached |= met(case.name, found[case.name]["runs"])
     if given.quick:
         print(json.dumps({"benchmark": "tuner_grid", "quick": True, "cases": found}), flush=True)

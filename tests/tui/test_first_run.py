@@ -111,7 +111,7 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene) -> None:
         "run.log(loss=…) in its loop is shown here",
     ]
     assert text(phases.lines(view, phases.measured(view), 60, 5)) == "no iteration has ended yet"
-    assert "run.knob(name, value) makes one" in text(knobs.rows(view, 60, 0))
+    assert "run.knob(name, value) declares one" in text(knobs.rows(view, 60, 0))
 
 
 def test_who_is_on_a_gpu_is_never_nobody_where_it_is_unknown(scene: MakeScene) -> None:
