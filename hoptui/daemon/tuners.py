@@ -170,9 +170,11 @@ class TunerDesk:
         """Let each tuner look at its run, and look at other runs for changes that nobody asked for. To be called twice a second."""
         t = self._node.clock.t()
         for run in self._node.registry.live():
-            if run.id not in self._tunings:
+            if run.id not in self._tunings and run.state.knobs:
                 self._take_up(run)
-            if run.identity is None or run.restarting:
+            # A process that comes after another declares its knobs late.
+            set_up = run.state.knobs or run.id not in self._tunings
+            if run.identity is None or run.restarting or not set_up:
                 continue
             if run.id not in self._tunings and t - self._looked.get(run.id, 0) < UNTUNED_NS:
                 continue

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from hoptui.daemon.returning import PATIENCE_NS
 from hoptui.tuner.scene import Known
-from hoptui.wire.messages import Bye
+from hoptui.wire.messages import Bye, Declare
 from hoptui.wire.tuning import Limits, Trial, TunerState
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
@@ -37,6 +37,31 @@ def test_a_run_that_crashed_in_a_trial_comes_back_without_it(trying: QuietNode) 
     assert len(trying.script.scenes) == 1
     assert trying.said()[-1] == "goes on: the run crashed in the middle of a trial; in effect: micro_batch 32"
     assert sum("unfinished" in text for text in trying.said()) == 1
+
+
+def test_a_process_that_comes_after_a_crash_is_left_alone_until_it_has_knobs(trying: QuietNode) -> None:
+    trying.runs.receive(b"n1", None, Bye(reason="exception", detail="OutOfMemoryError"))
+    before = len(trying.commands)
+    trying.hello(nonce="n2", knobs=())
+    trying.look()
+    trying.look()
+    assert len(trying.commands) == before
+    trying.runs.receive(b"n2", None, Declare(knobs=(structs.replace(MICRO, value=64), LR)))
+    trying.look()
+    trying.look()
+    assert (trying.commands[-1].value, trying.commands[-1].epoch) == (32, 2)
+
+
+def test_a_process_that_replaces_another_is_looked_at_once_it_has_knobs(trying: QuietNode) -> None:
+    trying.run.restarting = True
+    trying.hello(nonce="n2", knobs=())
+    seen = len(trying.script.scenes)
+    trying.look()
+    assert len(trying.script.scenes) == seen
+    trying.runs.receive(b"n2", None, Declare(knobs=(MICRO, LR)))
+    trying.look()
+    assert trying.script.scenes[-1].epoch == 2
+    assert len(trying.script.scenes) == seen + 1
 
 
 def test_what_a_run_crashed_with_is_not_tried_on_it_again(trying: QuietNode) -> None:
