@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hoptui.tuner.finding import percent
-from hoptui.tuner.ladder import Candidate, Lever, advised, ranked
+from hoptui.tuner.ladder import SURE, Candidate, Lever, advised, ranked
 from hoptui.tuner.scene import Known, Scene
 from hoptui.tuner.track import FARTHEST, Track
 from hoptui.tuner.tracks import Tracks
 from hoptui.tuner.trial import WORTH
 from hoptui.wire.knobs import KnobError, KnobValue, check_value, shown
+from hoptui.wire.tuning import Diagnosis, Verdict
 
+SHORT_OF_WORK: tuple[Verdict, ...] = ("launch-bound", "memory-unused")
+"""Against these, nothing smaller helps."""
 OTHER_WAY = 1.5
 """How memory changes with another way of computing nobody knows: half as much again must fit."""
 
@@ -103,7 +106,7 @@ class Search:
                 blocked = over
             elif up:
                 blocked = self._no_room(lever, up[0], scene)
-        if -1 not in track.closed and (way < 0 or (way == 0 and self._down(lever, track))):
+        if -1 not in track.closed and (way < 0 or (way == 0 and self._down(lever, track, scene.diagnosis))):
             below = [v for v in lever.rungs() if here / FARTHEST <= lever.size_of(v) < here]
             below = [v for v in below if track.compiled(lever.size_of(v))]
             if below:
@@ -146,14 +149,18 @@ class Search:
                 return True
         return False
 
-    def _down(self, lever: Lever, track: Track) -> bool:
-        """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried."""
+    def _down(self, lever: Lever, track: Track, diagnosis: Diagnosis | None) -> bool:
+        """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried, and
+        the GPU is not short of work in a kernel as it is."""
         if lever.family == "input" or lever.learning:
             return False
         here = lever.size
         gain = track.gain(here, here / 1.4, falling=True)
         if gain is None:  # without readings of memory, nobody knows why nothing larger could be tried
-            return lever.family == "batch" and track.memory.largest > 0
+            short = (
+                diagnosis is not None and diagnosis.confidence >= SURE and diagnosis.verdict in SHORT_OF_WORK
+            )
+            return lever.family == "batch" and track.memory.largest > 0 and not short
         return track.slower and gain >= WORTH
 
     def _choose(self, lever: Lever, scene: Scene) -> Candidate | str:

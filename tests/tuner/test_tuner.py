@@ -378,3 +378,17 @@ def test_what_is_too_large_is_made_smaller_as_long_as_that_helps() -> None:
     course.rest()
     assert course.values == {"micro_batch": 32, "grad_accum": 16}
     assert results(course) == ["kept", "kept", "reverted"]
+
+
+@pytest.mark.parametrize("verdict", ["launch-bound", "memory-unused"])
+def test_nothing_is_made_smaller_where_kernels_are_too_small_already(verdict: str) -> None:
+    course = Course(*pair(128, 1), rate=level, used=lambda _: GIB)
+    course.facts["diagnosis"] = diagnosed(verdict)
+    course.rest()
+    assert results(course) == []
+    course.facts["diagnosis"] = diagnosed("compute-bound")
+    course.look(60)
+    assert results(course) == []  # no batch is turned against that
+    course.facts["diagnosis"] = diagnosed("memory-bandwidth-bound")
+    course.look(60)
+    assert [change.value for trial in course.tuner.state.tried for change in trial.changes][:2] == [64, 2]
