@@ -17,6 +17,7 @@ ALL = (
     "recording",
     "cartpole",
     "throughput",
+    "vision_loading",
     "tuner_simulation",
     "rivals",
     "endurance",
