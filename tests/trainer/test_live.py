@@ -120,6 +120,15 @@ def state_of(config: PPOConfig, env: str = "CartPole-v1") -> TrainingState:
     return TrainingState(make_env(find_task(env), config.num_envs, 0, cpu, staggered=True), config, 0, cpu)
 
 
+def test_what_was_chosen_before_the_first_iteration_is_told_once() -> None:
+    state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64))
+    state.notes.append("grad_accum chosen by measurement: 2")
+    run = hoptui.connect("chosen")
+    handles = declare(run, Job(), state)
+    handles["grad_accum"].set(4, "kim")
+    assert [note.text for note in run.notes] == ["grad_accum chosen by measurement: 2"]
+
+
 @pytest.mark.parametrize("changed", [{}, {"grad_accum": 4}, {"minibatch_size": 32}, {"num_envs": 16}])
 def test_the_sizes_that_a_knob_is_said_to_imply_are_those_that_are_computed(changed: dict[str, int]) -> None:
     state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64, grad_accum=2))

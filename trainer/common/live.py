@@ -49,7 +49,7 @@ class Tuning:
 
     def __init__(self, run: hoptui.Run, state: Tunable, meter: Meter, costs: Callable[[], None]) -> None:
         self._run, self._state, self._meter, self._costs = run, state, meter, costs
-        self._told = len(state.notes)
+        self._told = 0
         self._handles: Mapping[str, hoptui.KnobHandle[Any]] = {}
 
     def apply(self) -> dict[str, Apply]:
@@ -123,6 +123,7 @@ class Tuning:
                 )
 
         self._state.on_smaller = smaller
+        self._tell()
 
     def _anew(self, name: str) -> Apply:
         """What refuses a model that cannot be, together with what else waits for a new process."""

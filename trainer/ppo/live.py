@@ -27,16 +27,20 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
     """Tell the run its knobs, its metrics and its GPU. Knobs are applied by the run, between two iterations."""
     config = state.config
 
-    told = len(state.notes)
+    told = 0
 
-    def prepare() -> None:
-        """Let the change take as long as it takes, and tell what was measured or chosen for it."""
+    def tell() -> None:
+        """What was measured or chosen, as events."""
         nonlocal told
-        set_threads(job, config, state.device, state.ranks)
-        state.prepare()
         for note in state.notes[told:]:
             run.event(note)
         told = len(state.notes)
+
+    def prepare() -> None:
+        """Let the change take as long as it takes, and tell what came of it."""
+        set_threads(job, config, state.device, state.ranks)
+        state.prepare()
+        tell()
         for name in state.automatic:
             handles[name].settle()
 
@@ -103,6 +107,7 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
     if uuid := gpu_uuid(state.device):
         run.gpus([uuid])
     declare_cost(run, state)
+    tell()
     return handles
 
 

@@ -208,9 +208,10 @@ def test_what_is_measured_for_another_length_is_told(trial: Trial, monkeypatch: 
         2: lambda: trial.ask("set", knob="precision", value="bf16"),
     }
     trial.train(iterations=4)
-    assert said.format(16, torch.float32) in trial.lines
+    first = said.format(16, torch.float32)
+    assert first in trial.lines
     notes = [note.text for note in trial.run.notes if note.text.startswith("attention")]
-    assert notes == [said.format(32, torch.float32), said.format(32, torch.bfloat16)]
+    assert notes == [first, said.format(32, torch.float32), said.format(32, torch.bfloat16)]
 
 
 def test_what_cannot_be_applied_changes_nothing(trial: Trial) -> None:

@@ -285,7 +285,9 @@ def test_another_depth_begins_anew_where_the_run_was(tmp_path: Path, steered_vis
     assert (state.born, state.shape["layers"]) == (4, 2)
     first = steered_vision.rows()[0]["lr"]
     assert first == pytest.approx(state.config.lr)  # the course began anew: half of it would be done
-    assert "weights start anew: the model before was 3 × 64, 4 heads" in steered_vision.lines
+    anew = "weights start anew: the model before was 3 × 64, 4 heads"
+    assert anew in steered_vision.lines
+    assert steered_vision.notes()[0] == anew
 
 
 def test_a_model_that_cannot_be_restarts_nothing(steered_vision: SteeredVision) -> None:
