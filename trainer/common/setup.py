@@ -7,12 +7,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import hoptui
+from trainer.common.device import gpu_uuid
 from trainer.common.errors import UsageError
 from trainer.common.memory import is_out_of_memory
 from trainer.common.ranks import Ranks
+from trainer.common.stop import StopOnSignal
 
-SETUP = "setup"
-"""The phase of a run before its first iteration: it is seen while it compiles and measures sizes, which takes up to minutes."""
+
+@contextmanager
+def preparing(run: hoptui.Run, signals: StopOnSignal, device: torch.device) -> Iterator[None]:
+    """In here a run is made ready for its first iteration: it compiles and measures sizes, which takes up to minutes.
+
+    It is seen all the while, on its GPU and in the phase `setup`, and a signal ends it at once.
+    """
+    if uuid := gpu_uuid(device):
+        run.gpus([uuid])
+    with signals.aside(), run.phase("setup"):
+        yield
 
 
 @contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hoptui
-from trainer.common.device import gpu_uuid
 from trainer.common.live import Tuning
 from trainer.common.meter import Meter
 from trainer.lm.state import TrainingState
 
 
 def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
-    """Tell the run its knobs, its metrics, its GPU and its cost. Knobs are applied by the run, between two iterations."""
+    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two iterations."""
     config, world = state.config, state.ranks.world
     tuning = Tuning(run, state, meter, lambda: declare_cost(run, state))
 
@@ -57,8 +56,6 @@ def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
     run.metric("loss", unit="nat/token")
     run.metric("val_loss", unit="nat/token")
     run.metric("val_bpb", unit="bit/byte")
-    if uuid := gpu_uuid(state.device):
-        run.gpus([uuid])
     declare_cost(run, state)
 
 

@@ -25,7 +25,7 @@ from trainer.common.ranks import Ranks, join, restarts
 from trainer.common.report import Console, Ending, Figures, amount, line_parts, model_size, silent
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
-from trainer.common.setup import SETUP, check_resumed, explained
+from trainer.common.setup import check_resumed, explained, preparing
 from trainer.common.stop import StopOnSignal
 from trainer.lm.config import LMConfig
 from trainer.lm.job import LMOptions, Plan, settle_job
@@ -86,7 +86,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run) as signals, run, ranks.guard(run):
-            with signals.aside(), run.phase(SETUP):
+            with preparing(run, signals, device):
                 text, state = prepare(job, plan, saved, ranks, device)
             threads = choose_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
             set_threads(device, job.threads or threads // ranks.local_world)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import hoptui
-from trainer.common.device import choose_threads, gpu_uuid
+from trainer.common.device import choose_threads
 from trainer.common.ranks import Ranks
 from trainer.ppo.coefficients import NAMES
 from trainer.ppo.config import PPOConfig
@@ -24,7 +24,7 @@ Handles = Mapping[str, "hoptui.KnobHandle[Any]"]
 
 
 def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
-    """Tell the run its knobs, its metrics and its GPU. Knobs are applied by the run, between two iterations."""
+    """Tell the run its knobs and its metrics. Knobs are applied by the run, between two iterations."""
     config = state.config
 
     told = 0
@@ -104,8 +104,6 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
     run.metric("samples", unit="samples")
     run.metric("entropy", unit="nat")
     run.metric("approx_kl", unit="nat")
-    if uuid := gpu_uuid(state.device):
-        run.gpus([uuid])
     declare_cost(run, state)
     tell()
     return handles

@@ -35,7 +35,7 @@ from trainer.common.ranks import Ranks, join, restarts
 from trainer.common.report import Console, Ending
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
-from trainer.common.setup import SETUP, check_resumed, explained
+from trainer.common.setup import check_resumed, explained, preparing
 from trainer.common.stop import StopOnSignal
 from trainer.ppo.config import PPOConfig
 from trainer.ppo.envs.gym import GymTask
@@ -76,7 +76,7 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run) as signals, run, ranks.guard(run), collector() as rest, ExitStack() as stack:
-            with signals.aside(), run.phase(SETUP):
+            with preparing(run, signals, device):
                 state = prepare(job, plan, task, saved, ranks, device)
             stack.callback(state.close)
             steps_before, lines, teller = state.env_steps, Lines(state.env_steps), Teller(device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import hoptui
-from trainer.common.device import gpu_uuid
 from trainer.common.live import Tuning
 from trainer.common.meter import Meter
 from trainer.vision.images import Loading
@@ -16,7 +15,7 @@ LOADING = tuple(field.name for field in dataclasses.fields(Loading))
 
 
 def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
-    """Tell the run its knobs, its metrics, its GPU and its cost. Knobs are applied by the run, between two iterations."""
+    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two iterations."""
     config = state.config
     tuning = Tuning(run, state, meter, lambda: declare_cost(run, state))
     matrices = state.optimizer.param_groups[0]
@@ -42,8 +41,6 @@ def declare(run: hoptui.Run, state: TrainingState, meter: Meter) -> None:
     run.metric("samples", unit="images")
     run.metric("samples_total", unit="images")
     run.metric("loss", unit="nat")
-    if uuid := gpu_uuid(state.device):
-        run.gpus([uuid])
     declare_cost(run, state)
 
 

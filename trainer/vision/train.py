@@ -28,7 +28,7 @@ from trainer.common.report import Console, Ending, Figures, amount, line_parts, 
 from trainer.common.restart import Restart
 from trainer.common.saving import Saver
 from trainer.common.schedule import scale
-from trainer.common.setup import SETUP, check_alike, check_resumed, explained
+from trainer.common.setup import check_alike, check_resumed, explained, preparing
 from trainer.common.stop import StopOnSignal
 from trainer.vision.config import VisionConfig
 from trainer.vision.images import Source, digits, synthetic
@@ -92,7 +92,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
         console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run) as signals, run, ranks.guard(run), ExitStack() as stack:
-            with signals.aside(), run.phase(SETUP):
+            with preparing(run, signals, device):
                 state = prepare(job, plan, source, saved, ranks, device)
             stack.enter_context(state)
             threads = choose_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+import hoptui
 from trainer.common.errors import UsageError
 from trainer.common.ranks import ALONE, Ranks
-from trainer.common.setup import check_alike, check_resumed, explained
+from trainer.common.setup import check_alike, check_resumed, explained, preparing
+from trainer.common.stop import StopOnSignal
 
 
 def test_a_set_up_that_fails_names_the_option_to_blame() -> None:
@@ -24,6 +26,14 @@ def test_a_set_up_that_fails_names_the_option_to_blame() -> None:
         explained(None, "--micro-batch"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_run_that_is_prepared_has_its_gpu_and_a_phase_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.common.setup.gpu_uuid", lambda device: f"GPU-{device}")
+    run = hoptui.connect("prepared")
+    with StopOnSignal(run) as signals, preparing(run, signals, torch.device("cuda:3")):
+        assert (run.gpu_uuids, run.phases.current) == (("GPU-cuda:3",), "setup")
+    assert run.phases.current == ""
 
 
 class Two(Ranks):
