@@ -235,9 +235,9 @@ def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) 
 
 def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
     """Those worth trying, in order: what the diagnosis names, then what helps against it; all of them where it is unknown."""
-    sure = diagnosis is not None and diagnosis.confidence >= SURE
-    families = WORTH_TRYING.get(diagnosis.verdict, ANYTHING) if diagnosis and sure else ANYTHING
-    advised = [a.knob for a in diagnosis.advice if a.knob] if diagnosis and sure else []
+    known = decisive(diagnosis)
+    families = WORTH_TRYING.get(known.verdict, ANYTHING) if known else ANYTHING
+    advised = [a.knob for a in known.advice if a.knob] if known else []
     first = [lever for name in advised for lever in found if name in lever.names]
     rest = [lever for family in families for lever in found if lever.family == family]
     rest.sort(key=lambda lever: lever.learning)  # what leaves the mathematics alone comes first
@@ -246,15 +246,19 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
 
 def advised(lever: Lever, diagnosis: Diagnosis | None) -> tuple[int, KnobValue | None]:
     """Which way of size (1, −1; 0: nothing is said) a diagnosis would turn a lever, and to what value of its first knob."""
-    if diagnosis is None or diagnosis.confidence < SURE:
-        return 0, None
-    for advice in diagnosis.advice:
+    known = decisive(diagnosis)
+    for advice in known.advice if known else ():
         if advice.knob == lever.name:
             way = {"up": 1, "down": -1}.get(advice.direction, 0)
             return (-way if _counts_pieces(lever.name) else way), advice.value
         if advice.knob in lever.names:  # what follows goes the other way
             return {"up": -1, "down": 1}.get(advice.direction, 0), None
     return 0, None
+
+
+def decisive(diagnosis: Diagnosis | None) -> Diagnosis | None:
+    """The diagnosis, if it is sure enough of itself to decide anything here."""
+    return diagnosis if diagnosis is not None and diagnosis.confidence >= SURE else None
 
 
 def standstill(lever: Lever) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hoptui.tuner.finding import percent
-from hoptui.tuner.ladder import SURE, Candidate, Lever, advised, ranked
+from hoptui.tuner.ladder import Candidate, Lever, advised, decisive, ranked
 from hoptui.tuner.scene import Known, Scene
 from hoptui.tuner.track import FARTHEST, Track
 from hoptui.tuner.tracks import Tracks
@@ -157,9 +157,8 @@ class Search:
         here = lever.size
         gain = track.gain(here, here / 1.4, falling=True)
         if gain is None:  # without readings of memory, nobody knows why nothing larger could be tried
-            short = (
-                diagnosis is not None and diagnosis.confidence >= SURE and diagnosis.verdict in SHORT_OF_WORK
-            )
+            known = decisive(diagnosis)
+            short = known is not None and known.verdict in SHORT_OF_WORK
             return lever.family == "batch" and track.memory.largest > 0 and not short
         return track.slower and gain >= WORTH
 

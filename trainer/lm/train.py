@@ -35,6 +35,8 @@ from trainer.lm.text import Text, prepare_text
 from trainer.lm.update import learning_rate, update
 
 WORKLOAD = "lm"
+SIZES = "--micro-batch"
+"""The option that decides how much memory a step takes."""
 CONVENTIONS = (
     "loss: cross-entropy of the step's batch in nats a token; bpb: bits a byte of held-out text",
     "tokens/s: since the line before, of all GPUs together, everything included",
@@ -86,7 +88,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> Re
         console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run) as signals, run, ranks.guard(run):
-            with preparing(run, signals, device):
+            with preparing(run, signals, device), explained(job.resume, SIZES):
                 text, state = prepare(job, plan, saved, ranks, device)
             threads = choose_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
             set_threads(device, job.threads or threads // ranks.local_world)
@@ -183,7 +185,7 @@ def settle(
     Raises:
         UsageError: it cannot be run as asked.
     """
-    with explained(job.resume, "--micro-batch"):
+    with explained(job.resume, SIZES):
         if saved:
             check_resumed(ranks, job.resume, saved)
         return settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
@@ -197,13 +199,12 @@ def prepare(
     Raises:
         UsageError: there is no such text, or the state cannot be built as asked.
     """
-    with explained(job.resume, "--micro-batch"):
-        text = prepare_text(job.corpus, plan.config, ranks)
-        if saved and saved["corpus"] != text.digest:
-            raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
-        state = TrainingState(plan.config, plan.seed, device, ranks, text.streams)
-        if saved and not state.load_state_dict(saved):
-            state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
+    text = prepare_text(job.corpus, plan.config, ranks)
+    if saved and saved["corpus"] != text.digest:
+        raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
+    state = TrainingState(plan.config, plan.seed, device, ranks, text.streams)
+    if saved and not state.load_state_dict(saved):
+        state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
     return text, state
 
 

@@ -76,10 +76,11 @@ def train(job: Job, write: Callable[[str], None]) -> Result:
         console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run) as signals, run, ranks.guard(run), collector() as rest, ExitStack() as stack:
-            with preparing(run, signals, device):
+            with preparing(run, signals, device), explained(job.resume, SIZES):
                 state = prepare(job, plan, task, saved, ranks, device)
             stack.callback(state.close)
-            steps_before, lines, teller = state.env_steps, Lines(state.env_steps), Teller(device)
+            steps_before, teller = state.env_steps, Teller(device)
+            lines = Lines(steps_before)
             proven, caught_up = dataclasses.replace(config), False
             reset_peak(device)
 
@@ -250,24 +251,19 @@ def prepare(
     ranks: Ranks,
     device: torch.device,
 ) -> TrainingState:
-    """The state to start from.
-
-    Raises:
-        UsageError: it cannot be built as asked.
-    """
-    with explained(job.resume, SIZES):
-        env = make_env(
-            task,
-            plan.config.num_envs,
-            plan.seed,
-            torch.device("cpu") if job.rollout_device == "cpu" or isinstance(task, GymTask) else device,
-            ranks=ranks,
-            staggered=True,
-            workers=job.env_workers,
-        )
-        state = TrainingState(env, plan.config, plan.seed, device, ranks=ranks)
-        if saved:
-            state.load_state_dict(saved)
+    """The state to start from."""
+    env = make_env(
+        task,
+        plan.config.num_envs,
+        plan.seed,
+        torch.device("cpu") if job.rollout_device == "cpu" or isinstance(task, GymTask) else device,
+        ranks=ranks,
+        staggered=True,
+        workers=job.env_workers,
+    )
+    state = TrainingState(env, plan.config, plan.seed, device, ranks=ranks)
+    if saved:
+        state.load_state_dict(saved)
     return state
 
 

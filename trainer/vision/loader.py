@@ -181,7 +181,7 @@ class Workers(Iterator[Images]):
             raise StopIteration
         if wrong := next(self._reports):
             raise UsageError(wrong)
-        slot, files = self._slots.read.popleft()
+        slot, files = self._slots.given.popleft()
         shared = self._slots.memory[slot, : len(files)]
         images = torch.empty(shared.shape, dtype=torch.uint8, pin_memory=self._pin)
         images.numpy()[:] = shared.numpy()  # torch would wake a thread on every core for it
@@ -210,20 +210,20 @@ class _Slots:
     """Memory that workers share with the trainer: `memory` (slots, CHUNK, 3, size, size) uint8.
 
     It is handed on by forking and has no name: a container's few megabytes of /dev/shm do not limit it, and it is gone with
-    the last process. `read` are the tasks given out, in their order, whose slots are not yet back in `free`.
+    the last process. `given` are the tasks given out, in their order, whose slots are not yet back in `free`.
     """
 
     def __init__(self, count: int, size: int) -> None:
         shape = (count, CHUNK, 3, size, size)
         self.memory = torch.frombuffer(mmap.mmap(-1, math.prod(shape)), dtype=torch.uint8).view(shape)
         self.free = deque(range(count))
-        self.read: deque[_Task] = deque()
+        self.given: deque[_Task] = deque()
 
     def tasks(self, chunks: Iterable[list[int]]) -> Iterator[_Task]:
         """Each chunk with a free slot."""
         for files in chunks:
             task = _Task(self.free.popleft(), files)
-            self.read.append(task)
+            self.given.append(task)
             yield task
 
 

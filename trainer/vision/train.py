@@ -39,6 +39,8 @@ from trainer.vision.state import TrainingState
 from trainer.vision.update import evaluate, update
 
 WORKLOAD = "vision"
+SIZES = "--micro-batch"
+"""The option that decides how much memory a step takes."""
 CONVENTIONS = (
     "loss: cross-entropy of the step's batch in nats an image; accuracy: of all held-out images",
     "images/s: since the line before, of all GPUs together, everything included",
@@ -92,8 +94,8 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
         console.unread = run.stop
         clock = phase_clock(run, device)
         with StopOnSignal(run) as signals, run, ranks.guard(run), ExitStack() as stack:
-            with preparing(run, signals, device):
-                state = prepare(job, plan, source, saved, ranks, device)
+            with preparing(run, signals, device), explained(job.resume, SIZES):
+                state = prepare(plan, source, saved, ranks, device)
             stack.enter_context(state)
             threads = choose_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
             set_threads(device, job.threads or threads // ranks.local_world)
@@ -195,7 +197,7 @@ def settle(
     Raises:
         UsageError: the job cannot be run as asked.
     """
-    with explained(job.resume, "--micro-batch"):
+    with explained(job.resume, SIZES):
         if saved:
             check_resumed(ranks, job.resume, saved)
         plan = settle_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
@@ -211,25 +213,19 @@ def settle(
 
 
 def prepare(
-    job: VisionOptions,
-    plan: Plan,
-    source: Source,
-    saved: Mapping[str, Any] | None,
-    ranks: Ranks,
-    device: torch.device,
+    plan: Plan, source: Source, saved: Mapping[str, Any] | None, ranks: Ranks, device: torch.device
 ) -> TrainingState:
     """The state to start from.
 
     Raises:
         UsageError: it cannot be built as asked.
     """
-    with explained(job.resume, "--micro-batch"):
-        try:
-            state = TrainingState(plan.config, plan.seed, device, ranks, source)
-        except ValueError as error:
-            raise UsageError(f"--preset {plan.preset}: {error}") from None
-        if saved and not state.load_state_dict(saved):
-            state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
+    try:
+        state = TrainingState(plan.config, plan.seed, device, ranks, source)
+    except ValueError as error:
+        raise UsageError(f"--preset {plan.preset}: {error}") from None
+    if saved and not state.load_state_dict(saved):
+        state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
     return state
 
 

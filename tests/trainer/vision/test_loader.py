@@ -91,7 +91,7 @@ def test_exchanged_workers_leave_nothing_out_and_repeat_nothing(files: FileImage
         assert taken(loader, batch) == numbers(files, 0, batch)
         for _, workers in loader._open:
             slots = workers._slots
-            in_use = [task.slot for task in slots.read]
+            in_use = [task.slot for task in slots.given]
             assert sorted([*in_use, *slots.free]) == list(range(len(slots.memory)))
         position += size
 
