@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from hoptui.tuner.finding import Means
 from hoptui.tuner.roles import (
     Direction,
     Role,
@@ -21,6 +22,7 @@ from hoptui.tuner.roles import (
     switched_off,
     switched_on,
 )
+from hoptui.tuner.waiting import noticed
 from hoptui.tuner.window import Window
 from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.tuning import Advice, Verdict
@@ -30,6 +32,8 @@ ROOM = 0.45
 CPU_FULL = 0.9
 FIRST_WORKERS = 4
 MOST = 3
+WORKERS: dict[Verdict, Role] = {"data-bound": "workers", "env-bound": "env_workers"}
+"""What there may be more of where a GPU waits now and then, whatever limits it most."""
 _COST = {
     "free": "takes effect at once",
     "shape": "may compile anew",
@@ -89,6 +93,8 @@ def _of_knobs(verdict: Verdict, window: Window) -> Iterator[Candidate]:
             yield from _larger_pieces(window)
             yield from _precision(window)
             yield from _no_recomputing(window)
+            if pieces(window.knobs) == 1:
+                yield from _raised("batch", window)  # what an optimizer draws is shared by more samples
         case "communication-bound":
             yield from _raised("minibatch", window)
             yield from _raised("batch", window)
@@ -97,6 +103,9 @@ def _of_knobs(verdict: Verdict, window: Window) -> Iterator[Candidate]:
             yield from _switched("compile", window)
         case "healthy":
             yield from _switched("compile", window)
+    for waits, _ in noticed(window, Means(window.gpus)):
+        if verdict not in ("unknown", waits):
+            yield from _more_workers(WORKERS[waits], window)
 
 
 def _larger_pieces(window: Window) -> Iterator[Candidate]:

@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.tuner.advice import advise
 from hoptui.tuner.capacity import capacity, healthy, protection, unused_memory
 from hoptui.tuner.finding import UNSURE, Finding, Means, percent, told
-from hoptui.tuner.waiting import WAITING, launching, waiting, waits_for_the_host
+from hoptui.tuner.waiting import WAITING, launching, noticed, waiting, waits_for_the_host
 from hoptui.tuner.window import Window
 from hoptui.wire.tuning import Diagnosis, Verdict
 
@@ -48,8 +48,10 @@ def findings(window: Window) -> list[Finding]:
         found = found or [*healthy(seen)]
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]
-    least, beside = _believed(window, counted=counted), tuple(_beside(window))
-    return [f.at_most(least)._replace(evidence=(*f.evidence, *beside)) for f in _ranked(found)]
+    least = _believed(window, counted=counted)
+    return [
+        f.at_most(least)._replace(evidence=(*f.evidence, *_beside(f, window, seen))) for f in _ranked(found)
+    ]
 
 
 class Diagnostician:
@@ -142,8 +144,11 @@ def _largest_phase(window: Window) -> Iterator[str]:
         yield f"largest phase: {path} {percent(window.phases[path])}"
 
 
-def _beside(window: Window) -> Iterator[str]:
-    """What weakens a verdict, or is worth knowing with any."""
+def _beside(finding: Finding, window: Window, seen: Means) -> Iterator[str]:
+    """What weakens a verdict, or is worth knowing with it."""
+    for waits, evidence in noticed(window, seen):
+        if waits != finding.verdict:
+            yield from evidence
     shared = [str(g.index) for g in window.gpus if g.shared]
     if shared:
         yield f"other processes work on GPU {', '.join(shared)}"

@@ -14,7 +14,7 @@ from hoptui.wire.pace import level, unclear, uneven, usable
 BLOCK = 5
 MIN_BLOCKS = 3
 LOOKS = (15, 30, 45, 60, 90)
-PATIENT = LOOKS[-1:]
+PATIENT = (90, 180)
 """Of a change to what reads data: what the readers before had begun comes first, and then at once what the new ones have read
 meanwhile. Only many iterations together tell."""
 WARM_UP = 5

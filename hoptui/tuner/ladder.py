@@ -27,7 +27,7 @@ WORTH_TRYING: dict[Verdict, tuple[Family, ...]] = {
     "env-bound": ("env", "other"),
     "memory-bandwidth-bound": ("mode", "batch", "other"),
     "compute-bound": ("mode", "other"),
-    "power-limited": (),
+    "power-limited": ("batch", "mode", "other"),
     "heat-limited": (),
     "communication-bound": ("batch", "other"),
     "memory-unused": ("batch", "mode", "other"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from hoptui.tuner.finding import UNSURE, Finding, Means, Scale, percent, told, watts
 from hoptui.tuner.window import Window
+from hoptui.wire.tuning import Verdict
 
 DATA = frozenset(
     (
@@ -54,6 +55,8 @@ LINK_BYTES_PER_S = 15e9
 LINK_ALONE = 0.7
 """What is believed at most of traffic on NVLink without a phase that says how long is waited."""
 WORKS_ON = 0.05
+NOTICED = 0.05
+"""Who waits less than that gains hardly what the tuner asks of a change."""
 
 
 def waiting(window: Window, seen: Means) -> Iterator[Finding]:
@@ -97,6 +100,15 @@ def launching(window: Window, seen: Means) -> Iterator[Finding]:
     evidence = (*told("SM active", seen.sm), *told("busy", seen.busy), *small, *watts(seen))
     found = Finding("launch-bound", sure, lost, evidence)
     yield found.at_most(UNSURE) if starved or _may_wait_for_ranks(window, seen) else found
+
+
+def noticed(window: Window, seen: Means) -> Iterator[tuple[Verdict, tuple[str, ...]]]:
+    """What a GPU is seen to wait for now and then, as a verdict's name and evidence: it may be worth a change beside what limits it most."""
+    if seen.busy == seen.busy:
+        if _lost_to_data(window, seen) >= NOTICED:
+            yield "data-bound", _phase(window, DATA)
+        if _lost_to_environments(window, seen) >= NOTICED:
+            yield "env-bound", _phase(window, ENVIRONMENTS)
 
 
 def waits_for_the_host(seen: Means) -> bool:

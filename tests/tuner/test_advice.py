@@ -88,6 +88,27 @@ def test_more_workers_while_there_are_cores(
     assert found == [("num_workers", "up", expected) if expected else ("", "", None)]
 
 
+@pytest.mark.parametrize(
+    ("data", "busy", "advice"),
+    [(0.12, 0.85, [("num_workers", "up", 4)]), (0.12, 1.0, []), (0.03, 0.85, []), (0.12, UNKNOWN, [])],
+)
+def test_more_workers_where_a_gpu_waits_now_and_then_whatever_limits_it(
+    data: float, busy: float, advice: list[tuple[str, str, object]]
+) -> None:
+    seen = window(
+        phases={"data": data}, gpus=(synthetic(busy=busy),), knobs=(knob("num_workers", 2, most=64),)
+    )
+    assert [(a.knob, a.direction, a.value) for a in advise("healthy", seen)] == advice
+    assert advise("unknown", seen) == ()
+
+
+def test_at_the_power_limit_more_samples_share_what_a_step_draws() -> None:
+    batch = knob("batch_size", 128, effect="learning")
+    assert advised("power-limited", batch) == [("batch_size", "up", 256)]
+    assert advised("power-limited", batch, knob("grad_accum", 2)) == [("grad_accum", "down", 1)]
+    assert advised("power-limited", batch, memory=0.5) == [("", "", None)]
+
+
 BATCHES = ("micro_batch", "minibatch_size", "batch_size", "batch_tokens", "num_envs", "grad_accum")
 
 

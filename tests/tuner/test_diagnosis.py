@@ -173,6 +173,14 @@ def test_thresholds(reading: str, below: float, above: float, verdict: Verdict) 
     assert of(above).confidence < 0.6, "hardly past the threshold"
 
 
+def test_what_a_gpu_waits_for_now_and_then_is_told_beside_what_limits_it() -> None:
+    capped = synthetic(busy=0.88, sm=0.85, capped=0.9, clock_mhz=1600.0)
+    assert diagnose(window(phases={"data": 0.12}, gpus=(capped,))).evidence[-1] == "data 12 % of the time"
+    assert diagnose(window(phases={"data": 0.04}, gpus=(capped,))).evidence[-1] == "SM active 85 %"
+    waits = diagnose(window(phases={"data": 0.6}, gpus=(synthetic(busy=0.3, sm=0.3),)))
+    assert [words for words in waits.evidence if words.startswith("data")] == ["data 60 % of the time"]
+
+
 def test_one_hot_gpu_limits_all_and_is_named() -> None:
     gpus = tuple(
         replace(

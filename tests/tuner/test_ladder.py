@@ -111,6 +111,7 @@ def test_what_only_follows_is_the_runs_business() -> None:
         ("data-bound", ["num_workers", "chunk"]),
         ("env-bound", ["env_workers", "chunk"]),
         ("launch-bound", ["micro_batch", "compile", "chunk"]),
+        ("power-limited", ["micro_batch", "compile", "chunk"]),
         ("heat-limited", []),
     ],
 )

@@ -81,6 +81,15 @@ def test_a_clear_gain_needs_few_iterations_and_a_doubtful_one_more() -> None:
     assert doubtful.iterations >= 60
 
 
+def test_what_reads_data_is_measured_longer_where_that_is_not_sure_yet() -> None:
+    def measured(gain: float, iterations: int) -> Measured:
+        after = values(gain, WARM_UP + iterations, 2)
+        return compare("throughput", values(0, 90), after, ["num_workers"])
+
+    assert [measured(0.5, n).settled for n in (30, 90)] == [False, True]
+    assert [measured(0.02, n).settled for n in (90, 179, 180)] == [False, False, True]
+
+
 def test_half_the_speed_is_seen_at_once_and_nan_tells_nothing() -> None:
     before = values(0, 60)
     assert harmful(before, [1000.0] * WARM_UP + [300.0] * 5)

@@ -380,6 +380,28 @@ def test_what_is_too_large_is_made_smaller_as_long_as_that_helps() -> None:
     assert results(course) == ["kept", "kept", "reverted"]
 
 
+def test_a_run_at_its_power_limit_gets_the_readers_it_waits_for_and_larger_batches() -> None:
+    def rate(values: Values) -> float:
+        return (
+            3000.0 * float(values["batch_size"]) ** 0.05 * (1.0 if int(values["num_workers"]) >= 4 else 0.95)
+        )
+
+    course = Course(
+        knob("batch_size", 128, effect="learning", most=256),
+        knob("num_workers", 2, cost="rebuild"),
+        rate=rate,
+        used=lambda _: 10 * GIB,
+        limits=Limits(learning=("batch_size",)),
+    )
+    course.facts["diagnosis"] = diagnosed("power-limited")
+    course.rest()
+    assert course.values == {"batch_size": 256, "num_workers": 2}
+    course.facts["diagnosis"] = diagnosed(
+        "power-limited", Advice(knob="num_workers", direction="up", value=4)
+    )
+    course.until(lambda: course.values["num_workers"] == 4)
+
+
 @pytest.mark.parametrize("verdict", ["launch-bound", "memory-unused"])
 def test_nothing_is_made_smaller_where_kernels_are_too_small_already(verdict: str) -> None:
     course = Course(*pair(128, 1), rate=level, used=lambda _: GIB)
