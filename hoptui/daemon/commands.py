@@ -23,7 +23,7 @@ from hoptui.wire.messages import (
     Outcome,
     Stage,
 )
-from hoptui.wire.tuning import Change
+from hoptui.wire.tuning import TUNER, Change
 
 KEPT = 2000
 LONGEST_LEASE_S = 60.0
@@ -358,7 +358,7 @@ def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:
 def author(origin: Origin) -> str:
     """Who it is, in the daemon's sentences."""
     if origin.kind == "tuner":
-        return "the tuner"
+        return TUNER
     return f"{origin.user} (pid {origin.pid})"
 
 

@@ -16,6 +16,7 @@ import msgspec
 from hoptui.sdk.knobs import KnobHandle
 from hoptui.wire.knobs import KnobError, check_value, shown
 from hoptui.wire.messages import FINAL, Command, Outcome
+from hoptui.wire.tuning import TUNER
 
 REMEMBERED = 4096
 MOST_TRACED = 1000
@@ -174,5 +175,5 @@ def who(command: Command) -> str:
     """The author of a command in a few words."""
     origin = command.origin
     if origin.kind == "tuner":
-        return "the tuner"
+        return TUNER
     return f"{origin.user or 'somebody'} (pid {origin.pid})" if origin.pid else origin.user or "somebody"

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from hoptui.wire import knobs as wire
 from hoptui.wire.knobs import Cost, Effect, Kind, KnobError, KnobSpec, KnobState, KnobValue, Scale
+from hoptui.wire.tuning import TUNER
 
 T = TypeVar("T", bound=KnobValue)
 
@@ -131,6 +132,11 @@ class KnobHandle(Generic[T]):
     def waits(self) -> bool:
         """Whether a value was asked for that only a new process can have."""
         return self.spec.cost == "restart" and not self.in_effect
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it was the tuner, and no person, who set it last."""
+        return self.by == TUNER
 
     def state(self) -> KnobState:
         """The knob as it travels, with the value in effect; one that waits has not been set yet."""

@@ -22,6 +22,8 @@ Verdict = Literal[
     "healthy",  # nothing stands out
     "unknown",  # too little is known, and the evidence says what
 ]
+TUNER = "the tuner"
+"""Its name where it is told who did something."""
 Objective = Literal["throughput", "energy"]
 Stand = Literal["off", "baseline", "trial", "holding", "waiting"]
 Result = Literal["running", "kept", "reverted", "failed", "interrupted", "unfinished"]

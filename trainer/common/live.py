@@ -99,10 +99,11 @@ class Tuning:
         self._costs()
 
     def _reopen(self) -> None:
-        """Leave a micro-batch open again that nobody has chosen and that was the whole batch, which now is larger."""
+        """Leave a micro-batch open again that no person has chosen and that was the whole batch, which now is larger."""
         config = self._state.config
         whole = config.grad_accum == 1 < pieces(config, self._state.ranks.world)
-        if whole and "micro_batch" in self._state.automatic.names:
+        left_open = "micro_batch" in self._state.automatic.names
+        if whole and (left_open or self._handles["micro_batch"].tuned):
             config.micro_batch = 0
 
     def rebuild(self) -> None:

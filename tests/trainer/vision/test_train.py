@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from hoptui.wire.messages import Origin
 from tests.trainer.vision.conftest import SteeredVision, assert_equal, saved, weights
 from trainer.common.errors import UsageError
 from trainer.vision import images as rooms
@@ -144,6 +145,19 @@ def test_a_micro_batch_that_was_the_whole_batch_follows_it_unless_somebody_chose
     assert [row["samples"] for row in steered_vision.rows()] == [8, 8, 64, 64]
     assert (handles["micro_batch"].value, handles["grad_accum"].value) == cut
     assert steered_vision.state.pieces.micro_batch == cut[0]
+
+
+@pytest.mark.parametrize(("kind", "cut"), [("tuner", (64, 1)), ("person", (8, 8))])
+def test_a_micro_batch_that_the_tuner_made_the_whole_batch_follows_it(
+    steered_vision: SteeredVision, kind: Any, cut: tuple[int, int]
+) -> None:
+    steered_vision.after = {
+        0: lambda: steered_vision.ask("set", knob="micro_batch", value=8, origin=Origin(kind=kind)),
+        1: steered_vision.set(batch_size=64),
+    }
+    steered_vision.train(knobs={"batch_size": 8, "micro_batch": 4})
+    handles = steered_vision.run.knob_handles
+    assert (handles["micro_batch"].value, handles["grad_accum"].value) == cut
 
 
 def test_what_loads_nothing_has_no_workers_to_set(steered_vision: SteeredVision) -> None:
