@@ -15,7 +15,7 @@ from hoptui.tuner.trial import WORTH
 from hoptui.wire.knobs import KnobError, KnobValue, check_value, shown
 from hoptui.wire.tuning import Diagnosis, Verdict
 
-SHORT_OF_WORK: tuple[Verdict, ...] = ("launch-bound", "memory-unused")
+NOT_SMALLER: tuple[Verdict, ...] = ("launch-bound", "memory-unused", "power-limited")
 """Against these, nothing smaller helps."""
 OTHER_WAY = 1.5
 """How memory changes with another way of computing nobody knows: half as much again must fit."""
@@ -55,7 +55,7 @@ class Search:
             limit = verdict.verdict if verdict else "unknown"
             return Nothing(f"the run is {limit}, against which none of its knobs helps")
         again = self._first([lever for lever in order if self._reopened(lever)], scene)
-        return again if isinstance(again, Candidate) else Nothing(tried)
+        return again if isinstance(again, Candidate) else self._both(order, scene) or Nothing(tried)
 
     def made(self) -> None:
         """Something is tried now."""
@@ -73,6 +73,24 @@ class Search:
             if tried:
                 reasons.append(tried)
         return reasons[0] if reasons else "nothing is left to try"
+
+    def _both(self, order: Sequence[Lever], scene: Scene) -> Candidate | None:
+        """More samples at once and more readers: where the one holds back what the other would bring, neither helps alone."""
+        if self._over_power(scene):
+            return None
+        steps: list[tuple[Lever, KnobValue]] = []
+        for families in (("batch",), ("input", "env")):
+            for lever in order:
+                values = self._within_reach(lever, lever.rungs()) if lever.family in families else []
+                fits = [v for v in values if families != ("batch",) or self._tracks.fits(lever, v, scene)]
+                if fits:
+                    steps.append((lever, fits[-1]))
+                    break
+        if len(steps) < 2 or self._tracks.in_vain(steps):
+            return None
+        return Candidate(
+            tuple(steps), 1, "neither alone helps: each may hold back what the other would bring"
+        )
 
     def _reopened(self, lever: Lever) -> bool:
         """Let a lever be climbed once more where another has been turned since: what was best beside that need not be now."""
@@ -115,6 +133,11 @@ class Search:
 
     def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
         """Those of `values` that may be tried next, but for memory."""
+        refused = self._tracks.of(lever).refused
+        return [v for v in self._within_reach(lever, values) if v not in refused]
+
+    def _within_reach(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
+        """Those of `values` that are one step above, and not known to be too much."""
         track, here = self._tracks.of(lever), lever.size
         return [
             v
@@ -122,7 +145,6 @@ class Search:
             if here < lever.size_of(v) <= FARTHEST * here * 1.001
             and lever.size_of(v) < track.ceiling
             and track.compiled(lever.size_of(v))
-            and v not in track.refused
         ]
 
     def _values(self, lever: Lever, scene: Scene) -> list[KnobValue]:
@@ -151,15 +173,15 @@ class Search:
 
     def _down(self, lever: Lever, track: Track, diagnosis: Diagnosis | None) -> bool:
         """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried, and
-        the GPU is not short of work in a kernel as it is."""
+        no diagnosis asks for more at once."""
         if lever.family == "input" or lever.learning:
             return False
         here = lever.size
         gain = track.gain(here, here / 1.4, falling=True)
         if gain is None:  # without readings of memory, nobody knows why nothing larger could be tried
             known = decisive(diagnosis)
-            short = known is not None and known.verdict in SHORT_OF_WORK
-            return lever.family == "batch" and track.memory.largest > 0 and not short
+            larger = known is not None and known.verdict in NOT_SMALLER
+            return lever.family == "batch" and track.memory.largest > 0 and not larger
         return track.slower and gain >= WORTH
 
     def _choose(self, lever: Lever, scene: Scene) -> Candidate | str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from hoptui.tuner.ladder import Candidate, Lever, levers
 from hoptui.tuner.memory import NOTICED
@@ -17,6 +17,9 @@ MIXED = 5
 """So many readings, one a second, what others held is looked back at: longer than peaks of memory are."""
 
 
+Settings = Sequence[tuple[Lever, KnobValue]]
+
+
 class Tracks:
     """A track for each lever, by its name."""
 
@@ -24,6 +27,7 @@ class Tracks:
         self.limits = limits
         self._tracks: dict[str, Track] = {}
         self._others: deque[int] = deque(maxlen=MIXED)
+        self._in_vain: set[frozenset[tuple[str, KnobValue]]] = set()
 
     def of(self, lever: Lever) -> Track:
         return self._tracks.setdefault(lever.name, Track())
@@ -36,6 +40,10 @@ class Tracks:
         for lever in self.levers(scene, frozen):
             if lever.family == "batch" and self.of(lever).memory.fitted:
                 yield lever
+
+    def in_vain(self, settings: Settings) -> bool:
+        """Whether these values were tried together, and taken back."""
+        return _named(settings) in self._in_vain
 
     def fits(self, lever: Lever, value: KnobValue, scene: Scene) -> bool:
         """Whether a value may be tried; nothing larger while more than the limit is taken already, whatever was seen before."""
@@ -68,7 +76,7 @@ class Tracks:
         for name, track in self._tracks.items():
             if name not in names:
                 track.memory.clear()
-                track.outdated = True
+            track.outdated = track.outdated or len(names) > 1 or name not in names
         self._rated(tried, found)
         for lever, _ in tried.settings:
             if tried.way:
@@ -76,8 +84,11 @@ class Tracks:
                 self.of(lever).slower = tried.way < 0
 
     def dropped(self, tried: Candidate, found: Measured) -> None:
-        """It was taken back."""
+        """It was taken back. Of several levers nobody knows which of them it was."""
         self._rated(tried, found)
+        if len(tried.settings) > 1:
+            self._in_vain.add(_named(tried.settings))
+            return
         for lever, value in tried.settings:
             self.of(lever).dropped(value, tried.way, tried.gain, found)
 
@@ -117,6 +128,7 @@ class Tracks:
 
     def reopen(self) -> None:
         """The run is not what it was: everything may be tried again."""
+        self._in_vain.clear()
         for track in self._tracks.values():
             track.reopen()
 
@@ -140,3 +152,7 @@ class Tracks:
             track = self.of(lever)
             track.rates[lever.size] = found.before
             track.rates[lever.size_of(value)] = found.before * (1 + found.gain)
+
+
+def _named(settings: Settings) -> frozenset[tuple[str, KnobValue]]:
+    return frozenset((lever.name, value) for lever, value in settings)

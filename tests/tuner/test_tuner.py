@@ -402,8 +402,8 @@ def test_a_run_at_its_power_limit_gets_the_readers_it_waits_for_and_larger_batch
     course.until(lambda: course.values["num_workers"] == 4)
 
 
-@pytest.mark.parametrize("verdict", ["launch-bound", "memory-unused"])
-def test_nothing_is_made_smaller_where_kernels_are_too_small_already(verdict: str) -> None:
+@pytest.mark.parametrize("verdict", ["launch-bound", "memory-unused", "power-limited"])
+def test_nothing_is_made_smaller_where_more_at_once_is_what_helps(verdict: str) -> None:
     course = Course(*pair(128, 1), rate=level, used=lambda _: GIB)
     course.facts["diagnosis"] = diagnosed(verdict)
     course.rest()
