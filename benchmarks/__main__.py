@@ -19,6 +19,7 @@ ALL = (
     "throughput",
     "vision_loading",
     "tuner_simulation",
+    "tuner_folder",
     "rivals",
     "endurance",
     "monkey_live",

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from msgspec import structs
 
 from hoptui.tuner.scene import Memory, Proposal, Scene
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.wire.messages import CommandRecord, Origin
 from hoptui.wire.tuning import Advice, Diagnosis
 
@@ -114,41 +113,82 @@ STEADY = {
 }
 
 
-@dataclass
-class SimulatedRun:
-    """A run that trains by `load`, seen and steered as the daemon sees and steers one."""
+class Steered:
+    """A run that obeys commands at its next boundary: `t` seconds and `step` iterations old, its `points` as in a scene."""
 
-    load: Load
-    seed: int
-    t: float = 0.0
-    step: int = 0
-    samples: float = 0.0
-    ooms: int = 0
-    expected_ooms: float = 0.0
-    changes: int = 0
-    points: list[tuple[int, float]] = field(default_factory=list)
-    records: list[CommandRecord] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        load = self.load
-        self.knobs = {"micro_batch": knob("micro_batch", load.start, 1024, "shape")}
-        if load.batch:
-            both = "micro_batch × grad_accum"
-            self.knobs = {
-                "micro_batch": knob("micro_batch", load.start, 1024, "shape", keeps=both),
-                "grad_accum": knob("grad_accum", load.batch // load.start, 1024, "shape", keeps=both),
-            }
-        if load.workers:
-            self.knobs["num_workers"] = knob("num_workers", load.workers, 64, "rebuild")
-        self._chance = random.Random(self.seed)
-        self._slow = 5
-        self._state = self._chance.gauss(0, 1)
-        self._held: deque[tuple[float, float]] = deque()  # when, and GB on the whole GPU
+    def __init__(self, knobs: dict[str, KnobState]) -> None:
+        self.knobs = knobs
+        self.t = 0.0
+        self.step = self.changes = 0
+        self.points: list[tuple[int, float]] = []
+        self.records: list[CommandRecord] = []
 
     def value(self, name: str) -> int:
         value = self.knobs[name].value if name in self.knobs else 0
         assert isinstance(value, int)
         return value
+
+    def send(self, proposal: Proposal) -> dict[str, str]:
+        """Commands made of a proposal, which the next boundary carries out."""
+        ids = {}
+        for change in proposal.changes:
+            ids[change.knob] = f"c{len(self.records)}"
+            self.records.append(
+                CommandRecord(
+                    id=ids[change.knob], run="r", epoch=1, verb="set", knob=change.knob, wanted=change.value,
+                    before=change.before, stage="scheduled", origin=Origin(kind="tuner"), why=proposal.why,
+                )
+            )  # fmt: skip
+        self.changes += 1
+        return ids
+
+    def turn(self, name: str, value: KnobValue, took: float | None = None) -> int:
+        """The knob has a value; its version. `took` seconds is what it cost, None what it cost before."""
+        knob = self.knobs[name]
+        took_s = knob.took_s if took is None else took
+        self.knobs[name] = structs.replace(knob, value=value, version=knob.version + 1, took_s=took_s)
+        return knob.version + 1
+
+    def carry_out(self, knob: KnobState) -> float:
+        """What follows from a knob's new value; how long the run stands still for it, seconds."""
+        raise NotImplementedError
+
+    def _obey(self) -> None:
+        for i, record in enumerate(self.records):
+            if record.stage != "scheduled" or record.wanted is None:
+                continue
+            self.turn(record.knob, record.wanted)
+            took = self.carry_out(self.knobs[record.knob])
+            self.t += took
+            self.knobs[record.knob] = structs.replace(self.knobs[record.knob], took_s=took)
+            self.records[i] = structs.replace(
+                record,
+                stage="applied",
+                step=self.step + 1,
+                effective=record.wanted,
+                version=self.knobs[record.knob].version,
+                took_s=took,
+            )
+
+
+class SimulatedRun(Steered):
+    """A run that trains by `load`, seen and steered as the daemon sees and steers one."""
+
+    def __init__(self, load: Load, seed: int) -> None:
+        both = "micro_batch × grad_accum" if load.batch else ""
+        knobs = {"micro_batch": knob("micro_batch", load.start, 1024, "shape", keeps=both)}
+        if load.batch:
+            knobs["grad_accum"] = knob("grad_accum", load.batch // load.start, 1024, "shape", keeps=both)
+        if load.workers:
+            knobs["num_workers"] = knob("num_workers", load.workers, 64, "rebuild")
+        super().__init__(knobs)
+        self.load = load
+        self.samples = self.expected_ooms = 0.0
+        self.ooms = 0
+        self._chance = random.Random(seed)
+        self._slow = 5
+        self._state = self._chance.gauss(0, 1)
+        self._held: deque[tuple[float, float]] = deque()  # when, and GB on the whole GPU
 
     def iterate(self) -> None:
         """The boundary, and one iteration."""
@@ -177,20 +217,6 @@ class SimulatedRun:
         self.points.append((self.step, samples / seconds))
         del self.points[:-SHOWN]
 
-    def send(self, proposal: Proposal) -> dict[str, str]:
-        """Commands made of a proposal, which the next boundary carries out."""
-        ids = {}
-        for change in proposal.changes:
-            ids[change.knob] = f"c{len(self.records)}"
-            self.records.append(
-                CommandRecord(
-                    id=ids[change.knob], run="r", epoch=1, verb="set", knob=change.knob, wanted=change.value,
-                    before=change.before, stage="scheduled", origin=Origin(kind="tuner"), why=proposal.why,
-                )
-            )  # fmt: skip
-        self.changes += 1
-        return ids
-
     def scene(self) -> Scene:
         """What the daemon would show of it: the most that was held lately, and what others hold as read in this second."""
         load = self.load
@@ -205,22 +231,9 @@ class SimulatedRun:
             records=tuple(self.records[-32:]), memories=memories, diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
         )  # fmt: skip
 
-    def _obey(self) -> None:
-        for i, record in enumerate(self.records):
-            if record.stage != "scheduled" or record.wanted is None:
-                continue
-            took = 3.0 if self.knobs[record.knob].spec.cost == "rebuild" else 0.5
-            self.t += took
-            version = self._set(record.knob, record.wanted, took)
-            self.records[i] = structs.replace(
-                record,
-                stage="applied",
-                step=self.step + 1,
-                effective=record.wanted,
-                version=version,
-                took_s=took,
-            )
-            self._slow = 5
+    def carry_out(self, knob: KnobState) -> float:
+        self._slow = 5
+        return 3.0 if knob.spec.cost == "rebuild" else 0.5
 
     def _run_out(self, micro: int) -> None:
         """Memory ran out: half is computed at once from here on, and the command that asked for more is told."""
@@ -228,9 +241,9 @@ class SimulatedRun:
         self.t += OOM_S
         self._slow = 5
         half = max(1, micro // 2)
-        version = self._set("micro_batch", half)
+        version = self.turn("micro_batch", half)
         if self.load.batch:
-            self._set("grad_accum", self.load.batch // half)
+            self.turn("grad_accum", self.load.batch // half)
         for i in range(len(self.records) - 1, -1, -1):
             if self.records[i].knob == "micro_batch" and self.records[i].stage == "applied":
                 self.records[i] = structs.replace(
@@ -238,14 +251,10 @@ class SimulatedRun:
                 )
                 break
 
-    def _set(self, name: str, value: KnobValue, took: float | None = None) -> int:
-        knob = self.knobs[name]
-        took_s = knob.took_s if took is None else took
-        self.knobs[name] = structs.replace(knob, value=value, version=knob.version + 1, took_s=took_s)
-        return knob.version + 1
 
-
-def knob(name: str, value: int, most: int, cost: Any, keeps: str = "") -> KnobState:
+def knob(
+    name: str, value: int, most: int, cost: Cost, *, keeps: str = "", effect: Effect = "speed"
+) -> KnobState:
     spec = KnobSpec(
         name=name,
         kind="int",
@@ -253,7 +262,7 @@ def knob(name: str, value: int, most: int, cost: Any, keeps: str = "") -> KnobSt
         min=1,
         max=most,
         scale="log",
-        effect="speed",
+        effect=effect,
         cost=cost,
         keeps=keeps,
     )

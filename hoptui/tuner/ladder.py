@@ -19,6 +19,9 @@ FAMILIES: dict[Role, Family] = {
     "precision": "mode", "recompute": "mode",
 }  # fmt: skip
 
+READERS: tuple[Family, ...] = ("input", "env")
+"""Those about processes that deliver to the trainer: none of the GPU's memory is theirs."""
+
 SURE = 0.5
 """A diagnosis that is less sure of itself decides nothing here."""
 WORTH_TRYING: dict[Verdict, tuple[Family, ...]] = {

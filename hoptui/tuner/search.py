@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hoptui.tuner.finding import percent
-from hoptui.tuner.ladder import Candidate, Lever, advised, decisive, ranked
+from hoptui.tuner.ladder import READERS, Candidate, Lever, advised, decisive, ranked
 from hoptui.tuner.scene import Known, Scene
 from hoptui.tuner.track import FARTHEST, Track
 from hoptui.tuner.tracks import Tracks
@@ -55,7 +55,7 @@ class Search:
             limit = verdict.verdict if verdict else "unknown"
             return Nothing(f"the run is {limit}, against which none of its knobs helps")
         again = self._first([lever for lever in order if self._reopened(lever)], scene)
-        return again if isinstance(again, Candidate) else self._both(order, scene) or Nothing(tried)
+        return again if isinstance(again, Candidate) else self._both(order, found, scene) or Nothing(tried)
 
     def made(self) -> None:
         """Something is tried now."""
@@ -74,23 +74,30 @@ class Search:
                 reasons.append(tried)
         return reasons[0] if reasons else "nothing is left to try"
 
-    def _both(self, order: Sequence[Lever], scene: Scene) -> Candidate | None:
-        """More samples at once and more readers: where the one holds back what the other would bring, neither helps alone."""
+    def _both(self, order: Sequence[Lever], found: Sequence[Lever], scene: Scene) -> Candidate | None:
+        """More samples at once and more readers: where the one holds back what the other would bring, neither helps alone.
+
+        That readers are about to be too slow is not seen before there is more to read: so they need not be in `order`.
+        """
         if self._over_power(scene):
             return None
-        steps: list[tuple[Lever, KnobValue]] = []
-        for families in (("batch",), ("input", "env")):
-            for lever in order:
-                values = self._within_reach(lever, lever.rungs()) if lever.family in families else []
-                fits = [v for v in values if families != ("batch",) or self._tracks.fits(lever, v, scene)]
-                if fits:
-                    steps.append((lever, fits[-1]))
-                    break
-        if len(steps) < 2 or self._tracks.in_vain(steps):
+        batches = [
+            (lever, value)
+            for lever in order
+            if lever.family == "batch"
+            for value in reversed(self._within_reach(lever, lever.rungs()))
+            if self._tracks.fits(lever, value, scene)
+        ]
+        readers = [
+            (lever, value)
+            for lever in (*order, *found)
+            if lever.family in READERS
+            for value in reversed(self._within_reach(lever, lever.rungs()))
+        ]
+        both = (*batches[:1], *readers[:1])
+        if len(both) < 2 or self._tracks.in_vain(both):
             return None
-        return Candidate(
-            tuple(steps), 1, "neither alone helps: each may hold back what the other would bring"
-        )
+        return Candidate(both, 1, "neither alone helps: each may hold back what the other would bring")
 
     def _reopened(self, lever: Lever) -> bool:
         """Let a lever be climbed once more where another has been turned since: what was best beside that need not be now."""

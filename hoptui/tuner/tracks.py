@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from hoptui.tuner.ladder import Candidate, Lever, levers
+from hoptui.tuner.ladder import READERS, Candidate, Lever, levers
 from hoptui.tuner.memory import NOTICED
 from hoptui.tuner.scene import Scene
 from hoptui.tuner.track import CEILING_S, GAVE_WAY_S, LEFT_S, Track
@@ -93,8 +93,13 @@ class Tracks:
             self.of(lever).dropped(value, tried.way, tried.gain, found)
 
     def failed(self, tried: Candidate, t: int) -> None:
-        """The run could not hold it, or refused it: a ceiling, for a time that doubles."""
+        """The run could not hold it, or refused it: a ceiling, for a time that doubles. Readers beside a batch are not to blame."""
+        together = len(tried.settings) > 1
+        if together:
+            self._in_vain.add(_named(tried.settings))
         for lever, value in tried.settings:
+            if together and lever.family in READERS:
+                continue
             track = self.of(lever)
             track.refused.add(value)
             track.stride = 1

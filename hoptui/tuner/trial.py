@@ -20,6 +20,8 @@ from hoptui.wire.tuning import Change, Limits, Trial
 
 WORTH = 0.02
 """A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""
+BORNE = 0.04
+"""What a smaller setting, which leaves room, may lose at worst where it is more likely to lose nothing."""
 CLEAR = 0.10
 """A gain that is surely more than this is kept after one block of iterations."""
 PATIENCE = 4
@@ -236,7 +238,7 @@ def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Deci
     if not (found.settled or out_of_time):
         return "more"
     likely = found.gain - WORTH > found.interval / 2
-    return "keep" if likely or (smaller and found.gain > 0) else "drop"
+    return "keep" if likely or (smaller and 0 < found.gain > found.interval - BORNE) else "drop"
 
 
 def doubt(found: Measured) -> str:

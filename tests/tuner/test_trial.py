@@ -32,6 +32,7 @@ def found(gain: float, interval: float, *, settled: bool = True) -> Measured:
         (found(-0.10, 0.03), "drop", "drop"),
         (found(0.03, 0.03), "drop", "keep"),
         (found(-0.01, 0.04), "drop", "drop"),
+        (found(0.03, 0.09), "drop", "drop"),
         (found(0.03, 0.03, settled=False), "more", "more"),
         (Measured(note="measuring"), "more", "more"),
     ],
