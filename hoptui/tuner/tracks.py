@@ -92,14 +92,17 @@ class Tracks:
         for lever, value in tried.settings:
             self.of(lever).dropped(value, tried.way, tried.gain, found)
 
-    def failed(self, tried: Candidate, t: int) -> None:
-        """The run could not hold it, or refused it: a ceiling, for a time that doubles. Readers beside a batch are not to blame."""
-        together = len(tried.settings) > 1
-        if together:
-            self._in_vain.add(_named(tried.settings))
-        for lever, value in tried.settings:
-            if together and lever.family in READERS:
-                continue
+    def failed(self, tried: Candidate, t: int, knob: str = "") -> None:
+        """The run could not hold it, or refused it: a ceiling, for a time that doubles.
+
+        Of several levers it is that of `knob`, which the run named, or else those that take memory.
+        """
+        settings = tried.settings
+        if len(settings) > 1:
+            self._in_vain.add(_named(settings))
+        named = [(lever, value) for lever, value in settings if knob in lever.names]
+        grown = [(lever, value) for lever, value in settings if lever.family not in READERS]
+        for lever, value in named or grown or settings:
             track = self.of(lever)
             track.refused.add(value)
             track.stride = 1

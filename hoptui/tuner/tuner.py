@@ -313,7 +313,7 @@ class Tuner:
             self._people.keep([trouble.knob])
         if not blames(trouble):
             return self._take_back("interrupted", why, scene)
-        self._tracks.failed(attempt.tried, scene.t)
+        self._tracks.failed(attempt.tried, scene.t, trouble.knob)
         return self._take_back("failed", why, scene)
 
     def _take_back(self, result: Result, why: str, scene: Scene, *, told: bool = False) -> Proposal | None:
