@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from hoptui.tuner.capacity import FULL_SM
 from hoptui.tuner.finding import Means
 from hoptui.tuner.roles import (
     Direction,
@@ -33,7 +34,7 @@ CPU_FULL = 0.9
 FIRST_WORKERS = 4
 MOST = 3
 WORKERS: dict[Verdict, Role] = {"data-bound": "workers", "env-bound": "env_workers"}
-"""What there may be more of where a GPU waits now and then, whatever limits it most."""
+"""What there may be more of where a GPU waits."""
 _COST = {
     "free": "takes effect at once",
     "shape": "may compile anew",
@@ -44,7 +45,8 @@ _COST = {
 
 def advise(verdict: Verdict, window: Window) -> tuple[Advice, ...]:
     """What to try, the best first, three at most; one without a knob where the run has none that helps."""
-    found = [*_of_knobs(verdict, window)]
+    seen = Means(window.gpus)
+    found = [*_of_knobs(verdict, window, seen), *_of_readers(verdict, window, seen)]
     found.sort(key=lambda advice: advice[0].spec.effect != "speed")
     advised = [_advice(*each) for each in found if each[0].spec.cost != "restart"][:MOST]
     if not advised and verdict in WITHOUT_A_KNOB:
@@ -65,7 +67,7 @@ WITHOUT_A_KNOB: dict[Verdict, str] = {
 Candidate = tuple[KnobState, Direction, KnobValue]
 
 
-def _of_knobs(verdict: Verdict, window: Window) -> Iterator[Candidate]:
+def _of_knobs(verdict: Verdict, window: Window, seen: Means) -> Iterator[Candidate]:
     match verdict:
         case "launch-bound":
             yield from _switched("compile", window)
@@ -93,8 +95,8 @@ def _of_knobs(verdict: Verdict, window: Window) -> Iterator[Candidate]:
             yield from _larger_pieces(window)
             yield from _precision(window)
             yield from _no_recomputing(window)
-            if pieces(window.knobs) == 1:
-                yield from _raised("batch", window)  # what an optimizer draws is shared by more samples
+            if pieces(window.knobs) == 1 and seen.sm < FULL_SM:
+                yield from _raised("batch", window)  # more samples share what a step draws besides
         case "communication-bound":
             yield from _raised("minibatch", window)
             yield from _raised("batch", window)
@@ -103,7 +105,11 @@ def _of_knobs(verdict: Verdict, window: Window) -> Iterator[Candidate]:
             yield from _switched("compile", window)
         case "healthy":
             yield from _switched("compile", window)
-    for waits, _ in noticed(window, Means(window.gpus)):
+
+
+def _of_readers(verdict: Verdict, window: Window, seen: Means) -> Iterator[Candidate]:
+    """Against what a GPU waits for now and then, whatever limits it most."""
+    for waits, _ in noticed(window, seen):
         if verdict not in ("unknown", waits):
             yield from _more_workers(WORKERS[waits], window)
 

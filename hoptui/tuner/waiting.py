@@ -56,7 +56,7 @@ LINK_ALONE = 0.7
 """What is believed at most of traffic on NVLink without a phase that says how long is waited."""
 WORKS_ON = 0.05
 NOTICED = 0.05
-"""Who waits less than that gains hardly what the tuner asks of a change."""
+"""A GPU that waits less has hardly what the tuner asks of a change to gain."""
 
 
 def waiting(window: Window, seen: Means) -> Iterator[Finding]:

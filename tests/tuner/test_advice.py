@@ -104,9 +104,15 @@ def test_more_workers_where_a_gpu_waits_now_and_then_whatever_limits_it(
 
 def test_at_the_power_limit_more_samples_share_what_a_step_draws() -> None:
     batch = knob("batch_size", 128, effect="learning")
-    assert advised("power-limited", batch) == [("batch_size", "up", 256)]
-    assert advised("power-limited", batch, knob("grad_accum", 2)) == [("grad_accum", "down", 1)]
-    assert advised("power-limited", batch, memory=0.5) == [("", "", None)]
+
+    def at_limit(*knobs: KnobState, sm: float = 0.88, memory: float = 0.1) -> list[tuple[str, object]]:
+        seen = window(gpus=(synthetic(sm=sm, memory=memory),), knobs=knobs)
+        return [(a.knob, a.value) for a in advise("power-limited", seen)]
+
+    assert at_limit(batch) == [("batch_size", 256)]
+    assert at_limit(batch, knob("grad_accum", 2)) == [("grad_accum", 1)]
+    assert at_limit(batch, memory=0.5) == [("", None)]
+    assert at_limit(batch, sm=0.95) == [("", None)], "hardly anything is drawn besides"
 
 
 BATCHES = ("micro_batch", "minibatch_size", "batch_size", "batch_tokens", "num_envs", "grad_accum")
