@@ -27,7 +27,14 @@ class LMConfig:
 
     batch_tokens: Annotated[
         int,
-        Knob(1, 1 << 24, scale="log", unit="tokens", description="tokens of one step, on all GPUs together"),
+        Knob(
+            1,
+            1 << 24,
+            scale="log",
+            cost="shape",
+            unit="tokens",
+            description="tokens of one step, on all GPUs together",
+        ),
     ] = 524_288
     micro_batch: Annotated[int, knobs.micro_batch("sequences", most=4_096)] = 0
     grad_accum: knobs.GradAccum = 0

@@ -20,7 +20,14 @@ class VisionConfig:
 
     batch_size: Annotated[
         int,
-        Knob(1, 1 << 20, scale="log", unit="images", description="images of one step, on all GPUs together"),
+        Knob(
+            1,
+            1 << 20,
+            scale="log",
+            cost="shape",
+            unit="images",
+            description="images of one step, on all GPUs together",
+        ),
     ] = 1024
     micro_batch: Annotated[int, knobs.micro_batch("images", most=1 << 16)] = 0
     grad_accum: knobs.GradAccum = 0
