@@ -18,25 +18,28 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.live import HELD_S
 from benchmarks.measure import report, tell
 from benchmarks.tuner_grid import CASES, LEAST_RATIO, MOST_TRIALS, TUNE_S
 from benchmarks.tuner_simulated import GB, SECOND, Steered, knob
+from hoptui.daemon.diagnosing import EVERY_S, FEW, LEAST_NS, WINDOW_NS
+from hoptui.daemon.scenes import POINTS
 from hoptui.tuner.diagnosis import Diagnostician
+from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.scene import Memory, Scene
 from hoptui.tuner.tuner import Tuner
 from hoptui.tuner.window import GpuWindow, Window
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.tuning import Limits
+from trainer.vision.images import CHUNK
 
-CHUNK = 32
 STEP_S, IMAGE_S = 0.0052, 0.0002577
 """An iteration on the GPU and each of its images, seconds: 38.2 ms for 128, 71.7 for 256, 137 for 512."""
 BASE_GB, IMAGE_GB = 5.0, 0.026
 COMPILES_S, CHANGES_S = 22.0, 0.3
 """What a new size costs, and everything else."""
-WINDOW_S, LOOKS_S, HELD_S, SHOWN = 20.0, 2.0, 10.0, 512
+WINDOW_S = WINDOW_NS / SECOND
 CORES = 16
-WARM_UP = 5
 STEADY = 400
 """Iterations that a rate is told from."""
 
@@ -90,7 +93,7 @@ class FolderRun(Steered):
         self._rows: deque[Iteration] = deque(maxlen=2048)
         self._doctor, self._diagnosed = Diagnostician(), 0.0
         self._counts_from = WARM_UP
-        self._ends = (0.0, 0.0)  # of the GPU's work on the last two iterations
+        self._computed = 0.0  # when the GPU has done the last iteration
         self._start_readers()
 
     def iterate(self) -> None:
@@ -99,22 +102,21 @@ class FolderRun(Steered):
         self.step += 1
         batch, host = self.value("batch_size"), self._host
         self._mood = 0.8 * self._mood + 0.6 * self._chance.gauss(0, 1)
-        before, begins = self.t, max(self.t, self._ends[0])
-        ready = begins
+        before, computed = self.t, self._computed
+        ready = before
         for _ in range(math.ceil(batch / CHUNK)):
             ready = max(ready, self._read()) + host.chunk * self._slowness
             self._taken.append(ready)
         launched = ready + host.launch * self._slowness
         computes = (STEP_S + IMAGE_S * batch) * math.exp(0.02 * self._chance.gauss(0, 1))
-        ends = max(max(self._ends[1], ready) + computes, launched)
-        waited = max(0.0, ready - self._ends[1])
-        self.t = max(launched, self._ends[1])
-        self._ends = (self._ends[1], ends)
+        waited = max(0.0, ready - computed)
+        self._computed = max(max(computed, ready) + computes, launched)
+        self.t = max(launched, computed)
         took = max(1e-4, self.t - before)
         self._rows.append(Iteration(self.t, took, waited, computes, computes * _sm(batch)))
         self.points.append((self.step, batch / took))
-        del self.points[:-SHOWN]
-        if self.t - self._diagnosed >= LOOKS_S:
+        del self.points[:-POINTS]
+        if self.t - self._diagnosed >= EVERY_S:
             self._diagnosed = self.t
             if (window := self._window()) is not None:
                 self._doctor.look(window)
@@ -164,7 +166,7 @@ class FolderRun(Steered):
             [row for row in list(self._rows)[-counted:] if row.end > self.t - WINDOW_S] if counted > 0 else []
         )
         seconds = sum(row.took for row in rows)
-        if len(rows) < 3 or seconds < 2:
+        if len(rows) < FEW or seconds * SECOND < LEAST_NS:
             return None
         data = sum(row.waited for row in rows) / seconds
         sm = min(1.0, sum(row.sm for row in rows) / seconds)

@@ -142,11 +142,10 @@ class Steered:
         self.changes += 1
         return ids
 
-    def turn(self, name: str, value: KnobValue, took: float | None = None) -> int:
-        """The knob has a value; its version. `took` seconds is what it cost, None what it cost before."""
+    def turn(self, name: str, value: KnobValue) -> int:
+        """The knob has a value; its version."""
         knob = self.knobs[name]
-        took_s = knob.took_s if took is None else took
-        self.knobs[name] = structs.replace(knob, value=value, version=knob.version + 1, took_s=took_s)
+        self.knobs[name] = structs.replace(knob, value=value, version=knob.version + 1)
         return knob.version + 1
 
     def carry_out(self, knob: KnobState) -> float:

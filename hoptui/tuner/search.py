@@ -75,7 +75,7 @@ class Search:
         return reasons[0] if reasons else "nothing is left to try"
 
     def _both(self, order: Sequence[Lever], found: Sequence[Lever], scene: Scene) -> Candidate | None:
-        """More samples at once and more readers: where the one holds back what the other would bring, neither helps alone.
+        """More samples at once and more readers: where the one holds back what the other would bring, neither alone helps.
 
         That readers are about to be too slow is not seen before there is more to read: so they need not be in `order`.
         """
@@ -97,7 +97,7 @@ class Search:
         both = (*batches[:1], *readers[:1])
         if len(both) < 2 or self._tracks.in_vain(both):
             return None
-        return Candidate(both, 1, "neither alone helps: each may hold back what the other would bring")
+        return Candidate(both, 1, "both at once: either may hold back what the other would bring")
 
     def _reopened(self, lever: Lever) -> bool:
         """Let a lever be climbed once more where another has been turned since: what was best beside that need not be now."""
