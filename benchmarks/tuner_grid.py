@@ -20,7 +20,7 @@ trials + points of the grid + turns), the first two on an H200, the last on an H
 
     ppo     43 + 90 + 20 + 12  = 165
     lm      45 + 96 + 15 + 18  = 175
-    vision  35 + 186 + 75 + 42 = 338
+    vision  35 + 270 + 75 + 42 = 422
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LEAST_RATIO, MOST_TRIALS = 0.95, 20
 TURNS = 3
 READ_S = 3.0
 """Images come so long after a change from readers that were at work before it."""
-TUNE_S = 240.0
+TUNE_S = 330.0
 """A tuner that has not tried everything by then is measured where it has come to."""
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0", "--iterations", "100000000")
 LM = ("lm", "--preset", "124m", "--evaluate-every", "0", "--iterations", "100000000")
@@ -178,6 +178,7 @@ def tried(state: TunerState) -> list[dict[str, Any]]:
         {
             "changes": {c.knob: [c.before, c.value] for c in trial.changes},
             "result": trial.result,
+            "before": trial.measured.before if trial.measured else None,
             "gain": trial.measured.gain if trial.measured else None,
             "seconds": trial.seconds,
             "text": trial.text,

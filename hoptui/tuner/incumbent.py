@@ -39,6 +39,11 @@ class Incumbent:
         return bool(self.series.since(self._since))
 
     @property
+    def level(self) -> float | None:
+        """How fast the run is with these values lately, None where too little is known."""
+        return self.series.level(self._since)
+
+    @property
     def baseline(self) -> list[float]:
         """What a trial is compared with."""
         return self.series.values(self._since)

@@ -44,6 +44,10 @@ class Search:
         if start := self._start(scene, found):
             return start
         order, verdict = ranked(found, scene.diagnosis), scene.diagnosis
+        for lever in order:
+            # What the run waits for comes before what would only hide that it waits.
+            if lever.family in READERS and advised(lever, verdict)[0]:
+                self._reopened(lever)
         tried = self._first(order, scene)
         if isinstance(tried, Candidate):
             return tried
@@ -100,7 +104,8 @@ class Search:
         return Candidate(both, 1, "both at once: either may hold back what the other would bring")
 
     def _reopened(self, lever: Lever) -> bool:
-        """Let a lever be climbed once more where another has been turned since: what was best beside that need not be now."""
+        """Let a lever be climbed once more where another has been turned since, or the run's speed has changed by itself: what was best
+        then need not be now."""
         track = self._tracks.of(lever)
         if lever.ordered and track.outdated:
             track.once_more()
@@ -267,6 +272,8 @@ class Search:
             why = "what limits the run is not clear: one step is tried"
         else:
             why = ": ".join((f"the run is {diagnosis.verdict}", *diagnosis.evidence[:1]))
+        if again := self._tracks.of(lever).again.get(value):
+            why = f"{why}; tried again: {again}"
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
         if scene.memory is None or peak is None or lever.family == "input":
             return why

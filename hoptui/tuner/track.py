@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from statistics import fmean, linear_regression
 
+from hoptui.tuner.finding import percent
 from hoptui.tuner.memory import MemoryModel
 from hoptui.tuner.scene import Memory
 from hoptui.tuner.trial import WORTH
@@ -22,6 +23,8 @@ LEFT_S = 600.0
 """The same for what had gone well and was left before memory ran out."""
 GAVE_WAY_S = 150.0
 """And where it did run out, in a rare step: half of a size is slow, and to run out again costs less than to stay there for long."""
+SWAYS, SWAYS_S, BELIEVED = 0.15, 3.0, 2
+"""By so much must the speed with the same values differ, for so many seconds, before what was refused is tried again; so often it is."""
 WIDE = 0.15
 """An interval that tells too little of a gain."""
 DEAR = 0.12
@@ -41,7 +44,11 @@ class Track:
     shapes: set[float] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
     slower: bool = False  # a larger size surely was
-    outdated: bool = False  # another lever has been turned since
+    outdated: str = ""  # why what was refused need not be so any more
+    again: dict[KnobValue, str] = field(default_factory=dict)  # what may be tried again, and why
+    judged: float | None = None  # how fast the run was when something was refused last
+    apart: int | None = None  # since when it is not (monotonic ns)
+    swayed: int = 0  # how many times that was believed
     stride: int = 2
     bounds: dict[float, int] = field(default_factory=dict)  # what was too much, and until when (monotonic ns)
     waits: dict[float, float] = field(default_factory=dict)  # for how many seconds the next time
@@ -91,13 +98,31 @@ class Track:
         unclear = (found.interval or 0.0) > WIDE or WORTH <= (expected or 0.0) < highest
         if unclear and not lost and value not in self.doubted:
             self.doubted.add(value)
+            self.again[value] = "it told too little"
             return
         self.refused.add(value)
+        self.judged, self.apart = found.before, None
         self.slower |= way > 0 and lost
         if way > 0 and lost and self.stride > 1:
             self.stride = 1  # the best may lie between
         elif way:
             self.closed.add(way)
+
+    def sways(self, level: float, t: int) -> bool:
+        """Whether what was refused says little at `t` (monotonic ns), because the same values bring another speed by now: `level`."""
+        if self.judged is None or self.outdated or self.swayed >= BELIEVED:
+            return False
+        change = level / self.judged - 1
+        if abs(change) < SWAYS:
+            self.apart = None
+            return False
+        self.apart = t if self.apart is None else self.apart
+        if t - self.apart < SWAYS_S * 1e9:
+            return False
+        than_then = "faster" if change > 0 else "slower"
+        self.outdated = f"the run is {percent(abs(change))} {than_then} than it was then"
+        self.swayed += 1
+        return True
 
     def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
         """`size` was too much at `t` (monotonic ns), which holds for so many seconds, and for twice as long the next time.
@@ -134,10 +159,10 @@ class Track:
         self.closed.discard(1)
 
     def once_more(self) -> None:
-        """Another lever has been turned: more may be better now, and what was refused may be possible. Less is no better for that."""
-        less = self.closed & {-1}
+        """What was refused is `outdated`: more may be better now, and it may be possible. Less is no better for that."""
+        less, swayed, again = self.closed & {-1}, self.swayed, dict.fromkeys(self.refused, self.outdated)
         self.reopen()
-        self.closed = less
+        self.closed, self.swayed, self.again = less, swayed, again
 
     def reopen(self) -> None:
         """The run is not what it was: everything may be tried again."""
@@ -145,5 +170,7 @@ class Track:
         self.refused.clear()
         self.doubted.clear()
         self.closed.clear()
-        self.slower = self.outdated = False
+        self.again.clear()
+        self.slower, self.outdated, self.swayed = False, "", 0
+        self.judged = self.apart = None
         self.stride = 2

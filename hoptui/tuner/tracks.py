@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hoptui.tuner.ladder import READERS, Candidate, Lever, levers
 from hoptui.tuner.memory import NOTICED
@@ -28,6 +28,7 @@ class Tracks:
         self._tracks: dict[str, Track] = {}
         self._others: deque[int] = deque(maxlen=MIXED)
         self._in_vain: set[frozenset[tuple[str, KnobValue]]] = set()
+        self._beside: dict[str, KnobValue] = {}  # the values in effect when something was refused last
 
     def of(self, lever: Lever) -> Track:
         return self._tracks.setdefault(lever.name, Track())
@@ -68,6 +69,15 @@ class Tracks:
                 else:
                     track.memory.doubt()
 
+    def sway(self, values: Mapping[str, KnobValue], level: float, t: int) -> bool:
+        """`values` bring `level` at `t` (monotonic ns); whether something was refused when the same ones brought another speed."""
+        if self._beside != values:
+            self._beside = dict(values)
+            for track in self._tracks.values():
+                track.judged = None
+        swayed = [track for track in self._tracks.values() if track.sways(level, t)]
+        return bool(swayed)
+
     # what became of what was tried ---------------------------------------------------------------------------------------
 
     def kept(self, tried: Candidate, found: Measured) -> None:
@@ -76,7 +86,9 @@ class Tracks:
         for name, track in self._tracks.items():
             if name not in names:
                 track.memory.clear()
-            track.outdated = track.outdated or len(names) > 1 or name not in names
+            if len(names) > 1 or name not in names:
+                track.outdated = "another knob has been turned since"
+            track.swayed = 0
         self._rated(tried, found)
         for lever, _ in tried.settings:
             if tried.way:

@@ -222,8 +222,7 @@ class Tuner:
         candidate = self._search.next(scene, self._people.frozen)
         expected = candidate.gain if isinstance(candidate, Candidate) else None
         missing = self.incumbent.missing(expected)
-        if not missing and self.incumbent.another():
-            self._tracks.reopen()
+        if not missing and self._otherwise(scene.t):
             candidate = self._search.next(scene, self._people.frozen)
         if isinstance(candidate, Nothing):
             if candidate.yet:
@@ -252,6 +251,14 @@ class Tuner:
         else:
             return self._begin(candidate, scene), ()
         return None, candidate.changes
+
+    def _otherwise(self, t: int) -> bool:
+        """Whether something that was refused may be tried again, because the run is another by its speed."""
+        if self.incumbent.another():
+            self._tracks.reopen()
+            return True
+        level = self.incumbent.level
+        return level is not None and self._tracks.sway(self.incumbent.values, level, t)
 
     def _read_otherwise(self, scene: Scene) -> None:
         """Somebody else, or the run itself, has changed a knob: its value is taken as it is."""

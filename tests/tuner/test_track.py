@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from hoptui.tuner.track import CEILING_S, LEFT_S, Track
+from hoptui.tuner.track import BELIEVED, CEILING_S, LEFT_S, SWAYS_S, Track
 from hoptui.wire.measured import Measured
 
 SECOND = 1_000_000_000
 
 
-def measured(gain: float, interval: float) -> Measured:
-    return Measured(metric="samples_per_s", gain=gain, interval=interval, settled=True)
+def measured(gain: float, interval: float, before: float | None = None) -> Measured:
+    return Measured(metric="samples_per_s", before=before, gain=gain, interval=interval, settled=True)
 
 
 def rated(**sizes: float) -> Track:
@@ -106,6 +106,7 @@ def test_what_told_too_little_is_tried_once_more(
     track = Track()
     track.dropped(64, 1, expected, found)
     assert (64 in track.doubted) is once_more
+    assert (64 in track.again) is once_more
     assert (64 in track.refused) is not once_more
     track.dropped(64, 1, expected, found)
     assert 64 in track.refused
@@ -117,3 +118,51 @@ def test_after_a_larger_size_was_slower_the_best_may_lie_between() -> None:
     assert (track.stride, track.slower, track.closed) == (1, True, set())
     track.dropped(48, 1, None, measured(-0.1, 0.05))
     assert track.closed == {1}
+
+
+LONG = round(SWAYS_S * SECOND)
+
+
+def refused_at(rate: float) -> Track:
+    track = Track()
+    track.dropped(2, 1, None, measured(0.0, 0.01, rate))
+    return track
+
+
+@pytest.mark.parametrize("level", [840.0, 1160.0])
+def test_what_was_refused_at_another_speed_is_outdated_once_that_has_lasted(level: float) -> None:
+    track = refused_at(1000.0)
+    assert not track.sways(level, SECOND)
+    assert not track.sways(level, LONG)
+    assert not track.outdated
+    assert track.sways(level, LONG + SECOND)
+    assert track.outdated
+
+
+def test_a_speed_that_comes_back_outdates_nothing() -> None:
+    track = refused_at(1000.0)
+    assert not track.sways(800.0, 0)
+    assert not track.sways(900.0, LONG // 2)
+    assert not track.sways(800.0, LONG)
+    assert not track.outdated
+
+
+def test_a_speed_that_sways_for_ever_is_not_followed_for_ever() -> None:
+    track = refused_at(1000.0)
+    for _ in range(BELIEVED):
+        track.sways(500.0, 0)
+        assert track.sways(500.0, LONG)
+        track.once_more()
+        track.dropped(2, 1, None, measured(0.0, 0.01, 1000.0))
+    track.sways(500.0, 0)
+    assert not track.sways(500.0, LONG)
+    track.reopen()
+    track.dropped(2, 1, None, measured(0.0, 0.01, 1000.0))
+    track.sways(500.0, 0)
+    assert track.sways(500.0, LONG), "the run is another one"
+
+
+def test_before_anything_was_refused_no_speed_outdates_anything() -> None:
+    track = Track()
+    assert not track.sways(500.0, 0)
+    assert not track.sways(5.0, LONG)

@@ -6,10 +6,12 @@ import math
 
 import pytest
 
-from hoptui.tuner.ladder import Candidate
+from hoptui.tuner.ladder import Candidate, Lever
+from hoptui.tuner.track import BELIEVED, SWAYS_S
 from hoptui.tuner.tracks import Tracks
+from hoptui.wire.measured import Measured
 from hoptui.wire.tuning import Advice, Limits
-from tests.tuner.course import GIB, Course, Values, diagnosed, knob, level
+from tests.tuner.course import GIB, SECOND, Course, Values, diagnosed, knob, level, results
 
 
 def test_a_run_at_its_power_limit_gets_the_readers_it_waits_for_and_larger_batches() -> None:
@@ -98,3 +100,75 @@ def test_the_batch_of_a_run_that_waits_is_not_raised_with_its_readers_either() -
     course.rate = level
     course.rest()
     assert not [p for p in course.proposals if any(c.knob == "batch_size" for c in p.changes)]
+
+
+LONG = round(SWAYS_S * SECOND)
+MORE_READERS = Advice(knob="num_workers", direction="up", value=2)
+
+
+def test_readers_that_are_advised_come_first_again_once_another_knob_has_been_turned() -> None:
+    course = Course(
+        knob("batch_size", 16, effect="learning"),
+        knob("num_workers", 1, cost="rebuild"),
+        knob("prefetch_factor", 4, cost="rebuild"),
+        rate=balanced,
+        used=lambda _: 10 * GIB,
+        limits=Limits(learning=("batch_size",), budget=1.0),
+    )
+    course.facts["diagnosis"] = diagnosed("launch-bound", MORE_READERS)
+    course.until(lambda: results(course) == ["reverted", "kept"])
+    assert course.values == {"batch_size": 32, "num_workers": 1, "prefetch_factor": 4}
+    course.facts["diagnosis"] = diagnosed("data-bound", MORE_READERS)
+    course.until(lambda: len(results(course)) == 3)
+    again = course.tuner.state.tried[-1]
+    assert again.changes[0].knob == "num_workers"
+    assert again.text.endswith("tried again: another knob has been turned since")
+    assert course.values["num_workers"] == 2
+
+
+def test_only_the_speeds_of_the_same_values_are_compared() -> None:
+    tracks, batch = Tracks(Limits(learning=("batch_size",))), knob("batch_size", 60)
+    lever = Lever(batch, None, "batch", learning=True)
+    tracks.sway({"batch_size": 60}, 1000.0, 0)
+    tracks.dropped(Candidate(((lever, 120),), 1, ""), Measured(before=1000.0, gain=0.0, interval=0.01))
+    tracks.sway({"batch_size": 60}, 500.0, 0)
+    assert not tracks.sway({"batch_size": 30}, 500.0, LONG)
+    assert not tracks.sway({"batch_size": 60}, 500.0, 2 * LONG), (
+        "what was refused is not known of these any more"
+    )
+    tracks.dropped(Candidate(((lever, 120),), 1, ""), Measured(before=1000.0, gain=0.0, interval=0.01))
+    tracks.sway({"batch_size": 60}, 500.0, 0)
+    assert tracks.sway({"batch_size": 60}, 500.0, LONG)
+
+
+def swaying_run() -> Course:
+    course = Course(
+        knob("num_workers", 1, cost="rebuild"), used=lambda _: 10 * GIB, limits=Limits(budget=1.0)
+    )
+    course.facts["diagnosis"] = diagnosed("data-bound", MORE_READERS)
+    course.rate = level
+    course.rest()
+    assert results(course) == ["reverted"]
+    return course
+
+
+def test_what_was_in_vain_while_the_run_was_faster_is_tried_again() -> None:
+    course = swaying_run()
+
+    def slower(values: Values) -> float:
+        return 400.0 * min(2, int(values["num_workers"]))
+
+    course.rate = slower
+    course.until(lambda: results(course) == ["reverted", "kept"])
+    assert course.values["num_workers"] == 2
+    assert course.tuner.state.tried[-1].text.endswith("tried again: the run is 20 % slower than it was then")
+
+
+def test_a_run_that_sways_without_end_is_not_tried_on_without_end() -> None:
+    course = swaying_run()
+    for _ in range(8):
+        course.rate = lambda _: 400.0
+        course.look(120)
+        course.rate = level
+        course.look(120)
+    assert results(course) == ["reverted"] * (1 + BELIEVED)
