@@ -19,7 +19,7 @@ from hoptui.daemon.settled import SettledFile
 from hoptui.recording import RecordingError
 from hoptui.recording.known import KnownRun
 from hoptui.tuner.results import Settled
-from hoptui.wire.addresses import AddressError, Addresses, secure
+from hoptui.wire.addresses import AddressError, Addresses
 from hoptui.wire.columns import Columns
 from hoptui.wire.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 
@@ -146,11 +146,10 @@ class Archive:
     def _main(self) -> None:
         history = self._history
         try:
-            secure(self._where.state)
-        except AddressError as error:
-            history.problem = str(error)
-        try:
             self._found = history.restore()
+        except AddressError as error:
+            log.warning("history is not being kept: %s", error)
+            history.problem = str(error)
         except OSError as error:
             history.problem = f"{self._where.state} cannot be read: {error.strerror}"
         self._do(self._settled.read)

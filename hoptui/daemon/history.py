@@ -15,7 +15,7 @@ from hoptui.recording import Recording, RecordingError, shelf
 from hoptui.recording.boots import this_boot
 from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
 from hoptui.recording.resample import buckets
-from hoptui.wire.addresses import Addresses
+from hoptui.wire.addresses import AddressError, Addresses, secure
 from hoptui.wire.columns import Columns, run_of
 from hoptui.wire.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 
@@ -72,7 +72,13 @@ class History:
         return found.problem if found else ""
 
     def restore(self) -> list[Found]:
-        """What the recordings of the last day know."""
+        """What the recordings of the last day know.
+
+        Raises:
+            AddressError: the state directory is not this user's alone, or cannot be made.
+            OSError: it cannot be read.
+        """
+        secure(self._where.state)
         now = time.time()
         paths = [(p.stat().st_mtime, p) for p in self._where.state.glob("*.hoptui")]
         recent = sorted((m, p) for m, p in paths if now - m < RESTORE_YOUNGER_S)
@@ -94,12 +100,13 @@ class History:
         new = opened is None
         if opened is None:
             try:
+                secure(self._where.state)
                 recording = Recording.create(self._where.recording(run))
-            except RecordingError as error:
+            except (AddressError, RecordingError) as error:
                 if run not in self._unopened:
-                    log.warning("history is not being kept: %s", error.reason)
+                    log.warning("history is not being kept: %s", error)
                 self._unopened[run] = known, node
-                self.problem = error.reason
+                self.problem = str(error)
                 return
             self._unopened.pop(run, None)
             opened = self._open[run] = _Open(recording)
@@ -174,7 +181,11 @@ class History:
             log.warning("the end of a recording is lost: %s", error.reason)
 
     def tidy(self, now: float) -> None:
-        """Remove the oldest recordings that are past the limits, never one that is open. `now` is wall seconds."""
+        """Remove the oldest recordings that are past the limits, never one that is open, nor any where others may write. `now` is wall seconds."""
+        try:
+            secure(self._where.state)
+        except AddressError:
+            return
         limits = self._limits
         gone = shelf.tidy(
             self._where.state,

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hoptui.tuner.results import MOST, Settled, with_newer
+from hoptui.wire.addresses import AddressError, secure
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -29,9 +30,13 @@ class SettledFile:
     def read(self) -> None:
         """Take in what is there; lines that make no sense, as of a daemon killed while it wrote, are left out."""
         try:
+            secure(self._path.parent)
             with self._path.open("rb") as file:
                 lines = file.read(MOST_BYTES).splitlines()
         except FileNotFoundError:
+            return
+        except AddressError as error:
+            log.warning("what tuners settled on is not read: %s", error)
             return
         except OSError as error:
             log.warning("%s cannot be read: %s", self._path, error.strerror)
@@ -47,6 +52,7 @@ class SettledFile:
         """Keep a result; the file is written anew once most of its lines are of results that newer ones have replaced."""
         self.results = with_newer(self.results, newer)
         try:
+            secure(self._path.parent)
             if self._lines >= 2 * MOST:
                 self._write_anew()
             else:
@@ -55,6 +61,8 @@ class SettledFile:
                 ) as file:
                     file.write(msgspec.json.encode(newer) + b"\n")
                 self._lines += 1
+        except AddressError as error:
+            log.warning("what tuners settled on is not kept: %s", error)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error.strerror)
 

@@ -99,7 +99,7 @@ def secure(directory: Path, *, create: bool = True) -> None:
     except OSError as error:
         raise AddressError(f"{directory} cannot be used: {error.strerror}") from None
     if stat.S_ISLNK(found.st_mode):
-        raise AddressError(f"{directory} is a symlink: it must be a directory (set HOPTUI_DIR to another)")
+        raise AddressError(f"{directory} is a symlink: it must be a directory")
     if not stat.S_ISDIR(found.st_mode):
         raise AddressError(f"{directory} is not a directory")
     if found.st_uid != os.getuid():

@@ -17,7 +17,7 @@ from hoptui.daemon.retention import Limits
 from hoptui.recording import Recording
 from hoptui.recording.boots import this_boot
 from hoptui.recording.known import RUN, KnownRun, decode_node
-from hoptui.wire.addresses import Addresses
+from hoptui.wire.addresses import AddressError, Addresses
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.messages import Buckets, CommandRecord, NodeState, Query, RunState
@@ -231,10 +231,30 @@ def test_a_recording_that_could_not_be_made_is_made_when_it_can_be(tmp_path: Pat
     history.flush()
     assert "later" in history.problem
     in_the_way.unlink()
-    in_the_way.mkdir()
+    in_the_way.mkdir(mode=0o755)
+    history.flush()
+    assert history.problem == f"{in_the_way} is open to others (mode 755): chmod 700 it"
+    assert not list(in_the_way.iterdir())
+    in_the_way.chmod(0o700)
     history.flush()
     assert history.problem == ""
     history.append(("r",), [rows(1, 5)])
     history.flush()
     with Recording.open(tmp_path / "later" / "r.hoptui") as recording:
         assert recording.last_t(SOURCE) == 5 * S
+
+
+def test_in_a_directory_that_others_may_write_nothing_is_read_or_removed(
+    history: History, tmp_path: Path
+) -> None:
+    history.close("r")
+    tmp_path.chmod(0o777)
+    later = make(tmp_path, Limits(keep_s=0.0))
+    with pytest.raises(AddressError, match="is open to others"):
+        later.restore()
+    later.tidy(time.time() + 1)
+    assert (tmp_path / "r.hoptui").exists()
+    tmp_path.chmod(0o700)
+    assert len(later.restore()) == 1
+    later.tidy(time.time() + 1)
+    assert not (tmp_path / "r.hoptui").exists()

@@ -49,7 +49,20 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_costs_only_later_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = read(tmp_path / "nowhere")
+    (tmp_path / NAME).mkdir()
+    file = read(tmp_path)
     file.add(ONE)
     assert file.results == (ONE,)
     assert "cannot be written" in caplog.text
+
+
+def test_in_a_directory_that_others_may_read_nothing_is_read_or_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    SettledFile(tmp_path).add(ONE)
+    tmp_path.chmod(0o755)
+    file = read(tmp_path)
+    assert file.results == ()
+    file.add(Settled(key="k2", values={}))
+    assert "k2" not in (tmp_path / NAME).read_text()
+    assert caplog.text.count("is open to others") == 2
