@@ -37,7 +37,7 @@ def training(node: TestNode, *options: str) -> Warm:
 def test_knobs_a_checkpoint_and_a_pause_over_the_wire(node: TestNode, tmp_path: Path) -> None:
     viewer = node.viewer()
     with training(node, "--name", "wired", "--checkpoint-dir", str(tmp_path)) as process:
-        until(lambda: viewer.run("wired").knobs, what="its knobs")
+        until(lambda: (run := viewer.run("wired")).knobs and run.headline, what="its knobs and its headline")
         run = viewer.run("wired")
         assert (run.headline, run.total) == ("env_steps_per_s", 1_000_000)
         assert {"checkpoint", "pause", "stop"} <= set(run.can)
