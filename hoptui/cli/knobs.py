@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
@@ -14,7 +13,7 @@ from hoptui.cli.options import Json, Run, Timeout
 from hoptui.cli.reading import knob_line
 from hoptui.cli.terminal import OK, REJECTED, dump, say, table, usage, warn
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value, parse_value
+from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value, missing, parse_value
 from hoptui.wire.messages import Outcome, RunState
 
 TIMEOUT_S = 600.0
@@ -110,10 +109,7 @@ def named(run: RunState, name: str) -> KnobState:
     for knob in run.knobs:
         if knob.spec.name == name:
             return knob
-    names = [knob.spec.name for knob in run.knobs]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none so far'}"
-    raise usage(f"{text.clean(run.name)} has no knob {name!r}; {hint}")
+    raise usage(missing(text.clean(run.name), name, [knob.spec.name for knob in run.knobs]))
 
 
 def _wish(run: RunState, name: str, typed: str) -> _Wish:

@@ -21,6 +21,7 @@ from hoptui.tuner.results import Settled, best, key
 from hoptui.tuner.scene import Known
 from hoptui.tuner.shift import ShiftDetector
 from hoptui.tuner.tuner import Tuner
+from hoptui.wire.knobs import missing
 from hoptui.wire.messages import Origin
 from hoptui.wire.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 
@@ -130,9 +131,9 @@ class TunerDesk:
 
     def _refusal(self, tune: Tune, run: TrackedRun, viewer: str) -> str:
         name, tuning = run.state.name, self._tunings.get(run.id)
-        knobs = {knob.spec.name for knob in run.state.knobs}
+        knobs = [knob.spec.name for knob in run.state.knobs]
         if tune.op in ("freeze", "release") and tune.knob not in knobs:
-            return f"{name} has no knob {tune.knob!r}"
+            return missing(name, tune.knob, knobs)
         if tune.op in ("stop", "freeze") and tuning is None:
             return f"{name} is not being tuned"
         wheel = self._node.book.wheel(run.id, self._node.clock.t())
@@ -290,7 +291,7 @@ def _pointless(limits: Limits, run: TrackedRun) -> str:
         return f"{name} has declared no knobs so far"
     unknown = [knob for knob in limits.learning if knob != "*" and knob not in knobs]
     if unknown:
-        return f"{name} has no knob {unknown[0]!r}"
+        return missing(name, unknown[0], knobs)
     if not any(may_turn(spec, limits) for spec in knobs.values()):
         return f"{name} has no knob of effect speed, and no other is allowed: there is nothing to turn"
     return ""

@@ -6,7 +6,6 @@ command, never a lock: claiming pops the one element of a list, which only one o
 
 from __future__ import annotations
 
-import difflib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hoptui.sdk.knobs import KnobHandle
-from hoptui.wire.knobs import KnobError, check_value, shown
+from hoptui.wire.knobs import KnobError, check_value, missing, shown
 from hoptui.wire.messages import FINAL, Command, Outcome
 from hoptui.wire.tuning import TUNER
 
@@ -129,7 +128,8 @@ class Desk:
             return Outcome(id="", stage="rejected", code="unsupported", reason=self.refusal)
         knob = self._knobs.get(command.knob)
         if knob is None:
-            return Outcome(id="", stage="rejected", code="unknown_knob", reason=self._unknown(command.knob))
+            reason = missing("this run", command.knob, self._knobs)
+            return Outcome(id="", stage="rejected", code="unknown_knob", reason=reason)
         try:
             check_value(knob.spec, command.value)
         except KnobError as error:
@@ -156,15 +156,6 @@ class Desk:
         first = older.command
         text = f"{who(first)} was first: {first.knob} → {shown(first.value)} is already scheduled"
         return Outcome(id="", stage="rejected", code="pending_conflict", reason=text, by=who(first))
-
-    def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._knobs, n=2)
-        hint = (
-            f"; did you mean {' or '.join(near)}?"
-            if near
-            else f"; it has {', '.join(self._knobs) or 'none so far'}"
-        )
-        return f"this run has no knob {name!r}{hint}"
 
 
 def _steps(value: object) -> bool:

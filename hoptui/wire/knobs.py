@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -228,6 +230,14 @@ def shown(value: object) -> str:
         return "a huge number"  # Python refuses to write out the longest ones
     text = repr(value)
     return text if len(text) <= 40 else text[:39] + "…"
+
+
+def missing(run: str, name: str, known: Iterable[str]) -> str:
+    """One sentence for a knob that a run has not: the names that may have been meant, or all that there are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none so far'}"
+    return f"{run} has no knob {name!r}; {hint}"
 
 
 def _fits(value: int) -> bool:

@@ -39,12 +39,12 @@ def test_it_is_started_and_says_so_to_everybody(quiet: QuietNode) -> None:
         ({"run": "nobody12"}, "no live run has the id 'nobody12'"),
         ({"op": "stop"}, "lm is not being tuned"),
         ({"op": "freeze", "knob": "lr"}, "lm is not being tuned"),
-        ({"op": "freeze", "knob": "warp"}, "lm has no knob 'warp'"),
-        ({"op": "release", "knob": "warp"}, "lm has no knob 'warp'"),
+        ({"op": "freeze", "knob": "warp"}, "lm has no knob 'warp'; it has micro_batch, lr"),
+        ({"op": "release", "knob": "warp"}, "lm has no knob 'warp'; it has micro_batch, lr"),
         ({"limits": Limits(memory=math.nan)}, "memory is a share of a GPU's, more than 0 and at most 1, not nan"),
         ({"limits": Limits(budget=0.0)}, "the budget is a share of the run's time, more than 0 and at most 1, not 0"),
         ({"limits": Limits(power_w=-1.0)}, "power is in watts, more than 0, not -1"),
-        ({"limits": Limits(learning=("warp",))}, "lm has no knob 'warp'"),
+        ({"limits": Limits(learning=("warp",))}, "lm has no knob 'warp'; it has micro_batch, lr"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(
