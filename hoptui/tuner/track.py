@@ -119,8 +119,8 @@ class Track:
         self.apart = t if self.apart is None else self.apart
         if t - self.apart < SWAYS_S * 1e9:
             return False
-        than_then = "faster" if change > 0 else "slower"
-        self.outdated = f"the run is {percent(abs(change))} {than_then} than it was then"
+        pace = "faster" if change > 0 else "slower"
+        self.outdated = f"the run is {percent(abs(change))} {pace} than when it was taken back"
         self.swayed += 1
         return True
 

@@ -161,7 +161,9 @@ def test_what_was_in_vain_while_the_run_was_faster_is_tried_again() -> None:
     course.rate = slower
     course.until(lambda: results(course) == ["reverted", "kept"])
     assert course.values["num_workers"] == 2
-    assert course.tuner.state.tried[-1].text.endswith("tried again: the run is 20 % slower than it was then")
+    assert course.tuner.state.tried[-1].text.endswith(
+        "tried again: the run is 20 % slower than when it was taken back"
+    )
 
 
 def test_a_run_that_sways_without_end_is_not_tried_on_without_end() -> None:
