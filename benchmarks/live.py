@@ -26,8 +26,8 @@ WARM_UP, ITERATIONS, LEAST_S, MOST_S = 3, 15, 1.5, 12.0
 FEW, HOPELESS = 3, 0.7
 """With so many of them it is plain that a point is not the best: less than this share of the best so far."""
 START_S, SET_S = 300.0, 240.0
-HELD_S = 10.0
-"""A tuner that has had nothing to try for so long has done what it can."""
+HELD_S = 20.0
+"""A tuner that has had nothing to try for so long has done what it can: a run on shared cores may be lucky for half of that."""
 SHORT = re.compile(r"out of memory|memory ran out|not fit into|MemoryError|OutOfMemory")
 """How runs say that memory ran out: in a step, or as a size was tried out before it was used."""
 ALL = 1 << 62

@@ -16,7 +16,8 @@ for all of them.
 A case and a seed are one process's work: on a node of several GPUs start one for each, with a CUDA_VISIBLE_DEVICES of its own.
 With the best point of a grid that another process has measured on such a machine, the grid is not measured again.
 Each finished point is said on stderr. A case and a seed took, in seconds (start + tuner's
-trials + points of the grid + turns), the first two on an H200, the last on an H100:
+trials + points of the grid + turns), the first two on an H200, the last on an H100, where a tuner was done after ten seconds
+without a trial and not after twenty:
 
     ppo     43 + 90 + 20 + 12  = 165
     lm      45 + 96 + 15 + 18  = 175
