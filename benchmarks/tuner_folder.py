@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.live import HELD_S
 from benchmarks.measure import report, tell
 from benchmarks.tuner_grid import CASES, LEAST_RATIO, MOST_TRIALS, TUNE_S
-from benchmarks.tuner_simulated import GB, SECOND, Steered, knob
+from benchmarks.tuner_simulated import GB, HOUR, SECOND, Steered, knob
 from hoptui.daemon.diagnosing import EVERY_S, FEW, LEAST_NS, WINDOW_NS
 from hoptui.daemon.scenes import POINTS
 from hoptui.tuner.diagnosis import Diagnostician
@@ -45,8 +45,8 @@ WINDOW_S = WINDOW_NS / SECOND
 CORES = 16
 STEADY, STARTS = 400, 5
 """Iterations that a rate is told from, and of how many runs."""
-BEST, HOUR_S = (512, 8), 3600.0
-"""A batch and readers that leave nothing to gain, and for how long a tuner is left alone with them."""
+BEST = (512, 8)
+"""A batch and readers that leave nothing to gain."""
 
 
 @dataclass(frozen=True)
@@ -231,26 +231,12 @@ def rate(host: Host, batch_size: int, num_workers: int, prefetch_factor: int = 4
     return median(rates)
 
 
-def drive(run: FolderRun, tuner: Tuner, seconds: float, held_s: float = math.inf) -> None:
-    """The tuner on the run for so long, or until it has had nothing to try for `held_s`."""
-    looked, held = WINDOW_S, math.inf
-    while run.t < min(WINDOW_S + seconds, held + held_s):
-        run.iterate()
-        if run.t - looked < 1.0:
-            continue
-        looked = run.t
-        proposal = tuner.look(run.scene())
-        if proposal is not None:
-            tuner.sent(run.send(proposal))
-        held = min(held, run.t) if tuner.state.stand == "holding" else math.inf
-
-
 def tuned(host: Host, seed: int) -> tuple[FolderRun, Tuner]:
     """A run from the grid's slow values, with the tuner on it until it has nothing more to try or its time is over."""
     case = CASES["vision"]
     run = FolderRun(host, seed, int(case.slow["batch_size"]), int(case.slow["num_workers"]))
     tuner = Tuner(Limits(learning=case.learning, budget=1.0), 0, "nobody")
-    drive(run, tuner, TUNE_S, HELD_S)
+    run.tuned_by(tuner, since=WINDOW_S, until=WINDOW_S + TUNE_S, held_s=HELD_S)
     back = tuner.stop(round(run.t * SECOND))
     for change in back.changes if back else ():
         run.turn(change.knob, change.value)
@@ -279,9 +265,8 @@ def steady(host: Host, seeds: Sequence[int], learning: Sequence[str]) -> dict[st
     """An hour from values that leave nothing to gain: the most changes of a run, and the most of its time that trials took."""
     changes, spent = [], []
     for seed in seeds:
-        run = FolderRun(host, seed, *BEST)
-        tuner = Tuner(Limits(learning=tuple(learning)), 0, "nobody")
-        drive(run, tuner, HOUR_S)
+        run, tuner = FolderRun(host, seed, *BEST), Tuner(Limits(learning=tuple(learning)), 0, "nobody")
+        run.tuned_by(tuner, since=WINDOW_S, until=WINDOW_S + HOUR)
         changes.append(run.changes)
         spent.append(tuner.state.spent)
     return {"most_changes": max(changes), "most_spent": round(max(spent), 4)}

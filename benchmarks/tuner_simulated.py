@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from hoptui.tuner.scene import Memory, Proposal, Scene
+from hoptui.tuner.shift import ShiftDetector
+from hoptui.tuner.tuner import Tuner
 from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.wire.messages import CommandRecord, Origin
 from hoptui.wire.tuning import Advice, Diagnosis
@@ -147,6 +149,30 @@ class Steered:
         knob = self.knobs[name]
         self.knobs[name] = structs.replace(knob, value=value, version=knob.version + 1)
         return knob.version + 1
+
+    def tuned_by(self, tuner: Tuner, *, until: float, since: float = 0.0, held_s: float = math.inf) -> None:
+        """Run on to `until` seconds with the tuner, which looks once a second from `since` on, as in the daemon; or until it has had
+        nothing to try for `held_s`."""
+        detector = ShiftDetector()
+        looked, held = since, math.inf
+        while self.t < min(until, held + held_s):
+            self.iterate()
+            if self.t - looked < 1.0:
+                continue
+            looked = self.t
+            scene = self.scene()
+            proposal = tuner.look(replace(scene, shift=detector.look(scene)))
+            if proposal is not None:
+                tuner.sent(self.send(proposal))
+            held = min(held, self.t) if tuner.state.stand == "holding" else math.inf
+
+    def iterate(self) -> None:
+        """The boundary, and one iteration."""
+        raise NotImplementedError
+
+    def scene(self) -> Scene:
+        """What the daemon would show of it."""
+        raise NotImplementedError
 
     def carry_out(self, knob: KnobState) -> float:
         """What follows from a knob's new value; how long the run stands still for it, seconds."""

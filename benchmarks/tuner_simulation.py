@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -53,19 +52,9 @@ COLUMNS = {
 
 
 def drive(load: Load, seed: int, limits: Limits | None = None) -> tuple[SimulatedRun, Tuner]:
-    """A whole run with the tuner on it, which looks once a second, as in the daemon."""
-    run = SimulatedRun(load, seed)
-    tuner, detector = Tuner(limits or Limits(), 0, "nobody"), ShiftDetector()
-    looked = 0.0
-    while run.t < load.seconds:
-        run.iterate()
-        if run.t - looked < 1.0:
-            continue
-        looked = run.t
-        scene = run.scene()
-        proposal = tuner.look(replace(scene, shift=detector.look(scene)))
-        if proposal is not None:
-            tuner.sent(run.send(proposal))
+    """A whole run with the tuner on it."""
+    run, tuner = SimulatedRun(load, seed), Tuner(limits or Limits(), 0, "nobody")
+    run.tuned_by(tuner, until=load.seconds)
     return run, tuner
 
 

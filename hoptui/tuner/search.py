@@ -47,7 +47,7 @@ class Search:
         for lever in order:
             # What the run waits for comes before what would only hide that it waits.
             if lever.family in READERS and advised(lever, verdict)[0]:
-                self._reopened(lever)
+                self._reopen(lever)
         tried = self._first(order, scene)
         if isinstance(tried, Candidate):
             return tried
@@ -58,7 +58,7 @@ class Search:
         if not order:
             limit = verdict.verdict if verdict else "unknown"
             return Nothing(f"the run is {limit}, against which none of its knobs helps")
-        again = self._first([lever for lever in order if self._reopened(lever)], scene)
+        again = self._first([lever for lever in order if self._reopen(lever)], scene)
         return again if isinstance(again, Candidate) else self._both(order, found, scene) or Nothing(tried)
 
     def made(self) -> None:
@@ -103,7 +103,7 @@ class Search:
             return None
         return Candidate(both, 1, "both at once: either may hold back what the other would bring")
 
-    def _reopened(self, lever: Lever) -> bool:
+    def _reopen(self, lever: Lever) -> bool:
         """Let a lever be climbed once more where another has been turned since, or the run's speed has changed by itself: what was best
         then need not be now."""
         track = self._tracks.of(lever)

@@ -34,6 +34,34 @@ OFTEN = 3.0
 
 
 @dataclass
+class Sway:
+    """Whether the run is still as fast as it was when something was refused: on shared cores it is not for long."""
+
+    judged: float | None = None  # the speed then; None while nothing was refused with the values in effect
+    apart: int | None = None  # since when it is another one (monotonic ns)
+    believed: int = 0
+
+    def refused(self, level: float | None) -> None:
+        """Something was, at this speed."""
+        self.judged, self.apart = level, None
+
+    def told(self, level: float, t: int) -> str:
+        """Why what was refused says little at `t` (monotonic ns), where the same values bring `level`; "" where it says what it did."""
+        if self.judged is None or self.believed >= BELIEVED:
+            return ""
+        change = level / self.judged - 1
+        if abs(change) < SWAYS:
+            self.apart = None
+            return ""
+        self.apart = t if self.apart is None else self.apart
+        if t - self.apart < SWAYS_S * 1e9:
+            return ""
+        self.believed += 1
+        pace = "faster" if change > 0 else "slower"
+        return f"the run is {percent(abs(change))} {pace} than when it was taken back"
+
+
+@dataclass
 class Track:
     """What is known of one lever."""
 
@@ -46,9 +74,7 @@ class Track:
     slower: bool = False  # a larger size surely was
     outdated: str = ""  # why what was refused need not be so any more
     again: dict[KnobValue, str] = field(default_factory=dict)  # what may be tried again, and why
-    judged: float | None = None  # how fast the run was when something was refused last
-    apart: int | None = None  # since when it is not (monotonic ns)
-    swayed: int = 0  # how many times that was believed
+    sway: Sway = field(default_factory=Sway)
     stride: int = 2
     bounds: dict[float, int] = field(default_factory=dict)  # what was too much, and until when (monotonic ns)
     waits: dict[float, float] = field(default_factory=dict)  # for how many seconds the next time
@@ -101,7 +127,7 @@ class Track:
             self.again[value] = "it told too little"
             return
         self.refused.add(value)
-        self.judged, self.apart = found.before, None
+        self.sway.refused(found.before)
         self.slower |= way > 0 and lost
         if way > 0 and lost and self.stride > 1:
             self.stride = 1  # the best may lie between
@@ -109,20 +135,11 @@ class Track:
             self.closed.add(way)
 
     def sways(self, level: float, t: int) -> bool:
-        """Whether what was refused says little at `t` (monotonic ns), because the same values bring another speed by now: `level`."""
-        if self.judged is None or self.outdated or self.swayed >= BELIEVED:
+        """Whether what was refused is outdated from now on, because the values in effect bring `level` at `t` (monotonic ns)."""
+        if self.outdated:
             return False
-        change = level / self.judged - 1
-        if abs(change) < SWAYS:
-            self.apart = None
-            return False
-        self.apart = t if self.apart is None else self.apart
-        if t - self.apart < SWAYS_S * 1e9:
-            return False
-        pace = "faster" if change > 0 else "slower"
-        self.outdated = f"the run is {percent(abs(change))} {pace} than when it was taken back"
-        self.swayed += 1
-        return True
+        self.outdated = self.sway.told(level, t)
+        return bool(self.outdated)
 
     def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
         """`size` was too much at `t` (monotonic ns), which holds for so many seconds, and for twice as long the next time.
@@ -160,9 +177,10 @@ class Track:
 
     def once_more(self) -> None:
         """What was refused is `outdated`: more may be better now, and it may be possible. Less is no better for that."""
-        less, swayed, again = self.closed & {-1}, self.swayed, dict.fromkeys(self.refused, self.outdated)
+        less, again = self.closed & {-1}, dict.fromkeys(self.refused, self.outdated)
+        believed = self.sway.believed
         self.reopen()
-        self.closed, self.swayed, self.again = less, swayed, again
+        self.closed, self.again, self.sway = less, again, Sway(believed=believed)
 
     def reopen(self) -> None:
         """The run is not what it was: everything may be tried again."""
@@ -171,6 +189,5 @@ class Track:
         self.doubted.clear()
         self.closed.clear()
         self.again.clear()
-        self.slower, self.outdated, self.swayed = False, "", 0
-        self.judged = self.apart = None
+        self.slower, self.outdated, self.sway = False, "", Sway()
         self.stride = 2

@@ -28,7 +28,7 @@ class Tracks:
         self._tracks: dict[str, Track] = {}
         self._others: deque[int] = deque(maxlen=MIXED)
         self._in_vain: set[frozenset[tuple[str, KnobValue]]] = set()
-        self._beside: dict[str, KnobValue] = {}  # the values in effect when something was refused last
+        self._beside: dict[str, KnobValue] = {}  # the values that `sway` was last told of
 
     def of(self, lever: Lever) -> Track:
         return self._tracks.setdefault(lever.name, Track())
@@ -74,7 +74,7 @@ class Tracks:
         if self._beside != values:
             self._beside = dict(values)
             for track in self._tracks.values():
-                track.judged = None
+                track.sway.refused(None)
         swayed = [track for track in self._tracks.values() if track.sways(level, t)]
         return bool(swayed)
 
@@ -88,7 +88,7 @@ class Tracks:
                 track.memory.clear()
             if len(names) > 1 or name not in names:
                 track.outdated = "another knob has been turned since"
-            track.swayed = 0
+            track.sway.believed = 0
         self._rated(tried, found)
         for lever, _ in tried.settings:
             if tried.way:
