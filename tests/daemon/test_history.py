@@ -14,7 +14,7 @@ from msgspec import structs
 from hoptui.daemon.archive import REFUSED_TOLD_S, Archive
 from hoptui.daemon.history import History
 from hoptui.daemon.retention import Limits
-from hoptui.recording import Recording
+from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import this_boot
 from hoptui.recording.known import RUN, KnownRun, decode_node
 from hoptui.wire.addresses import AddressError, Addresses
@@ -197,10 +197,11 @@ def test_a_change_that_took_effect_is_on_the_disk_at_once(
         archive.command(structs.replace(sent, stage="applied", seq=2))
 
         def stages() -> list[str]:
-            if not (tmp_path / "r.hoptui").exists():
+            try:
+                with Recording.open(tmp_path / "r.hoptui") as recording:
+                    return [record.stage for record in recording.commands()]
+            except RecordingError:  # it is not there, or is just being made
                 return []
-            with Recording.open(tmp_path / "r.hoptui") as recording:
-                return [record.stage for record in recording.commands()]
 
         until(lambda: stages() == ["applied"], what="the command on the disk")
     finally:
