@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from benchmarks.live import SHORT
-from benchmarks.tuner_grid import CASES, QUICK, Case, met, snake
+from benchmarks.tuner_grid import CASES, QUICK, Case, found_after, met, snake
+from hoptui.wire.tuning import Result, Trial, TunerState
 from trainer.__main__ import app
 
 
@@ -48,11 +49,18 @@ def test_only_memory_counts_as_memory(text: str, short: bool) -> None:
     assert bool(SHORT.search(text)) == short
 
 
+def test_a_value_is_found_with_the_last_trial_that_was_kept() -> None:
+    results: tuple[Result, ...] = ("kept", "reverted", "kept", "reverted", "interrupted")
+    tried = tuple(Trial(changes=(), result=result) for result in results)
+    assert found_after(TunerState(tried=tried)) == 3
+    assert found_after(TunerState(tried=tried[3:])) == 0, "it stayed where it was"
+
+
 def test_what_was_to_be_reached() -> None:
-    good = {"ratio": 0.96, "trials": 20, "out_of_memory": [], "end": "stopped", "failed": 3}
+    good = {"ratio": 0.96, "found_after": 20, "out_of_memory": [], "end": "stopped", "failed": 3}
     assert list(met("x", [good]).values()) == [True, True, True]
     short = good | {"out_of_memory": ["memory ran out"]}
-    slow = good | {"ratio": 0.94, "trials": 21}
+    slow = good | {"ratio": 0.94, "found_after": 21}
     assert list(met("x", [good, short]).values()) == [True, True, False]
     assert list(met("x", [slow, good]).values()) == [False, False, True]
     lost = {"seed": 1, "end": "the run ended: the run: exit status -9"}
