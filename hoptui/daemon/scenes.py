@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hoptui.daemon.commands import author
 from hoptui.daemon.effects import ASIDE, throughput
@@ -11,11 +11,13 @@ from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
 from hoptui.tuner.scene import Memory, Scene
 from hoptui.wire.columns import Columns
+from hoptui.wire.messages import CommandRecord
 from hoptui.wire.throttle import IDLE, REASONS
 
 POINTS = 512
 """Rows of the run that are looked at, the newest."""
 RECORDS = 64
+"""Commands that are looked at: the newest of anybody's, and as many of the tuner's own, however many came after them."""
 BACK_NS = 3_000_000_000
 """Readings so young are `now`: longer than from one look to the next, so that no peak of memory is missed."""
 BACK_ROWS = 32
@@ -49,7 +51,7 @@ def scene(node: Node, run: TrackedRun) -> Scene:
         points=throughput(ring.excerpt((metric, *ASIDE), most=POINTS), metric)
         if ring is not None and metric
         else (),
-        records=node.book.of(run.id)[-RECORDS:],
+        records=_newest(node.book.of(run.id)),
         memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
@@ -59,6 +61,12 @@ def scene(node: Node, run: TrackedRun) -> Scene:
         throttled=_throttled(gpus),
         wheel=author(wheel.holder) if wheel is not None and wheel.holder is not None else "",
     )
+
+
+def _newest(records: Sequence[CommandRecord]) -> tuple[CommandRecord, ...]:
+    own = [record for record in records if record.origin.kind == "tuner"][-RECORDS:]
+    chosen = {record.id for record in (*own, *records[-RECORDS:])}
+    return tuple(record for record in records if record.id in chosen)
 
 
 def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> tuple[Memory, ...]:

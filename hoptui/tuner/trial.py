@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
+from msgspec import structs
+
 from hoptui.tuner.effect import BLOCK, LOOKS, PATIENT, WARM_UP, measure
 from hoptui.tuner.finding import percent
 from hoptui.tuner.ladder import Candidate, Lever
@@ -32,6 +34,10 @@ RETRY_S, TRIES = 10.0, 5
 """A way back that was refused is tried again after so long, so many times."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
+FEW = 2
+"""So many iterations after the first show that where the budget is overdrawn: each may cost what all of it was meant to."""
+DECLARED_S = 60.0
+"""A process that comes after another declares its knobs one by one: those that it has not by then it does not have."""
 NOT_ITS_FAULT = (
     "held_by_person",
     "lease_held",
@@ -110,13 +116,14 @@ class Attempt:
     seconds: float = 0.0
 
     def ending(
-        self, scene: Scene, limits: Limits, after: Sequence[float], found: Measured, *, out_of_time: bool
+        self, scene: Scene, limits: Limits, after: Sequence[float], found: Measured, *, overdrawn: bool
     ) -> Ending | None:
         """How it ends, given all values since it took effect and what they come to; None while it goes on."""
         if too_much := self.too_much(scene, limits, len(after)):
             return Ending(False, None, too_much)
-        if harmful(self.before, after):
+        if harmful(self.before, after, overdrawn=overdrawn):
             return Ending(False, Measured(), "less than half as fast")
+        out_of_time = overdrawn and found.gain is not None
         match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
             case "keep":
                 return Ending(True, found, doubt(found))
@@ -156,6 +163,13 @@ class Return:
     told: Trial | None = None
     tries: int = 0
     not_before: int = 0
+    began: int = 0
+
+    def awaited(self, scene: Scene) -> list[str]:
+        """The knobs of it that the run has not declared, and may yet: set without them, the others could turn them."""
+        self.began = self.began or scene.t
+        late = scene.t - self.began > DECLARED_S * 1e9
+        return [] if late else sorted(self.targets.keys() - scene.values().keys())
 
     def left(self, scene: Scene, theirs: Collection[str]) -> tuple[Change, ...]:
         """What is still to be set; nothing that is somebody's by now."""
@@ -165,6 +179,18 @@ class Return:
             for k, v in self.targets.items()
             if k in values and values[k] != v and k not in theirs
         )
+
+    def ended(self, left: Collection[Change], scene: Scene, theirs: Collection[str]) -> Trial:
+        """What is told of it, given what could not be set: with the values that are in effect."""
+        assert self.told is not None
+        if left:
+            return structs.replace(self.told, result="failed")
+        if chosen := sorted(self.targets.keys() & set(theirs)):
+            text = f"{self.told.text}; a person set {', '.join(chosen)}"
+            return structs.replace(self.told, result="interrupted", text=text)
+        values = scene.values()
+        read = tuple(structs.replace(c, value=values.get(c.knob, c.value)) for c in self.told.changes)
+        return structs.replace(self.told, changes=read, result="kept")
 
     def may(self, scene: Scene) -> bool:
         """Whether it can be set now: what was refused is not asked for again at once."""
@@ -250,10 +276,13 @@ def doubt(found: Measured) -> str:
     return why if found.detectable else f"{why}: {figure(found)}"
 
 
-def harmful(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether a block of iterations after the warm-up says already that the run is far slower than it was."""
-    then, now = usable(before), usable(after[WARM_UP:])
-    if len(now) < BLOCK or not then:
+def harmful(before: Sequence[float], after: Sequence[float], *, overdrawn: bool = False) -> bool:
+    """Whether a block of iterations after the warm-up says already that the run is far slower than it was; a `FEW` where the budget
+    is `overdrawn`."""
+    then, now, enough = usable(before), usable(after[WARM_UP:]), BLOCK
+    if overdrawn and len(now) < BLOCK:
+        now, enough = usable(after[1:]), FEW
+    if len(now) < enough or not then:
         return False
     # The faster of the two: neither a spike nor a wait in every second iteration is to look like harm.
     return max(median(now), level(now)) < HARMFUL * level(then)

@@ -29,13 +29,13 @@ from hoptui.tuner.trial import (
     obstacle,
     written,
 )
-from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import CommandRecord
 from hoptui.wire.tuning import Change, Limits, Result, Stand, Trial, TunerState
 
 TOLD = 50
 """So many ended trials are told."""
 MEASURES = "measures the values in effect: {} iterations to go"
+STUCK = f"refused {TRIES} times: it is left as it is, and alone"
 
 
 class Tuner:
@@ -65,7 +65,7 @@ class Tuner:
         self._text = ""
 
     def found(self) -> Known | None:
-        """What to remember of this run, None until something was measured and nothing better was left to try.
+        """What to remember of this run, None until something was measured and nothing better was left to try or could be paid for.
 
         Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best.
         """
@@ -100,22 +100,28 @@ class Tuner:
     def stop(self, now: int) -> Proposal | None:
         """End for good: what takes an unfinished trial back, None where there is none."""
         self._budget.tick(now, training=True, trying=False)
-        targets = self._cut_off("interrupted", "the tuner was stopped")
+        stopped = "the tuner was stopped"
+        way = self._cut_off("interrupted", stopped)
         self.state = structs.replace(self.state, stand="off", text="stopped", trial=None, next=())
+        if way is None:
+            return None
+        if way.told is not None:
+            self._tell(structs.replace(way.told, result="interrupted", text=f"{way.told.text}; {stopped}"))
         values = self._scene.values() if self._scene else {}
         changes = tuple(
             Change(knob=k, before=values.get(k, v), value=v)
-            for k, v in targets.items()
+            for k, v in way.targets.items()
             if k not in self._people.theirs
         )
-        return Proposal(changes, "back to the values before: the tuner was stopped") if changes else None
+        return Proposal(changes, f"{way.why}; {stopped}") if changes else None
 
     def sent(self, ids: Mapping[str, str]) -> None:
         """The ids, by knob, of the commands that the newest proposal was made of. Without it that proposal was never made."""
         if self._offered is not None:
             self._offered.ids = dict(ids)
+            if self._attempt is not None and self._attempt.move is self._offered:
+                self._search.made()
             self._offered = None
-            self._search.made()
 
     def look(self, scene: Scene) -> Proposal | None:
         """What to change now, if anything."""
@@ -174,26 +180,31 @@ class Tuner:
 
     def _restarted(self, scene: Scene) -> None:
         """Another process: nothing of the one before is comparable, and a trial that it ended is not known to be good."""
-        back = self._cut_off("unfinished", "the run was restarted")
+        self._return = self._cut_off("unfinished", "the run was restarted")
         self.incumbent.left()
         self.incumbent.series.cut()
         self._tracks.forget_memory()
         self.incumbent.rest(scene, 0)
-        if back:
-            self._return = Return(back, "back to the values before what a restart cut off")
 
     def _listen(self, scene: Scene) -> None:
         """What people set is theirs."""
         new = self._people.hear(scene)
-        if self._attempt is None:
-            return
-        own = {c.knob for c in self._attempt.move.changes}
+        own = self._underway
         if new & own:  # what follows from a knob of theirs is theirs as well
             self._people.keep(own)
+        if self._attempt is None:
+            return
         if new:
             self._abandon("interrupted", f"a person set {', '.join(sorted(new))}")
         elif aside := own & self._people.frozen:
             self._abandon("interrupted", f"{', '.join(sorted(aside))} is to be left alone")
+
+    @property
+    def _underway(self) -> set[str]:
+        """The knobs of the trial, or of the way back from one."""
+        if self._attempt is not None:
+            return {c.knob for c in self._attempt.move.changes}
+        return set(self._return.targets) if self._return is not None else set()
 
     def _learn_memory(self, scene: Scene) -> None:
         attempt = self._attempt
@@ -291,12 +302,14 @@ class Tuner:
         after = self.incumbent.series.since(step)
         turned = [change.knob for change in move.changes]
         found = compare(self.incumbent.series.metric, attempt.before, after, turned)
-        attempt.told = structs.replace(attempt.told, measured=found, iterations=found.iterations)
-        self._say("trial", f"measures {written(move.changes)}: {found.iterations} iterations")
+        read = tuple(structs.replace(c, value=effective.get(c.knob, c.value)) for c in move.changes)
+        attempt.told = structs.replace(
+            attempt.told, changes=read, measured=found, iterations=found.iterations
+        )
+        self._say("trial", f"measures {written(read)}: {found.iterations} iterations")
         if scene.state not in ("live", "busy"):
             return None
-        out_of_time = self._budget.left < 0 and found.gain is not None
-        ending = attempt.ending(scene, self._limits, after, found, out_of_time=out_of_time)
+        ending = attempt.ending(scene, self._limits, after, found, overdrawn=self._budget.left < 0)
         if ending is None:
             return None
         if not ending.kept:
@@ -341,18 +354,29 @@ class Tuner:
         self._say("trial", way.why)
         if way.move is not None and not way.move.settled(scene.records):
             return None
+        if awaited := way.awaited(scene):
+            self._say("waiting", f"{way.why}, as soon as the run has declared {', '.join(awaited)}")
+            return None
         changes = way.left(scene, self._people.theirs)
         if not changes or way.tries >= TRIES:
-            if way.told is not None:
-                self._tell(structs.replace(way.told, result="failed" if changes else "kept"))
-            self._return = None
-            self.incumbent.rest_anew(scene)
+            self._arrive(way, changes, scene)
             return None
         if not way.may(scene):
             self._say("waiting", f"{way.why}, as soon as it can be set")
             return None
         self._offered = way.send(changes, scene.t)
         return Proposal(changes, way.why)
+
+    def _arrive(self, way: Return, left: tuple[Change, ...], scene: Scene) -> None:
+        """The way back is over, and what is in effect is gone on with: what is `left` of it could not be set."""
+        self._return = None
+        self.incumbent.rest_anew(scene)
+        if way.told is not None:
+            self._tell(way.ended(left, scene, self._people.theirs))
+        elif left:
+            self._tell(Trial(changes=left, result="failed", t=scene.t, text=f"{way.why}; {STUCK}"))
+            for change in left:
+                self.freeze(change.knob)
 
     def _make_room(self, scene: Scene) -> Proposal | None:
         """A smaller size before memory runs out."""
@@ -366,15 +390,15 @@ class Tuner:
         self._return = Return({c.knob: c.value for c in tried.changes}, why, told=told)
         return self._go_back(self._return, scene)
 
-    def _cut_off(self, result: Result, how: str) -> dict[str, KnobValue]:
-        """End what is under way, and leave it where it is: the values to go back to, by knob."""
+    def _cut_off(self, result: Result, how: str) -> Return | None:
+        """End what is under way, and leave it where it is: the way from there to values that are known to be good."""
         self._withdraw()
-        targets = dict(self._return.targets) if self._return else {}
-        if self._attempt is not None:
-            targets = {c.knob: c.before for c in self._attempt.told.changes}
+        attempt, way = self._attempt, self._return
+        if attempt is not None:
             self._end(result, how)
+            way = Return({c.knob: c.before for c in attempt.told.changes}, "back to the values before the trial")
         self._attempt = self._return = None
-        return targets
+        return Return(way.targets, way.why, told=way.told) if way is not None else None
 
     # keeping count -----------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.scenes import scene
+from hoptui.daemon.scenes import RECORDS, scene
 from hoptui.tuner.scene import Memory
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.wire.tuning import Change
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 GIB = 1 << 30
@@ -135,6 +136,20 @@ def test_what_others_do_with_the_cpus_is_what_the_run_does_not(there: QuietNode)
     assert scene(there.node, there.run).others_busy == pytest.approx(0.45)
     there.run.state = structs.replace(there.run.state, world=2)
     assert scene(there.node, there.run).others_busy is None, "the other rank's processes are not read"
+
+
+def test_a_flood_of_commands_does_not_hide_the_tuners_own(there: QuietNode) -> None:
+    there.tune()
+    there.script.propose(Change(knob="micro_batch", before=32, value=64))
+    there.look()
+    (own,) = there.commands
+    for _ in range(2 * RECORDS):
+        there.now += 1
+        there.person("lr", 1e-3)
+    records = scene(there.node, there.run).records
+    assert records[0].id == own.id
+    assert [record.t for record in records] == sorted(record.t for record in records)
+    assert len(records) == 1 + RECORDS
 
 
 def test_retries_of_the_allocator_come_from_the_run(there: QuietNode) -> None:
