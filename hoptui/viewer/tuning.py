@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.words import Word
-from hoptui.wire.tuning import Change, Limits, Objective, Result, Stand, Trial, TunerState
+from hoptui.wire.tuning import YOUNG_S, Change, Limits, Objective, Result, Stand, Trial, TunerState
 
 STANDS: dict[Stand, Word] = {
     "off": Word("◌", "off"),
@@ -70,6 +70,26 @@ def standing(state: TunerState) -> str:
     if state.stand == "trial":
         return f"{word.symbol} trying {changes(state.trial.changes)}" if state.trial else ""
     return f"{word.symbol} {text.clean(state.text, 300) or STANDS_FOR[state.stand]}"
+
+
+def used(state: TunerState) -> float | None:
+    """The share of what trials may cost that they have cost: more than 1 when overdrawn, None where nothing may be spent."""
+    may_s = _may_s(state)
+    return state.spent * state.lived_s / may_s if may_s > 0 else None
+
+
+def cost(state: TunerState, *, brief: bool = False) -> str:
+    """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)`; `28 %: …` in `brief`."""
+    of = "" if brief else " of the budget"
+    share_used = text.percent(used(state), decimals=0)
+    spent, may = (text.duration(round(s)) for s in (state.spent * state.lived_s, _may_s(state)))
+    whole = "the first hour" if state.lived_s < YOUNG_S else "the time"
+    return f"{share_used}{of}: {spent} of {may} ({share(state.limits.budget)} of {whole})"
+
+
+def _may_s(state: TunerState) -> float:
+    """Seconds that trials may cost: a share of the time in which the run trained, of an hour until it has done so for one."""
+    return state.limits.budget * max(state.lived_s, YOUNG_S)
 
 
 def share(ratio: float) -> str:

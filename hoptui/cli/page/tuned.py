@@ -17,7 +17,7 @@ def section(report: Report) -> Section:
     blocks: list[Block] = []
     if state is not None:
         who = f" by {text.clean(state.user, 40)}" if state.user else ""
-        within, spent = tuning.limits(state.limits), f"took {tuning.share(state.spent)} of the time"
+        within, spent = tuning.limits(state.limits), f"took {tuning.cost(state)}"
         again = sum(event.text.startswith("started by") for event in report.tuner_events) > 1
         if again:
             blocks.append(Paragraph(f"Started last{who}: {within}. Since then trials {spent}."))

@@ -14,7 +14,7 @@ from hoptui.viewer import format as text
 from hoptui.viewer import tuning, verdicts
 from hoptui.viewer.tuning import RESULTS, STANDS
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.tuning import YOUNG_S, Advice, Limits, Result, Stand, Trial, TunerState, may_turn
+from hoptui.wire.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
 
 LABEL = 9
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used
@@ -195,21 +195,14 @@ def _without(view: View, key: str) -> tuple[Line, str]:
 
 
 def _spent(view: View, state: TunerState, width: int) -> Line:
-    """How much of the run's time went into trials, of what may, and since when, for whom."""
-    budget = state.limits.budget
-    lived_s = (view.now - state.started) / SECOND if state.started else None
-    young = lived_s is not None and lived_s < YOUNG_S
-    used = state.spent / budget if budget > 0 else None
-    if used is not None and young and lived_s is not None:
-        used *= lived_s / YOUNG_S
+    """What trials have cost of what they may, and since when, for whom."""
+    used = tuning.used(state)
+    lead = (*bar(used, SPENT, "warn" if used is not None and used > 1 else "1"), Span("  "))
     since = f"   since {text.clock(when(view, state.started))}" if state.started else ""
     by = f" for {text.clean(state.user, 32)}" if state.user else ""
-    most = f"{tuning.share(budget)}{' of the first hour' if young else ''}"
-    head = (
-        *bar(used, SPENT, "warn" if used is not None and used > 1 else "1"),
-        Span(f"  {tuning.share(state.spent)} of the time (limit {most})"),
-    )
-    return first_fitting([(*head, Span(rest, "dim")) for rest in (f"{since}{by}", since, "")], width)
+    whole, brief = ((*lead, Span(tuning.cost(state, brief=brief))) for brief in (False, True))
+    shapes = [(*whole, Span(rest, "dim")) for rest in (f"{since}{by}", since, "")]
+    return first_fitting([*shapes, brief], width)
 
 
 def _limit(view: View, width: int) -> list[Line]:
