@@ -93,7 +93,9 @@ def _may_s(state: TunerState) -> float:
 
 
 def share(ratio: float) -> str:
-    """A share of a run's time, which may be small: `2 %`, `0.5 %`."""
+    """A share of a run's time, which may be small: `2 %`, `0.5 %`, at the least `under 0.01 %`."""
+    if 0 < ratio < 1e-4:
+        return "under 0.01 %"
     return f"{100 * ratio:.2g} %" if ratio < 0.0995 else text.percent(ratio, decimals=0)
 
 

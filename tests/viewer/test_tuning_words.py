@@ -51,6 +51,7 @@ def test_limits(within: Limits, told: str) -> None:
     ("ratio", "told"),
     [
         (0.0, "0 %"),
+        (8.4e-8, "under 0.01 %"),
         (0.0004, "0.04 %"),
         (0.005, "0.5 %"),
         (0.02, "2 %"),
