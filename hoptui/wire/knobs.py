@@ -223,11 +223,12 @@ def parse_value(spec: KnobSpec, text: str) -> KnobValue:
 
 
 def shown(value: object) -> str:
-    """A value as people read it in a sentence: shortest float text, quoted strings, long things cut."""
+    """A value as people read it in a sentence: `1 024`, shortest float text, quoted strings, long things cut."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, int) and not _fits(value):
-        return "a huge number"  # Python refuses to write out the longest ones
+    if isinstance(value, int) and not isinstance(value, bool):
+        # Python refuses to write out the longest ones.
+        return f"{value:,}".replace(",", " ") if _fits(value) else "a huge number"
     text = repr(value)
     return text if len(text) <= 40 else text[:39] + "…"
 

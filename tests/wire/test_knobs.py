@@ -317,12 +317,21 @@ def test_a_declaration_that_is_taken_can_travel_and_takes_its_own_values(knob: K
 @settings(deadline=None)
 def test_any_whole_number_is_read_as_it_is_written(value: int) -> None:
     assert parse_value(INT, str(value)) == value
+    assert parse_value(INT, shown(value)) == value
     assert parse_value(INT, f"{value:_}") == value
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3e-4, "0.0003"), (12345678.9, "1.23457e+07"), (8, "8"), ("a'b", '"a\'b"'), (None, "None")],
+    [
+        (3e-4, "0.0003"),
+        (12345678.9, "1.23457e+07"),
+        (8, "8"),
+        (-65536, "-65 536"),
+        (True, "True"),
+        ("a'b", '"a\'b"'),
+        (None, "None"),
+    ],
 )
 def test_values_as_people_read_them(value: object, text: str) -> None:
     assert shown(value) == text
