@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.words import Word
+from hoptui.wire.knobs import shown
 from hoptui.wire.tuning import YOUNG_S, Change, Limits, Objective, Result, Stand, Trial, TunerState
 
 STANDS: dict[Stand, Word] = {
@@ -111,3 +112,10 @@ def sentence(trial: Trial) -> str:
     measured = words.effect_text(trial.measured)
     parts = (f"{word.symbol} {word.text}", changes(trial.changes), measured, text.clean(trial.text, 300))
     return "  ".join(part for part in parts if part)
+
+
+def tells(said: str, trial: Trial) -> bool:
+    """Whether a text of the tuner's, as its events have it, says how this trial ended."""
+    told = ", ".join(f"{one.knob} {shown(one.before)} → {shown(one.value)}" for one in trial.changes)
+    head = f"{trial.result} {told}"
+    return (said.startswith((f"{head},", f"{head}:")) and said.endswith(trial.text)) or said == head
