@@ -33,6 +33,20 @@ def test_a_trial_in_three_lines() -> None:
     ]
 
 
+def test_a_sentence_with_a_figure_at_its_end_is_not_cut() -> None:
+    why = "the next trial may cost more than the budget has left: 41 s"
+    waiting = replace(STATE, stand="waiting", text=why, trial=None)
+    assert said(tuner.short(look(tuned(waiting)), 56)) == [
+        "‖ waiting  the next trial may cost more than the budget",
+        "           has left: 41 s",
+        "✕ failed precision bf16 → fp32",
+    ]
+    assert said(tuner.short(look(tuned(waiting)), 80))[:2] == [
+        f"‖ waiting  {why}",
+        "next rollout_len 64 → 128",
+    ]
+
+
 @pytest.mark.parametrize("width", [20, 30, 40, 56, 80])
 def test_no_figure_of_a_trial_is_cut(width: int) -> None:
     assert STATE.trial is not None

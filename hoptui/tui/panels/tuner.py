@@ -71,14 +71,16 @@ def brief(view: View) -> str:
 
 
 def short(view: View, width: int) -> list[Line]:
-    """Three lines for the run screen: where it stands, the trial so far or what is next, and how the last one ended."""
+    """Three lines for the run screen: where it stands, the trial so far or what is next, and how the last one ended.
+
+    A sentence that needs two of them takes the place of what is next.
+    """
     state = state_of(view)
     if state is None:
         lead, told = _without(view, view.hint("view.tuner", "leads to its start"))
         return [(*lead, Span(told, "dim"))]
-    told = text.clean(state.text) or tuning.STANDS_FOR[state.stand]
-    lines: list[Line] = [(stand(state), Span(f"  {told}", "" if at_work(state) else "dim"))]
-    if at_work(state):
+    lines = _standing(state, width)
+    if at_work(state) and len(lines) == 1:
         lines.append(_under_way(state, width))
     last = state.tried[-1] if state.tried else None
     if last is not None:
@@ -162,6 +164,18 @@ def turn(state: TunerState | None, knob: KnobState) -> str:
 def turns(state: TunerState | None, knob: KnobState) -> bool:
     """Whether the tuner may turn a knob within its limits."""
     return may_turn(knob.spec, state.limits if state is not None else Limits())
+
+
+def _standing(state: TunerState, width: int) -> list[Line]:
+    """`‖ waiting  the run is paused`, in two lines where it needs them and no trial needs the second."""
+    sign = stand(state)
+    told = text.clean(state.text) or tuning.STANDS_FOR[state.stand]
+    ink = "" if at_work(state) else "dim"
+    indent = width_of((sign,)) + 2
+    room = max(16, width - indent)
+    folded = textwrap.wrap(told, room, max_lines=2, placeholder="…") if state.trial is None else [told]
+    first: Line = (sign, Span(f"  {folded[0]}", ink))
+    return [first, *((Span("", width=indent), Span(line, ink)) for line in folded[1:])]
 
 
 def _under_way(state: TunerState, width: int) -> Line:
