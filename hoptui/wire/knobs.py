@@ -236,7 +236,7 @@ def shown(value: object) -> str:
 def missing(run: str, name: str, known: Iterable[str]) -> str:
     """One sentence for a knob that a run has not: the names that may have been meant, or all that there are."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none so far'}"
     return f"{run} has no knob {name!r}; {hint}"
 

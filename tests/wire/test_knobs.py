@@ -20,6 +20,7 @@ from hoptui.wire.knobs import (
     check_spec,
     check_value,
     kind_of,
+    missing,
     parse_value,
     relations,
     shown,
@@ -359,3 +360,13 @@ def test_what_a_declaration_says_of_knobs_together(keeps: str, found: list[objec
 @settings(deadline=None)
 def test_any_text_says_something_or_nothing(keeps: str) -> None:
     assert all(isinstance(one, Relation) and one.over for one in relations(keeps))
+
+
+def test_only_names_that_are_nearly_the_same_may_have_been_meant() -> None:
+    names = ("compile", "entropy_coef", "grad_accum", "lr")
+    assert missing("ppo", "grad_acum", names) == "ppo has no knob 'grad_acum'; did you mean grad_accum?"
+    assert (
+        missing("ppo", "nope", names)
+        == "ppo has no knob 'nope'; it has compile, entropy_coef, grad_accum, lr"
+    )
+    assert missing("ppo", "nope", ()) == "ppo has no knob 'nope'; it has none so far"
