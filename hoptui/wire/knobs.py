@@ -25,8 +25,8 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared, typed, bounded value of a run that may change at a boundary.
 
     `effect` says whether a change alters the mathematics (`learning`) or only the speed; `cost` how it is applied:
-    a value read inside the step (`free`), a new compiled graph (`shape`), a new model or optimizer (`rebuild`), a new
-    epoch of the run (`restart`). `keeps` says what holds whatever the value is (`relations`): "grad_accum × micro_batch" stays,
+    a value read inside the step (`free`), a new compiled graph (`shape`), a new model, optimizer or set of readers (`rebuild`), a
+    new epoch of the run (`restart`). `keeps` says what holds whatever the value is (`relations`): "grad_accum × micro_batch" stays,
     "rollout = num_envs × rollout_len × ranks" follows; several are parted by a semicolon, and words are for people.
     """
 
