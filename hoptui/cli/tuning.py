@@ -19,7 +19,7 @@ from hoptui.viewer import tuning, words
 from hoptui.viewer.history import command_line, named
 from hoptui.viewer.session import Unreachable
 from hoptui.wire.messages import RunState
-from hoptui.wire.tuning import YOUNG_S, Limits, Objective, Trial, TunerState, check_limits
+from hoptui.wire.tuning import Limits, Objective, Trial, TunerState, check_limits
 
 RETURN_S = 30.0
 """How long a daemon that is gone may take to come back: runs start another by themselves."""
@@ -246,16 +246,7 @@ def _tell(state: TunerState) -> None:
         say(f"  tried   {tuning.sentence(trial)}")
     if state.frozen:
         say(f"  alone   {', '.join(map(text.clean, state.frozen))}")
-    say(f"  spent   {_spent(state)}")
-
-
-def _spent(state: TunerState) -> str:
-    """What trials have cost; in the first hour also how much of that, which is what the budget is a share of."""
-    told = f"{tuning.share(state.spent)} of the time went into trials"
-    if not 0 < state.lived_s < YOUNG_S:
-        return told
-    hour = tuning.share(state.spent * state.lived_s / YOUNG_S)
-    return f"{told}, {hour} of the first hour, of which {tuning.share(state.limits.budget)} may"
+    say(f"  spent   {tuning.cost(state)}")
 
 
 def _limits(

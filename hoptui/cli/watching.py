@@ -12,11 +12,10 @@ from hoptui.cli.node import NONE, Look, headline, look
 from hoptui.cli.options import Json, Run
 from hoptui.cli.terminal import OK, dump, say, usage, warn
 from hoptui.viewer import format as text
-from hoptui.viewer import words
+from hoptui.viewer import verdicts, words
 from hoptui.wire.columns import Columns
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.messages import RunState
-from hoptui.wire.tuning import told
 
 MOST_METRICS = 6
 MOST_HZ = 10.0
@@ -90,7 +89,8 @@ class _Printer:
         say("  ".join([text.clock(wall), f"iteration {text.grouped(step)}", *shown, *summed]))
         if run.diagnosis is not None and run.diagnosis.verdict != self._verdict:
             self._verdict = run.diagnosis.verdict
-            say(f"{text.clock(wall)}  {text.clean(told(run.diagnosis))}")
+            told = verdicts.line(run.diagnosis, advises=self._seen.lives(run))
+            say(f"{text.clock(wall)}  {text.clean(told, 400)}")
 
     def gpu(self, gpu: GpuInfo, t: int, readings: dict[str, float]) -> None:
         """A row of one of its GPUs."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.words import Word
-from hoptui.wire.tuning import Change, Limits, Objective, Result, Stand, Trial, TunerState
+from hoptui.wire.knobs import shown
+from hoptui.wire.tuning import YOUNG_S, Change, Limits, Objective, Result, Stand, Trial, TunerState
 
 STANDS: dict[Stand, Word] = {
     "off": Word("◌", "off"),
@@ -72,8 +73,30 @@ def standing(state: TunerState) -> str:
     return f"{word.symbol} {text.clean(state.text, 300) or STANDS_FOR[state.stand]}"
 
 
+def used(state: TunerState) -> float | None:
+    """The share of what trials may cost that they have cost: more than 1 when overdrawn, None where nothing may be spent."""
+    may_s = _may_s(state)
+    return state.spent * state.lived_s / may_s if may_s > 0 else None
+
+
+def cost(state: TunerState, *, brief: bool = False) -> str:
+    """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)`; `28 %: …` in `brief`."""
+    of = "" if brief else " of the budget"
+    share_used = text.percent(used(state), decimals=0)
+    spent, may = (text.duration(round(s)) for s in (state.spent * state.lived_s, _may_s(state)))
+    whole = "the first hour" if state.lived_s < YOUNG_S else "the time"
+    return f"{share_used}{of}: {spent} of {may} ({share(state.limits.budget)} of {whole})"
+
+
+def _may_s(state: TunerState) -> float:
+    """Seconds that trials may cost: a share of the time in which the run trained, of an hour until it has done so for one."""
+    return state.limits.budget * max(state.lived_s, YOUNG_S)
+
+
 def share(ratio: float) -> str:
-    """A share of a run's time, which may be small: `2 %`, `0.5 %`."""
+    """A share of a run's time, which may be small: `2 %`, `0.5 %`, at the least `under 0.01 %`."""
+    if 0 < ratio < 1e-4:
+        return "under 0.01 %"
     return f"{100 * ratio:.2g} %" if ratio < 0.0995 else text.percent(ratio, decimals=0)
 
 
@@ -89,3 +112,10 @@ def sentence(trial: Trial) -> str:
     measured = words.effect_text(trial.measured)
     parts = (f"{word.symbol} {word.text}", changes(trial.changes), measured, text.clean(trial.text, 300))
     return "  ".join(part for part in parts if part)
+
+
+def tells(said: str, trial: Trial) -> bool:
+    """Whether a text of the tuner's, as its events have it, says how this trial ended."""
+    told = ", ".join(f"{one.knob} {shown(one.before)} → {shown(one.value)}" for one in trial.changes)
+    head = f"{trial.result} {told}"
+    return (said.startswith((f"{head},", f"{head}:")) and said.endswith(trial.text)) or said == head

@@ -39,6 +39,17 @@ def sentence(diagnosis: Diagnosis) -> str:
     """`launch-bound: kernels are too small …, 95 % sure`, for plain text."""
     if diagnosis.verdict == "unknown":
         return f"not known: {diagnosis.evidence[0]}" if diagnosis.evidence else "not known"
+    return f"{diagnosis.verdict}: {MEANING[diagnosis.verdict]}{_sure(diagnosis)}"
+
+
+def line(diagnosis: Diagnosis, *, advises: bool = True) -> str:
+    """`launch-bound, 95 % sure: SM active 5.6 %; busy 32 %; try grad_accum 4 → 2`: what is found, its evidence, what might help."""
+    advice = [f"{'try ' if each.knob else ''}{each.text}" for each in diagnosis.advice if advises]
+    told = "; ".join((*diagnosis.evidence, *advice))
+    return ": ".join(filter(None, (f"{diagnosis.verdict}{_sure(diagnosis)}", told)))
+
+
+def _sure(diagnosis: Diagnosis) -> str:
+    """`, 95 % sure`; and that it was so before, where a knob has been changed since."""
     sure = f", {text.percent(diagnosis.confidence, decimals=0)} sure" if diagnosis.confidence else ""
-    before = ", before the last change of a knob" if diagnosis.stale else ""
-    return f"{diagnosis.verdict}: {MEANING[diagnosis.verdict]}{sure}{before}"
+    return f"{sure}, before the last change of a knob" if diagnosis.stale else sure

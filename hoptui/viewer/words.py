@@ -47,7 +47,7 @@ EFFECTS = {"speed": "speed only", "learning": "changes the mathematics"}
 COSTS = {
     "free": "free: a value read inside the step",
     "shape": "a new shape, compiled anew",
-    "rebuild": "a rebuild of the model or optimizer",
+    "rebuild": "a rebuild of the model, optimizer or readers",
     "restart": "a restart of the run",
 }
 

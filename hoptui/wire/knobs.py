@@ -25,8 +25,8 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared, typed, bounded value of a run that may change at a boundary.
 
     `effect` says whether a change alters the mathematics (`learning`) or only the speed; `cost` how it is applied:
-    a value read inside the step (`free`), a new compiled graph (`shape`), a new model or optimizer (`rebuild`), a new
-    epoch of the run (`restart`). `keeps` says what holds whatever the value is (`relations`): "grad_accum × micro_batch" stays,
+    a value read inside the step (`free`), a new compiled graph (`shape`), a new model, optimizer or set of readers (`rebuild`), a
+    new epoch of the run (`restart`). `keeps` says what holds whatever the value is (`relations`): "grad_accum × micro_batch" stays,
     "rollout = num_envs × rollout_len × ranks" follows; several are parted by a semicolon, and words are for people.
     """
 
@@ -223,11 +223,12 @@ def parse_value(spec: KnobSpec, text: str) -> KnobValue:
 
 
 def shown(value: object) -> str:
-    """A value as people read it in a sentence: shortest float text, quoted strings, long things cut."""
+    """A value as people read it in a sentence: `1 024`, shortest float text, quoted strings, long things cut."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, int) and not _fits(value):
-        return "a huge number"  # Python refuses to write out the longest ones
+    if isinstance(value, int) and not isinstance(value, bool):
+        # Python refuses to write out the longest ones.
+        return f"{value:,}".replace(",", " ") if _fits(value) else "a huge number"
     text = repr(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
@@ -235,7 +236,7 @@ def shown(value: object) -> str:
 def missing(run: str, name: str, known: Iterable[str]) -> str:
     """One sentence for a knob that a run has not: the names that may have been meant, or all that there are."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none so far'}"
     return f"{run} has no knob {name!r}; {hint}"
 

@@ -98,12 +98,22 @@ def test_watch_tells_a_verdict_once(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     lines = hoptui("watch", "ppo", "--every", "0").out.splitlines()
     verdicts = [line for line in lines if "launch-bound" in line]
     assert len(verdicts) == 1
-    assert verdicts[0].endswith("launch-bound: SM active 5.6 %; busy 32 %")
+    assert verdicts[0].endswith(
+        "  launch-bound, 95 % sure: SM active 5.6 %; busy 32 %; try grad_accum 4 → 2 (takes effect at once)"
+    )
 
 
 def test_watch_does_not_tell_that_nothing_is_known(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     diagnosed(ppo, Diagnosis(evidence=("no GPU readings",)), exit_reason="finished", exited_wall=1e6)
     assert len(hoptui("watch", "small").out.splitlines()) == 1
+
+
+def test_watch_advises_nothing_for_a_run_that_is_over(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    diagnosed(ppo, structs.replace(FOUND, stale=True), exit_reason="finished", exited_wall=1e6)
+    told = hoptui("watch", "small").out.splitlines()[-1]
+    assert told.endswith(
+        "  launch-bound, 95 % sure, before the last change of a knob: SM active 5.6 %; busy 32 %"
+    )
 
 
 def test_watch_json_has_it_in_every_row(hoptui: Hoptui, ppo: FakeDaemon) -> None:

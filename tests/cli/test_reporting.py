@@ -13,6 +13,7 @@ from msgspec import structs
 from hoptui.cli.page import markdown, markup, telling
 from hoptui.cli.page.document import Document
 from hoptui.cli.page.moments import MOST_ROWS
+from hoptui.daemon import tuning as daemon_tuning
 from hoptui.recording import Recording
 from hoptui.viewer.report import read
 from hoptui.wire.knobs import KnobSpec, KnobState
@@ -204,7 +205,9 @@ def test_a_verdict_the_tuner_and_what_came_to_nothing(tmp_path: Path) -> None:
         changes=(Change(knob="grad_accum", before=4, value=8),), result="kept", t=EVENTS[1].t, measured=gain, iterations=31,
         seconds=40.0, text="memory was free",
     )  # fmt: skip
-    state = structs.replace(STATE, tuner=TunerState(stand="holding", user="ana", tried=(trial,), spent=0.013))
+    state = structs.replace(
+        STATE, tuner=TunerState(stand="holding", user="ana", tried=(trial,), spent=0.013, lived_s=1200.0)
+    )
     slower = event(60, "shift", "throughput -20%: the clocks are held down", step=60, level="warning")
     events = (*EVENTS, event(30, "diagnosis", "data-bound: data 60 %"), slower)
     tuned = structs.replace(COMMANDS[1], origin=Origin(kind="tuner", user="ana"), measured=gain)
@@ -219,6 +222,7 @@ def test_a_verdict_the_tuner_and_what_came_to_nothing(tmp_path: Path) -> None:
         in page
     )
     assert "Started by ana" in page
+    assert "Trials took 22 % of the budget: 16 s of 1 m 12 s (2 % of the first hour)." in page
     assert "It changed once though no knob was turned. 2 changes of knobs" in page
     assert "The last verdict: data-bound." in page, "how sure it was is not recorded"
     assert re.search(r"\| data-bound +\| +95 % \|", page)
@@ -240,7 +244,29 @@ def test_a_change_stays_on_one_line_in_html_and_a_second_start_is_told(tmp_path:
     assert "<td>grad_accum 4&nbsp;→&nbsp;8</td>" in page
     assert "2 changes of knobs took effect, all of them by the tuner" in page
     assert "Started last by ben: " in page
-    assert "Since then trials took 0 % of the time." in page
+    assert "Since then trials took 0 % of the budget: 0 s of 1 m 12 s (2 % of the first hour)." in page
+
+
+def test_each_trial_of_the_tuner_is_told_once(tmp_path: Path) -> None:
+    changes = (Change(knob="minibatch_size", before=1024, value=2048),)
+    gain = Measured(gain=0.3, interval=0.012, detectable=True, settled=True)
+    tried = (
+        Trial(changes=changes, result="kept", t=EVENTS[1].t, measured=gain, text="memory was free"),
+        Trial(changes=changes, result="failed", t=EVENTS[1].t + 1),
+    )
+    forgotten = Trial(changes=changes, result="reverted", text="a trial that the tuner tells no more")
+    said = (
+        "started by ana (pid 7)",
+        *map(daemon_tuning.told, (*tried, forgotten)),
+        "kept minibatch_size 1 024 → 2 048 of another tuner",
+    )
+    events = (*EVENTS, *(event(20 + i, "tuner", text) for i, text in enumerate(said)))
+    state = structs.replace(STATE, tuner=TunerState(stand="holding", tried=tried))
+    page = markdown.write(document(tmp_path / "r.hoptui", state=state, events=events))
+    section = page.partition("## What the tuner tried")[2].partition("\n## ")[0]
+    assert section.count("memory was free") == 1
+    assert "failed minibatch_size" not in section
+    assert all(text in section for text in (said[0], *said[3:]))
 
 
 def test_a_knob_that_followed_another_is_told(tmp_path: Path) -> None:

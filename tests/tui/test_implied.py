@@ -208,7 +208,8 @@ def test_consequences_are_told_once_each() -> None:
     told = implied.consequences([lr, clip, precision, width])
     assert told == [
         "lr and clip and d_model change the mathematics: from there on the run learns something else than it would have.",
-        "precision: the model or optimizer is built anew; training waits (how long is not known yet).",
+        "precision: what depends on it is built anew, be it the model, the optimizer or the readers of data; "
+        "training waits (how long is not known yet).",
         "d_model: the run starts again as a new epoch; what is still pending then is void.",
     ]
     slow = KnobState(spec=precision.spec, value="bf16", took_s=2.5)

@@ -99,7 +99,7 @@ def test_the_editor_tells_all_that_a_change_means_until_the_room_is_needed_for_w
         await pilot.press("9", "9", "9")
         await pilot.pause()
         assert " ".join(read(app, "verdict").split()) == (
-            "✕ grad_accum = 5999 is out of bounds: the most is 64"
+            "✕ grad_accum = 5 999 is out of bounds: the most is 64"
         )
         assert "takes effect" not in read(app, "about"), "nothing can be sent"
         await pilot.press("backspace", "backspace", "backspace", "enter")

@@ -33,6 +33,20 @@ def test_a_trial_in_three_lines() -> None:
     ]
 
 
+def test_a_sentence_with_a_figure_at_its_end_is_not_cut() -> None:
+    why = "the next trial may cost more than the budget has left: 41 s"
+    waiting = replace(STATE, stand="waiting", text=why, trial=None)
+    assert said(tuner.short(look(tuned(waiting)), 56)) == [
+        "‖ waiting  the next trial may cost more than the budget",
+        "           has left: 41 s",
+        "✕ failed precision bf16 → fp32",
+    ]
+    assert said(tuner.short(look(tuned(waiting)), 80))[:2] == [
+        f"‖ waiting  {why}",
+        "next rollout_len 64 → 128",
+    ]
+
+
 @pytest.mark.parametrize("width", [20, 30, 40, 56, 80])
 def test_no_figure_of_a_trial_is_cut(width: int) -> None:
     assert STATE.trial is not None
@@ -84,22 +98,33 @@ def test_all_there_is_to_know() -> None:
         "advice   grad_accum 4 → 2 (takes effect at once)  o does it",
         "advice   num_envs 2 048 → 4 096 (learning)",
     ]
-    assert told[5].startswith(
-        "spent    ━━────────────  0.8 % of the time (limit 2 % of the first hour)   since "
-    )
-    assert told[5].endswith(" for ana")
+    assert told[5] == "spent    ━━────────────  13 % of the budget: 10 s of 1 m 12 s (2 % of the first hour)"
+    wider, narrower = (said(tuner.facts(look(tuned()), width))[5] for width in (120, 80))
+    assert wider.startswith(f"{told[5]}   since ")
+    assert wider.endswith(" for ana")
+    assert narrower == "spent    ━━────────────  13 %: 10 s of 1 m 12 s (2 % of the first hour)"
     bare = said(tuner.facts(look(tuned(diagnosis=None)), 100))
     assert bare[-1].startswith("limit    ▸ ")
 
 
 def test_more_than_the_budget_is_a_warning_and_no_budget_no_bar() -> None:
-    old = replace(STATE, started=STATE.started - 3600 * SECOND)
-    assert "0.8 % of the time (limit 2 %)  " in said(tuner.facts(look(tuned(old)), 100))[5]
+    old = replace(STATE, lived_s=7200.0)
+    assert (
+        "40 % of the budget: 58 s of 2 m 24 s (2 % of the time)  "
+        in said(tuner.facts(look(tuned(old)), 100))[5]
+    )
     for state, inks in ((replace(old, spent=0.03), True), (replace(STATE, spent=0.03), False)):
         line = tuner.facts(look(tuned(state)), 100)[5]
         assert ("warn" in {span.ink for span in line}) is inks, "a young one may use more of its time"
     none = tuner.facts(look(tuned(replace(STATE, limits=Limits(budget=0.0)))), 100)[5]
     assert "━" not in said([none])[0]
+
+
+def test_a_pause_costs_nothing_of_the_budget() -> None:
+    paused = replace(STATE, spent=20 / 300, lived_s=300.0, started=STATE.started - 3600 * SECOND)
+    line = tuner.facts(look(tuned(paused)), 100)[5]
+    assert "28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)" in said([line])[0]
+    assert "warn" not in {span.ink for span in line}
 
 
 def test_trials_newest_first_with_what_they_did() -> None:

@@ -60,6 +60,7 @@ STATE = TunerState(
     tried=TRIED,
     frozen=("lr",),
     spent=0.008,
+    lived_s=1200.0,
     started=START - 1200 * SECOND,
     user="ana",
 )  # fmt: skip

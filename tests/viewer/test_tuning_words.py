@@ -8,7 +8,7 @@ import pytest
 
 from hoptui.viewer import tuning
 from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import Change, Limits, Objective, Result, Stand, Trial
+from hoptui.wire.tuning import Change, Limits, Objective, Result, Stand, Trial, TunerState
 
 
 def test_every_state_has_a_symbol_and_a_word() -> None:
@@ -49,10 +49,42 @@ def test_limits(within: Limits, told: str) -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "told"),
-    [(0.0, "0 %"), (0.0004, "0.04 %"), (0.005, "0.5 %"), (0.02, "2 %"), (0.0994, "9.9 %"), (0.2, "20 %")],
+    [
+        (0.0, "0 %"),
+        (8.4e-8, "under 0.01 %"),
+        (0.0004, "0.04 %"),
+        (0.005, "0.5 %"),
+        (0.02, "2 %"),
+        (0.0994, "9.9 %"),
+        (0.2, "20 %"),
+    ],
 )
 def test_small_shares_are_not_rounded_away(ratio: float, told: str) -> None:
     assert tuning.share(ratio) == told
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "lived_s", "budget", "told"),
+    [
+        (0.0, 0.0, 0.02, "0 % of the budget: 0 s of 1 m 12 s (2 % of the first hour)"),
+        (0.0005, 60.0, 0.02, "0 % of the budget: 0 s of 1 m 12 s (2 % of the first hour)"),
+        (20.0, 300.0, 0.02, "28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)"),
+        (72.0, 7200.0, 0.005, "200 % of the budget: 1 m 12 s of 36 s (0.5 % of the time)"),
+    ],
+)
+def test_what_trials_cost_is_told_of_what_they_may(
+    spent_s: float, lived_s: float, budget: float, told: str
+) -> None:
+    spent = spent_s / lived_s if lived_s else 0.0
+    state = TunerState(spent=spent, lived_s=lived_s, limits=Limits(budget=budget))
+    assert tuning.cost(state) == told
+    assert tuning.used(state) == pytest.approx(spent_s / (budget * max(lived_s, 3600.0)))
+
+
+def test_where_nothing_may_be_spent_no_share_of_it_is_told() -> None:
+    nothing = TunerState(limits=Limits(budget=0.0))
+    assert tuning.used(nothing) is None
+    assert tuning.cost(nothing).startswith("– of the budget")
 
 
 def test_a_trial_in_one_line() -> None:

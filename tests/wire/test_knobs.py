@@ -20,6 +20,7 @@ from hoptui.wire.knobs import (
     check_spec,
     check_value,
     kind_of,
+    missing,
     parse_value,
     relations,
     shown,
@@ -317,12 +318,21 @@ def test_a_declaration_that_is_taken_can_travel_and_takes_its_own_values(knob: K
 @settings(deadline=None)
 def test_any_whole_number_is_read_as_it_is_written(value: int) -> None:
     assert parse_value(INT, str(value)) == value
+    assert parse_value(INT, shown(value)) == value
     assert parse_value(INT, f"{value:_}") == value
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3e-4, "0.0003"), (12345678.9, "1.23457e+07"), (8, "8"), ("a'b", '"a\'b"'), (None, "None")],
+    [
+        (3e-4, "0.0003"),
+        (12345678.9, "1.23457e+07"),
+        (8, "8"),
+        (-65536, "-65 536"),
+        (True, "True"),
+        ("a'b", '"a\'b"'),
+        (None, "None"),
+    ],
 )
 def test_values_as_people_read_them(value: object, text: str) -> None:
     assert shown(value) == text
@@ -350,3 +360,13 @@ def test_what_a_declaration_says_of_knobs_together(keeps: str, found: list[objec
 @settings(deadline=None)
 def test_any_text_says_something_or_nothing(keeps: str) -> None:
     assert all(isinstance(one, Relation) and one.over for one in relations(keeps))
+
+
+def test_only_names_that_are_nearly_the_same_may_have_been_meant() -> None:
+    names = ("compile", "entropy_coef", "grad_accum", "lr")
+    assert missing("ppo", "grad_acum", names) == "ppo has no knob 'grad_acum'; did you mean grad_accum?"
+    assert (
+        missing("ppo", "nope", names)
+        == "ppo has no knob 'nope'; it has compile, entropy_coef, grad_accum, lr"
+    )
+    assert missing("ppo", "nope", ()) == "ppo has no knob 'nope'; it has none so far"

@@ -12,18 +12,18 @@ TITLE = "What the tuner tried"
 
 
 def section(report: Report) -> Section:
-    """Its trials, or where only their commands are known these, and what it said."""
+    """Its trials, or where only their commands are known these, and what else it said."""
     state = report.state.tuner
     blocks: list[Block] = []
     if state is not None:
         who = f" by {text.clean(state.user, 40)}" if state.user else ""
-        within, spent = tuning.limits(state.limits), f"took {tuning.share(state.spent)} of the time"
+        within, spent = tuning.limits(state.limits), f"took {tuning.cost(state)}"
         again = sum(event.text.startswith("started by") for event in report.tuner_events) > 1
         if again:
             blocks.append(Paragraph(f"Started last{who}: {within}. Since then trials {spent}."))
         else:
             blocks.append(Paragraph(f"Started{who}: {within}. Trials {spent}."))
-        trials, more = cut(state.tried)
+        listed, more = cut(state.tried)
         rows = [
             (
                 when(report, trial.t),
@@ -33,7 +33,7 @@ def section(report: Report) -> Section:
                 tuning.progress(trial),
                 text.clean(trial.text, 300),
             )
-            for trial in trials
+            for trial in listed
         ]
         if rows:
             note = "An effect here is the one that decided; that of the change above may be taken from other iterations."
@@ -53,8 +53,10 @@ def section(report: Report) -> Section:
             for c in commands
         ]
         blocks += [Table(("after", "tried", "outcome", "effect"), told, right=(0,)), *more]
-    if report.tuner_events:
-        said, more = cut(report.tuner_events)
+    trials = state.tried if state is not None else ()
+    rest = [e for e in report.tuner_events if not any(tuning.tells(e.text, trial) for trial in trials)]
+    if rest:
+        said, more = cut(rest)
         lines = [(when(report, event.t), text.clean(event.text, 300)) for event in said]
         blocks += [Table(("after", "it said"), lines, right=(0,)), *more]
     return Section(TITLE, blocks or (Paragraph("Nothing: it was not on."),))

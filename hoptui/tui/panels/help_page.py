@@ -102,7 +102,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("trial", "A change that is kept if it makes the run faster beyond doubt, and else set back."),
         ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in 100."),
         ("frozen", "A knob that the tuner leaves alone: somebody asked for it here, or has set it by hand."),
-        ("spent", "The share of the run's time that went into trials, of what may."),
+        ("spent", "What trials have cost of their budget: a share of the time in which the run trains, of an hour while that is less."),
         ("interrupted", "Somebody or something came between: what the trial would have shown nobody knows."),
         ("unfinished", "The run or the daemon ended in the middle of it."),
         *((f"{word.symbol} {word.text}", f"{tuning.STANDS_FOR[stand].capitalize()}.") for stand, word in tuning.STANDS.items()),

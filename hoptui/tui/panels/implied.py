@@ -127,7 +127,8 @@ def consequences(knobs: list[KnobState]) -> list[str]:
             last = words.took(knob.took_s)
             long = f"the last change {last}" if last else "how long is not known yet"
             found.append(
-                f"{text.clean(knob.spec.name)}: the model or optimizer is built anew; training waits ({long})."
+                f"{text.clean(knob.spec.name)}: what depends on it is built anew, be it the model, the optimizer or the readers of data; "
+                f"training waits ({long})."
             )
         if knob.spec.cost == "restart":
             found.append(

@@ -14,7 +14,7 @@ from hoptui.viewer import format as text
 from hoptui.viewer import tuning, verdicts
 from hoptui.viewer.tuning import RESULTS, STANDS
 from hoptui.wire.knobs import KnobState
-from hoptui.wire.tuning import YOUNG_S, Advice, Limits, Result, Stand, Trial, TunerState, may_turn
+from hoptui.wire.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
 
 LABEL = 9
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used
@@ -71,14 +71,16 @@ def brief(view: View) -> str:
 
 
 def short(view: View, width: int) -> list[Line]:
-    """Three lines for the run screen: where it stands, the trial so far or what is next, and how the last one ended."""
+    """Three lines for the run screen: where it stands, the trial so far or what is next, and how the last one ended.
+
+    A sentence that needs two of them takes the place of what is next.
+    """
     state = state_of(view)
     if state is None:
         lead, told = _without(view, view.hint("view.tuner", "leads to its start"))
         return [(*lead, Span(told, "dim"))]
-    told = text.clean(state.text) or tuning.STANDS_FOR[state.stand]
-    lines: list[Line] = [(stand(state), Span(f"  {told}", "" if at_work(state) else "dim"))]
-    if at_work(state):
+    lines = _standing(state, width)
+    if at_work(state) and len(lines) == 1:
         lines.append(_under_way(state, width))
     last = state.tried[-1] if state.tried else None
     if last is not None:
@@ -164,6 +166,18 @@ def turns(state: TunerState | None, knob: KnobState) -> bool:
     return may_turn(knob.spec, state.limits if state is not None else Limits())
 
 
+def _standing(state: TunerState, width: int) -> list[Line]:
+    """`‖ waiting  the run is paused`, in two lines where it needs them and no trial needs the second."""
+    sign = stand(state)
+    told = text.clean(state.text) or tuning.STANDS_FOR[state.stand]
+    ink = "" if at_work(state) else "dim"
+    indent = width_of((sign,)) + 2
+    room = max(16, width - indent)
+    folded = textwrap.wrap(told, room, max_lines=2, placeholder="…") if state.trial is None else [told]
+    first: Line = (sign, Span(f"  {folded[0]}", ink))
+    return [first, *((Span("", width=indent), Span(line, ink)) for line in folded[1:])]
+
+
 def _under_way(state: TunerState, width: int) -> Line:
     """The trial that runs, or what would be next, or else how those ended that there were."""
     if state.trial is not None:
@@ -195,21 +209,14 @@ def _without(view: View, key: str) -> tuple[Line, str]:
 
 
 def _spent(view: View, state: TunerState, width: int) -> Line:
-    """How much of the run's time went into trials, of what may, and since when, for whom."""
-    budget = state.limits.budget
-    lived_s = (view.now - state.started) / SECOND if state.started else None
-    young = lived_s is not None and lived_s < YOUNG_S
-    used = state.spent / budget if budget > 0 else None
-    if used is not None and young and lived_s is not None:
-        used *= lived_s / YOUNG_S
+    """What trials have cost of what they may, and since when, for whom."""
+    used = tuning.used(state)
+    lead = (*bar(used, SPENT, "warn" if used is not None and used > 1 else "1"), Span("  "))
     since = f"   since {text.clock(when(view, state.started))}" if state.started else ""
     by = f" for {text.clean(state.user, 32)}" if state.user else ""
-    most = f"{tuning.share(budget)}{' of the first hour' if young else ''}"
-    head = (
-        *bar(used, SPENT, "warn" if used is not None and used > 1 else "1"),
-        Span(f"  {tuning.share(state.spent)} of the time (limit {most})"),
-    )
-    return first_fitting([(*head, Span(rest, "dim")) for rest in (f"{since}{by}", since, "")], width)
+    whole, brief = ((*lead, Span(tuning.cost(state, brief=brief))) for brief in (False, True))
+    shapes = [(*whole, Span(rest, "dim")) for rest in (f"{since}{by}", since, "")]
+    return first_fitting([*shapes, brief], width)
 
 
 def _limit(view: View, width: int) -> list[Line]:
