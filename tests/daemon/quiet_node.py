@@ -13,6 +13,7 @@ from hoptui.daemon.tuners import TunerDesk
 from hoptui.recording.known import KnownRun
 from hoptui.tuner.results import Settled, with_newer
 from hoptui.tuner.scene import Known, Proposal, Scene
+from hoptui.tuner.tuner import Tuner
 from hoptui.wire import messages
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.knobs import KnobSpec, KnobState
@@ -129,15 +130,16 @@ class Script:
 
 
 class QuietNode:
-    """One run on a node, its desks, and what came of them."""
+    """One run on a node, its desks, and what came of them; with a `real` tuner in place of a script."""
 
-    def __init__(self, *, state: RunState | None = None) -> None:
+    def __init__(self, *, state: RunState | None = None, real: bool = False) -> None:
         self.now = 100 * SECOND
         self.keeper = Keeper()
         self.node = Node(self, self.keeper, lambda: None, lambda _: None)
         self.scripts: list[Script] = []
         self.commands: list[Command] = []
-        self.tuners = TunerDesk(self.node, self.keeper, self._forward, self._make)  # type: ignore[arg-type]
+        make = Tuner if real else self._make
+        self.tuners = TunerDesk(self.node, self.keeper, self._forward, make)  # type: ignore[arg-type]
         self.runs = RunDesk(self.node, lambda _, __: True, lambda _, __: None, self.tuners.end)
         if state is not None:
             self.node.registry.restore(TrackedRun(state, nonce="n1"))
