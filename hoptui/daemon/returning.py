@@ -1,15 +1,16 @@
 """The end of a trial that nobody watched: the daemon was killed in it, or the run crashed and came back. No I/O.
 
 What was tried is told by the recording, what is in effect by the run itself. The values of before the trial are set again, unless
-a person has chosen otherwise meanwhile.
+a person has chosen any of them otherwise meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
+from hoptui.tuner.people import ASKED
 from hoptui.tuner.trial import figured
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import FINAL, CommandRecord
@@ -78,16 +79,25 @@ class Undoing:
 def way_back(
     trial: Trial, knobs: Sequence[KnobState], records: Sequence[CommandRecord]
 ) -> tuple[Change, ...]:
-    """The changes that undo what of a trial is in effect still, as it was asked for or as it was read back, and was not set by a
-    person since."""
-    applied = [r for r in records if r.verb == "set" and r.stage == "applied" and r.t >= trial.t]
-    chosen = {r.knob for r in applied if r.origin.kind == "person"}
+    """The changes that undo what of a trial is in effect still, as it was asked for or as it was read back.
+
+    None at all where a person has chosen any of its knobs since: one that follows another would take that along.
+    """
+    since = [r for r in records if r.verb == "set" and r.t >= trial.t]
+    own = [r for r in since if r.stage == "applied" and r.origin.kind == "tuner"]
+    moved = {c.knob for c in trial.changes} | _moved(own)
+    if moved & _moved(r for r in since if r.stage in ASKED and r.origin.kind == "person"):
+        return ()
     tried = {(c.knob, c.value) for c in trial.changes}
-    tried |= {(r.knob, r.effective) for r in applied if r.origin.kind == "tuner" and r.effective is not None}
+    tried |= {(r.knob, r.effective) for r in own if r.effective is not None}
     values = {knob.spec.name: knob.value for knob in knobs}
     return tuple(
         Change(knob=c.knob, before=values[c.knob], value=c.before)
         for c in trial.changes
-        if c.knob in values and c.knob not in chosen
-        if values[c.knob] != c.before and (c.knob, values[c.knob]) in tried
+        if c.knob in values and values[c.knob] != c.before and (c.knob, values[c.knob]) in tried
     )
+
+
+def _moved(records: Iterable[CommandRecord]) -> set[str]:
+    """The knobs of these commands, with those that followed."""
+    return {knob for r in records for knob in (r.knob, *(change.knob for change in r.followed))}

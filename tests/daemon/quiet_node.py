@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -219,8 +220,8 @@ class QuietNode:
             said |= {"effective": command.value, "version": 9}
         self.runs.receive(identity, None, Outcome(**(said | fields)))  # type: ignore[arg-type]
 
-    def person(self, knob: str, value: float) -> None:
-        """A person sets a knob, and it takes effect."""
+    def person(self, knob: str, value: float, *, stage: str = "applied", **fields: Any) -> Command:
+        """A person sets a knob, and it takes effect, or comes as far as that stage."""
         command = Command(
             id=f"{knob}-{self.now}",
             run=RUN,
@@ -233,7 +234,9 @@ class QuietNode:
         _, onward = self.node.book.submit(command, self.run, "v1", self.wall(), self.now)
         assert onward is not None
         self.outcome(command, "accepted")
-        self.outcome(command)
+        if stage != "accepted":
+            self.outcome(command, stage, **fields)
+        return command
 
     def value(self, knob: str = "micro_batch") -> object:
         return next(k.value for k in self.run.state.knobs if k.spec.name == knob)

@@ -7,8 +7,9 @@ from msgspec import structs
 
 from hoptui.daemon.returning import PATIENCE_NS
 from hoptui.tuner.scene import Known
+from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.messages import Bye, Declare
-from hoptui.wire.tuning import Limits, Trial, TunerState
+from hoptui.wire.tuning import Change, Limits, Trial, TunerState
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
 
@@ -228,6 +229,32 @@ def test_what_a_person_has_set_meanwhile_stays() -> None:
     there.look()
     assert there.commands == []
     assert there.said()[-1].endswith("in effect: micro_batch 64")
+
+
+ACCUM = KnobState(
+    spec=KnobSpec(name="grad_accum", kind="int", default=64, min=1, max=512, effect="speed"), value=32
+)
+BOTH = structs.replace(RUNNING, changes=(UP, Change(knob="grad_accum", before=64, value=32)))
+
+
+@pytest.mark.parametrize("stage", ["accepted", "scheduled", "applied"])
+def test_of_a_trial_of_which_a_person_has_set_one_knob_nothing_is_set_back(stage: str) -> None:
+    there, _ = killed(BOTH)
+    there.hello(knobs=(structs.replace(MICRO, value=64), ACCUM))
+    there.person("micro_batch", 16, stage=stage)
+    for _ in range(3):
+        there.look()
+    assert there.commands == [], "the run would have micro_batch follow"
+    assert there.script.scenes
+
+
+def test_nor_where_a_knob_of_it_has_followed_what_a_person_has_set() -> None:
+    there, _ = killed(RUNNING)
+    there.hello(knobs=(structs.replace(MICRO, value=64), ACCUM))
+    followed = (Change(knob="micro_batch", before=48, value=64),)
+    there.person("grad_accum", 32, followed=followed)
+    there.look()
+    assert there.commands == []
 
 
 def test_a_change_that_may_still_come_is_waited_for(trying: QuietNode) -> None:
