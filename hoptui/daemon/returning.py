@@ -16,8 +16,9 @@ from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import FINAL, CommandRecord
 from hoptui.wire.tuning import Change, Trial, TunerState
 
-PATIENCE_NS = 10_000_000_000
-"""So long after the run has been heard again it may still carry out what it was sent before."""
+PATIENCE_NS, BOUNDARIES = 10_000_000_000, 2
+"""So long after the run has been heard again, and up to so many iterations on, it may still carry out what it was sent before: of an
+iteration that is begun nobody knows whether what was sent came first."""
 AGAIN_NS = 5_000_000_000
 TRIES = 3
 """How often it is tried to set a value back, and after how long again."""
@@ -47,6 +48,7 @@ class Undoing:
         self.done = False
         self.stuck: tuple[Change, ...] = ()
         self._heard = 0
+        self._step = 0  # that it was in then
         self._ids: frozenset[str] = frozenset()
         self._tries = 0
         self._at = 0
@@ -55,7 +57,8 @@ class Undoing:
         self, t: int, knobs: Sequence[KnobState], records: Sequence[CommandRecord], step: int
     ) -> tuple[Change, ...]:
         """What to set now, given the knobs of the run, its commands and the iteration it is in; `sent` says that it was."""
-        self._heard = self._heard or t
+        if not self._heard:
+            self._heard, self._step = t, step
         if self._open(records, step, t - self._heard):
             return ()
         left = way_back(self.trial, knobs, records)
@@ -71,9 +74,10 @@ class Undoing:
 
     def _open(self, records: Sequence[CommandRecord], step: int, heard_ns: int) -> bool:
         """Whether the run may still carry out a change of the trial, of which this daemon has not heard the end."""
+        unasked = heard_ns < PATIENCE_NS or step < self._step + BOUNDARIES
         theirs = (r for r in records if r.origin.kind == "tuner" and r.id not in self._ids)
         pending = [r for r in theirs if r.t >= self.trial.t and r.stage not in FINAL]
-        return any(r.step >= step if r.step is not None else heard_ns < PATIENCE_NS for r in pending)
+        return any(r.step >= step if r.step is not None else unasked for r in pending)
 
 
 def way_back(

@@ -8,7 +8,7 @@ from msgspec import structs
 from hoptui.daemon.returning import PATIENCE_NS
 from hoptui.tuner.scene import Known
 from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import Bye, Declare
+from hoptui.wire.messages import Bye, CommandRecord, Declare, Outcome
 from hoptui.wire.tuning import Change, Limits, Trial, TunerState
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
@@ -257,14 +257,38 @@ def test_nor_where_a_knob_of_it_has_followed_what_a_person_has_set() -> None:
     assert there.commands == []
 
 
-def test_a_change_that_may_still_come_is_waited_for(trying: QuietNode) -> None:
-    there, _ = killed(structs.replace(RUNNING, t=trying.node.book.of(RUN)[0].t))
-    open_still = structs.replace(trying.node.book.of(RUN)[0], stage="sent", step=None)
-    there.node.book.restore([open_still])
-    there.hello()
+def sent(trying: QuietNode) -> tuple[QuietNode, CommandRecord]:
+    """A daemon that knows of a trial no more than that the run was sent it."""
+    record = structs.replace(trying.node.book.of(RUN)[0], stage="sent", step=None)
+    there, _ = killed(structs.replace(RUNNING, t=record.t))
+    there.node.book.restore([record])
+    there.hello(step=0)
     there.look()
-    assert there.script.scenes == []
+    return there, record
+
+
+def test_a_change_that_may_still_come_is_waited_for(trying: QuietNode) -> None:
+    there, _ = sent(trying)
+    there.rows(100.0, 100.0)
+    there.look()
+    assert there.script.scenes == [], "iterations of a second: too soon to tell"
     there.look(PATIENCE_NS / SECOND + 1)
+    assert there.script.scenes
+
+
+def test_a_change_may_still_come_until_an_iteration_was_begun_and_ended(trying: QuietNode) -> None:
+    there, record = sent(trying)
+    there.look(600.0)
+    there.rows(100.0)
+    there.look(600.0)
+    assert there.script.scenes == []
+    applied = Outcome(id=record.id, stage="applied", step=51, effective=64, version=1, t=there.now)
+    there.runs.receive(b"n1", None, applied)
+    there.rows(100.0)
+    there.look()
+    assert [command.value for command in there.commands] == [32]
+    there.outcome(there.commands[0])
+    there.look()
     assert there.script.scenes
 
 
