@@ -19,6 +19,8 @@ from hoptui.wire.tuning import Change, Trial, TunerState
 PATIENCE_NS, BOUNDARIES = 10_000_000_000, 2
 """So long after the run has been heard again, and up to so many iterations on, it may still carry out what it was sent before: of an
 iteration that is begun nobody knows whether what was sent came first."""
+DECLARED_NS = 60_000_000_000
+"""So long it may still declare a knob of the trial: some are declared one by one, while the run sets itself up."""
 AGAIN_NS = 5_000_000_000
 TRIES = 3
 """How often it is tried to set a value back, and after how long again."""
@@ -41,12 +43,14 @@ def to_undo(state: TunerState) -> Trial | None:
 
 
 class Undoing:
-    """The way back from a trial. `done` once nothing of it is left to undo, or `stuck` is what could not be undone."""
+    """The way back from a trial. `done` once nothing of it is left to undo, or `stuck` is what could not be undone, and of that
+    `missing` the knobs that the run has not declared."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.done = False
         self.stuck: tuple[Change, ...] = ()
+        self.missing: tuple[str, ...] = ()
         self._heard = 0
         self._step = 0  # that it was in then
         self._ids: frozenset[str] = frozenset()
@@ -59,12 +63,16 @@ class Undoing:
         """What to set now, given the knobs of the run, its commands and the iteration it is in; `sent` says that it was."""
         if not self._heard:
             self._heard, self._step = t, step
-        if self._open(records, step, t - self._heard):
+        declared = {knob.spec.name for knob in knobs}
+        missing = tuple(change for change in self.trial.changes if change.knob not in declared)
+        waits = bool(missing) and t - self._heard < DECLARED_NS
+        if waits or self._open(records, step, t - self._heard):
             return ()
         left = way_back(self.trial, knobs, records)
         coming = any(r.id in self._ids and r.stage not in FINAL for r in records)
         if not left or (self._tries >= TRIES and not coming):
-            self.done, self.stuck = True, left
+            self.done, self.stuck = True, left + missing
+            self.missing = tuple(change.knob for change in missing)
             return ()
         return () if coming or t < self._at else left
 

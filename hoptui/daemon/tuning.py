@@ -219,7 +219,9 @@ class Tuning:
                 f"{c.knob} {shown(now[c.knob])}" for c in undoing.trial.changes if c.knob in now
             )
             when = " in the middle of a trial" if undoing.trial.result == "running" else ""
-            self.event(f"goes on: {cause}{when}; in effect: {values}", "warning" if undoing.stuck else "info")
+            lacks = f"; not declared, and left alone: {', '.join(undoing.missing)}" if undoing.missing else ""
+            effect = f"; in effect: {values}" if values else ""
+            self.event(f"goes on: {cause}{when}{effect}{lacks}", "warning" if undoing.stuck else "info")
         return undoing.done
 
     def _undo(self, trial: Trial, cause: str) -> None:

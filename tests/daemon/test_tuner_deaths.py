@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.returning import PATIENCE_NS
+from hoptui.daemon.returning import DECLARED_NS, PATIENCE_NS
 from hoptui.tuner.scene import Known
 from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.messages import Bye, CommandRecord, Declare, Outcome
@@ -255,6 +255,36 @@ def test_nor_where_a_knob_of_it_has_followed_what_a_person_has_set() -> None:
     there.person("grad_accum", 32, followed=followed)
     there.look()
     assert there.commands == []
+
+
+def test_knobs_that_are_declared_one_by_one_are_waited_for() -> None:
+    there, _ = killed(BOTH)
+    there.hello(knobs=(ACCUM,))
+    for _ in range(30):
+        there.look()
+    assert (there.commands, there.script.scenes) == ([], [])
+    there.runs.receive(b"n1", None, Declare(knobs=(ACCUM, structs.replace(MICRO, value=64))))
+    there.look()
+    assert {command.knob: command.value for command in there.commands} == {
+        "micro_batch": 32,
+        "grad_accum": 64,
+    }
+    assert there.tuner.frozen == ("lr",)
+
+
+def test_a_knob_that_is_not_declared_any_more_is_left_alone_with_a_word() -> None:
+    there, _ = killed(BOTH)
+    there.hello(knobs=(ACCUM,))
+    there.look(1.0)
+    there.look(DECLARED_NS / SECOND)
+    assert [(command.knob, command.value) for command in there.commands] == [("grad_accum", 64)]
+    there.outcome(there.commands[0])
+    there.look()
+    assert there.script.scenes
+    assert there.tuner.frozen == ("lr", "micro_batch")
+    last = [event for event in there.node.events if event.kind == "tuner"][-1]
+    assert last.level == "warning"
+    assert last.text.endswith("in effect: grad_accum 64; not declared, and left alone: micro_batch")
 
 
 def sent(trying: QuietNode) -> tuple[QuietNode, CommandRecord]:
