@@ -89,24 +89,28 @@ class Undoing:
 
 
 def way_back(
-    trial: Trial, knobs: Sequence[KnobState], records: Sequence[CommandRecord]
+    trial: Trial, knobs: Sequence[KnobState], records: Sequence[CommandRecord], *, coming: bool = False
 ) -> tuple[Change, ...]:
     """The changes that undo what of a trial is in effect still, as it was asked for or as it was read back.
 
-    None at all where a person has chosen any of its knobs since: one that follows another would take that along.
+    None at all where a person has chosen any of its knobs since: one that follows another would take that along. `coming` is for where
+    nobody waits for what is on its way: what will be in effect is undone like what is, and what a person has just sent is chosen.
     """
     since = [r for r in records if r.verb == "set" and r.t >= trial.t]
     own = [r for r in since if r.stage == "applied" and r.origin.kind == "tuner"]
     moved = {c.knob for c in trial.changes} | _moved(own)
-    if moved & _moved(r for r in since if r.stage in ASKED and r.origin.kind == "person"):
+    asked = ("sent", *ASKED) if coming else ASKED
+    if moved & _moved(r for r in since if r.stage in asked and r.origin.kind == "person"):
         return ()
     tried = {(c.knob, c.value) for c in trial.changes}
     tried |= {(r.knob, r.effective) for r in own if r.effective is not None}
     values = {knob.spec.name: knob.value for knob in knobs}
+    pending = [r for r in since if r.stage not in FINAL and r.origin.kind == "tuner"] if coming else []
+    then = values | {r.knob: r.wanted for r in pending if r.wanted is not None}
     return tuple(
         Change(knob=c.knob, before=values[c.knob], value=c.before)
         for c in trial.changes
-        if c.knob in values and values[c.knob] != c.before and (c.knob, values[c.knob]) in tried
+        if c.knob in values and then[c.knob] != c.before and (c.knob, then[c.knob]) in tried
     )
 
 

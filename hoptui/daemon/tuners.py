@@ -209,7 +209,7 @@ class TunerDesk:
             self._node.touch()
 
     def close(self) -> None:
-        """The daemon ends in good order: no run is left with values that are being tried."""
+        """The daemon ends in good order: no run is left with values that are being tried, unless somebody has its wheel."""
         for run, tuning in self._tunings.items():
             self._node.faults.attempt(f"leaving the tuner of {run}", tuning.leave)
 

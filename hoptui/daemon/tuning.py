@@ -129,10 +129,8 @@ class Tuning:
         proposal = self.tuner.stop(self._node.clock.t())
         self._figure()
         self.publish()
-        if proposal is None:
-            return
-        for change, reason in self._submit(proposal.changes, proposal.why, _ids(proposal.changes), viewer):
-            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
+        if proposal is not None:
+            self._set_back(proposal.changes, proposal.why, viewer)
 
     def off(self, text: str, crash: str = "") -> TunerState:
         """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it left."""
@@ -225,13 +223,21 @@ class Tuning:
         return undoing.done
 
     def _undo(self, trial: Trial, cause: str) -> None:
-        changes = way_back(trial, self.run.state.knobs, self._node.book.of(self._run))
-        self._submit(changes, f"back to the values of before the trial: {cause}", _ids(changes))
+        records = self._node.book.of(self._run)
+        changes = way_back(trial, self.run.state.knobs, records, coming=True)
+        self._set_back(changes, f"back to the values of before the trial: {cause}", NAME)
+
+    def _set_back(self, changes: Sequence[Change], why: str, viewer: str) -> None:
+        for change, reason in self._submit(changes, why, _ids(changes), viewer):
+            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
 
     def _submit(
         self, changes: Sequence[Change], why: str, ids: Mapping[str, str], viewer: str = NAME
     ) -> list[tuple[Change, str]]:
-        """Give the run these commands together; those that are refused here, with the reason."""
+        """Give the run these commands together; those that are refused here, with the reason.
+
+        One that changes nothing takes the place of one on its way, whether that comes first or not: it is of no version.
+        """
         node, run = self._node, self.run
         origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)
         versions = {knob.spec.name: knob.version for knob in run.state.knobs}
@@ -244,7 +250,7 @@ class Tuning:
                 verb="set",
                 knob=change.knob,
                 value=change.value,
-                expect_version=versions.get(change.knob),
+                expect_version=versions.get(change.knob) if change.value != change.before else None,
                 origin=origin,
                 why=why,
             )

@@ -233,8 +233,9 @@ class QuietNode:
         )
         _, onward = self.node.book.submit(command, self.run, "v1", self.wall(), self.now)
         assert onward is not None
-        self.outcome(command, "accepted")
-        if stage != "accepted":
+        if stage != "sent":
+            self.outcome(command, "accepted")
+        if stage not in ("sent", "accepted"):
             self.outcome(command, stage, **fields)
         return command
 
