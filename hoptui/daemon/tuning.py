@@ -143,8 +143,10 @@ class Tuning:
         return left
 
     def abandon(self, text: str, cause: str) -> None:
-        """End it without asking it: it is at fault itself. What is in effect of a trial is set back."""
-        trial = self.off(text, cause).trial
+        """End it without asking it: it is at fault itself. What is in effect of a trial is set back, of one on its way back, too."""
+        trial = self._undoing.trial if self._undoing is not None else to_undo(self.state)
+        self.off(text, cause)
+        self._undoing = None
         self.event(text, "warning")
         if trial is not None:
             self._undo(trial, cause)

@@ -68,3 +68,38 @@ def test_who_has_the_wheel_hears_that_a_trial_could_not_be_taken_back(trying: Qu
     trying.node.book.lease(Lease(id=1, run=RUN, op="take", seconds=15.0), "v2", ANA, trying.now)
     trying.tuners.close()
     assert trying.said()[-1].startswith("micro_batch could not be set back to 32: ana (pid 7) has the wheel")
+
+
+def test_a_tuner_that_breaks_on_the_way_back_from_a_trial_is_back(trying: QuietNode) -> None:
+    trying.script.end("reverted", "slower")
+    trying.look()
+    trying.script.plan.append(ZeroDivisionError())
+    trying.look()
+    assert trying.tuner.stand == "off"
+    assert [command.value for command in trying.commands] == [64, 32]
+
+
+def test_a_tuner_that_breaks_after_a_trial_was_kept_leaves_it(trying: QuietNode) -> None:
+    trying.script.end("kept", "")
+    trying.look()
+    trying.script.plan.append(ZeroDivisionError())
+    trying.look()
+    assert [command.value for command in trying.commands] == [64]
+
+
+def cut_off(trying: QuietNode) -> QuietNode:
+    """Another daemon, which has just read that the tuner is in a trial that is in effect."""
+    there = QuietNode(state=trying.run.state)
+    there.node.book.restore(trying.node.book.of(RUN))
+    there.hello(knobs=trying.run.state.knobs)
+    return there
+
+
+def test_a_tuner_that_breaks_before_a_trial_is_undone_undoes_it(
+    trying: QuietNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = cut_off(trying)
+    monkeypatch.setattr("hoptui.daemon.tuners.scene", lambda *_: 1 / 0)
+    there.look()
+    assert (there.tuner.stand, there.tuner.tried[-1].result) == ("off", "unfinished")
+    assert [command.value for command in there.commands] == [32]
