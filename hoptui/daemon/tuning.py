@@ -125,11 +125,14 @@ class Tuning:
         self.publish()
 
     def stop(self, viewer: str) -> None:
-        """End it; a trial goes back to what was before, in the name of the viewer that asked for it."""
+        """End it; a trial, be it one that is not undone yet, goes back to what was before in the name of the viewer that asked for it."""
+        undoing, self._undoing = self._undoing, None
         proposal = self.tuner.stop(self._node.clock.t())
         self._figure()
         self.publish()
-        if proposal is not None:
+        if undoing is not None:
+            self._undo(undoing.trial, "the tuner was stopped", viewer)
+        elif proposal is not None:
             self._set_back(proposal.changes, proposal.why, viewer)
 
     def off(self, text: str, crash: str = "") -> TunerState:
@@ -224,10 +227,10 @@ class Tuning:
             self.event(f"goes on: {cause}{when}{effect}{lacks}", "warning" if undoing.stuck else "info")
         return undoing.done
 
-    def _undo(self, trial: Trial, cause: str) -> None:
+    def _undo(self, trial: Trial, cause: str, viewer: str = NAME) -> None:
         records = self._node.book.of(self._run)
         changes = way_back(trial, self.run.state.knobs, records, coming=True)
-        self._set_back(changes, f"back to the values of before the trial: {cause}", NAME)
+        self._set_back(changes, f"back to the values of before the trial: {cause}", viewer)
 
     def _set_back(self, changes: Sequence[Change], why: str, viewer: str) -> None:
         for change, reason in self._submit(changes, why, _ids(changes), viewer):

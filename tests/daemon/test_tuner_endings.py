@@ -90,8 +90,9 @@ def test_a_tuner_that_breaks_after_a_trial_was_kept_leaves_it(trying: QuietNode)
 def cut_off(trying: QuietNode) -> QuietNode:
     """Another daemon, which has just read that the tuner is in a trial that is in effect."""
     there = QuietNode(state=trying.run.state)
+    there.now = trying.now
     there.node.book.restore(trying.node.book.of(RUN))
-    there.hello(knobs=trying.run.state.knobs)
+    there.hello(knobs=trying.run.state.knobs, step=0)
     return there
 
 
@@ -103,3 +104,29 @@ def test_a_tuner_that_breaks_before_a_trial_is_undone_undoes_it(
     there.look()
     assert (there.tuner.stand, there.tuner.tried[-1].result) == ("off", "unfinished")
     assert [command.value for command in there.commands] == [32]
+
+
+def test_a_tuner_that_is_stopped_before_a_trial_is_undone_undoes_it_and_stays_off(trying: QuietNode) -> None:
+    there = cut_off(trying)
+    there.node.book.lease(Lease(id=1, run=RUN, op="take", seconds=15.0), "v2", ANA, there.now)
+    there.look()
+    assert (there.tuner.stand, there.commands) == ("waiting", [])
+    answer = there.tune("stop", viewer="v2")
+    assert (answer.granted, answer.state.stand, answer.state.tried[-1].result) == (True, "off", "unfinished")
+    assert [command.value for command in there.commands] == [32], "in the name of who has the wheel"
+    there.outcome(there.commands[0])
+    for _ in range(3):
+        there.look()
+    assert (there.tuner.stand, there.value()) == ("off", 32)
+    assert (len(there.scripts), there.script.scenes, there.tuners.at_work) == (1, [], False)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_so_does_one_whose_trial_is_still_on_its_way(quiet: QuietNode, stage: str) -> None:
+    there = cut_off(on_its_way(quiet, stage))
+    there.look()
+    assert there.tune("stop").state.stand == "off"
+    assert [command.value for command in there.commands] == [32]
+    there.commands.insert(0, quiet.commands[0])
+    assert applied(there, late=False) == [32]
+    assert applied(there, late=True) == [64, 32]
