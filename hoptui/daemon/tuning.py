@@ -81,7 +81,8 @@ class Tuning:
         return trial.changes if trial is not None and trial.result == "running" else ()
 
     def come_after(self, ended: TunerState) -> None:
-        """Another tuner of this run, which has ended, is told of as well; it is nothing to this one."""
+        """Another tuner of this run, which has ended, is told of as well; to this one it is nothing but what it has cost the run."""
+        self.tuner.charge(ended)
         self._earlier = structs.replace(ended, started=self.tuner.state.started)
         self._told = _newest(ended)
 

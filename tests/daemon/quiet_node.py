@@ -118,6 +118,9 @@ class Script:
         for knob in left.frozen:
             self.freeze(knob)
 
+    def charge(self, left: TunerState) -> None:
+        self.put(spent=left.spent, lived_s=left.lived_s)
+
     def stop(self, now: int) -> Proposal | None:
         trial = self.state.trial
         if trial is not None:

@@ -108,6 +108,17 @@ def test_what_a_tuner_before_has_tried_is_told_on_and_undone_no_more(trying: Qui
     assert to_undo(answer.state) is None
 
 
+def test_a_tuner_that_is_started_again_goes_on_with_the_account_of_the_run(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.script.put(spent=0.02, lived_s=1800.0)
+    quiet.look()
+    quiet.tune("stop")
+    answer = quiet.tune()
+    assert (answer.state.spent, answer.state.lived_s) == (0.02, 1800.0)
+    quiet.tune("stop")
+    assert (quiet.tuner.spent, quiet.tuner.lived_s) == (0.02, 1800.0), "nor is it lost where it never looks"
+
+
 def test_what_people_have_set_is_left_alone_until_it_is_released(quiet: QuietNode) -> None:
     quiet.person("micro_batch", 48)
     quiet.tune()
