@@ -32,8 +32,16 @@ def left_off(state: TunerState, cause: str) -> TunerState:
     if state.trial is not None:
         text = "; ".join(filter(None, (state.trial.text, f"{cause} in the middle of it")))
         ended = structs.replace(state.trial, result="unfinished", measured=figured(state.trial), text=text)
-        tried = (*tried, ended)
+        tried = (*tried, settled(ended))
     return structs.replace(state, trial=None, next=(), tried=tried, stand="waiting", text=cause)
+
+
+def settled(ended: Trial) -> Trial:
+    """An ended trial with its figure said to be the last, as the history of its commands has it: nothing is measured any more."""
+    found = ended.measured
+    if found is None or found.settled:
+        return ended
+    return structs.replace(ended, measured=structs.replace(found, settled=True))
 
 
 def to_undo(state: TunerState) -> Trial | None:

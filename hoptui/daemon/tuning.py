@@ -15,7 +15,7 @@ from msgspec import structs
 from hoptui.daemon import effects
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
-from hoptui.daemon.returning import Undoing, left_off, to_undo, way_back
+from hoptui.daemon.returning import Undoing, left_off, settled, to_undo, way_back
 from hoptui.tuner.scene import Scene
 from hoptui.tuner.tuner import TOLD, Tuner
 from hoptui.wire.devices import Level
@@ -67,6 +67,8 @@ class Tuning:
     def state(self) -> TunerState:
         """How the tuner stands, with what one before it tried."""
         state, earlier = self.tuner.state, self._earlier
+        if any(one.measured is not None and not one.measured.settled for one in state.tried):
+            state = structs.replace(state, tried=tuple(map(settled, state.tried)))
         if earlier is None:
             return state
         if self._undoing is not None:

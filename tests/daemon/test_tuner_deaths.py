@@ -8,6 +8,7 @@ from msgspec import structs
 from hoptui.daemon.returning import DECLARED_NS, PATIENCE_NS
 from hoptui.tuner.scene import Known
 from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.measured import Measured
 from hoptui.wire.messages import Bye, CommandRecord, Declare, Outcome
 from hoptui.wire.tuning import Change, Limits, Trial, TunerState
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
@@ -129,6 +130,14 @@ def test_a_daemon_that_ends_in_good_order_sets_a_trial_back_and_another_goes_on(
     trying.outcome(trying.commands[-1])
     trying.tuners.close()
     assert len(trying.commands) == 2, "there is nothing left to set back"
+
+
+def test_the_figure_of_a_trial_that_was_cut_off_is_its_last(trying: QuietNode) -> None:
+    assert trying.script.state.trial is not None
+    measured = Measured(metric="tokens_per_s", gain=0.06, interval=0.01)
+    trying.script.put(trial=structs.replace(trying.script.state.trial, measured=measured))
+    trying.runs.receive(b"n1", None, Bye(reason="exception"))
+    assert trying.tuner.tried[-1].measured == structs.replace(measured, settled=True)
 
 
 RUNNING = Trial(changes=(UP,), t=95 * SECOND, text="memory is free")

@@ -315,9 +315,12 @@ def test_the_command_of_a_trial_carries_its_figure_and_no_other(trying: QuietNod
     (record,) = trying.node.book.of(RUN)
     assert record.measured is not None
     assert (record.measured.note, record.measured.settled) == ("measuring: 7 of 15 iterations", False)
-    measures(trying, 0.06, settled=True)
+    measures(trying, 0.06)
     trying.script.end("kept", "")
     trying.look()
+    told = trying.tuner.tried[-1].measured
+    assert told is not None
+    assert (told.gain, told.settled) == (0.06, True), "as the history has it"
     trying.rows(*[500.0] * 60)
     (record,) = trying.node.book.of(RUN)
     assert record.measured is not None
