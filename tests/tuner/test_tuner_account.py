@@ -20,7 +20,8 @@ def charged(limits: Limits) -> Course:
 
 def test_what_a_tuner_before_has_spent_is_told_at_once() -> None:
     state = charged(Limits()).tuner.state
-    assert (state.spent, state.lived_s, state.tried) == (pytest.approx(0.04), 1800.0, ())
+    assert (state.lived_s, state.tried) == (1800.0, ())
+    assert state.spent == pytest.approx(0.04)
 
 
 def test_a_run_whose_budget_is_spent_is_not_tried_on_again_by_another_tuner() -> None:
