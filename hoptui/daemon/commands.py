@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from hoptui.daemon.registry import TrackedRun
+from hoptui.tuner.people import ASKED
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import (
     FINAL,
@@ -28,8 +29,6 @@ from hoptui.wire.tuning import TUNER, Change
 KEPT = 2000
 LONGEST_LEASE_S = 60.0
 LONGEST_HOLD_S = 3600.0
-HOLDS: tuple[Stage, ...] = ("accepted", "scheduled", "applied")
-"""A person's change that has come so far holds its knob against the tuner."""
 ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
 
 
@@ -100,10 +99,8 @@ class Book:
         if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage] and not restarts:
             return None
         self._commands.pop(outcome.id, None)
-        if outcome.stage == "accepted" and known.verb == "set" and known.origin.kind == "person":
-            self._held.add((run, known.knob))
         took_effect = outcome.stage in ("applied", "failed", "reverted")
-        return self._put(
+        found = self._put(
             structs.replace(
                 known,
                 stage=outcome.stage,
@@ -118,6 +115,9 @@ class Book:
                 followed=_followed(known, outcome) if undone else outcome.followed or known.followed,
             )
         )
+        if _wish(found):
+            self._hold(run, found.knob)
+        return found
 
     def measured(self, record: CommandRecord, measured: Measured) -> CommandRecord:
         """The effect of an applied command, as far as it is known."""
@@ -173,17 +173,17 @@ class Book:
 
     def restore(self, records: Iterable[CommandRecord]) -> None:
         """Commands known from a recording; those the book has already are left alone."""
-        set_by_people: list[CommandRecord] = []
         newest: dict[str, int] = {}
+        wishes: list[CommandRecord] = []
         for record in records:
             self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
             self._seq = max(self._seq, record.seq)
             newest[record.run] = max(record.epoch, newest.get(record.run, 0))
-            if record.verb == "set" and record.stage == "applied" and record.origin.kind == "person":
-                set_by_people.append(record)
-        # What a person has set stays held, unless the last change was released since.
-        last = {(r.run, r.knob): r for r in set_by_people if r.epoch == newest[r.run]}
-        self._held |= {held for held, record in last.items() if record.released is None}
+            if _wish(record):
+                wishes.append(record)
+        for record in wishes:
+            if record.epoch == newest[record.run]:
+                self._hold(record.run, record.knob)
 
     def forget(self, run: str) -> None:
         """Nothing of this run is asked for any more."""
@@ -291,11 +291,17 @@ class Book:
         if (run, knob) not in self._held:
             return
         self._held.discard((run, knob))
-        for record in reversed(self.of(run)):
-            mine = record.verb == "set" and record.knob == knob and record.origin.kind == "person"
-            if mine and record.stage in HOLDS:
-                self._put(structs.replace(record, released=who))
-                return
+        if (last := self._last_wish(run, knob)) is not None:
+            self._put(structs.replace(last, released=who))
+
+    def _hold(self, run: str, knob: str) -> None:
+        """What people have set is theirs, unless their last change was released since."""
+        last = self._last_wish(run, knob)
+        if last is not None and last.released is None:
+            self._held.add((run, knob))
+
+    def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
+        return next((r for r in reversed(self.of(run)) if r.knob == knob and _wish(r)), None)
 
     def wheel(self, run: str, t: int) -> LeaseState | None:
         """Who holds the wheel of a run now."""
@@ -329,6 +335,11 @@ class _Wheel:
 def restarting(record: CommandRecord) -> bool:
     """Whether its run has left its process for it, and the next one has not said yet what became of it."""
     return record.stage == "scheduled" and record.code == "restarting"
+
+
+def _wish(record: CommandRecord) -> bool:
+    """Whether a person wants a knob to be as it says: that holds the knob against the tuner."""
+    return record.verb == "set" and record.origin.kind == "person" and record.stage in ASKED
 
 
 def outcome_of(record: CommandRecord) -> Outcome:

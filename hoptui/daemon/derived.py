@@ -16,6 +16,7 @@ from typing import NamedTuple
 from hoptui.wire.columns import Columns
 from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.messages import Flops, RunState
+from hoptui.wire.pace import took
 
 SECOND = 1_000_000_000
 WINDOW_NS = 10 * SECOND
@@ -90,7 +91,7 @@ class Account:
         }
         for i, t in enumerate(rows.times()):
             seconds = columns["iteration_s"][i]
-            if not seconds > 0:
+            if not took(seconds):
                 continue
             units = columns[rate][i] * seconds if rate in columns else NAN
             done = columns[work or rate][i] * seconds if (work or rate) in columns else NAN

@@ -55,13 +55,29 @@ class Diagnosing:
         """Look at every live run, if it is time to; that a knob has been turned is noticed at once."""
         t = self._node.clock.t()
         live = self._node.registry.live()
-        self._cases = {run.id: self._case(run) for run in live}
-        news = [self._turned(run, self._cases[run.id]) for run in live]
-        if t >= self._due:
+        due = t >= self._due
+        if due:
             self._due = t + int(EVERY_S * SECOND)
-            news += [self._look(run, self._cases[run.id], t) for run in live]
+        self._cases = {run.id: case for run in live if (case := self._cases.get(run.id)) is not None}
+        news = [self._apart(run, t, due=due) for run in live]
         if any(news):
             self._node.touch()
+
+    def _apart(self, run: TrackedRun, t: int, *, due: bool) -> bool:
+        """Look at one run, whatever becomes of that: a fault costs its own verdict, and no other run's."""
+        what = f"the diagnosis of {run.id}"
+        news = self._node.faults.attempt(what, self._tend, run, t, due=due)
+        if news is not None:
+            return news
+        self._cases.pop(run.id, None)
+        known = run.state.diagnosis is not None
+        run.diagnosed(None)
+        return known
+
+    def _tend(self, run: TrackedRun, t: int, *, due: bool) -> bool:
+        case = self._cases[run.id] = self._case(run)
+        turned = self._turned(run, case)
+        return (self._look(run, case, t) if due else False) or turned
 
     def _case(self, run: TrackedRun) -> _Case:
         known = self._cases.get(run.id)

@@ -14,6 +14,7 @@ from msgspec import structs
 from hoptui.daemon import effects
 from hoptui.daemon.commands import Book
 from hoptui.daemon.derived import THROUGHPUT
+from hoptui.daemon.faults import Faults
 from hoptui.daemon.registry import Registry, TrackedRun
 from hoptui.daemon.rings import Rings, one_row
 from hoptui.recording.known import KnownRun
@@ -67,6 +68,7 @@ class Node:
         self, clock: Clock, archive: Keeper, changed: Callable[[], None], grown: Callable[[float], None]
     ) -> None:
         self.clock = clock
+        self.faults = Faults(clock.t)
         self.archive = archive
         self.changed = changed
         self._grown = grown
@@ -113,7 +115,7 @@ class Node:
                 continue
             if kind == "run":
                 run.rows(new)
-                self._measure(run)
+                self.faults.attempt(f"measuring what changes did to {run.id}", self._measure, run)
             self.archive.rows((run.id,), (new,))
         if shared:
             self.archive.rows(tuple(run.id for run in self.registry.live()), tuple(shared))

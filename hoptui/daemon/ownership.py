@@ -126,4 +126,4 @@ def _by_uuid(entry: str, gpus: Sequence[GpuInfo]) -> str | None:
 def _by_index(entry: str, whole: Sequence[GpuInfo]) -> str | None:
     if not entry.isascii() or not entry.isdigit():
         return None
-    return next((gpu.uuid for gpu in whole if gpu.index == int(entry)), None)
+    return next((gpu.uuid for gpu in whole if str(gpu.index) == (entry.lstrip("0") or "0")), None)

@@ -26,7 +26,7 @@ from hoptui.wire.messages import (
     State,
     Vital,
 )
-from hoptui.wire.pace import level, usable
+from hoptui.wire.pace import level, took, usable
 from hoptui.wire.tuning import Diagnosis
 
 NO_PULSE_S = 5.0
@@ -128,7 +128,7 @@ class TrackedRun:
         self.last_step = max(self.last_step, columns.steps()[-1])
         self.metrics.update(columns.last())
         if "iteration_s" in columns.names:
-            self._iterations.extend(s for s in columns.column("iteration_s") if not math.isnan(s))
+            self._iterations.extend(filter(took, columns.column("iteration_s")))
             self._typical = None
             self.account.iterations(columns, self.state)
         rate = headline(self.state, self.metrics)

@@ -82,7 +82,7 @@ class SamplerDesk:
                 t = max(t, part.times()[-1])
         derived = []
         for run in live if read else ():
-            row = self._derived(run, t, read)
+            row = self._node.faults.attempt(f"the account of {run.id}", self._derived, run, t, read)
             if row:
                 derived.append(pack(f"derived/{run.id}", [(t, run.last_step if run.last_t else -1, row)]))
         self._node.rows((*parts, *derived))
@@ -105,7 +105,7 @@ class SamplerDesk:
         news = False
         for run in live:
             run.seen.update(gpu for run_id, gpu in seen if run_id == run.id)
-            if run.own(together([resolve(claim, gpus, run.seen) for claim in run.claims], gpus)):
+            if node.faults.attempt(f"telling the GPUs of {run.id}", self._own, run):
                 news = True
                 node.remember(run)
         said: dict[str, list[str]] = {}
@@ -115,6 +115,10 @@ class SamplerDesk:
         if news:
             node.touch()
         self._resolved_at = node.version
+
+    def _own(self, run: TrackedRun) -> bool:
+        gpus = self._hardware.gpus
+        return run.own(together([resolve(claim, gpus, run.seen) for claim in run.claims], gpus))
 
     # what happened -----------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ from typing import NamedTuple, Protocol
 from msgspec import structs
 
 from hoptui.daemon.commands import author
+from hoptui.daemon.faults import AFTER_FAULT_NS
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
+from hoptui.daemon.returning import left_off
 from hoptui.daemon.scenes import scene
 from hoptui.daemon.tuning import NAME, Forward, Tuning
 from hoptui.tuner.results import Settled, best, key
@@ -29,11 +31,10 @@ log = logging.getLogger("hoptui.daemon")
 
 UNTUNED_NS = 2_000_000_000
 """A run that is not tuned is looked at so often, for changes of its speed that nobody asked for."""
-AFTER_FAULT_NS = 600_000_000_000
-"""So long after a fault nobody looks at a run that is not tuned: the fault would come again."""
 CRASHED_KEPT = 50
 MORE = 1.1
 KILLED, CRASHED = "the daemon was restarted", "the run crashed"
+BROKE = "it broke, and turns nothing any more: see the daemon's log"
 
 
 class Memory(Protocol):
@@ -171,33 +172,56 @@ class TunerDesk:
         """Let each tuner look at its run, and look at other runs for changes that nobody asked for. To be called twice a second."""
         t = self._node.clock.t()
         for run in self._node.registry.live():
-            if run.id not in self._tunings and run.state.knobs:
-                self._take_up(run)
-            # A process that comes after another declares its knobs late.
-            set_up = run.state.knobs or run.id not in self._tunings
-            if run.identity is None or run.restarting or not set_up:
-                continue
-            if run.id not in self._tunings and t - self._looked.get(run.id, 0) < UNTUNED_NS:
-                continue
-            self._looked[run.id] = t
             try:
-                self._look(run)
+                self._tend(run, t)
             except Exception:  # a fault of the tuner's costs the tuner and nothing else
                 log.exception("the tuner of %s broke", run.id)
                 self._detectors.pop(run.id, None)
                 self._looked[run.id] = t + AFTER_FAULT_NS
-                broken = self._tunings.pop(run.id, None)
-                if broken is not None:
-                    text = "it broke, and turns nothing any more: see the daemon's log"
-                    broken.abandon(text, "the tuner broke")
+                self._abandon(run)
+
+    def _tend(self, run: TrackedRun, t: int) -> None:
+        if run.id not in self._tunings and run.state.knobs:
+            self._take_up(run)
+        # A process that comes after another declares its knobs late.
+        set_up = run.state.knobs or run.id not in self._tunings
+        if run.identity is None or run.restarting or not set_up:
+            return
+        if run.id not in self._tunings and t - self._looked.get(run.id, 0) < UNTUNED_NS:
+            return
+        self._looked[run.id] = t
+        self._look(run)
+
+    def _abandon(self, run: TrackedRun) -> None:
+        """Be done with a tuner that broke, even where it cannot be ended as others are: nobody is to take it up again."""
+        broken = self._tunings.pop(run.id, None)
+        try:
+            if broken is not None:
+                broken.abandon(BROKE, "the tuner broke")
+        except Exception:
+            log.exception("the tuner of %s broke once more while it was ended", run.id)
+        state = run.state.tuner
+        if state is not None and state.stand != "off":
+            ended = structs.replace(left_off(state, "the tuner broke"), stand="off", text=BROKE)
+            run.state = structs.replace(run.state, tuner=ended)
+            self._node.event("tuner", BROKE, run=run.id, step=run.last_step, level="warning")
+            self._node.remember(run)
+            self._node.touch()
 
     def close(self) -> None:
-        """The daemon ends in good order: no run is left with values that are being tried."""
-        for tuning in self._tunings.values():
-            tuning.leave()
+        """The daemon ends in good order: no run is left with values that are being tried, unless somebody has its wheel."""
+        for run, tuning in self._tunings.items():
+            self._node.faults.attempt(f"leaving the tuner of {run}", tuning.leave)
 
     def end(self, run: TrackedRun) -> None:
         """The run has exited, and with it its tuner; to be called before its recording is closed."""
+        try:
+            self._end(run)
+        except Exception:
+            log.exception("the tuner of %s broke at the end of its run", run.id)
+            self._abandon(run)
+
+    def _end(self, run: TrackedRun) -> None:
         if run.id not in self._tunings:
             self._take_up(run)  # one that a daemon before this one has left: it is to be told as over, too
         self._detectors.pop(run.id, None)

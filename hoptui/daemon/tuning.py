@@ -15,7 +15,7 @@ from msgspec import structs
 from hoptui.daemon import effects
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
-from hoptui.daemon.returning import Undoing, left_off, to_undo, way_back
+from hoptui.daemon.returning import Undoing, left_off, settled, to_undo, way_back
 from hoptui.tuner.scene import Scene
 from hoptui.tuner.tuner import TOLD, Tuner
 from hoptui.wire.devices import Level
@@ -67,6 +67,8 @@ class Tuning:
     def state(self) -> TunerState:
         """How the tuner stands, with what one before it tried."""
         state, earlier = self.tuner.state, self._earlier
+        if any(one.measured is not None and not one.measured.settled for one in state.tried):
+            state = structs.replace(state, tried=tuple(map(settled, state.tried)))
         if earlier is None:
             return state
         if self._undoing is not None:
@@ -81,7 +83,8 @@ class Tuning:
         return trial.changes if trial is not None and trial.result == "running" else ()
 
     def come_after(self, ended: TunerState) -> None:
-        """Another tuner of this run, which has ended, is told of as well; it is nothing to this one."""
+        """Another tuner of this run, which has ended, is told of as well; to this one it is nothing but what it has cost the run."""
+        self.tuner.charge(ended)
         self._earlier = structs.replace(ended, started=self.tuner.state.started)
         self._told = _newest(ended)
 
@@ -125,14 +128,15 @@ class Tuning:
         self.publish()
 
     def stop(self, viewer: str) -> None:
-        """End it; a trial goes back to what was before, in the name of the viewer that asked for it."""
+        """End it; a trial, be it one that is not undone yet, goes back to what was before in the name of the viewer that asked for it."""
+        undoing, self._undoing = self._undoing, None
         proposal = self.tuner.stop(self._node.clock.t())
         self._figure()
         self.publish()
-        if proposal is None:
-            return
-        for change, reason in self._submit(proposal.changes, proposal.why, _ids(proposal.changes), viewer):
-            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
+        if undoing is not None:
+            self._undo(undoing.trial, "the tuner was stopped", viewer)
+        elif proposal is not None:
+            self._set_back(proposal.changes, proposal.why, viewer)
 
     def off(self, text: str, crash: str = "") -> TunerState:
         """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it left."""
@@ -145,8 +149,10 @@ class Tuning:
         return left
 
     def abandon(self, text: str, cause: str) -> None:
-        """End it without asking it: it is at fault itself. What is in effect of a trial is set back."""
-        trial = self.off(text, cause).trial
+        """End it without asking it: it is at fault itself. What is in effect of a trial is set back, of one on its way back, too."""
+        trial = self._undoing.trial if self._undoing is not None else to_undo(self.state)
+        self.off(text, cause)
+        self._undoing = None
         self.event(text, "warning")
         if trial is not None:
             self._undo(trial, cause)
@@ -219,17 +225,27 @@ class Tuning:
                 f"{c.knob} {shown(now[c.knob])}" for c in undoing.trial.changes if c.knob in now
             )
             when = " in the middle of a trial" if undoing.trial.result == "running" else ""
-            self.event(f"goes on: {cause}{when}; in effect: {values}", "warning" if undoing.stuck else "info")
+            lacks = f"; not declared, and left alone: {', '.join(undoing.missing)}" if undoing.missing else ""
+            effect = f"; in effect: {values}" if values else ""
+            self.event(f"goes on: {cause}{when}{effect}{lacks}", "warning" if undoing.stuck else "info")
         return undoing.done
 
-    def _undo(self, trial: Trial, cause: str) -> None:
-        changes = way_back(trial, self.run.state.knobs, self._node.book.of(self._run))
-        self._submit(changes, f"back to the values of before the trial: {cause}", _ids(changes))
+    def _undo(self, trial: Trial, cause: str, viewer: str = NAME) -> None:
+        records = self._node.book.of(self._run)
+        changes = way_back(trial, self.run.state.knobs, records, coming=True)
+        self._set_back(changes, f"back to the values of before the trial: {cause}", viewer)
+
+    def _set_back(self, changes: Sequence[Change], why: str, viewer: str) -> None:
+        for change, reason in self._submit(changes, why, _ids(changes), viewer):
+            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
 
     def _submit(
         self, changes: Sequence[Change], why: str, ids: Mapping[str, str], viewer: str = NAME
     ) -> list[tuple[Change, str]]:
-        """Give the run these commands together; those that are refused here, with the reason."""
+        """Give the run these commands together; those that are refused here, with the reason.
+
+        One that changes nothing takes the place of one on its way, whether that comes first or not: it is of no version.
+        """
         node, run = self._node, self.run
         origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)
         versions = {knob.spec.name: knob.version for knob in run.state.knobs}
@@ -242,7 +258,7 @@ class Tuning:
                 verb="set",
                 knob=change.knob,
                 value=change.value,
-                expect_version=versions.get(change.knob),
+                expect_version=versions.get(change.knob) if change.value != change.before else None,
                 origin=origin,
                 why=why,
             )

@@ -92,10 +92,16 @@ class Tuner:
         """Go on for a tuner of this run that was cut off: with what it has spent, left alone, and found to be too much."""
         for knob in left.frozen:
             self.freeze(knob)
-        self._budget.take_over(
-            left.lived_s, left.spent, fruitless=any(t.result != "kept" for t in left.tried)
-        )
+        self.charge(left)
         self._failed = tuple(trial for trial in left.tried if trial.result == "failed")
+
+    def charge(self, left: TunerState) -> None:
+        """Go on with the account of the run: what a tuner of it before this one has spent is spent."""
+        fruitless = any(trial.result != "kept" for trial in left.tried)
+        self._budget.take_over(left.lived_s, left.spent, fruitless=fruitless)
+        self.state = structs.replace(
+            self.state, spent=self._budget.share_spent, lived_s=round(self._budget.lived, 1)
+        )
 
     def stop(self, now: int) -> Proposal | None:
         """End for good: what takes an unfinished trial back, None where there is none."""
@@ -257,7 +263,8 @@ class Tuner:
             self._rested = True
             self._say(
                 "holding",
-                f"the next trial may cost more than the budget has left: {max(0.0, self._budget.left):.0f} s",
+                f"the next trial may cost more than the budget has left: {max(0.0, self._budget.left):.0f} s; "
+                "--budget allows more",
             )
         else:
             return self._begin(candidate, scene), ()

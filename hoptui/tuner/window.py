@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hoptui.wire.columns import Columns
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.knobs import KnobState
+from hoptui.wire.pace import LONGEST_S, took
 
 NAN = math.nan
 SECOND = 1_000_000_000
@@ -105,12 +106,12 @@ def iterations(rows: Columns) -> Iterations | None:
         return None
     times, seconds = rows.times(), rows.column("iteration_s")
     ended: Sequence[int] = range(len(seconds))
-    if not _plain(seconds) or min(seconds) <= 0:
-        ended = [i for i, s in enumerate(seconds) if s > 0]
+    if not _plain(seconds) or min(seconds) <= 0 or max(seconds) >= LONGEST_S:
+        ended = [i for i, s in enumerate(seconds) if took(s)]
     if not ended:
         return None
     phases = {name.removeprefix(PHASE): rows.column(name) for name in rows.names if name.startswith(PHASE)}
-    apart = _apart(seconds, [phases[name] for name in ASIDE if name in phases])
+    apart = _apart(seconds, [phases[name] for name in ASIDE if name in phases]).intersection(ended)
     kept = [i for i in ended if i not in apart] if apart else ended
     whole, trained = _sum(seconds, ended), _sum(seconds, kept)
     shares = {name: min(1.0, _sum(column, kept) / trained) for name, column in phases.items() if trained > 0}

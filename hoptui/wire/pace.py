@@ -14,6 +14,8 @@ APART = 1.5
 """Iterations in a row that take so many times as long as the median are a stop."""
 BEYOND = 1e100
 """No rate is as large, nor as small."""
+LONGEST_S = 1e8
+"""No iteration takes three years."""
 WAITS = 0.15
 """Where all work over all time differs by so much from the median, in logarithms, waits count: not where a single stop makes it so."""
 
@@ -58,3 +60,8 @@ def _longest_stop(costs: Sequence[float], most: float) -> tuple[int, int]:
 def usable(values: Iterable[float]) -> list[float]:
     """Those that can be measured: rates of what is done at all, and not beyond what squares of floats hold."""
     return [v for v in values if 1 / BEYOND < v < BEYOND]
+
+
+def took(seconds: float) -> bool:
+    """Whether an iteration can have taken so long: a run may log anything."""
+    return 0 < seconds < LONGEST_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -13,6 +14,7 @@ from hoptui.daemon.tuners import TunerDesk
 from hoptui.recording.known import KnownRun
 from hoptui.tuner.results import Settled, with_newer
 from hoptui.tuner.scene import Known, Proposal, Scene
+from hoptui.tuner.tuner import Tuner
 from hoptui.wire import messages
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.knobs import KnobSpec, KnobState
@@ -116,6 +118,9 @@ class Script:
         for knob in left.frozen:
             self.freeze(knob)
 
+    def charge(self, left: TunerState) -> None:
+        self.put(spent=left.spent, lived_s=left.lived_s)
+
     def stop(self, now: int) -> Proposal | None:
         trial = self.state.trial
         if trial is not None:
@@ -129,15 +134,16 @@ class Script:
 
 
 class QuietNode:
-    """One run on a node, its desks, and what came of them."""
+    """One run on a node, its desks, and what came of them; with a `real` tuner in place of a script."""
 
-    def __init__(self, *, state: RunState | None = None) -> None:
+    def __init__(self, *, state: RunState | None = None, real: bool = False) -> None:
         self.now = 100 * SECOND
         self.keeper = Keeper()
         self.node = Node(self, self.keeper, lambda: None, lambda _: None)
         self.scripts: list[Script] = []
         self.commands: list[Command] = []
-        self.tuners = TunerDesk(self.node, self.keeper, self._forward, self._make)  # type: ignore[arg-type]
+        make = Tuner if real else self._make
+        self.tuners = TunerDesk(self.node, self.keeper, self._forward, make)  # type: ignore[arg-type]
         self.runs = RunDesk(self.node, lambda _, __: True, lambda _, __: None, self.tuners.end)
         if state is not None:
             self.node.registry.restore(TrackedRun(state, nonce="n1"))
@@ -217,8 +223,8 @@ class QuietNode:
             said |= {"effective": command.value, "version": 9}
         self.runs.receive(identity, None, Outcome(**(said | fields)))  # type: ignore[arg-type]
 
-    def person(self, knob: str, value: float) -> None:
-        """A person sets a knob, and it takes effect."""
+    def person(self, knob: str, value: float, *, stage: str = "applied", **fields: Any) -> Command:
+        """A person sets a knob, and it takes effect, or comes as far as that stage."""
         command = Command(
             id=f"{knob}-{self.now}",
             run=RUN,
@@ -230,8 +236,11 @@ class QuietNode:
         )
         _, onward = self.node.book.submit(command, self.run, "v1", self.wall(), self.now)
         assert onward is not None
-        self.outcome(command, "accepted")
-        self.outcome(command)
+        if stage != "sent":
+            self.outcome(command, "accepted")
+        if stage not in ("sent", "accepted"):
+            self.outcome(command, stage, **fields)
+        return command
 
     def value(self, knob: str = "micro_batch") -> object:
         return next(k.value for k in self.run.state.knobs if k.spec.name == knob)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hoptui.daemon.commands import Book, outcome_of
 from hoptui.daemon.registry import TrackedRun
-from hoptui.wire.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState
+from hoptui.wire.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState, Stage
 from hoptui.wire.tuning import Change
 
 KIM = Origin(user="kim", pid=1, client="dashboard")
@@ -215,6 +215,47 @@ def test_what_people_have_set_is_held_after_a_restart_of_the_daemon(desk: Desk) 
     later = Book(lambda _: None)
     later.restore([old, *records[:2], structs.replace(records[2], stage="rejected")])
     assert later.held("r") == {"n"}
+
+
+@pytest.mark.parametrize("stage", ["accepted", "scheduled", "applied"])
+@pytest.mark.parametrize("released", [False, True])
+def test_what_a_person_has_asked_for_is_held_wherever_a_daemon_was_killed(
+    desk: Desk, stage: Stage, released: bool
+) -> None:
+    desk.submit("a")
+    desk.says("a", "accepted")
+    desk.says("a", stage, step=5)
+    if released:
+        desk.book.release("r", "n", LEE)
+    held = frozenset() if released else {"n"}
+    later = Book(lambda _: None)
+    later.restore(desk.book.of("r"))
+    assert later.held("r") == held
+    for book in (desk.book, later):
+        following: Stage
+        for following in ("scheduled", "applied", "reverted"):
+            book.outcome("r", Outcome(id="a", stage=following, step=5), desk.t)
+            assert book.held("r") == held
+
+
+def test_a_change_of_which_a_daemon_heard_nothing_before_its_death_holds_once_it_is_applied(
+    desk: Desk,
+) -> None:
+    desk.submit("a")
+    later = Book(lambda _: None)
+    later.restore(desk.book.of("r"))
+    assert later.held("r") == frozenset(), "the run may refuse it"
+    later.outcome("r", Outcome(id="a", stage="applied", step=5), desk.t)
+    assert later.held("r") == {"n"}
+
+
+def test_an_older_change_that_is_undone_does_not_hold_what_was_released_since(desk: Desk) -> None:
+    for name in ("a", "b"):
+        desk.submit(name)
+        desk.says(name, "applied", step=5)
+    desk.book.release("r", "n", LEE)
+    desk.says("a", "reverted", step=9)
+    assert desk.book.held("r") == frozenset()
 
 
 @pytest.mark.parametrize("together", [False, True])

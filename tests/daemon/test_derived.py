@@ -85,6 +85,15 @@ def test_energy_of_an_iteration_and_of_a_token() -> None:
     assert row["energy_per_unit_j"] == 0.4  # 800 J / 2000 tokens
 
 
+@pytest.mark.parametrize("seconds", [math.inf, -math.inf, NAN, -1.0, 0.0, 1e308, 1e9])
+def test_an_iteration_that_took_as_long_as_none_can_is_not_counted(seconds: float) -> None:
+    bench = Bench()
+    bench.tick(0.0)
+    bench.iteration(0.5, 0.5)
+    bench.iteration(0.6, seconds)
+    assert bench.tick(1.0)["energy_per_iteration_j"] == 200.0
+
+
 def test_what_ran_before_the_first_reading_does_not_hold_back_the_figures() -> None:
     bench = Bench()
     for second in range(1, 8):

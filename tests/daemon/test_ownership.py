@@ -39,6 +39,7 @@ def indices(found: Resolved, gpus: tuple[GpuInfo, ...] = GPUS) -> list[int]:
         (Claim(visible="1,9,3"), [1], True),
         (Claim(visible="2,-1,3"), [2], True),
         (Claim(visible="1,x,3"), [1], True),
+        (Claim(visible="01," + "9" * 5000), [1], True),
         (Claim(visible="0,GPU-22,3"), [0, 2, 3], True),
         (Claim(visible="", slurm="1"), [], True),
         (Claim(visible="-1"), [], True),

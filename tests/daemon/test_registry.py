@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -64,6 +65,9 @@ def test_the_typical_iteration_is_that_of_the_newest(registry: Registry) -> None
     assert run.iteration_s() == 1.0
     run.rows(pack("run/r", [(i * S, i, {"iteration_s": 3.0}) for i in (2, 3)]))
     assert (run.iteration_s(), run.vital(0.0).iteration_s) == (3.0, 3.0)
+    odd = (math.inf, -1.0, 0.0, 1e308, math.nan)
+    run.rows(pack("run/r", [(i * S, i, {"iteration_s": s}) for i, s in enumerate(odd, 4)]))
+    assert run.iteration_s() == 3.0, "no iteration takes as long"
 
 
 def test_the_throughput_counts_the_waits_and_begins_anew_with_a_changed_knob(registry: Registry) -> None:

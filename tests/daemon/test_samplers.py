@@ -171,6 +171,27 @@ def test_derived_rows_are_the_runs_and_gpus_everybodys(desk: Desk) -> None:
     assert row.last()["energy_j"] == 300.0
 
 
+def test_an_account_that_breaks_costs_its_run_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.run("one", 10, visible="0")
+    desk.run("two", 20, visible="1")
+    one = desk.node.registry.get("one")
+    assert one is not None
+    monkeypatch.setattr(one, "account", None)
+    desk.sample("GPU-a", "GPU-b")
+    assert {ring.source for ring in desk.node.rings} == {"gpu/GPU-a", "gpu/GPU-b", "derived/two"}
+
+
+def test_gpus_that_cannot_be_told_are_unknown_of_their_run_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.run("one", 10, visible="0")
+    one = desk.node.registry.get("one")
+    assert one is not None
+    monkeypatch.setattr(one, "claim", None)
+    desk.run("two", 20, visible="1")
+    assert desk.gpus("two") == ("GPU-b",)
+
+
 def test_events_go_to_the_runs_on_that_gpu(desk: Desk) -> None:
     desk.run("one", 10, visible="0")
     desk.run("two", 20, visible="1")

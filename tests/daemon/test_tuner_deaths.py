@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.returning import PATIENCE_NS
+from hoptui.daemon.returning import DECLARED_NS, PATIENCE_NS
 from hoptui.tuner.scene import Known
-from hoptui.wire.messages import Bye, Declare
-from hoptui.wire.tuning import Limits, Trial, TunerState
+from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Bye, CommandRecord, Declare, Outcome
+from hoptui.wire.tuning import Change, Limits, Trial, TunerState
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
 
@@ -130,6 +132,14 @@ def test_a_daemon_that_ends_in_good_order_sets_a_trial_back_and_another_goes_on(
     assert len(trying.commands) == 2, "there is nothing left to set back"
 
 
+def test_the_figure_of_a_trial_that_was_cut_off_is_its_last(trying: QuietNode) -> None:
+    assert trying.script.state.trial is not None
+    measured = Measured(metric="tokens_per_s", gain=0.06, interval=0.01)
+    trying.script.put(trial=structs.replace(trying.script.state.trial, measured=measured))
+    trying.runs.receive(b"n1", None, Bye(reason="exception"))
+    assert trying.tuner.tried[-1].measured == structs.replace(measured, settled=True)
+
+
 RUNNING = Trial(changes=(UP,), t=95 * SECOND, text="memory is free")
 
 
@@ -230,14 +240,94 @@ def test_what_a_person_has_set_meanwhile_stays() -> None:
     assert there.said()[-1].endswith("in effect: micro_batch 64")
 
 
-def test_a_change_that_may_still_come_is_waited_for(trying: QuietNode) -> None:
-    there, _ = killed(structs.replace(RUNNING, t=trying.node.book.of(RUN)[0].t))
-    open_still = structs.replace(trying.node.book.of(RUN)[0], stage="sent", step=None)
-    there.node.book.restore([open_still])
-    there.hello()
+ACCUM = KnobState(
+    spec=KnobSpec(name="grad_accum", kind="int", default=64, min=1, max=512, effect="speed"), value=32
+)
+BOTH = structs.replace(RUNNING, changes=(UP, Change(knob="grad_accum", before=64, value=32)))
+
+
+@pytest.mark.parametrize("stage", ["accepted", "scheduled", "applied"])
+def test_of_a_trial_of_which_a_person_has_set_one_knob_nothing_is_set_back(stage: str) -> None:
+    there, _ = killed(BOTH)
+    there.hello(knobs=(structs.replace(MICRO, value=64), ACCUM))
+    there.person("micro_batch", 16, stage=stage)
+    for _ in range(3):
+        there.look()
+    assert there.commands == [], "the run would have micro_batch follow"
+    assert there.script.scenes
+
+
+def test_nor_where_a_knob_of_it_has_followed_what_a_person_has_set() -> None:
+    there, _ = killed(RUNNING)
+    there.hello(knobs=(structs.replace(MICRO, value=64), ACCUM))
+    followed = (Change(knob="micro_batch", before=48, value=64),)
+    there.person("grad_accum", 32, followed=followed)
     there.look()
-    assert there.script.scenes == []
+    assert there.commands == []
+
+
+def test_knobs_that_are_declared_one_by_one_are_waited_for() -> None:
+    there, _ = killed(BOTH)
+    there.hello(knobs=(ACCUM,))
+    for _ in range(30):
+        there.look()
+    assert (there.commands, there.script.scenes) == ([], [])
+    there.runs.receive(b"n1", None, Declare(knobs=(ACCUM, structs.replace(MICRO, value=64))))
+    there.look()
+    assert {command.knob: command.value for command in there.commands} == {
+        "micro_batch": 32,
+        "grad_accum": 64,
+    }
+    assert there.tuner.frozen == ("lr",)
+
+
+def test_a_knob_that_is_not_declared_any_more_is_left_alone_with_a_word() -> None:
+    there, _ = killed(BOTH)
+    there.hello(knobs=(ACCUM,))
+    there.look(1.0)
+    there.look(DECLARED_NS / SECOND)
+    assert [(command.knob, command.value) for command in there.commands] == [("grad_accum", 64)]
+    there.outcome(there.commands[0])
+    there.look()
+    assert there.script.scenes
+    assert there.tuner.frozen == ("lr", "micro_batch")
+    last = [event for event in there.node.events if event.kind == "tuner"][-1]
+    assert last.level == "warning"
+    assert last.text.endswith("in effect: grad_accum 64; not declared, and left alone: micro_batch")
+
+
+def sent(trying: QuietNode) -> tuple[QuietNode, CommandRecord]:
+    """A daemon that knows of a trial no more than that the run was sent it."""
+    record = structs.replace(trying.node.book.of(RUN)[0], stage="sent", step=None)
+    there, _ = killed(structs.replace(RUNNING, t=record.t))
+    there.node.book.restore([record])
+    there.hello(step=0)
+    there.look()
+    return there, record
+
+
+def test_a_change_that_may_still_come_is_waited_for(trying: QuietNode) -> None:
+    there, _ = sent(trying)
+    there.rows(100.0, 100.0)
+    there.look()
+    assert there.script.scenes == [], "iterations of a second: too soon to tell"
     there.look(PATIENCE_NS / SECOND + 1)
+    assert there.script.scenes
+
+
+def test_a_change_may_still_come_until_an_iteration_was_begun_and_ended(trying: QuietNode) -> None:
+    there, record = sent(trying)
+    there.look(600.0)
+    there.rows(100.0)
+    there.look(600.0)
+    assert there.script.scenes == []
+    applied = Outcome(id=record.id, stage="applied", step=51, effective=64, version=1, t=there.now)
+    there.runs.receive(b"n1", None, applied)
+    there.rows(100.0)
+    there.look()
+    assert [command.value for command in there.commands] == [32]
+    there.outcome(there.commands[0])
+    there.look()
     assert there.script.scenes
 
 

@@ -108,6 +108,17 @@ def test_what_a_tuner_before_has_tried_is_told_on_and_undone_no_more(trying: Qui
     assert to_undo(answer.state) is None
 
 
+def test_a_tuner_that_is_started_again_goes_on_with_the_account_of_the_run(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.script.put(spent=0.02, lived_s=1800.0)
+    quiet.look()
+    quiet.tune("stop")
+    answer = quiet.tune()
+    assert (answer.state.spent, answer.state.lived_s) == (0.02, 1800.0)
+    quiet.tune("stop")
+    assert (quiet.tuner.spent, quiet.tuner.lived_s) == (0.02, 1800.0), "nor is it lost where it never looks"
+
+
 def test_what_people_have_set_is_left_alone_until_it_is_released(quiet: QuietNode) -> None:
     quiet.person("micro_batch", 48)
     quiet.tune()
@@ -304,9 +315,12 @@ def test_the_command_of_a_trial_carries_its_figure_and_no_other(trying: QuietNod
     (record,) = trying.node.book.of(RUN)
     assert record.measured is not None
     assert (record.measured.note, record.measured.settled) == ("measuring: 7 of 15 iterations", False)
-    measures(trying, 0.06, settled=True)
+    measures(trying, 0.06)
     trying.script.end("kept", "")
     trying.look()
+    told = trying.tuner.tried[-1].measured
+    assert told is not None
+    assert (told.gain, told.settled) == (0.06, True), "as the history has it"
     trying.rows(*[500.0] * 60)
     (record,) = trying.node.book.of(RUN)
     assert record.measured is not None

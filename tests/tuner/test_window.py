@@ -56,6 +56,15 @@ def test_rows_without_an_iteration(row: Row) -> None:
     assert run(row) is None
 
 
+@pytest.mark.parametrize("seconds", [math.inf, -math.inf, -1.0, 1e308, 1e9])
+def test_an_iteration_that_took_as_long_as_none_can_is_none(seconds: float) -> None:
+    odd = {"iteration_s": seconds, "phase/evaluation": 1.0}
+    assert run(odd) is None
+    assert run({"iteration_s": 0.5}, odd, {"iteration_s": 0.5}) == run(
+        {"iteration_s": 0.5}, {"loss": 1.0}, {"iteration_s": 0.5}
+    )
+
+
 def test_readings_become_shares_and_means() -> None:
     rows = pack(
         "gpu/GPU-0",

@@ -1,0 +1,40 @@
+"""The account of a run: one that is tuned again and again pays for all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hoptui.wire.tuning import Change, Limits, Trial, TunerState
+from tests.tuner.course import Course
+
+TAKEN_BACK = Trial(changes=(Change(knob="micro_batch", before=8, value=4),), result="reverted")
+ENDED = TunerState(stand="off", lived_s=1800.0, spent=0.04, tried=(TAKEN_BACK,))
+"""It has spent 72 s of half an hour: all that a run may in its first hour."""
+
+
+def charged(limits: Limits) -> Course:
+    course = Course(limits=limits)
+    course.tuner.charge(ENDED)
+    return course
+
+
+def test_what_a_tuner_before_has_spent_is_told_at_once() -> None:
+    state = charged(Limits()).tuner.state
+    assert (state.lived_s, state.tried) == (1800.0, ())
+    assert state.spent == pytest.approx(0.04)
+
+
+def test_a_run_whose_budget_is_spent_is_not_tried_on_again_by_another_tuner() -> None:
+    course = charged(Limits())
+    course.look(600)
+    assert course.proposals == []
+    assert course.tuner.state.stand == "holding"
+    text = "the next trial may cost more than the budget has left: 0 s; --budget allows more"
+    assert course.tuner.state.text == text
+    assert course.tuner.state.spent == pytest.approx(0.03)
+
+
+def test_one_that_is_given_more_goes_on() -> None:
+    course = charged(Limits(budget=0.2))
+    course.look(600)
+    assert course.proposals
