@@ -78,8 +78,8 @@ class Series:
         return [v for _, v in islice(self._values, skip, None)]
 
     def values(self, step: int) -> list[float]:
-        """The newest of them, to compare with."""
-        return self.since(step)[-BEFORE:]
+        """The newest of those that tell something, to compare with."""
+        return usable(self.since(step))[-BEFORE:]
 
     def count(self, step: int) -> int:
         """How many of them tell something."""
@@ -102,7 +102,7 @@ class Series:
 
     def level(self, step: int) -> float | None:
         """How fast it was, None where there are too few."""
-        found = usable(self.values(step))
+        found = self.values(step)
         return level(found) if len(found) >= WARM_UP else None
 
     @property
