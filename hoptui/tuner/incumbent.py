@@ -31,7 +31,8 @@ class Incumbent:
 
     def differs(self, scene: Scene) -> bool:
         """Whether somebody else, or the run itself, has changed a knob."""
-        return any(self.values.get(k) != v for k, v in scene.settings().items())
+        settings = scene.settings()
+        return {name: self.values.get(name) for name in settings} != settings
 
     @property
     def seen(self) -> bool:

@@ -31,7 +31,8 @@ def knob(
     """A whole number from 1 to `most`, or a choice where `choices` are given."""
     kind: Any = "str" if isinstance(value, str) else "int"
     bounds: dict[str, Any] = {} if kind == "str" else {"min": 1, "max": most, "scale": "log"}
-    spec = KnobSpec(name=name, kind=kind, default=value, effect=effect, cost=cost, **(bounds | more))
+    given: dict[str, Any] = {"kind": kind, "default": value, "effect": effect, "cost": cost, **bounds}
+    spec = KnobSpec(name=name, **(given | more))
     return KnobState(spec=spec, value=value)
 
 
