@@ -30,12 +30,14 @@ LOOKS_KEPT = 30
 class Series:
     """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
 
+    `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that have other numbers.
     A row says nothing about power; what the GPU drew at the look that first saw an iteration stands for it. Energy tells
     nothing while that is unknown.
     """
 
     def __init__(self, objective: Objective) -> None:
         self.metric = ""
+        self.backwards = 0
         self._energy = objective == "energy"
         self._values: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._clock: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
@@ -54,6 +56,7 @@ class Series:
         if not points:
             return
         if self._newest is None or points[-1][0] < self._newest:
+            self.backwards += self._newest is not None
             self._values.clear()
             self._clock.clear()
             self._newest = None

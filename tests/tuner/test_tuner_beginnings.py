@@ -80,6 +80,19 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_measured_anew() -> None:
     assert course.values["micro_batch"] == 256
 
 
+def test_a_process_that_loads_an_earlier_checkpoint_is_measured_anew_at_once() -> None:
+    course = Course(rate=level)
+    course.step = 50_000
+    course.rest()
+    course.step, course.points = 40_000, []
+    course.rate = lambda _: 150.0
+    course.look()
+    assert course.tuner.incumbent.level is None
+    course.look(20)
+    assert course.tuner.incumbent.level == 150.0
+    assert course.tuner.incumbent.missing(None) == 0
+
+
 def test_a_new_process_is_not_compared_with_the_one_before() -> None:
     course = Course(rate=level)
     course.look(14)
