@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hoptui.tuner.finding import percent
@@ -36,12 +36,14 @@ class Search:
         self._limits = tracks.limits
         self._known = known
 
-    def next(self, scene: Scene, frozen: set[str]) -> Candidate | Nothing:
-        """What to try, or why nothing."""
+    def next(
+        self, scene: Scene, frozen: set[str], affords: Callable[[Candidate], bool] = lambda _: True
+    ) -> Candidate | Nothing:
+        """What to try, or why nothing; what served another run best is passed over where nobody `affords` it."""
         found = self._tracks.levers(scene, frozen)
         if not found:
             return Nothing("the run has no knob that it may turn")
-        if start := self._start(scene, found):
+        if (start := self._start(scene, found)) and affords(start):
             return start
         order, verdict = ranked(found, scene.diagnosis), scene.diagnosis
         for lever in order:
