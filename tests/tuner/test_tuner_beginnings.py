@@ -57,6 +57,20 @@ def test_it_does_not_begin_with_what_would_not_fit_here() -> None:
     assert course.proposals[0].changes[0].value == 16
 
 
+def test_what_served_another_run_keeps_nothing_else_from_being_tried_where_it_costs_too_much() -> None:
+    switches = [
+        knob(name, "off", cost="rebuild", choices=("off", "on"))
+        for name in ("compile", "cuda_graphs", "fused")
+    ]
+    known = Known({k.spec.name: "on" for k in switches}, peak=GIB)
+    course = Course(*pair(), *switches, known=known)
+    course.rest()
+    assert course.values["micro_batch"] == 256
+    rich = Course(*pair(), *switches, known=known, limits=Limits(budget=0.1))
+    rich.into_trial()
+    assert {change.knob for change in rich.proposals[0].changes} == {"compile", "cuda_graphs", "fused"}
+
+
 def test_a_shift_opens_the_search_again() -> None:
     course = Course(rate=level)
     course.rest()
