@@ -273,7 +273,8 @@ class Search:
         if diagnosis is None or diagnosis.verdict in ("unknown", "healthy"):
             why = "what limits the run is not clear: one step is tried"
         else:
-            why = ": ".join((f"the run is {diagnosis.verdict}", *diagnosis.evidence[:1]))
+            said = "was {} before the last change" if diagnosis.stale else "is {}"
+            why = ": ".join((f"the run {said.format(diagnosis.verdict)}", *diagnosis.evidence[:1]))
         if again := self._tracks.of(lever).again.get(value):
             why = f"{why}; tried again: {again}"
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
