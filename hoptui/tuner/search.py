@@ -208,7 +208,9 @@ class Search:
         except KnobError:
             return ""
         memory = scene.memory
-        if memory is None or OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
+        if memory is None:
+            return f"how much memory the run takes is unknown: {lever.name} {shown(value)} is not tried"
+        if OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
             return f"too little memory is free to try {lever.name} {shown(value)}"
         return Candidate(((lever, value),), 0, self._why(lever, scene, value))
 

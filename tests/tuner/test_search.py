@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.wire.tuning import Advice
-from tests.tuner.course import Course, diagnosed, knob, pair
+from tests.tuner.course import GIB, Course, diagnosed, knob, level, pair
 
 COMPILE = Advice(knob="compile", direction="to", value="on")
 
@@ -28,3 +28,15 @@ def test_what_is_tried_is_the_same_whether_a_diagnosis_is_of_now_or_not() -> Non
         course.look(300)
         tried.append([proposal.changes for proposal in course.proposals])
     assert tried[0] == tried[1]
+
+
+def test_memory_that_is_unknown_is_not_said_to_be_too_little() -> None:
+    course = Course(
+        knob("compile", "off", cost="free", choices=("off", "on")), rate=level, used=lambda _: 60 * GIB
+    )
+    course.facts["diagnosis"] = diagnosed("launch-bound", COMPILE)
+    course.rest()
+    assert "too little memory is free to try compile 'on'" in course.tuner.state.text
+    course.used = None
+    course.look()
+    assert "how much memory the run takes is unknown: compile 'on' is not tried" in course.tuner.state.text
