@@ -31,8 +31,8 @@ class Series:
     """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
 
     `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that have other numbers.
-    A row says nothing about power; what the GPU drew at the look that first saw an iteration stands for it. Energy tells
-    nothing while that is unknown.
+    A row says nothing about power; what the run's GPUs drew together at the look that first saw an iteration stands for it.
+    Energy tells nothing while that is unknown.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -64,7 +64,7 @@ class Series:
         for step, value in points:
             if step > self.newest or self._newest is None:
                 self._newest = step
-                self._values.append((step, self._valued(value, scene.power_w)))
+                self._values.append((step, self._valued(value, scene.drawn_w)))
         if not self._clock or self._clock[-1][1] != self.newest:
             self._clock.append((scene.t, self.newest))
 
@@ -116,7 +116,7 @@ class Series:
         (t0, first), (t1, last) = self._clock[0], self._clock[-1]
         return (t1 - t0) / 1e9 / max(1, last - first)
 
-    def _valued(self, value: float, power_w: float | None) -> float:
+    def _valued(self, value: float, drawn_w: float | None) -> float:
         if not self._energy:
             return value
-        return value / power_w if power_w is not None and power_w > 0 else math.nan
+        return value / drawn_w if drawn_w is not None and drawn_w > 0 else math.nan
