@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.tuner.results import MOST, Settled, best, key, with_newer
-from hoptui.wire.knobs import KnobSpec, KnobState
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.wire.messages import Flops, RunState
 
 LAYERS = KnobSpec(name="layers", kind="int", default=12, cost="restart")
@@ -81,13 +81,42 @@ def test_the_gpus_are_of_the_kind_whatever_their_order() -> None:
 def test_the_newest_result_of_a_kind_and_objective_is_the_one() -> None:
     results: tuple[Settled, ...] = ()
     for wall, micro, objective in ((1.0, 32, "throughput"), (3.0, 64, "throughput"), (2.0, 16, "energy")):
-        settled = Settled(key="k", values={"micro_batch": micro}, objective=objective, wall=wall)  # type: ignore[arg-type]
-        results = with_newer(results, settled)
+        newer = Settled(key="k", values={"micro_batch": micro}, objective=objective, wall=wall)  # type: ignore[arg-type]
+        results = with_newer(results, newer)
     assert len(results) == 2
     found = best(results, "k", "throughput")
     assert found is not None
     assert found.values == {"micro_batch": 64}
     assert best(results, "k2", "throughput") is None
+
+
+def settled(wall: float, **values: KnobValue) -> Settled:
+    return Settled(key="k", values=values, wall=wall)
+
+
+def test_a_result_of_fewer_knobs_leaves_the_one_of_more_alone() -> None:
+    results = with_newer((), settled(1.0, num_envs=32, grad_accum=3))
+    results = with_newer(results, settled(2.0, grad_accum=1))
+    assert len(results) == 2
+    allowed, plain = best(results, "k", "throughput"), best(results, "k", "throughput", {"num_envs": 8})
+    assert allowed is not None
+    assert allowed.values == {"num_envs": 32, "grad_accum": 3}
+    assert plain is not None
+    assert plain.values == {"grad_accum": 1}
+
+
+def test_a_result_serves_a_run_that_has_already_what_its_tuner_may_not_turn() -> None:
+    results = with_newer((), settled(1.0, num_envs=32, grad_accum=3))
+    assert best(results, "k", "throughput", {"num_envs": 8}) is None
+    assert best(results, "k", "throughput", {"num_envs": 32}) == results[0]
+    results = with_newer(results, settled(2.0, grad_accum=1))
+    assert best(results, "k", "throughput", {"num_envs": 32}) == results[1], "the newer says as much"
+
+
+def test_a_result_of_which_a_value_is_taken_back_takes_its_own_place() -> None:
+    results = with_newer((), settled(1.0, micro_batch=64, chunk=4))
+    results = with_newer(results, structs.replace(results[0], values={"micro_batch": 64}, wall=2.0))
+    assert [result.values for result in results] == [{"micro_batch": 64}]
 
 
 def test_the_oldest_kinds_are_forgotten() -> None:
