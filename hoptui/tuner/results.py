@@ -7,14 +7,14 @@ like any other. So a key that is too wide costs a trial, and one that is too nar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 import msgspec
 from msgspec import structs
 
 from hoptui.wire.knobs import KnobSpec, KnobValue
-from hoptui.wire.messages import RunState
+from hoptui.wire.messages import CommandRecord, RunState
 from hoptui.wire.tuning import Objective
 
 MOST = 500
@@ -46,19 +46,25 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     turned: tuple[str, ...] = ()
 
 
-def key(run: RunState, gpus: Iterable[str]) -> str:
+def key(run: RunState, gpus: Iterable[str], records: Sequence[CommandRecord] = ()) -> str:
     """The kind of a run, 16 hexadecimal digits: its work, the hardware under it (`gpus`: their names), its torch.
 
     The work is its command line without paths, seeds and knobs, what a unit of its throughput costs, and the values with
     which those knobs were declared that shape it: of cost `rebuild` and `restart` (the model, precision, compile mode), and
     the sizes among those of effect `learning`. As declared: what anybody has turned since does not make it another kind.
+
+    A process that goes on after a restart declares the values that were left to it. What these were before they were turned is told by
+    the run's commands, `records`, oldest first; what the run itself has turned in an earlier process is not told.
     """
+    shape = {
+        knob.spec.name: _begun(knob.spec, run.epoch, records) for knob in run.knobs if _shapes(knob.spec)
+    }
     said = {
         "argv": _command(run.argv, {knob.spec.name for knob in run.knobs}),
         "flops": None if run.flops is None else (run.flops.per_unit, run.flops.metric),
         "headline": run.headline,
         "knobs": sorted((knob.spec.name, knob.spec.kind) for knob in run.knobs),
-        "shape": {knob.spec.name: knob.spec.default for knob in run.knobs if _shapes(knob.spec)},
+        "shape": shape,
         "gpus": sorted(gpus),
         "world": run.world,
         "torch": run.versions.get("torch", ""),
@@ -102,6 +108,21 @@ def _slot(result: Settled) -> tuple[str, Objective, tuple[str, ...]]:
 
 def _shapes(spec: KnobSpec) -> bool:
     return spec.cost in ("rebuild", "restart") or (spec.effect == "learning" and spec.kind == "int")
+
+
+def _begun(spec: KnobSpec, epoch: int, records: Iterable[CommandRecord]) -> KnobValue:
+    """The value with which the first process declared a knob, of those of which each declared what the one before had left."""
+    begun = left = None
+    for before, value in (move for r in records if r.epoch < epoch for move in _moves(r, spec.name)):
+        begun, left = (begun if before == left else before), value
+    return spec.default if begun is None or left != spec.default or spec.cost == "restart" else begun
+
+
+def _moves(record: CommandRecord, knob: str) -> Iterator[tuple[KnobValue | None, KnobValue]]:
+    """From what to what a command has turned a knob."""
+    yield from ((change.before, change.value) for change in record.followed if change.knob == knob)
+    if record.knob == knob and record.effective is not None:
+        yield record.before, record.effective
 
 
 def _command(argv: str, knobs: set[str]) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
 from hoptui.tuner.results import MOST, Settled, best, key, with_newer
 from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
-from hoptui.wire.messages import Flops, RunState
+from hoptui.wire.messages import CommandRecord, Flops, RunState
+from hoptui.wire.tuning import Change
 
 LAYERS = KnobSpec(name="layers", kind="int", default=12, cost="restart")
 BATCH = KnobSpec(name="batch_tokens", kind="int", default=4096)
@@ -71,6 +74,41 @@ def test_the_same_kind(other: RunState) -> None:
 )
 def test_another_kind(other: RunState) -> None:
     assert key(other, H100) != key(RUN, H100)
+
+
+def turned(epoch: int, knob: str, before: int, value: int, **more: Any) -> CommandRecord:
+    return CommandRecord(
+        id="c", run=RUN.run, epoch=epoch, verb="set", knob=knob, before=before, effective=value, stage="applied", **more
+    )  # fmt: skip
+
+
+RESTARTED = structs.replace(declared(batch_tokens=16384, layers=24), epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("records", "batch"),
+    [
+        ([turned(1, "batch_tokens", 4096, 8192), turned(2, "batch_tokens", 8192, 16384)], 4096),
+        ([turned(1, "batch_tokens", 4096, 8192), turned(2, "batch_tokens", 32768, 16384)], 32768),
+        ([turned(1, "batch_tokens", 4096, 8192)], 16384),
+        ([turned(1, "x", 1, 2, followed=(Change(knob="batch_tokens", before=4096, value=16384),))], 4096),
+        ([turned(3, "batch_tokens", 16384, 4096)], 16384),
+        ([], 16384),
+    ],
+    ids=[
+        "as it was left",
+        "declared anew between",
+        "declared anew",
+        "followed",
+        "turned since",
+        "not turned",
+    ],
+)
+def test_what_was_turned_before_a_restart_makes_no_other_kind(
+    records: list[CommandRecord], batch: int
+) -> None:
+    moved = [turned(2, "layers", 12, 24, code="restarted"), *records]
+    assert key(RESTARTED, H100, moved) == key(declared(batch_tokens=batch, layers=24), H100)
 
 
 def test_the_gpus_are_of_the_kind_whatever_their_order() -> None:
