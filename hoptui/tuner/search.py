@@ -29,21 +29,29 @@ class Nothing(NamedTuple):
 
 
 class Search:
-    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the same kind best."""
+    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the same kind best.
+
+    `owed` says that this is still to be tried, once it can be afforded, or is being tried.
+    """
 
     def __init__(self, tracks: Tracks, known: Known | None) -> None:
         self._tracks = tracks
         self._limits = tracks.limits
         self._known = known
+        self.owed = False
+        self._passed_over = False
 
     def next(
         self, scene: Scene, frozen: set[str], affords: Callable[[Candidate], bool] = lambda _: True
     ) -> Candidate | Nothing:
-        """What to try, or why nothing; what served another run best is passed over where nobody `affords` it."""
+        """What to try, or why nothing; what served another run best is passed over for as long as nobody `affords` it."""
         found = self._tracks.levers(scene, frozen)
         if not found:
             return Nothing("the run has no knob that it may turn")
-        if (start := self._start(scene, found)) and affords(start):
+        start = self._start(scene, found)
+        self.owed = start is not None
+        self._passed_over = start is not None and not affords(start)
+        if start is not None and not self._passed_over:
             return start
         order, verdict = ranked(found, scene.diagnosis), scene.diagnosis
         for lever in order:
@@ -65,7 +73,8 @@ class Search:
 
     def made(self) -> None:
         """Something is tried now."""
-        self._known = None
+        if not self._passed_over:
+            self._known = None
 
     # the next step ---------------------------------------------------------------------------------------------------------
 
@@ -215,7 +224,7 @@ class Search:
         return Candidate(((lever, value),), 0, self._why(lever, scene, value))
 
     def _start(self, scene: Scene, found: Sequence[Lever]) -> Candidate | None:
-        """What served a run of the same kind, before anything else was tried."""
+        """What served a run of the same kind, as far as it is not in effect; None where it would not fit."""
         known, memory = self._known, scene.memory
         if (
             known is None

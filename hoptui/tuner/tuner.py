@@ -67,10 +67,11 @@ class Tuner:
     def found(self) -> Known | None:
         """What to remember of this run, None until something was measured and nothing better was left to try.
 
-        Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best.
+        Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best. Nor
+        is it while what served another run could not be afforded: that may serve better.
         """
         told = any(trial.result in ("kept", "reverted") for trial in self.state.tried)
-        if not told or not self._rested or self._scene is None:
+        if not told or not self._rested or self._search.owed or self._scene is None:
             return None
         names = {n for lever in self._tracks.levers(self._scene, set()) for n in lever.names}
         if names & self._people.frozen:

@@ -57,18 +57,30 @@ def test_it_does_not_begin_with_what_would_not_fit_here() -> None:
     assert course.proposals[0].changes[0].value == 16
 
 
+SWITCHES = tuple(
+    knob(name, "off", cost="rebuild", choices=("off", "on")) for name in ("compile", "cuda_graphs", "fused")
+)
+SWITCHED_ON = Known({k.spec.name: "on" for k in SWITCHES}, peak=GIB)
+
+
 def test_what_served_another_run_keeps_nothing_else_from_being_tried_where_it_costs_too_much() -> None:
-    switches = [
-        knob(name, "off", cost="rebuild", choices=("off", "on"))
-        for name in ("compile", "cuda_graphs", "fused")
-    ]
-    known = Known({k.spec.name: "on" for k in switches}, peak=GIB)
-    course = Course(*pair(), *switches, known=known)
+    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON)
     course.rest()
     assert course.values["micro_batch"] == 256
-    rich = Course(*pair(), *switches, known=known, limits=Limits(budget=0.1))
+    rich = Course(*pair(), *SWITCHES, known=SWITCHED_ON, limits=Limits(budget=0.1))
     rich.into_trial()
-    assert {change.knob for change in rich.proposals[0].changes} == {"compile", "cuda_graphs", "fused"}
+    assert {change.knob for change in rich.proposals[0].changes} == set(SWITCHED_ON.values)
+
+
+def test_what_served_another_run_is_not_forgotten_before_it_can_be_afforded() -> None:
+    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON)
+    course.rest()
+    course.look(60)
+    assert course.tuner.found() is None, "it would take the place of what may serve better"
+    course.knobs |= {name: structs.replace(course.knobs[name], took_s=1.0) for name in SWITCHED_ON.values}
+    course.until(lambda: course.values["compile"] == "on")
+    course.until(lambda: course.tuner.found() is not None)
+    assert course.values["compile"] == "off", "here it brings nothing"
 
 
 def test_a_shift_opens_the_search_again() -> None:
