@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hoptui.daemon.commands import author
 from hoptui.daemon.effects import ASIDE, throughput
@@ -55,6 +55,7 @@ def scene(node: Node, run: TrackedRun) -> Scene:
         memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
+        drawn_w=_drawn(run, gpus),
         diagnosis=run.state.diagnosis,
         host_busy=None if busy is None else busy / 100,
         others_busy=_others_busy(node, run, busy, t),
@@ -67,6 +68,13 @@ def _newest(records: Sequence[CommandRecord]) -> tuple[CommandRecord, ...]:
     own = [record for record in records if record.origin.kind == "tuner"][-RECORDS:]
     chosen = {record.id for record in (*own, *records[-RECORDS:])}
     return tuple(record for record in records if record.id in chosen)
+
+
+def _drawn(run: TrackedRun, gpus: Collection[Columns]) -> float | None:
+    """Watts of all GPUs that take part: with fewer than the run has ranks, some are on other nodes."""
+    watts = [w for part in gpus if (w := _mean(part, "power_w")) is not None]
+    there = watts and len(watts) == len(run.state.gpus) >= run.state.world
+    return sum(watts) if there else None
 
 
 def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> tuple[Memory, ...]:

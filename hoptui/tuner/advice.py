@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hoptui.tuner.capacity import FULL_SM
+from hoptui.tuner.capacity import FULL_SM, HALF_EMPTY
 from hoptui.tuner.finding import Means
 from hoptui.tuner.roles import (
     Direction,
@@ -28,8 +28,6 @@ from hoptui.tuner.window import Window
 from hoptui.wire.knobs import KnobState, KnobValue
 from hoptui.wire.tuning import Advice, Verdict
 
-ROOM = 0.45
-"""With less of a GPU's memory in use, twice the size fits below the 92 % that the tuner keeps to, whatever part of it is fixed."""
 CPU_FULL = 0.9
 FIRST_WORKERS = 4
 MOST = 3
@@ -172,7 +170,7 @@ def _no_recomputing(window: Window) -> Iterator[Candidate]:
 def _room(window: Window) -> bool:
     """Whether something twice as large would fit; not known is no."""
     used = [gpu.memory for gpu in window.gpus]
-    return bool(used) and all(share < ROOM for share in used)
+    return bool(used) and all(share < HALF_EMPTY for share in used)
 
 
 def _rollout(window: Window) -> float:

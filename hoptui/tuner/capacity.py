@@ -27,7 +27,7 @@ HOT = Scale(0.2, 0.5)
 HEAT_COSTS = 0.2
 """At least so much is lost to heat: a board that is too hot halves its clocks now and then (nvml.h)."""
 HALF_EMPTY = 0.45
-"""With less of its memory in use a GPU holds twice the micro-batch, and stays under the 92 % that the tuner keeps to."""
+"""With less of its memory in use a GPU holds twice the size, whatever part of it is fixed, below the 92 % that the tuner keeps to."""
 FULL_SM = 0.9
 
 

@@ -29,11 +29,6 @@ REFRESH_NS = 10 * SECOND
 """Figures of a verdict that stays are told anew so often at most: each time is a message to every viewer."""
 
 
-def diagnose(window: Window) -> Diagnosis:
-    """What limits the run, with what it can do about it."""
-    return _diagnosis(findings(window)[0], window)
-
-
 def findings(window: Window) -> list[Finding]:
     """All that may limit the run, the most likely first; never empty, and never more certain than the evidence allows."""
     if not window.iterations:

@@ -12,18 +12,21 @@ DIFFERENT = 0.10
 
 
 class Incumbent:
-    """`values` by knob; `series` is all that was measured of the run, of which only what came `since` is of these values."""
+    """`values` by knob; `series` is all that was measured of the run, of which only what came `since` is of these values.
+
+    Where the run has gone back to an earlier iteration since, all that is left is of them.
+    """
 
     def __init__(self, series: Series) -> None:
         self.series = series
         self.values: dict[str, KnobValue] = {}
-        self._since = 0
+        self._step = self._backwards = 0
         self._level: float | None = None  # the speed before somebody else's change
 
     def rest(self, scene: Scene, since: int) -> None:
         """What is in effect now is to be compared with, measured from the iteration `since` on."""
         self.values = scene.values()
-        self._since = since
+        self._step, self._backwards = since, self.series.backwards
 
     def rest_anew(self, scene: Scene) -> None:
         """The same, where it has just changed: from the next iterations on that tell something."""
@@ -31,7 +34,8 @@ class Incumbent:
 
     def differs(self, scene: Scene) -> bool:
         """Whether somebody else, or the run itself, has changed a knob."""
-        return any(self.values.get(k) != v for k, v in scene.settings().items())
+        settings = scene.settings()
+        return {name: self.values.get(name) for name in settings} != settings
 
     @property
     def seen(self) -> bool:
@@ -51,6 +55,10 @@ class Incumbent:
     def missing(self, gain: float | None) -> int:
         """How many iterations it still needs, where what is tried next is expected to bring `gain` (None: unknown)."""
         return self.series.missing(self._since, gain)
+
+    @property
+    def _since(self) -> int:
+        return self._step if self._backwards == self.series.backwards else 0
 
     def left(self) -> None:
         """These values are not in effect any more, and nobody tried others: how fast the run was with them."""

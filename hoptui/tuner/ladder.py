@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,8 +79,8 @@ class Lever:
 
     @property
     def ordered(self) -> bool:
-        """Whether its values can be climbed; those of a choice cannot."""
-        return self.knob.spec.kind in ("int", "float") and not self.knob.spec.choices
+        """Whether its values can be climbed, from the one in effect."""
+        return self.sized(self.knob.value)
 
     @property
     def off(self) -> bool:
@@ -87,10 +88,15 @@ class Lever:
         return not self.ordered and self.knob.value in OFF
 
     def size_of(self, value: KnobValue) -> float:
-        """How large `value` makes what is computed at once, in the knob's own unit; 0 for no number."""
+        """How large `value` makes what is computed at once, in the knob's own unit; 0 for no number, and for one below zero."""
         if isinstance(value, str | bool) or value < 0:
             return 0.0
         return 1.0 / max(value, 0.5) if _counts_pieces(self.name) else max(value, 0.5)
+
+    def sized(self, value: KnobValue) -> bool:
+        """Whether `value` is a size: a choice is none, nor a number below zero, which stands for something else (−1: automatic)."""
+        spec = self.knob.spec
+        return spec.kind in ("int", "float") and not spec.choices and self.size_of(value) > 0
 
     def rungs(self) -> list[KnobValue]:
         """The values to choose from, the one in effect among them, by rising size. Empty for a choice."""
@@ -210,7 +216,7 @@ def notches(spec: KnobSpec) -> Iterator[int]:
 def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) -> list[Lever]:
     """What may be turned of a run's knobs within `limits`, in the order in which they were declared.
 
-    One that cannot be turned without breaking what it keeps is left out.
+    One that cannot be turned without breaking what it keeps is left out, and one that could not be set back to what it is.
     """
     known = {k.spec.name: k for k in knobs}
     found: list[Lever] = []
@@ -225,7 +231,7 @@ def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) 
             not clear
             or names & taken
             or names & set(frozen)
-            or not all(may_turn(k.spec, limits) for k in pair)
+            or not all(may_turn(k.spec, limits) and _finite(k.value) for k in pair)
         ):
             continue
         if partner is not None and not all(_countable(k) for k in pair):
@@ -287,6 +293,10 @@ def _partner(knob: KnobState, known: dict[str, KnobState]) -> tuple[KnobState | 
 
 def _countable(knob: KnobState) -> bool:
     return isinstance(knob.value, int) and not isinstance(knob.value, bool) and knob.value > 0
+
+
+def _finite(value: KnobValue) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _family(spec: KnobSpec) -> Family:

@@ -79,7 +79,7 @@ class Room:
         gave = False
         for lever in self._tracks.levers(scene, theirs):
             size = lever.size_of(before.get(lever.name, lever.knob.value))
-            if lever.family == "batch" and lever.size < size:
+            if lever.family == "batch" and lever.ordered and lever.size < size:
                 self._tracks.ceiling(lever, size, scene.t, held=True)
                 gave = True
         return gave

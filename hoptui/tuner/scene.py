@@ -59,9 +59,9 @@ class Scene:
             (`hoptui.daemon.effects.throughput`). At least the newest 200, as far as there are.
         records: the run's newest commands, oldest first, those of the tuner and of people.
         memories: of each of the run's GPUs, or of the host; none where one of them is unknown.
-        alloc_retries, power_w, host_busy, others_busy: None where unknown. `alloc_retries` counts since the run began,
-            `power_w` is that of the GPU that draws most, `host_busy` the share of the host's CPUs at work (0 to 1), `others_busy`
-            the part of it that is not the run's own.
+        alloc_retries, power_w, drawn_w, host_busy, others_busy: None where unknown. `alloc_retries` counts since the run began,
+            `power_w` is that of the GPU that draws most, `drawn_w` that of all GPUs that take part in the run, `host_busy` the share
+            of the host's CPUs at work (0 to 1), `others_busy` the part of it that is not the run's own.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
         wheel: who else has the wheel of the run, "" for nobody: then nothing is proposed.
         metric: the name of what `points` are values of.
@@ -77,6 +77,7 @@ class Scene:
     memories: tuple[Memory, ...] = ()
     alloc_retries: float | None = None
     power_w: float | None = None
+    drawn_w: float | None = None
     diagnosis: Diagnosis | None = None
     host_busy: float | None = None
     others_busy: float | None = None

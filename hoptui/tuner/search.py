@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hoptui.tuner.finding import percent
@@ -29,19 +29,29 @@ class Nothing(NamedTuple):
 
 
 class Search:
-    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the same kind best."""
+    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the same kind best.
+
+    `owed` says that this is still to be tried, once it can be afforded, or is being tried.
+    """
 
     def __init__(self, tracks: Tracks, known: Known | None) -> None:
         self._tracks = tracks
         self._limits = tracks.limits
         self._known = known
+        self.owed = False
+        self._passed_over = False
 
-    def next(self, scene: Scene, frozen: set[str]) -> Candidate | Nothing:
-        """What to try, or why nothing."""
+    def next(
+        self, scene: Scene, frozen: set[str], affords: Callable[[Candidate], bool] = lambda _: True
+    ) -> Candidate | Nothing:
+        """What to try, or why nothing; what served another run best is passed over for as long as nobody `affords` it."""
         found = self._tracks.levers(scene, frozen)
         if not found:
             return Nothing("the run has no knob that it may turn")
-        if start := self._start(scene, found):
+        start = self._start(scene, found)
+        self.owed = start is not None
+        self._passed_over = start is not None and not affords(start)
+        if start is not None and not self._passed_over:
             return start
         order, verdict = ranked(found, scene.diagnosis), scene.diagnosis
         for lever in order:
@@ -63,7 +73,8 @@ class Search:
 
     def made(self) -> None:
         """Something is tried now."""
-        self._known = None
+        if not self._passed_over:
+            self._known = None
 
     # the next step ---------------------------------------------------------------------------------------------------------
 
@@ -206,12 +217,14 @@ class Search:
         except KnobError:
             return ""
         memory = scene.memory
-        if memory is None or OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
+        if memory is None:
+            return f"how much memory the run takes is unknown: {lever.name} {shown(value)} is not tried"
+        if OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
             return f"too little memory is free to try {lever.name} {shown(value)}"
         return Candidate(((lever, value),), 0, self._why(lever, scene, value))
 
     def _start(self, scene: Scene, found: Sequence[Lever]) -> Candidate | None:
-        """What served a run of the same kind, before anything else was tried."""
+        """What served a run of the same kind, as far as it is not in effect; None where it would not fit."""
         known, memory = self._known, scene.memory
         if (
             known is None
@@ -271,7 +284,8 @@ class Search:
         if diagnosis is None or diagnosis.verdict in ("unknown", "healthy"):
             why = "what limits the run is not clear: one step is tried"
         else:
-            why = ": ".join((f"the run is {diagnosis.verdict}", *diagnosis.evidence[:1]))
+            said = "was {} before the last change" if diagnosis.stale else "is {}"
+            why = ": ".join((f"the run {said.format(diagnosis.verdict)}", *diagnosis.evidence[:1]))
         if again := self._tracks.of(lever).again.get(value):
             why = f"{why}; tried again: {again}"
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None

@@ -30,12 +30,14 @@ LOOKS_KEPT = 30
 class Series:
     """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
 
-    A row says nothing about power; what the GPU drew at the look that first saw an iteration stands for it. Energy tells
-    nothing while that is unknown.
+    `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that have other numbers.
+    A row says nothing about power; what the run's GPUs drew together at the look that first saw an iteration stands for it.
+    Energy tells nothing while that is unknown.
     """
 
     def __init__(self, objective: Objective) -> None:
         self.metric = ""
+        self.backwards = 0
         self._energy = objective == "energy"
         self._values: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._clock: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
@@ -54,6 +56,7 @@ class Series:
         if not points:
             return
         if self._newest is None or points[-1][0] < self._newest:
+            self.backwards += self._newest is not None
             self._values.clear()
             self._clock.clear()
             self._newest = None
@@ -61,7 +64,7 @@ class Series:
         for step, value in points:
             if step > self.newest or self._newest is None:
                 self._newest = step
-                self._values.append((step, self._valued(value, scene.power_w)))
+                self._values.append((step, self._valued(value, scene.drawn_w)))
         if not self._clock or self._clock[-1][1] != self.newest:
             self._clock.append((scene.t, self.newest))
 
@@ -78,8 +81,8 @@ class Series:
         return [v for _, v in islice(self._values, skip, None)]
 
     def values(self, step: int) -> list[float]:
-        """The newest of them, to compare with."""
-        return self.since(step)[-BEFORE:]
+        """The newest of those that tell something, to compare with."""
+        return usable(self.since(step))[-BEFORE:]
 
     def count(self, step: int) -> int:
         """How many of them tell something."""
@@ -102,7 +105,7 @@ class Series:
 
     def level(self, step: int) -> float | None:
         """How fast it was, None where there are too few."""
-        found = usable(self.values(step))
+        found = self.values(step)
         return level(found) if len(found) >= WARM_UP else None
 
     @property
@@ -113,7 +116,7 @@ class Series:
         (t0, first), (t1, last) = self._clock[0], self._clock[-1]
         return (t1 - t0) / 1e9 / max(1, last - first)
 
-    def _valued(self, value: float, power_w: float | None) -> float:
+    def _valued(self, value: float, drawn_w: float | None) -> float:
         if not self._energy:
             return value
-        return value / power_w if power_w is not None and power_w > 0 else math.nan
+        return value / drawn_w if drawn_w is not None and drawn_w > 0 else math.nan

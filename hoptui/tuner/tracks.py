@@ -118,7 +118,7 @@ class Tracks:
             track = self.of(lever)
             track.refused.add(value)
             track.stride = 1
-            if lever.ordered and tried.way >= 0:
+            if lever.sized(value) and tried.way >= 0:
                 self.ceiling(lever, lever.size_of(value), t)
             elif tried.way:
                 track.closed.add(tried.way)
@@ -169,9 +169,8 @@ class Tracks:
         """What was measured of one lever. The gain, not the median of all iterations after: where these scatter they do not agree."""
         if len(tried.settings) == 1 and found.before is not None and found.gain is not None:
             (lever, value) = tried.settings[0]
-            track = self.of(lever)
-            track.rates[lever.size] = found.before
-            track.rates[lever.size_of(value)] = found.before * (1 + found.gain)
+            rates = {lever.knob.value: found.before, value: found.before * (1 + found.gain)}
+            self.of(lever).rates |= {lever.size_of(v): rate for v, rate in rates.items() if lever.sized(v)}
 
 
 def _named(settings: Settings) -> frozenset[tuple[str, KnobValue]]:

@@ -67,10 +67,11 @@ class Tuner:
     def found(self) -> Known | None:
         """What to remember of this run, None until something was measured and nothing better was left to try or could be paid for.
 
-        Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best.
+        Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best. Nor
+        is it while what served another run could not be afforded: that may serve better.
         """
         told = any(trial.result in ("kept", "reverted") for trial in self.state.tried)
-        if not told or not self._rested or self._scene is None:
+        if not told or not self._rested or self._search.owed or self._scene is None:
             return None
         names = {n for lever in self._tracks.levers(self._scene, set()) for n in lever.names}
         if names & self._people.frozen:
@@ -236,11 +237,11 @@ class Tuner:
             text = waits or MEASURES.format(self.incumbent.missing(None))
             self._say("waiting" if waits else "baseline", text)
             return None, ()
-        candidate = self._search.next(scene, self._people.frozen)
+        candidate = self._search.next(scene, self._people.frozen, self._affords)
         expected = candidate.gain if isinstance(candidate, Candidate) else None
         missing = self.incumbent.missing(expected)
         if not missing and self._otherwise(scene.t):
-            candidate = self._search.next(scene, self._people.frozen)
+            candidate = self._search.next(scene, self._people.frozen, self._affords)
         if isinstance(candidate, Nothing):
             if candidate.yet:
                 self._say("baseline", candidate.why)
@@ -256,10 +257,7 @@ class Tuner:
             self._say("waiting", waits)
         elif missing:
             self._say("baseline", MEASURES.format(missing))
-        elif not self._budget.affords(
-            candidate.standstill + candidate.way_back,
-            length(candidate.changes) * self.incumbent.series.seconds,
-        ):
+        elif not self._affords(candidate):
             self._rested = True
             self._say(
                 "holding",
@@ -269,6 +267,11 @@ class Tuner:
         else:
             return self._begin(candidate, scene), ()
         return None, candidate.changes
+
+    def _affords(self, tried: Candidate) -> bool:
+        """Whether the budget has left what a trial of it may cost."""
+        iterations = length(tried.changes) * self.incumbent.series.seconds
+        return self._budget.affords(tried.standstill + tried.way_back, iterations)
 
     def _otherwise(self, t: int) -> bool:
         """Whether something that was refused may be tried again, because the run is another by its speed."""

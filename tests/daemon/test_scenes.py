@@ -113,6 +113,22 @@ def test_power_is_that_of_the_gpu_that_draws_most_on_average(there: QuietNode) -
     assert seen.throttled == "too hot"
 
 
+def test_what_a_run_draws_is_that_of_all_its_gpus_and_unknown_where_one_is(there: QuietNode) -> None:
+    gpus(there, "A", "B")
+    read(there, "A", power_w=300.0)
+    assert scene(there.node, there.run).drawn_w is None
+    read(there, "B", memory_used_bytes=GIB)
+    assert scene(there.node, there.run).drawn_w is None
+    there.now += SECOND // 2
+    read(there, "B", power_w=400.0)
+    seen = scene(there.node, there.run)
+    assert (seen.drawn_w, seen.power_w) == (700.0, 400.0)
+    there.run.state = structs.replace(there.run.state, world=4)
+    assert scene(there.node, there.run).drawn_w is None, "the others are on another node"
+    gpus(there)
+    assert scene(there.node, there.run).drawn_w is None
+
+
 def test_a_run_without_a_gpu_is_held_to_the_hosts_memory(there: QuietNode) -> None:
     host = {"memory_used_bytes": 30.0 * GIB, "memory_total_bytes": 64.0 * GIB, "cpu_percent": 25.0}
     there.node.rows((pack("host", [(there.now, -1, host)]),))

@@ -9,7 +9,10 @@ import pytest
 from hoptui.daemon.settled import NAME, SettledFile
 from hoptui.tuner.results import MOST, Settled
 
-ONE = Settled(key="k1", values={"micro_batch": 64, "compile": "on"}, peak=1 << 30, run="r1", wall=1.5)
+ONE = Settled(
+    key="k1", values={"micro_batch": 64, "compile": "on"}, peak=1 << 30, run="r1", wall=1.5,
+    turned=("compile", "micro_batch"),
+)  # fmt: skip
 
 
 def read(folder: Path) -> SettledFile:

@@ -31,7 +31,8 @@ def knob(
     """A whole number from 1 to `most`, or a choice where `choices` are given."""
     kind: Any = "str" if isinstance(value, str) else "int"
     bounds: dict[str, Any] = {} if kind == "str" else {"min": 1, "max": most, "scale": "log"}
-    spec = KnobSpec(name=name, kind=kind, default=value, effect=effect, cost=cost, **(bounds | more))
+    given: dict[str, Any] = {"kind": kind, "default": value, "effect": effect, "cost": cost, **bounds}
+    spec = KnobSpec(name=name, **(given | more))
     return KnobState(spec=spec, value=value)
 
 
@@ -90,7 +91,8 @@ class Course:
 
     def scene(self) -> Scene:
         read = () if self.used is None else (Memory(self.used(self.values), self.others * GIB, 80 * GIB),)
-        known: dict[str, Any] = {"state": "live", "memories": read, "power_w": 300.0}
+        watts = self.facts.get("power_w", 300.0)
+        known: dict[str, Any] = {"state": "live", "memories": read, "power_w": watts, "drawn_w": watts}
         return Scene(
             t=self.seconds * SECOND, epoch=self.epoch, knobs=tuple(self.knobs.values()), points=tuple(self.points[-200:]),
             records=tuple(self.records[-32:]), **(known | self.facts),

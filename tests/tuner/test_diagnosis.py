@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.tuner.diagnosis import CHALLENGES, FIRST, Diagnostician, diagnose, findings
+from hoptui.tuner.diagnosis import CHALLENGES, FIRST, Diagnostician, findings
 from hoptui.tuner.window import Window
 from hoptui.wire.tuning import Diagnosis, Verdict, heard, told
 from tests.tuner.loads import H100, H200, SECOND, UNKNOWN, knob, readings, synthetic, window
@@ -41,6 +41,15 @@ LABELS: dict[str, Verdict] = {
     "lm_b64": "power-limited",
     "lm_b32_eager": "power-limited",
 }
+
+
+def diagnose(window: Window) -> Diagnosis:
+    """What is told of a run that looks like this for as long as it takes."""
+    doctor = Diagnostician()
+    for _ in range(FIRST):
+        doctor.look(window)
+    assert doctor.told is not None
+    return doctor.told
 
 
 @pytest.mark.parametrize("load", sorted(H100))

@@ -145,3 +145,9 @@ def test_a_standstill_is_what_it_was_last_time() -> None:
     assert standstill(workers) < standstill(compiled)
     (known,) = levers([structs.replace(RUN[3], took_s=12.5)], Limits(), ())
     assert standstill(known) == 12.5
+
+
+def test_a_number_below_zero_is_no_size_and_no_rung() -> None:
+    (lever,) = levers([knob("num_workers", -1, min=-1)], Limits(), ())
+    assert not lever.ordered
+    assert (lever.size, lever.rungs(), lever.sized(4)) == (0.0, [], True)

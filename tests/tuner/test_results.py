@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
 from hoptui.tuner.results import MOST, Settled, best, key, with_newer
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import Flops, RunState
+from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.wire.messages import CommandRecord, Flops, RunState
+from hoptui.wire.tuning import Change
 
 LAYERS = KnobSpec(name="layers", kind="int", default=12, cost="restart")
 BATCH = KnobSpec(name="batch_tokens", kind="int", default=4096)
@@ -73,6 +76,41 @@ def test_another_kind(other: RunState) -> None:
     assert key(other, H100) != key(RUN, H100)
 
 
+def turned(epoch: int, knob: str, before: int, value: int, **more: Any) -> CommandRecord:
+    return CommandRecord(
+        id="c", run=RUN.run, epoch=epoch, verb="set", knob=knob, before=before, effective=value, stage="applied", **more
+    )  # fmt: skip
+
+
+RESTARTED = structs.replace(declared(batch_tokens=16384, layers=24), epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("records", "batch"),
+    [
+        ([turned(1, "batch_tokens", 4096, 8192), turned(2, "batch_tokens", 8192, 16384)], 4096),
+        ([turned(1, "batch_tokens", 4096, 8192), turned(2, "batch_tokens", 32768, 16384)], 32768),
+        ([turned(1, "batch_tokens", 4096, 8192)], 16384),
+        ([turned(1, "x", 1, 2, followed=(Change(knob="batch_tokens", before=4096, value=16384),))], 4096),
+        ([turned(3, "batch_tokens", 16384, 4096)], 16384),
+        ([], 16384),
+    ],
+    ids=[
+        "as it was left",
+        "declared anew between",
+        "declared anew",
+        "followed",
+        "turned since",
+        "not turned",
+    ],
+)
+def test_what_was_turned_before_a_restart_makes_no_other_kind(
+    records: list[CommandRecord], batch: int
+) -> None:
+    moved = [turned(2, "layers", 12, 24, code="restarted"), *records]
+    assert key(RESTARTED, H100, moved) == key(declared(batch_tokens=batch, layers=24), H100)
+
+
 def test_the_gpus_are_of_the_kind_whatever_their_order() -> None:
     assert key(RUN, ("A", "B")) == key(RUN, ("B", "A"))
     assert len({key(RUN, gpus) for gpus in ((), ("A",), ("A", "A"), ("B",))}) == 4
@@ -81,13 +119,42 @@ def test_the_gpus_are_of_the_kind_whatever_their_order() -> None:
 def test_the_newest_result_of_a_kind_and_objective_is_the_one() -> None:
     results: tuple[Settled, ...] = ()
     for wall, micro, objective in ((1.0, 32, "throughput"), (3.0, 64, "throughput"), (2.0, 16, "energy")):
-        settled = Settled(key="k", values={"micro_batch": micro}, objective=objective, wall=wall)  # type: ignore[arg-type]
-        results = with_newer(results, settled)
+        newer = Settled(key="k", values={"micro_batch": micro}, objective=objective, wall=wall)  # type: ignore[arg-type]
+        results = with_newer(results, newer)
     assert len(results) == 2
     found = best(results, "k", "throughput")
     assert found is not None
     assert found.values == {"micro_batch": 64}
     assert best(results, "k2", "throughput") is None
+
+
+def settled(wall: float, **values: KnobValue) -> Settled:
+    return Settled(key="k", values=values, wall=wall)
+
+
+def test_a_result_of_fewer_knobs_leaves_the_one_of_more_alone() -> None:
+    results = with_newer((), settled(1.0, num_envs=32, grad_accum=3))
+    results = with_newer(results, settled(2.0, grad_accum=1))
+    assert len(results) == 2
+    allowed, plain = best(results, "k", "throughput"), best(results, "k", "throughput", {"num_envs": 8})
+    assert allowed is not None
+    assert allowed.values == {"num_envs": 32, "grad_accum": 3}
+    assert plain is not None
+    assert plain.values == {"grad_accum": 1}
+
+
+def test_a_result_serves_a_run_that_has_already_what_its_tuner_may_not_turn() -> None:
+    results = with_newer((), settled(1.0, num_envs=32, grad_accum=3))
+    assert best(results, "k", "throughput", {"num_envs": 8}) is None
+    assert best(results, "k", "throughput", {"num_envs": 32}) == results[0]
+    results = with_newer(results, settled(2.0, grad_accum=1))
+    assert best(results, "k", "throughput", {"num_envs": 32}) == results[1], "the newer says as much"
+
+
+def test_a_result_of_which_a_value_is_taken_back_takes_its_own_place() -> None:
+    results = with_newer((), settled(1.0, micro_batch=64, chunk=4))
+    results = with_newer(results, structs.replace(results[0], values={"micro_batch": 64}, wall=2.0))
+    assert [result.values for result in results] == [{"micro_batch": 64}]
 
 
 def test_the_oldest_kinds_are_forgotten() -> None:

@@ -62,10 +62,19 @@ def test_a_run_that_goes_back_begins_anew() -> None:
     assert series.since(0) == [300.0] * (10 - WARM_UP)
 
 
-def test_energy_is_told_for_each_joule_and_only_where_power_is_known() -> None:
-    assert set(fed([600.0] * 20, objective="energy", power_w=300.0).since(0)) == {2.0}
+def test_energy_is_told_for_each_joule_of_all_gpus_and_only_where_power_is_known() -> None:
+    assert set(fed([600.0] * 20, objective="energy", power_w=75.0, drawn_w=300.0).since(0)) == {2.0}
     assert all(math.isnan(v) for v in fed([600.0] * 20, objective="energy").since(0))
     assert fed([600.0] * 20, objective="energy").count(0) == 0
+
+
+def test_iterations_that_tell_nothing_push_none_out_that_do() -> None:
+    energy = fed([600.0] * 40, objective="energy", drawn_w=300.0)
+    unread = [(i, 600.0) for i in range(40, 40 + BEFORE)]
+    energy.take(Scene(t=0, epoch=1, state="live", knobs=(), points=unread))
+    assert energy.missing(0) == 0
+    assert energy.values(0) == [2.0] * (40 - WARM_UP)
+    assert energy.level(0) == 2.0
 
 
 @pytest.mark.parametrize(

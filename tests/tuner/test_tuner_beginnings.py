@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from msgspec import structs
 
 from hoptui.tuner.scene import Known, Shift
 from hoptui.tuner.track import CEILING_S
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire.messages import CommandRecord, Stage
 from hoptui.wire.tuning import Limits
-from tests.tuner.course import GIB, SECOND, Course, launch_bound, level, results
+from tests.tuner.course import GIB, SECOND, Course, knob, launch_bound, level, pair, results
 
 
 def test_a_tuner_after_it_goes_on_with_what_it_has_spent_and_found_to_be_too_much() -> None:
@@ -54,6 +57,32 @@ def test_it_does_not_begin_with_what_would_not_fit_here() -> None:
     assert course.proposals[0].changes[0].value == 16
 
 
+SWITCHES = tuple(
+    knob(name, "off", cost="rebuild", choices=("off", "on")) for name in ("compile", "cuda_graphs", "fused")
+)
+SWITCHED_ON = Known({k.spec.name: "on" for k in SWITCHES}, peak=GIB)
+
+
+def test_what_served_another_run_keeps_nothing_else_from_being_tried_where_it_costs_too_much() -> None:
+    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON)
+    course.rest()
+    assert course.values["micro_batch"] == 256
+    rich = Course(*pair(), *SWITCHES, known=SWITCHED_ON, limits=Limits(budget=0.1))
+    rich.into_trial()
+    assert {change.knob for change in rich.proposals[0].changes} == set(SWITCHED_ON.values)
+
+
+def test_what_served_another_run_is_not_forgotten_before_it_can_be_afforded() -> None:
+    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON)
+    course.rest()
+    course.look(60)
+    assert course.tuner.found() is None, "it would take the place of what may serve better"
+    course.knobs |= {name: structs.replace(course.knobs[name], took_s=1.0) for name in SWITCHED_ON.values}
+    course.until(lambda: course.values["compile"] == "on")
+    course.until(lambda: course.tuner.found() is not None)
+    assert course.values["compile"] == "off", "here it brings nothing"
+
+
 def test_a_shift_opens_the_search_again() -> None:
     course = Course(rate=level)
     course.rest()
@@ -77,6 +106,19 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_measured_anew() -> None:
     assert course.values["micro_batch"] == 256
 
 
+def test_a_process_that_loads_an_earlier_checkpoint_is_measured_anew_at_once() -> None:
+    course = Course(rate=level)
+    course.step = 50_000
+    course.rest()
+    course.step, course.points = 40_000, []
+    course.rate = lambda _: 150.0
+    course.look()
+    assert course.tuner.incumbent.level is None
+    course.look(20)
+    assert course.tuner.incumbent.level == 150.0
+    assert course.tuner.incumbent.missing(None) == 0
+
+
 def test_a_new_process_is_not_compared_with_the_one_before() -> None:
     course = Course(rate=level)
     course.look(14)
@@ -84,3 +126,38 @@ def test_a_new_process_is_not_compared_with_the_one_before() -> None:
     course.until(lambda: course.tuner.state.tried != ())
     assert course.tuner.state.tried[0].measured is not None
     assert course.tuner.state.tried[0].measured.before == pytest.approx(285.7, rel=0.01)
+
+
+def test_a_number_below_zero_is_no_size_to_compare_others_with() -> None:
+    course = Course(
+        knob("chunk", -1, min=-1),
+        rate=lambda values: 500.0 + min(200.0, 50.0 * float(values["chunk"])),
+        used=lambda _: 10 * GIB,
+        known=Known({"chunk": 4}, peak=GIB),
+    )
+    course.rest()
+    assert results(course)[0] == "kept"
+    assert course.values == {"chunk": 4}
+
+
+@pytest.mark.parametrize("known", [None, Known({"chunk": 4}, peak=GIB)])
+def test_memory_that_is_taken_with_a_number_below_zero_says_nothing_of_sizes(known: Known | None) -> None:
+    course = Course(knob("chunk", -1, min=-1), rate=level, used=lambda _: 10 * GIB, known=known)
+    course.rest()
+    assert course.values == {"chunk": -1}
+    made = len(course.proposals)
+    course.set("chunk", 4)
+    course.look(100)
+    assert course.proposals[made].changes[0].before == 4
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_finite_number_is_left_alone_and_keeps_nothing_else_from_being_tried(value: float) -> None:
+    odd = structs.replace(knob("scale", 1.0, kind="float", cost="rebuild"), value=value)
+    course = Course(*pair(), odd, known=Known({"scale": 2.0}, peak=GIB))
+    course.rest()
+    assert course.values["micro_batch"] == 256
+    assert {change.knob for proposal in course.proposals for change in proposal.changes} == {
+        "micro_batch",
+        "grad_accum",
+    }
