@@ -156,7 +156,7 @@ class TunerDesk:
         return f"{run.state.name} has no GPU, and the power that it draws is not known without"
 
     def _begin(self, run: TrackedRun, limits: Limits, user: str) -> Tuning:
-        found = best(self._memory.settled, self._kind(run), limits.objective)
+        found = self._best(run, limits)
         known = Known(found.values, found.peak) if found is not None else None
         tuner = self._make(limits, self._node.clock.t(), user, known)
         for knob in self._node.book.held(run.id):
@@ -283,7 +283,7 @@ class TunerDesk:
 
     def _distrust(self, run: TrackedRun, tried: Iterable[Change], limits: Limits) -> None:
         """A run crashed while it was tried what had served another best: no other is to be given that."""
-        known = best(self._memory.settled, self._kind(run), limits.objective)
+        known = self._best(run, limits)
         if known is None:
             return
         values = dict(known.values)
@@ -293,8 +293,14 @@ class TunerDesk:
         if values != known.values:
             self._memory.settle(structs.replace(known, values=values, wall=self._node.clock.wall()))
 
+    def _best(self, run: TrackedRun, limits: Limits) -> Settled | None:
+        """What served a run of this kind best, of what a tuner within `limits` can bring about."""
+        held = {knob.spec.name: knob.value for knob in run.state.knobs if not may_turn(knob.spec, limits)}
+        return best(self._memory.settled, self._kind(run), limits.objective, held)
+
     def _kind(self, run: TrackedRun) -> str:
-        return key(run.state, [gpu.name for gpu in self._node.gpus if gpu.uuid in run.state.gpus])
+        gpus = [gpu.name for gpu in self._node.gpus if gpu.uuid in run.state.gpus]
+        return key(run.state, gpus, self._node.book.of(run.id))
 
 
 def _news(found: Known, known: Known | None) -> bool:

@@ -238,7 +238,8 @@ def obstacle(scene: Scene, limits: Limits) -> str:
         return f"the run is {scene.state}"
     if scene.wheel:
         return f"{scene.wheel} has the wheel"
-    if scene.power_w is None and (limits.power_w is not None or limits.objective == "energy"):
+    limited = limits.power_w is not None and scene.power_w is None
+    if limited or (limits.objective == "energy" and scene.drawn_w is None):
         return "the power drawn is unknown"
     return ""
 

@@ -175,7 +175,10 @@ class Tuner:
                     self._tracks.failed(tried, trial.t)
         elif scene.epoch != self._scene.epoch:
             self._restarted(scene)
+        before = self.incumbent.series.backwards
         self.incumbent.series.take(scene)
+        if self.incumbent.series.backwards != before:
+            self._abandon("interrupted", "the run went back to an earlier iteration")
         self._tracks.expire(scene.t)
         self._listen(scene)
         if scene.memory is not None:
@@ -406,7 +409,9 @@ class Tuner:
         attempt, way = self._attempt, self._return
         if attempt is not None:
             self._end(result, how)
-            way = Return({c.knob: c.before for c in attempt.told.changes}, "back to the values before the trial")
+            way = Return(
+                {c.knob: c.before for c in attempt.told.changes}, "back to the values before the trial"
+            )
         self._attempt = self._return = None
         return Return(way.targets, way.why, told=way.told) if way is not None else None
 

@@ -298,6 +298,20 @@ def test_the_next_run_of_the_kind_starts_from_what_was_found(quiet: QuietNode) -
     assert quiet.script.known is None
 
 
+def test_what_was_found_with_other_values_of_what_it_may_not_turn_is_no_start(quiet: QuietNode) -> None:
+    both = Known({"micro_batch": 128, "lr": 1e-3}, peak=100)
+    quiet.tune(limits=Limits(learning=("lr",)))
+    quiet.script.rests = both
+    quiet.look()
+    quiet.tune("stop")
+    quiet.tune()
+    assert quiet.script.known is None
+    quiet.tune("stop")
+    quiet.person("lr", 1e-3)
+    quiet.tune()
+    assert quiet.script.known == both
+
+
 # what its trials did ------------------------------------------------------------------------------------------------------
 
 

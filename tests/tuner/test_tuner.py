@@ -312,9 +312,19 @@ def test_a_trial_that_draws_too_much_is_taken_back() -> None:
     assert course.values["micro_batch"] == 8
 
 
-def test_power_that_is_unknown_is_waited_for_where_it_is_limited() -> None:
-    course = Course(limits=Limits(power_w=400.0))
-    course.facts = {"power_w": None}
+@pytest.mark.parametrize(
+    ("limits", "unknown"),
+    [
+        (Limits(power_w=400.0), {"power_w": None}),
+        (Limits(objective="energy"), {"drawn_w": None}),
+        (Limits(objective="energy", power_w=400.0), {"power_w": None, "drawn_w": 300.0}),
+    ],
+)
+def test_power_that_is_unknown_is_waited_for_where_it_matters(
+    limits: Limits, unknown: dict[str, float | None]
+) -> None:
+    course = Course(limits=limits)
+    course.facts = unknown
     course.look(100)
     assert course.proposals == []
     assert course.tuner.state.stand in ("waiting", "holding")

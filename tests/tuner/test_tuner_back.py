@@ -65,6 +65,17 @@ def test_after_a_restart_nothing_is_set_before_all_knobs_of_the_trial_are_declar
     assert course.values == {"micro_batch": 8, "grad_accum": 64}
 
 
+def test_a_run_that_goes_back_to_an_earlier_iteration_in_a_trial_leaves_nothing_to_measure() -> None:
+    course = Course(rate=level)
+    course.step = 50_000
+    course.into_trial()
+    course.step, course.points = 40_000, []
+    course.look(5)
+    assert results(course) == ["interrupted"]
+    assert course.tuner.state.tried[0].text.endswith("; the run went back to an earlier iteration")
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
+
+
 def test_a_knob_that_the_next_process_does_not_have_is_not_waited_for_without_end() -> None:
     course = Course(*pair(), rate=level)
     course.into_trial()
