@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
-
-from msgspec import structs
 
 from hoptui.tuner.effect import BLOCK, LOOKS, PATIENT, WARM_UP, measure
 from hoptui.tuner.finding import percent
@@ -30,14 +28,10 @@ PATIENCE = 4
 """One that takes so many times as long as it should, without an iteration to show for it, is ended."""
 ABOVE = 0.03
 """What a trial may take of all memory beyond the limit, which what is expected of it keeps within: else it is ended."""
-RETRY_S, TRIES = 10.0, 5
-"""A way back that was refused is tried again after so long, so many times."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 FEW = 2
 """So many iterations after the first show that where the budget is overdrawn: each may cost what all of it was meant to."""
-DECLARED_S = 60.0
-"""A process that comes after another declares its knobs one by one: those that it has not by then it does not have."""
 NOT_ITS_FAULT = (
     "held_by_person",
     "lease_held",
@@ -151,59 +145,6 @@ class Attempt:
         if self.tried.way > 0 and scene.taken > limits.memory + ABOVE:
             return f"{percent(scene.taken)} of the memory is taken"
         return ""
-
-
-@dataclass
-class Return:
-    """On the way to values that are known to be good; `told` is to be told once it is there."""
-
-    targets: dict[str, KnobValue]
-    why: str
-    move: Move | None = None
-    told: Trial | None = None
-    tries: int = 0
-    not_before: int = 0
-    began: int = 0
-
-    def awaited(self, scene: Scene) -> list[str]:
-        """The knobs of it that the run has not declared, and may yet: set without them, the others could turn them."""
-        self.began = self.began or scene.t
-        late = scene.t - self.began > DECLARED_S * 1e9
-        return [] if late else sorted(self.targets.keys() - scene.values().keys())
-
-    def left(self, scene: Scene, theirs: Collection[str]) -> tuple[Change, ...]:
-        """What is still to be set; nothing that is somebody's by now."""
-        values = scene.values()
-        return tuple(
-            Change(knob=k, before=values[k], value=v)
-            for k, v in self.targets.items()
-            if k in values and values[k] != v and k not in theirs
-        )
-
-    def ended(self, left: Collection[Change], scene: Scene, theirs: Collection[str]) -> Trial:
-        """What is told of it, given what could not be set: with the values that are in effect."""
-        assert self.told is not None
-        if left:
-            return structs.replace(self.told, result="failed")
-        if chosen := sorted(self.targets.keys() & set(theirs)):
-            text = f"{self.told.text}; a person set {', '.join(chosen)}"
-            return structs.replace(self.told, result="interrupted", text=text)
-        values = scene.values()
-        read = tuple(structs.replace(c, value=values.get(c.knob, c.value)) for c in self.told.changes)
-        return structs.replace(self.told, changes=read, result="kept")
-
-    def may(self, scene: Scene) -> bool:
-        """Whether it can be set now: what was refused is not asked for again at once."""
-        return (
-            scene.t >= self.not_before and scene.state not in ("exited", "unresponsive") and not scene.wheel
-        )
-
-    def send(self, changes: tuple[Change, ...], t: int) -> Move:
-        """It is being set."""
-        self.tries += 1
-        self.not_before = t + round(RETRY_S * 1e9)
-        self.move = Move(changes, self.why)
-        return self.move
 
 
 def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:

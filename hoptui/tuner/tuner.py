@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
+from hoptui.tuner.back import TRIES, Return
 from hoptui.tuner.budget import Budget
 from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.incumbent import Incumbent
@@ -17,10 +18,8 @@ from hoptui.tuner.search import Nothing, Search
 from hoptui.tuner.series import Series
 from hoptui.tuner.tracks import Tracks
 from hoptui.tuner.trial import (
-    TRIES,
     Attempt,
     Move,
-    Return,
     again,
     blames,
     compare,
@@ -35,7 +34,6 @@ from hoptui.wire.tuning import Change, Limits, Result, Stand, Trial, TunerState
 TOLD = 50
 """So many ended trials are told."""
 MEASURES = "measures the values in effect: {} iterations to go"
-STUCK = f"refused {TRIES} times: it is left as it is, and alone"
 
 
 class Tuner:
@@ -384,10 +382,9 @@ class Tuner:
         """The way back is over, and what is in effect is gone on with: what is `left` of it could not be set."""
         self._return = None
         self.incumbent.rest_anew(scene)
-        if way.told is not None:
-            self._tell(way.ended(left, scene, self._people.theirs))
-        elif left:
-            self._tell(Trial(changes=left, result="failed", t=scene.t, text=f"{way.why}; {STUCK}"))
+        if (told := way.ended(left, scene, self._people.theirs)) is not None:
+            self._tell(told)
+        if way.told is None:
             for change in left:
                 self.freeze(change.knob)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.tuner.trial import DECLARED_S, RETRY_S, TRIES, harmful
+from hoptui.tuner.back import DECLARED_S, RETRY_S, TRIES
+from hoptui.tuner.trial import harmful
 from hoptui.wire.messages import CommandRecord, Stage
 from hoptui.wire.tuning import Change
 from tests.tuner.course import GIB, SECOND, Course, knob, launch_bound, level, pair, results
