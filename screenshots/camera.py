@@ -22,13 +22,16 @@ from hoptui.viewer.replay import Replay
 from hoptui.wire.knobs import KnobValue
 from hoptui.wire.messages import RunState, Verb
 
-RECORDING = Path(__file__).parent.parent / "examples" / "ppo-h100.hoptui"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+RECORDING = EXAMPLES / "ppo-h100.hoptui"
+TUNED = EXAMPLES / "ppo-cpu-tuned.hoptui"
 HOME = "/home/me"
 """Of somebody who has set nothing."""
 SETTLE_S = 1.0  # what is drawn least often is drawn once a second
 
-Seat = Literal["replay", "live", "hosts"]
-"""Who looks: somebody who plays the recording, or who sat there when it was made, alone or with another host that is down."""
+Seat = Literal["replay", "live", "hosts", "tuned"]
+"""Who looks: somebody who plays the recording, or who sat there when it was made, alone or with another host that is down; or when
+another one was made, of a run with a tuner."""
 
 
 class To(NamedTuple):
@@ -166,7 +169,8 @@ async def sitting(
 ) -> AsyncIterator[Camera]:
     """Open the dashboard at a moment of the recording, which stands still, in a terminal of so many columns and rows."""
     clock, config = Clock(), read({"theme": theme}, {"HOME": HOME})
-    replay = Replay(RECORDING, clock=clock) if seat == "replay" else Then(RECORDING, clock=clock)
+    path = TUNED if seat == "tuned" else RECORDING
+    replay = Replay(path, clock=clock) if seat == "replay" else Then(path, clock=clock)
     replay.seek(replay.find(moment))
     app: HoptuiApp
     if seat == "replay":

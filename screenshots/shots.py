@@ -32,6 +32,8 @@ SMALL, WIDE, LARGE = (80, 24), (120, 40), (200, 50)
 EVERY = (WIDE, SMALL, LARGE)
 LATE = "95%"
 """A moment at which all knobs have been turned and the run goes on."""
+END = "100%"
+"""Before, a recording does not tell how a tuner stood."""
 BEFORE, AFTER = "+54s", "+88s"
 """Around the moment at which num_envs was set from 256 to 2048."""
 
@@ -76,7 +78,7 @@ FULL = (
     Shot("chart", ChartScreen, (*CHARTS, *"hhhhhhhhhhhh")),
     Shot("history", HistoryScreen, ("h",)),
     Shot("settings", SettingsScreen, ("f4",)),
-    Shot("tuner", TunerScreen, ("t",), seat="live"),
+    Shot("tuner", TunerScreen, ("t",), seat="tuned", moment=END),
     Shot("hosts", HostsScreen, ("down",), seat="hosts"),
 )
 """Full screens: each is pictured in every size, and in every theme at the usual one."""

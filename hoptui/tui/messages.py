@@ -27,4 +27,4 @@ class Picked(Message):
 
 
 class Moved(Message):
-    """The cursor of a list stands on another row."""
+    """The cursor of a list stands on another row, or there is room for more or fewer of them."""

@@ -29,7 +29,7 @@ def test_a_run_whose_budget_is_spent_is_not_tried_on_again_by_another_tuner() ->
     course.look(600)
     assert course.proposals == []
     assert course.tuner.state.stand == "holding"
-    text = "the next trial may cost more than the budget has left: 0 s; --budget allows more"
+    text = "the next trial may cost more than the 0 s that the budget has left; a larger one allows it"
     assert course.tuner.state.text == text
     assert course.tuner.state.spent == pytest.approx(0.03)
 

@@ -13,7 +13,7 @@ from hoptui.tui.widgets.lines import Lines
 
 
 class Choices(Lines, can_focus=True):
-    """Rows of which one is chosen. Posts `Moved` when the cursor moves and `Picked` on Enter or a double click."""
+    """Rows of which one is chosen. Posts `Moved` when other rows are to be drawn and `Picked` on Enter or a double click."""
 
     BINDINGS = bindings("list")
 
@@ -24,6 +24,7 @@ class Choices(Lines, can_focus=True):
         self._moved = False
         self._count = 0
         self._first = 0
+        self._room = 1  # rows that there was room for
 
     def keep(self, ids: Sequence[Hashable], *, from_top: bool = False) -> None:
         """Have the cursor stay on what it is on where rows come, go or change places; `ids` say what each row is.
@@ -49,7 +50,7 @@ class Choices(Lines, can_focus=True):
         """
         self._count = count
         self.index = max(0, min(self.index, count - 1))
-        height = max(1, self.size.height)
+        height = self._room = max(1, self.size.height)
         self._first = max(0, min(max(self._first, self.index - height + 1), self.index, len(rows) - height))
         shown = rows[self._first : self._first + height]
         self.show(shown, faded=faded, cursor=self.index - self._first if count and marked else -1)
@@ -90,6 +91,10 @@ class Choices(Lines, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "pick" or self._count > 0
+
+    def on_resize(self) -> None:
+        if self._count and self._room != max(1, self.size.height):
+            self.post_message(Moved())
 
     def on_click(self, event: events.Click) -> None:
         row = self._first + event.y
