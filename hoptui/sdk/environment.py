@@ -37,10 +37,15 @@ def slurm_gpus(environ: Mapping[str, str]) -> str:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """How the process was started, for people and to tell runs of one kind; one that is too long ends with `…`."""
+    """How the process was started, for people and to tell runs of one kind; one that is too long ends with `…`.
+
+    `python -m trainer` is told as `trainer`, as where it was started by that name.
+    """
     if not argv:
         return ""
-    told = travelling(" ".join([Path(argv[0]).name, *argv[1:]]), LONGEST_COMMAND + 1)
+    file = Path(argv[0])
+    name = file.parent.name if file.name == "__main__.py" and file.parent.name else file.name
+    told = travelling(" ".join([name, *argv[1:]]), LONGEST_COMMAND + 1)
     return told if len(told) <= LONGEST_COMMAND else f"{told[: LONGEST_COMMAND - 1]}…"
 
 

@@ -52,6 +52,8 @@ def test_a_command_line_is_whole_or_says_that_it_is_not() -> None:
     assert (len(cut), cut[-1]) == (LONGEST_COMMAND, "…")
     assert command_line(["odd\udc80"]) == "odd?"
     assert command_line([]) == ""
+    assert command_line(["/opt/lib/trainer/__main__.py", "ppo"]) == command_line(["/opt/bin/trainer", "ppo"])
+    assert command_line(["__main__.py"]) == "__main__.py"
 
 
 def test_versions_are_those_of_what_is_imported_already() -> None:
