@@ -287,12 +287,16 @@ class Book:
         return frozenset(knob for of, knob in self._held if of == run)
 
     def release(self, run: str, knob: str, who: Origin) -> None:
-        """Let the tuner move a knob again that a person has set: that is told with the change that had held it."""
+        """Let the tuner move a knob again that a person has set: that is told with the changes that had held it."""
         if (run, knob) not in self._held:
             return
         self._held.discard((run, knob))
-        if (last := self._last_wish(run, knob)) is not None:
-            self._put(structs.replace(last, released=who))
+        wishes = [record for record in self.of(run) if record.knob == knob and _wish(record)]
+        done = [record for record in wishes if record.stage in FINAL]
+        for record in {
+            r.id: r for r in (*wishes[-1:], *done[-1:])
+        }.values():  # what is on its way may yet fail
+            self._put(structs.replace(record, released=who))
 
     def _hold(self, run: str, knob: str) -> None:
         """What people have set is theirs, unless their last change was released since."""

@@ -107,8 +107,7 @@ def way_back(
     since = [r for r in records if r.verb == "set" and r.t >= trial.t]
     own = [r for r in since if r.stage == "applied" and r.origin.kind == "tuner"]
     moved = {c.knob for c in trial.changes} | _moved(own)
-    asked = ("sent", *ASKED) if coming else ASKED
-    if moved & _moved(r for r in since if r.stage in asked and r.origin.kind == "person"):
+    if chosen(moved, since, sent=coming):
         return ()
     tried = {(c.knob, c.value) for c in trial.changes}
     tried |= {(r.knob, r.effective) for r in own if r.effective is not None}
@@ -120,6 +119,13 @@ def way_back(
         for c in trial.changes
         if c.knob in values and then[c.knob] != c.before and (c.knob, then[c.knob]) in tried
     )
+
+
+def chosen(knobs: Iterable[str], records: Iterable[CommandRecord], *, sent: bool) -> bool:
+    """Whether people have chosen a value of any of these knobs; with `sent` also where the run has not answered yet."""
+    asked = ("sent", *ASKED) if sent else ASKED
+    theirs = (r for r in records if r.verb == "set" and r.stage in asked and r.origin.kind == "person")
+    return not _moved(theirs).isdisjoint(knobs)
 
 
 def _moved(records: Iterable[CommandRecord]) -> set[str]:

@@ -295,7 +295,12 @@ class TunerDesk:
 
     def _best(self, run: TrackedRun, limits: Limits) -> Settled | None:
         """What served a run of this kind best, of what a tuner within `limits` can bring about."""
-        held = {knob.spec.name: knob.value for knob in run.state.knobs if not may_turn(knob.spec, limits)}
+        theirs = self._node.book.held(run.id)
+        held = {
+            knob.spec.name: knob.value
+            for knob in run.state.knobs
+            if knob.spec.name in theirs or not may_turn(knob.spec, limits)
+        }
         return best(self._memory.settled, self._kind(run), limits.objective, held)
 
     def _kind(self, run: TrackedRun) -> str:

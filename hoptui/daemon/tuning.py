@@ -15,13 +15,13 @@ from msgspec import structs
 from hoptui.daemon import effects
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
-from hoptui.daemon.returning import Undoing, left_off, settled, to_undo, way_back
+from hoptui.daemon.returning import Undoing, chosen, left_off, settled, to_undo, way_back
 from hoptui.tuner.scene import Scene
 from hoptui.tuner.tuner import TOLD, Tuner
 from hoptui.wire.devices import Level
 from hoptui.wire.knobs import shown
-from hoptui.wire.messages import Command, Origin
-from hoptui.wire.tuning import Change, Trial, TunerState
+from hoptui.wire.messages import FINAL, Command, Origin
+from hoptui.wire.tuning import Change, Trial, TunerState, written
 
 NAME = "tuner"
 """The tuner among the viewers: who has the wheel has it against it."""
@@ -53,6 +53,7 @@ class Tuning:
         self._goes_on = ""  # why, until that is told
         self._told = 0  # the stamp of the last trial that was told as an event
         self._told_at = 0
+        self._looked_at = 0
         self._begun = node.clock.t()
         self._trial_t = 0  # the stamp of the trial whose commands are `on_trial`
 
@@ -109,6 +110,7 @@ class Tuning:
 
     def look(self, scene: Scene) -> None:
         """Let the tuner look, and carry out what it proposes."""
+        self._looked_at = scene.t
         if self._undoing is not None and not self._returned(self._undoing, scene.t):
             return
         if self._goes_on:
@@ -136,7 +138,16 @@ class Tuning:
         if undoing is not None:
             self._undo(undoing.trial, "the tuner was stopped", viewer)
         elif proposal is not None:
-            self._set_back(proposal.changes, proposal.why, viewer)
+            knobs = [change.knob for change in proposal.changes]
+            news = (
+                r
+                for r in self._node.book.of(self._run)
+                if r.stage not in FINAL or r.settled >= self._looked_at
+            )
+            if chosen(knobs, news, sent=True):  # which the tuner has not seen yet
+                self.event(f"sets nothing back of {', '.join(knobs)}: a person has just chosen otherwise")
+            else:
+                self._set_back(proposal.changes, proposal.why, viewer)
 
     def off(self, text: str, crash: str = "") -> TunerState:
         """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it left."""
@@ -233,7 +244,15 @@ class Tuning:
     def _undo(self, trial: Trial, cause: str, viewer: str = NAME) -> None:
         records = self._node.book.of(self._run)
         changes = way_back(trial, self.run.state.knobs, records, coming=True)
+        self._lacking(change.knob for change in trial.changes)
         self._set_back(changes, f"back to the values of before the trial: {cause}", viewer)
+
+    def _lacking(self, knobs: Iterable[str]) -> None:
+        """Warn of knobs that cannot be set back, because the run, as another process, has not declared them yet."""
+        declared = {knob.spec.name for knob in self.run.state.knobs}
+        if lacking := [knob for knob in knobs if knob not in declared]:
+            text = f"{', '.join(lacking)}: not declared yet, and may have the value that was tried"
+            self.event(text, "warning")
 
     def _set_back(self, changes: Sequence[Change], why: str, viewer: str) -> None:
         for change, reason in self._submit(changes, why, _ids(changes), viewer):
@@ -272,7 +291,6 @@ class Tuning:
 
 def told(trial: Trial) -> str:
     """An ended trial as an event has it: `kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
-    changes = ", ".join(f"{c.knob} {shown(c.before)} → {shown(c.value)}" for c in trial.changes)
     measured = trial.measured
     figure = ""
     if measured is not None and measured.gain is not None and measured.interval is not None:
@@ -280,7 +298,7 @@ def told(trial: Trial) -> str:
         figure = (
             f", {gain} ± {interval}" if measured.detectable else f", no detectable change (± {interval} %)"
         )
-    return f"{trial.result} {changes}{figure}" + (f": {trial.text}" if trial.text else "")
+    return f"{trial.result} {written(trial.changes)}{figure}" + (f": {trial.text}" if trial.text else "")
 
 
 def _steady(state: TunerState) -> TunerState:

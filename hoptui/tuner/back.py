@@ -50,12 +50,15 @@ class Return:
         if self.told is None:
             text = f"{self.why}; refused {TRIES} times: it is left as it is, and alone"
             return Trial(changes=left, result="failed", t=scene.t, text=text) if left else None
+        values = scene.values()
+        if gone := sorted(self.targets.keys() - values.keys()):
+            text = f"{self.told.text}; the run has not declared {', '.join(gone)} again"
+            return structs.replace(self.told, result="failed", text=text)
         if left:
             return structs.replace(self.told, result="failed")
         if chosen := sorted(self.targets.keys() & set(theirs)):
             text = f"{self.told.text}; a person set {', '.join(chosen)}"
             return structs.replace(self.told, result="interrupted", text=text)
-        values = scene.values()
         read = tuple(structs.replace(c, value=values.get(c.knob, c.value)) for c in self.told.changes)
         return structs.replace(self.told, changes=read, result="kept")
 

@@ -12,7 +12,7 @@ from hoptui.tuner.finding import percent
 from hoptui.tuner.ladder import Candidate, Lever
 from hoptui.tuner.roles import reads
 from hoptui.tuner.scene import Scene
-from hoptui.wire.knobs import KnobValue, shown
+from hoptui.wire.knobs import KnobValue
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import FINAL, CommandRecord
 from hoptui.wire.pace import level, usable
@@ -117,6 +117,10 @@ class Attempt:
             return Ending(False, None, too_much)
         if harmful(self.before, after, overdrawn=overdrawn):
             return Ending(False, Measured(), "less than half as fast")
+        if found.gain is None and self.seconds > max(60.0, PATIENCE * self.expected_s):
+            return Ending(
+                False, found, "too little could be measured in all the time that was expected, and more"
+            )
         out_of_time = overdrawn and found.gain is not None
         match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
             case "keep":
@@ -179,9 +183,10 @@ def obstacle(scene: Scene, limits: Limits) -> str:
         return f"the run is {scene.state}"
     if scene.wheel:
         return f"{scene.wheel} has the wheel"
-    limited = limits.power_w is not None and scene.power_w is None
-    if limited or (limits.objective == "energy" and scene.drawn_w is None):
+    if limits.power_w is not None and scene.power_w is None:
         return "the power drawn is unknown"
+    if limits.objective == "energy" and scene.drawn_w is None:
+        return "what all GPUs of the run draw together is unknown"
     return ""
 
 
@@ -228,11 +233,6 @@ def harmful(before: Sequence[float], after: Sequence[float], *, overdrawn: bool 
         return False
     # The faster of the two: neither a spike nor a wait in every second iteration is to look like harm.
     return max(median(now), level(now)) < HARMFUL * level(then)
-
-
-def written(changes: Sequence[Change]) -> str:
-    """Changes as people read them: `micro_batch 32 → 64`."""
-    return ", ".join(f"{c.knob} {shown(c.before)} → {shown(c.value)}" for c in changes)
 
 
 def figure(found: Measured) -> str:

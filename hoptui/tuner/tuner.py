@@ -26,10 +26,9 @@ from hoptui.tuner.trial import (
     figured,
     length,
     obstacle,
-    written,
 )
 from hoptui.wire.messages import CommandRecord
-from hoptui.wire.tuning import Change, Limits, Result, Stand, Trial, TunerState
+from hoptui.wire.tuning import Change, Limits, Result, Stand, Trial, TunerState, written
 
 TOLD = 50
 """So many ended trials are told."""

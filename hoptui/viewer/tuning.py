@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.words import Word
-from hoptui.wire.knobs import shown
-from hoptui.wire.tuning import YOUNG_S, Change, Limits, Objective, Result, Stand, Trial, TunerState
+from hoptui.wire.tuning import YOUNG_S, Change, Limits, Objective, Result, Stand, Trial, TunerState, written
 
 STANDS: dict[Stand, Word] = {
     "off": Word("◌", "off"),
@@ -81,6 +80,8 @@ def used(state: TunerState) -> float | None:
 
 def cost(state: TunerState, *, brief: bool = False) -> str:
     """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)`; `28 %: …` in `brief`."""
+    if state.spent and not state.lived_s:  # told by a daemon that did not say of how much time
+        return f"{share(state.spent)} of the time"
     of = "" if brief else " of the budget"
     share_used = text.percent(used(state), decimals=0)
     spent, may = (text.duration(round(s)) for s in (state.spent * state.lived_s, _may_s(state)))
@@ -115,7 +116,6 @@ def sentence(trial: Trial) -> str:
 
 
 def tells(said: str, trial: Trial) -> bool:
-    """Whether a text of the tuner's, as its events have it, says how this trial ended."""
-    told = ", ".join(f"{one.knob} {shown(one.before)} → {shown(one.value)}" for one in trial.changes)
-    head = f"{trial.result} {told}"
-    return (said.startswith((f"{head},", f"{head}:")) and said.endswith(trial.text)) or said == head
+    """Whether a text of the tuner's, as its events have it, says how this trial ended, however its digits are grouped."""
+    plain, head = said.replace(" ", ""), f"{trial.result} {written(trial.changes)}".replace(" ", "")
+    return (plain.startswith((f"{head},", f"{head}:")) and said.endswith(trial.text)) or plain == head

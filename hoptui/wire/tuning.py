@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, cast, get_args
 
 import msgspec
 
-from hoptui.wire.knobs import KnobSpec, KnobValue
+from hoptui.wire.knobs import KnobSpec, KnobValue, shown
 from hoptui.wire.measured import Measured
 
 Verdict = Literal[
@@ -125,6 +126,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     knob: str
     before: KnobValue
     value: KnobValue
+
+
+def written(changes: Iterable[Change]) -> str:
+    """Changes in a sentence: `micro_batch 32 → 64, grad_accum 16 → 8`."""
+    return ", ".join(f"{c.knob} {shown(c.before)} → {shown(c.value)}" for c in changes)
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

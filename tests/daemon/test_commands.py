@@ -286,6 +286,18 @@ def test_who_released_a_knob_is_told_with_its_change_and_known_after_a_restart_o
     assert later.held("r") == {"n"}, "it was set once more since"
 
 
+def test_a_release_holds_also_where_the_change_that_was_on_its_way_comes_to_nothing(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "applied", step=5)
+    desk.submit("b")
+    desk.says("b", "accepted")
+    desk.book.release("r", "n", KIM)
+    desk.says("b", "failed")
+    later = Book(lambda _: None)
+    later.restore(desk.book.of("r"))
+    assert (desk.book.held("r"), later.held("r")) == (frozenset(), frozenset())
+
+
 def test_a_restart_voids_what_is_pending_and_frees_everything(desk: Desk) -> None:
     desk.submit("a")
     desk.submit("b")

@@ -6,8 +6,8 @@ import pytest
 
 from hoptui.sdk.desk import Desk
 from hoptui.sdk.knobs import Knob, KnobHandle
-from hoptui.wire.messages import Lease
-from tests.daemon.quiet_node import ANA, RUN, UP, QuietNode
+from hoptui.wire.messages import Bye, Lease
+from tests.daemon.quiet_node import ANA, LR, RUN, UP, QuietNode
 
 STAGES = ("sent", "accepted", "scheduled")
 
@@ -62,6 +62,25 @@ def test_what_a_person_has_sent_is_not_taken_back_with_it(quiet: QuietNode, stag
     there.person("micro_batch", 48, stage=stage)
     there.tuners.close()
     assert [command.value for command in there.commands] == [64]
+
+
+@pytest.mark.parametrize("stage", [*STAGES, "applied"])
+def test_what_a_person_has_set_since_the_last_look_is_not_taken_back_by_a_stop(
+    quiet: QuietNode, stage: str
+) -> None:
+    there = on_its_way(quiet, "sent")
+    there.person("micro_batch", 48, stage=stage)
+    assert there.tune("stop").granted
+    assert [command.value for command in there.commands] == [64]
+    assert there.said()[-1] == "sets nothing back of micro_batch: a person has just chosen otherwise"
+
+
+def test_stopping_before_a_knob_of_a_trial_is_declared_says_what_it_may_be(trying: QuietNode) -> None:
+    trying.runs.receive(b"n1", None, Bye(reason="exception", detail="out of memory"))
+    trying.hello(nonce="n2", knobs=(LR,))
+    trying.look()
+    assert trying.tune("stop").state.stand == "off"
+    assert trying.said()[-1] == "micro_batch: not declared yet, and may have the value that was tried"
 
 
 def test_who_has_the_wheel_hears_that_a_trial_could_not_be_taken_back(trying: QuietNode) -> None:

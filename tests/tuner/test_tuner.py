@@ -296,7 +296,7 @@ def test_dry_says_what_is_in_the_way() -> None:
     course = Course(limits=Limits(dry=True, objective="energy"))
     course.facts = {"power_w": None}
     course.look(20)
-    assert course.tuner.state.text.endswith("; not now: the power drawn is unknown")
+    assert course.tuner.state.text.endswith("; not now: what all GPUs of the run draw together is unknown")
     course.facts = {}
     course.look()
     assert "not now" not in course.tuner.state.text

@@ -8,7 +8,7 @@ from msgspec import structs
 from hoptui.tuner.back import DECLARED_S, RETRY_S, TRIES
 from hoptui.tuner.trial import harmful
 from hoptui.wire.messages import CommandRecord, Stage
-from hoptui.wire.tuning import Change
+from hoptui.wire.tuning import Change, Limits
 from tests.tuner.course import GIB, SECOND, Course, knob, launch_bound, level, pair, results
 
 
@@ -119,6 +119,17 @@ def test_room_that_a_person_made_otherwise_is_not_told_as_kept() -> None:
     assert told.text.endswith("; a person set grad_accum, micro_batch")
 
 
+def test_room_that_a_restart_took_away_with_its_knobs_is_not_told_as_kept() -> None:
+    course = making_room()
+    course.epoch, course.points, course.used, course.rate = 2, [], None, level
+    course.knobs = {"grad_accum": course.knobs["grad_accum"]}
+    course.records, course.obeys = [], True
+    course.look(round(DECLARED_S) + 5)
+    told = course.tuner.state.tried[-1]
+    assert told.result == "failed"
+    assert told.text.endswith("; the run has not declared micro_batch again")
+
+
 def test_stopping_while_room_is_made_makes_it_and_tells_it() -> None:
     course = making_room()
     asked = course.proposals[-1]
@@ -142,6 +153,16 @@ def test_a_trial_that_has_cost_more_than_all_of_the_budget_ends_as_soon_as_it_is
         course.tuner.look(course.scene())
     assert results(course) == ["reverted"]
     assert course.tuner.state.tried[0].seconds < 72 + 2 * 30
+
+
+def test_a_trial_in_which_nothing_can_be_measured_any_more_ends() -> None:
+    course = Course(limits=Limits(objective="energy"))
+    course.into_trial()
+    course.facts = {"drawn_w": None}
+    course.until(lambda: course.tuner.state.trial is None, 300)
+    assert "too little could be measured" in course.tuner.state.tried[0].text
+    course.look(5)
+    assert course.values == {"micro_batch": 8, "grad_accum": 64}
 
 
 @pytest.mark.parametrize(
