@@ -56,8 +56,8 @@ class Endpoint:
             f"[{host}]:{self._server.server_port}" if ":" in host else f"{host}:{self._server.server_port}"
         )
 
-    def publish(self, snapshot: Snapshot) -> None:
-        """What to answer from now on."""
+    def publish(self, snapshot: Snapshot | None) -> None:
+        """What to answer from now on; None where nothing is known: what was known before is not so any more."""
         self._snapshot = snapshot
 
     def collect(self) -> Iterable[Metric]:

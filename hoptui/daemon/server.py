@@ -154,7 +154,8 @@ class Server:
                     self._serve = True  # finds viewers that have gone, when nothing else does
                 if self._endpoint is not None and now >= next_publish:
                     next_publish = now + PUBLISH_S
-                    self._node.faults.attempt("telling Prometheus", self._publish, self._endpoint)
+                    told = self._node.faults.attempt("telling Prometheus", snapshot, self._node)
+                    self._endpoint.publish(told)
                 if self._serve or now >= self._serve_by():
                     self._serve, self._serve_at = False, math.inf
                     self._viewer_desk.serve()
@@ -294,9 +295,6 @@ class Server:
             node.sampler_problem = problem
             node.touch()
         self._tended = node.version
-
-    def _publish(self, endpoint: Endpoint) -> None:
-        endpoint.publish(snapshot(self._node))
 
     def _poll_samplers(self) -> None:
         """Poll the pipes that there are now."""

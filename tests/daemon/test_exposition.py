@@ -212,6 +212,8 @@ def test_the_endpoint_serves_the_newest_snapshot_on_this_machine_alone() -> None
         assert b"hoptui" not in get(endpoint)
         endpoint.publish(WHOLE)
         assert b'hoptui_gpu_sm_active_ratio{gpu="0"' in get(endpoint)
+        endpoint.publish(None)
+        assert b"hoptui" not in get(endpoint), "what was known before is not told as if it were now"
         with pytest.raises(MetricsError, match="cannot be served: Address already in use"):
             Endpoint(endpoint.address)
     finally:

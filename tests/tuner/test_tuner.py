@@ -302,47 +302,6 @@ def test_dry_says_what_is_in_the_way() -> None:
     assert "not now" not in course.tuner.state.text
 
 
-def test_a_trial_that_draws_too_much_is_taken_back() -> None:
-    course = Course(limits=Limits(power_w=400.0))
-    course.into_trial()
-    course.facts = {"power_w": 420.0}
-    course.look(10)
-    assert results(course) == ["reverted"]
-    assert "420 W" in course.tuner.state.tried[0].text
-    assert course.values["micro_batch"] == 8
-
-
-@pytest.mark.parametrize(
-    ("limits", "unknown"),
-    [
-        (Limits(power_w=400.0), {"power_w": None}),
-        (Limits(objective="energy"), {"drawn_w": None}),
-        (Limits(objective="energy", power_w=400.0), {"power_w": None, "drawn_w": 300.0}),
-    ],
-)
-def test_power_that_is_unknown_is_waited_for_where_it_matters(
-    limits: Limits, unknown: dict[str, float | None]
-) -> None:
-    course = Course(limits=limits)
-    course.facts = unknown
-    course.look(100)
-    assert course.proposals == []
-    assert course.tuner.state.stand in ("waiting", "holding")
-
-
-def test_for_energy_the_faster_setting_is_not_the_better_one() -> None:
-    course = Course(limits=Limits(objective="energy"))
-    watts = {8: 300.0, 16: 600.0}
-    for _ in range(400):
-        course.facts = {"power_w": watts.get(int(course.values["micro_batch"]), 300.0)}
-        course.look()
-    first = course.tuner.state.tried[0]
-    assert first.result == "reverted"
-    assert first.measured is not None
-    assert first.measured.metric == "units per joule"
-    assert first.measured.gain == pytest.approx(444.4 / 285.7 / 2 - 1, abs=0.02)
-
-
 def test_a_proposal_that_was_not_sent_was_never_made() -> None:
     course = Course()
     for _ in range(60):

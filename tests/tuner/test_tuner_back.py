@@ -8,7 +8,7 @@ from msgspec import structs
 from hoptui.tuner.back import DECLARED_S, RETRY_S, TRIES
 from hoptui.tuner.trial import harmful
 from hoptui.wire.messages import CommandRecord, Stage
-from hoptui.wire.tuning import Change, Limits
+from hoptui.wire.tuning import Change
 from tests.tuner.course import GIB, SECOND, Course, knob, launch_bound, level, pair, results
 
 
@@ -153,16 +153,6 @@ def test_a_trial_that_has_cost_more_than_all_of_the_budget_ends_as_soon_as_it_is
         course.tuner.look(course.scene())
     assert results(course) == ["reverted"]
     assert course.tuner.state.tried[0].seconds < 72 + 2 * 30
-
-
-def test_a_trial_in_which_nothing_can_be_measured_any_more_ends() -> None:
-    course = Course(limits=Limits(objective="energy"))
-    course.into_trial()
-    course.facts = {"drawn_w": None}
-    course.until(lambda: course.tuner.state.trial is None, 300)
-    assert "too little could be measured" in course.tuner.state.tried[0].text
-    course.look(5)
-    assert course.values == {"micro_batch": 8, "grad_accum": 64}
 
 
 @pytest.mark.parametrize(
