@@ -8,14 +8,14 @@ def main() -> int:
     try:
         words = sys.argv[1:]
         if words[:2] == ["daemon", "forward"]:  # a viewer at the other end of a line waits for it
-            from hoptui.cli.forwarding import main as forward
+            from hoptui.cli.commands.daemon_forward import main as forward
 
             return forward(words[2:])
         if not words or words[0] == "attach":
-            from hoptui.cli import opening
+            from hoptui.cli import launcher
 
-            if opening.is_plain(words):
-                return opening.main(words)
+            if launcher.is_plain(words):
+                return launcher.main(words)
         from hoptui.cli.main import main as run
 
         return run()

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from hoptui import __version__
-from hoptui.cli.failing import carried_out
-from hoptui.cli.options import AS_SET, Dashboard
-from hoptui.cli.terminal import OK, usage
+from hoptui.cli.support.errors import carried_out
+from hoptui.cli.support.options import AS_SET, Dashboard
+from hoptui.cli.support.terminal import OK, usage
 
 SEE = "Look"
 STEER = "Steer"
@@ -19,28 +19,28 @@ NODE = "This node"
 
 COMMANDS = (
     (
-        "dashboard:attach",
+        "attach:attach",
         SEE,
         "The dashboard of a run, here or on ssh://HOST; without RUN the overview of this node.",
     ),
-    ("listing:ls", SEE, "One line per run on this node; --all also lists recordings."),
-    ("serving:serve", SEE, "The dashboard in a browser on this machine, read-only unless told otherwise."),
-    ("reading:status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
-    ("watching:watch", SEE, "A stream of a run's rows, one line each."),
+    ("ls:ls", SEE, "One line per run on this node; --all also lists recordings."),
+    ("serve:serve", SEE, "The dashboard in a browser on this machine, read-only unless told otherwise."),
+    ("status:status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
+    ("watch:watch", SEE, "A stream of a run's rows, one line each."),
     ("gpus:gpus", SEE, "One line per GPU: readings, and the processes on it with their runs."),
     ("history:history", SEE, "Every command ever given to a run: who, when, from, to, effect."),
     ("knobs:get", STEER, "The knobs of a run and the values in effect."),
     ("knobs:set", STEER, "Change knobs of a run: k=v ...; waits until they took effect."),
-    ("tuning:tune", STEER, "Have the daemon turn a run's speed knobs, keep what helps, take back the rest."),
-    ("steering:pause", STEER, "Pause a run; it goes on by itself after a while."),
-    ("steering:resume", STEER, "Let a paused run go on."),
-    ("steering:checkpoint", STEER, "Have a run write a checkpoint."),
-    ("steering:profile", STEER, "Have a run trace its next iterations with its profiler."),
-    ("steering:stop", STEER, "Have a run end after its present iteration."),
-    ("dashboard:replay", KEPT, "The dashboard on a recording, as it was."),
-    ("reporting:report", KEPT, "One page on a recorded run, as Markdown or HTML, to send to others."),
-    ("exporting:export", KEPT, "A recording as CSV, JSON lines or Parquet."),
-    ("removing:rm", KEPT, "Delete recordings of runs that have exited."),
+    ("tune:tune", STEER, "Have the daemon turn a run's speed knobs, keep what helps, take back the rest."),
+    ("control:pause", STEER, "Pause a run; it goes on by itself after a while."),
+    ("control:resume", STEER, "Let a paused run go on."),
+    ("control:checkpoint", STEER, "Have a run write a checkpoint."),
+    ("control:profile", STEER, "Have a run trace its next iterations with its profiler."),
+    ("control:stop", STEER, "Have a run end after its present iteration."),
+    ("attach:replay", KEPT, "The dashboard on a recording, as it was."),
+    ("report:report", KEPT, "One page on a recorded run, as Markdown or HTML, to send to others."),
+    ("export:export", KEPT, "A recording as CSV, JSON lines or Parquet."),
+    ("rm:rm", KEPT, "Delete recordings of runs that have exited."),
     ("demo:demo", NODE, "A real PPO run on this machine, and the dashboard on it."),
     ("daemon:daemon", NODE, "The background process that connects runs and viewers."),
     ("doctor:doctor", NODE, "What works on this node and what does not, and why."),
@@ -61,12 +61,12 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
     )
     for path, group, text in COMMANDS:
-        app.command(f"hoptui.cli.{path}", name=path.partition(":")[2], group=group, help=text)
+        app.command(f"hoptui.cli.commands.{path}", name=path.partition(":")[2], group=group, help=text)
 
     @app.default
     def overview(*, options: Dashboard = AS_SET) -> int:
         """Open the dashboard on the overview of this node."""
-        from hoptui.cli.dashboard import attach
+        from hoptui.cli.commands.attach import attach
 
         return attach(options=options)
 
@@ -83,8 +83,8 @@ def _run(words: list[str]) -> int:
     try:
         code = build()(words, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        from hoptui.cli import mistakes
+        from hoptui.cli.support import errors
 
         names = [path.partition(":")[2] for path, _, _ in COMMANDS]
-        raise usage(mistakes.told(error, words, names)) from None
+        raise usage(errors.told(error, words, names)) from None
     return code if isinstance(code, int) else OK

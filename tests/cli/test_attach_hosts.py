@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.cli import opening
+from hoptui.cli import launcher
 from hoptui.tui import fleet
 from hoptui.viewer.places import Place
 from hoptui.viewer.way import Here, There, Way
@@ -23,7 +23,7 @@ from tests.conftest import TestNode, until
 
 @pytest.fixture(autouse=True)
 def drawable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_drawable", lambda: True)
+    monkeypatch.setattr(launcher, "_drawable", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_other_end_lends_its_socket_for_as_long_as_it_is_listened_to(
 
 @pytest.mark.parametrize("words", [[], ["relative/path"], ["/a", "/b"]])
 def test_the_other_end_is_not_for_people(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    from hoptui.cli.forwarding import main
+    from hoptui.cli.commands.daemon_forward import main
 
     assert main(words) == 2
     assert "hoptui attach ssh://HOST runs it" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from hoptui.cli import opening
+from hoptui.cli import launcher
 from hoptui.tui import opening as dashboard
 from hoptui.viewer import client
 from hoptui.viewer.config import Config
@@ -24,7 +24,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Config]]:
         calls.append((asked, config))
         return 0
 
-    monkeypatch.setattr(opening, "interactive", lambda: True)
+    monkeypatch.setattr(launcher, "interactive", lambda: True)
     monkeypatch.setattr(client, "Client", MagicMock())
     monkeypatch.setattr(dashboard, "run", run)
     monkeypatch.setattr(dashboard, "replay", run)
@@ -73,6 +73,6 @@ def test_a_terminal_without_utf8_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> 
     class Latin:
         encoding = "latin-1"
 
-    monkeypatch.setattr(opening.sys, "stdout", Latin())  # type: ignore[attr-defined]
-    found = opening.configured()
+    monkeypatch.setattr(launcher.sys, "stdout", Latin())  # type: ignore[attr-defined]
+    found = launcher.configured()
     assert found.values["ascii"] == (True, "the terminal's encoding")

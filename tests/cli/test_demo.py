@@ -10,8 +10,8 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from hoptui.cli import demo as demo_module
-from hoptui.cli import training
+from hoptui.cli.commands import demo as demo_module
+from hoptui.cli.support import demo_process
 from tests.cli.conftest import Hoptui
 from tests.conftest import TestNode, until
 from tests.viewer.fake_daemon import FakeDaemon
@@ -31,8 +31,8 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "TRAINER", ("-c", STAND_IN))
-    monkeypatch.setattr(training, "END_S", 5.0)
+    monkeypatch.setattr(demo_process, "TRAINER", ("-c", STAND_IN))
+    monkeypatch.setattr(demo_process, "END_S", 5.0)
     monkeypatch.setattr(demo_module, "SETTLE_S", 0.05)
 
 
@@ -80,7 +80,7 @@ def test_training_that_dies_at_once(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        training, "TRAINER", ("-c", "import sys; print('first'); sys.exit('CUDA is on fire')")
+        demo_process, "TRAINER", ("-c", "import sys; print('first'); sys.exit('CUDA is on fire')")
     )
     daemon.start()
     ended = hoptui("demo", "--json")
@@ -96,9 +96,9 @@ def test_training_that_dies_at_once(
 def test_training_that_never_comes_up_is_ended(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "TRAINER", ("-c", DEAF))
-    monkeypatch.setattr(training, "LIVE_S", 0.5)
-    monkeypatch.setattr(training, "END_S", 0.1)
+    monkeypatch.setattr(demo_process, "TRAINER", ("-c", DEAF))
+    monkeypatch.setattr(demo_process, "LIVE_S", 0.5)
+    monkeypatch.setattr(demo_process, "END_S", 0.1)
     daemon.start()
     ended = hoptui("demo", "--json")
     assert ended.code == 1
@@ -109,11 +109,11 @@ def test_training_that_never_comes_up_is_ended(
 def test_ctrl_c_ends_the_training(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: training.Training, seen: object) -> NoReturn:
+    def interrupt(self: demo_process.Training, seen: object) -> NoReturn:
         assert [process.pid for process in trainers(daemon.where.directory)] == [self.pid]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training.Training, "live", interrupt)
+    monkeypatch.setattr(demo_process.Training, "live", interrupt)
     daemon.start()
     assert hoptui("demo", "--json").code == 130
     assert trainers(daemon.where.directory) == []
@@ -124,7 +124,7 @@ def test_a_signal_ends_the_training(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     before = signal.getsignal(number)
-    monkeypatch.setattr(training.Training, "live", lambda self, seen: os.kill(os.getpid(), number))
+    monkeypatch.setattr(demo_process.Training, "live", lambda self, seen: os.kill(os.getpid(), number))
     daemon.start()
     with pytest.raises(SystemExit) as ended:
         hoptui("demo", "--json")
@@ -143,7 +143,7 @@ def test_leaving_the_dashboard_leaves_the_run(
         return 0
 
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
-    monkeypatch.setattr("hoptui.cli.opening.open_dashboard", dashboard)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", dashboard)
     ended = hoptui("demo")
     [process] = trainers(node.where.directory)
     [run] = shown
@@ -166,7 +166,7 @@ def test_a_run_that_ended_meanwhile(hoptui: Hoptui, node: TestNode, monkeypatch:
         return 0
 
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
-    monkeypatch.setattr("hoptui.cli.opening.open_dashboard", dashboard)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", dashboard)
     ended = hoptui("demo")
     assert (ended.code, ended.err) == (0, "")
     assert "has ended; hoptui status " in ended.out

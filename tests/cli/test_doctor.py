@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.cli import node as node_module
-from hoptui.cli.checks import machine
-from hoptui.cli.checks.check import Check, within
-from hoptui.cli.doctor import IDS
+from hoptui.cli.commands.doctor import IDS
+from hoptui.cli.doctor import machine
+from hoptui.cli.doctor.check import Check, within
+from hoptui.cli.support import snapshot as node_module
 from hoptui.wire import presence
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo
-from tests.cli.checks.conftest import H100
 from tests.cli.conftest import Hoptui
+from tests.cli.doctor.conftest import H100
 from tests.viewer.fake_daemon import FakeDaemon, make_node, make_run
 
 

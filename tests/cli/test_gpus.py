@@ -7,8 +7,8 @@ import json
 import pytest
 from msgspec import structs
 
-from hoptui.cli import node as node_module
-from hoptui.cli.gpus import derived_lines
+from hoptui.cli.commands.gpus import derived_lines
+from hoptui.cli.support import snapshot as node_module
 from hoptui.wire import presence
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo, GpuProcess

@@ -10,7 +10,7 @@ import pytest
 
 import hoptui as package
 from hoptui.cli import main as main_module
-from hoptui.cli.terminal import Fail, say
+from hoptui.cli.support.terminal import Fail, say
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon
 
@@ -151,7 +151,7 @@ def test_an_error_of_a_command_that_prints_json_is_json_too(
 
 def test_a_terminal_without_utf_8_gets_ascii(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Through a file descriptor, because Python picks the encoding of the stream."""
-    command = "from hoptui.cli.terminal import say; say('grad_accum 4 → 8  ● live\\x1b[2J')"
+    command = "from hoptui.cli.support.terminal import say; say('grad_accum 4 → 8  ● live\\x1b[2J')"
     out = subprocess.run(
         [sys.executable, "-c", command], env={"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
     ).stdout

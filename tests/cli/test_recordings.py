@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hoptui.cli import opening, removing
-from hoptui.cli.recordings import size
+from hoptui.cli import launcher
+from hoptui.cli.commands import rm
+from hoptui.cli.support.recordings import size
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import KnownRun
@@ -136,8 +137,8 @@ def test_rm_takes_no_beginning_of_an_id_unasked(
 ) -> None:
     record(daemon, over("eeee5555", "old"))
     assert hoptui("rm", "eeee", "--yes").code == 3
-    monkeypatch.setattr(removing, "interactive", lambda: True)
-    monkeypatch.setattr(removing, "agreed", lambda question: True)
+    monkeypatch.setattr(rm, "interactive", lambda: True)
+    monkeypatch.setattr(rm, "agreed", lambda question: True)
     assert hoptui("rm", "eee").code == 3
     assert files(daemon) == {"eeee5555.hoptui"}
     assert hoptui("rm", "eeee").code == 0
@@ -192,13 +193,13 @@ def test_rm_asks(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyP
         asked.append(question)
         return False
 
-    monkeypatch.setattr(removing, "interactive", lambda: True)
-    monkeypatch.setattr(removing, "agreed", no)
+    monkeypatch.setattr(rm, "interactive", lambda: True)
+    monkeypatch.setattr(rm, "agreed", no)
     ended = hoptui("rm", "old")
     assert (ended.code, ended.err) == (1, "hoptui: nothing was deleted\n")
     assert asked[0].startswith("delete 1 recording, ")
     assert files(daemon) == {"eeee5555.hoptui"}
-    monkeypatch.setattr(removing, "agreed", lambda question: True)
+    monkeypatch.setattr(rm, "agreed", lambda question: True)
     assert hoptui("rm", "old").code == 0
     assert files(daemon) == set()
 
@@ -243,7 +244,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
         seen.append((path, config.ascii, config.mouse))
         return 0
 
-    monkeypatch.setattr(opening, "interactive", lambda: True)
+    monkeypatch.setattr(launcher, "interactive", lambda: True)
     monkeypatch.setattr(dashboard, "replay", play)
     return seen
 

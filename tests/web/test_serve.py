@@ -272,7 +272,7 @@ def test_a_socket_for_faults_is_not_opened_once_more() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         said = subprocess.run(
-            [sys.executable, "-c", "from hoptui.cli.serving import _faults; print(_faults())"],
+            [sys.executable, "-c", "from hoptui.cli.commands.serve import _faults; print(_faults())"],
             stdout=subprocess.PIPE, stderr=theirs.fileno(), text=True, check=True, timeout=30,
         )  # fmt: skip
     assert said.stdout.strip() == ""

@@ -1,0 +1,1 @@
+"""One module for each command of the command line, with the command's name."""

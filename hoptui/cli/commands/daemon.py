@@ -1,0 +1,240 @@
+"""`hoptui daemon start|stop|status`: the background process that connects runs and viewers."""
+
+from __future__ import annotations
+
+import contextlib
+import json as jsonlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from hoptui.cli.support.options import Json
+from hoptui.cli.support.recordings import size, taken
+from hoptui.cli.support.snapshot import Look, look, refuse_read_only
+from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
+from hoptui.viewer import format as text
+from hoptui.viewer.session import NoDaemon, Session, Unreachable
+from hoptui.wire import presence
+from hoptui.wire.addresses import AddressError, Addresses, addresses
+from hoptui.wire.messages import NodeState
+
+STOP_S = 5.0
+METRICS_S = 5.0
+
+daemon = App(name="daemon", help="The background process that connects runs and viewers.")
+
+
+Metrics = Annotated[
+    str | None,
+    Parameter(
+        name="--metrics",
+        show_default=False,
+        help="Serve Prometheus metrics at HOST:PORT; :PORT is on this host only.",
+    ),
+]
+
+
+@daemon.default
+def default(*, metrics: Metrics = None, json: Json = False) -> int:
+    """The background process that connects runs and viewers: its status, or with --metrics its start."""
+    return status(json=json) if metrics is None else start(metrics=metrics, json=json)
+
+
+@daemon.command
+def status(*, json: Json = False) -> int:
+    """Whether the daemon runs, since when, for whom, and what its recordings take."""
+    try:
+        with look(start_daemon=False) as seen:
+            node = seen.node
+            count, used = taken(seen.session.where.state)
+            told = {
+                **_told(seen.session),
+                "started": node.started_wall,
+                "runs": sum(seen.lives(run) for run in node.runs),
+                "viewers": node.viewers,
+                "sampler": node.sampler,
+                "history": node.history,
+                "hz": node.hz,
+                "metrics": node.metrics or None,
+                "recordings": {"count": count, "size_bytes": used},
+            }
+    except NoDaemon as error:
+        if json:
+            dump({"running": False})
+        else:
+            say(f"{error}; it starts with the first run, or with hoptui attach")
+        return MISSING
+    if json:
+        dump(told)
+    else:
+        _tell(node, told)
+    return OK
+
+
+@daemon.command
+def start(*, metrics: Metrics = None, json: Json = False) -> int:
+    """Start the daemon, if none is running, and wait until it answers."""
+    if metrics is not None:
+        _check_metrics(metrics)
+    there = presence.daemon_lives(_where())
+    with _asking_for(metrics), look() as seen:
+        told = {**_told(seen.session), "already": there, "metrics": _await_metrics(seen, metrics, there)}
+    if json:
+        dump(told)
+        return OK
+    say(f"the daemon {'was running already' if there else 'is running'}: pid {told['pid']}")
+    if told["metrics"]:
+        say(f"metrics for Prometheus: http://{told['metrics']}/metrics")
+    return OK
+
+
+@daemon.command
+def stop(*, json: Json = False) -> int:
+    """End the daemon. Training goes on; live runs do not start it again."""
+    refuse_read_only("the daemon is not ended")
+    where = _where()
+    pid: int | None = None
+    try:
+        with Session(where) as session:
+            pid = session.hello.pid
+            session.shutdown()
+    except NoDaemon:
+        if json:
+            dump({"running": False, "stopped": None})
+        else:
+            say("no daemon is running")
+        return OK
+    except Unreachable as error:
+        pid = _end_by_signal(where, str(error))
+    if json:
+        dump({"running": False, "stopped": pid})
+    else:
+        say(f"the daemon (pid {pid}) has ended; training goes on")
+    return OK
+
+
+def _tell(node: NodeState, told: dict[str, Any]) -> None:
+    since = text.duration(time.time() - node.started_wall)
+    say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {told['directory']}")
+    say(f"{told['runs']} live {'run' if told['runs'] == 1 else 'runs'}")
+    if node.gpus and node.hz:
+        say(f"GPUs are sampled {text.often(node.hz)}")
+    if node.metrics:
+        say(f"metrics for Prometheus: http://{node.metrics}/metrics")
+    count, used = told["recordings"]["count"], told["recordings"]["size_bytes"]
+    if count:
+        say(f"{count} {'recording' if count == 1 else 'recordings'}, {size(used)}, in {told['state']}")
+    for what, problem in (("readings", node.sampler), ("history", node.history)):
+        if problem:
+            say(f"{what}: {problem}")
+
+
+def _check_metrics(typed: str) -> None:
+    """See that it is [HOST]:PORT; what cannot be listened on the daemon says."""
+    from hoptui.daemon.metrics import parse
+
+    try:
+        parse(typed)
+    except ValueError as error:
+        raise usage(f"--metrics: {error}") from None
+
+
+@contextlib.contextmanager
+def _asking_for(metrics: str | None) -> Iterator[None]:
+    """A daemon that starts inherits this environment, and with it the wish for metrics."""
+    before = os.environ.get("HOPTUI_METRICS")
+    if metrics is not None:
+        os.environ["HOPTUI_METRICS"] = metrics
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("HOPTUI_METRICS", None)
+        else:
+            os.environ["HOPTUI_METRICS"] = before
+
+
+def _await_metrics(seen: Look, asked: str | None, there: bool) -> str | None:
+    """The address of the endpoint, once the daemon has it, None where nobody asked.
+
+    Raises:
+        Fail: the daemon was there before and serves another or none, or it cannot serve.
+    """
+    until = time.monotonic() + METRICS_S
+    why = _no_metrics(seen)
+    while asked and not there and not seen.node.metrics and not why and time.monotonic() < until:
+        time.sleep(0.05)
+        seen.refresh()
+        why = _no_metrics(seen)
+    served = seen.node.metrics
+    if not asked or (served and (not there or _is_it(served, asked))):
+        return served or None
+    if not there:
+        why = why or f"no metrics at {asked}: see {seen.session.where.log}"
+        raise Fail(f"the daemon is running, but with {why}", REJECTED)
+    what = f"metrics at {served}" if served else "no metrics"
+    again = f"hoptui daemon stop, then hoptui daemon --metrics {asked} (runs survive)"
+    raise Fail(f"a daemon (pid {seen.node.pid}) is running already and serves {what}: {again}", REJECTED)
+
+
+def _no_metrics(seen: Look) -> str:
+    """Why the daemon serves none although it should, as it says."""
+    return next((text.clean(e.text) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
+
+
+def _is_it(served: str, asked: str) -> bool:
+    """Whether the endpoint is the one that was asked for; port 0 is any."""
+    from hoptui.daemon.metrics import parse
+
+    (host, port), (wanted, its_port) = parse(served), parse(asked)
+    return host == wanted and its_port in (0, port)
+
+
+def _told(session: Session) -> dict[str, Any]:
+    hello, where = session.hello, session.where
+    return {
+        "running": True,
+        "pid": hello.pid,
+        "version": hello.version,
+        "protocol": hello.protocol,
+        "host": hello.host,
+        "directory": str(where.directory),
+        "state": str(where.state),
+    }
+
+
+def _where() -> Addresses:
+    try:
+        return addresses()
+    except AddressError as error:
+        raise Fail(str(error), REJECTED) from None
+
+
+def _end_by_signal(where: Addresses, why: str) -> int:
+    """End a daemon that cannot be talked to, for instance one of another version: ask its process.
+
+    Raises:
+        Fail: it cannot be told which process that is, or it stays.
+    """
+    try:
+        pid = int(jsonlib.loads(where.info.read_text())["pid"])
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError, KeyError, TypeError):
+        raise Fail(f"{why}; and {where.info} does not say which process it is", MISSING) from None
+    if b"hoptui.daemon" not in command:
+        raise Fail(f"{why}; and pid {pid}, named in {where.info}, is no daemon of hoptui", MISSING)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except OSError as error:
+        raise Fail(f"{why}; and pid {pid} cannot be told to end: {error.strerror}", MISSING) from None
+    until = time.monotonic() + STOP_S
+    while presence.daemon_lives(where):
+        if time.monotonic() > until:
+            raise Fail(f"the daemon (pid {pid}) does not end within {STOP_S:g} s", MISSING)
+        time.sleep(0.02)
+    return pid

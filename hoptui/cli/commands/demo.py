@@ -1,0 +1,143 @@
+"""`hoptui demo`: a real PPO run on this machine, started, watched and steered like any other."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from array import array
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from hoptui.cli.commands import gpus
+from hoptui.cli.support.demo_process import Training
+from hoptui.cli.support.options import Json
+from hoptui.cli.support.outcomes import Given, follow, told
+from hoptui.cli.support.snapshot import Look, look
+from hoptui.cli.support.terminal import OK, REJECTED, dump, interactive, say, table, usage
+from hoptui.viewer import format as text
+from hoptui.wire.knobs import KnobState, KnobValue
+from hoptui.wire.messages import RunState
+
+REPORTED = ("knob", "from", "to", "stage", "effective", "iteration")
+TURNED = ("grad_accum", "num_envs")
+OUTCOME_S = 60.0
+SETTLE_S = 2.0  # between changes, so that each is seen in the rows
+
+Env = Literal["CartPole-v1", "Pendulum-v1"]
+
+
+def demo(
+    *,
+    env: Annotated[Env, Parameter(help="What it learns.")] = "CartPole-v1",
+    headless: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="No dashboard: turn two knobs and print a summary."),
+    ] = False,
+    seconds: Annotated[float, Parameter(help="How long the headless run lasts.")] = 20.0,
+    json: Json = False,
+) -> int:
+    """A real PPO run on this machine, and the dashboard on it; leaving the dashboard leaves the run going."""
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise usage(f"--seconds takes a number above 0, not {seconds:g}")
+    if headless or json or not interactive():
+        return _headless(env, seconds, json=json)
+    with Training(env) as training:
+        say("starting a PPO run; the dashboard opens once it trains (Ctrl-C ends it)")
+        with look() as seen:
+            run = training.live(seen)
+        from hoptui.cli.launcher import open_dashboard
+
+        code = open_dashboard(run.run)
+        if training.ended is not None:
+            say(f"{run.name} ({run.run}) has ended; hoptui status {run.run} still shows it")
+            return code
+        training.leave()
+    say(f"{run.name} (pid {run.pid}) goes on training")
+    say(f"  hoptui attach {run.run}   to see it again")
+    say(f"  hoptui stop {run.run}     to end it")
+    return code
+
+
+def _headless(env: Env, seconds: float, *, json: bool) -> int:
+    with Training(env) as training:
+        if not json:
+            say(f"starting a PPO run on {env} for {seconds:g} s")
+        with look() as seen:
+            run = training.live(seen)
+            end = time.monotonic() + seconds
+            if not json:
+                say(f"{run.name} ({run.run}, pid {run.pid}) is live; turning knobs over the wire")
+            applied, commands = _turn(seen, run, end, quiet=json)
+            while (left := end - time.monotonic()) > 0:
+                training.check()
+                time.sleep(min(left, 0.5))
+            summary = {**_summary(seen, run), "commands": commands, "gpus": _gpus(seen)}
+            stop = Given(seen.session.submit(run, "stop", why="hoptui demo"), f"stop {run.name}")
+            stopped, _ = follow(seen.session, [stop], timeout_s=OUTCOME_S, quiet=json)
+        ended = training.wait()
+    if json:
+        dump(summary)
+    else:
+        _print(summary)
+    return OK if applied and stopped == OK and ended == 0 else REJECTED
+
+
+def _turn(seen: Look, run: RunState, end: float, *, quiet: bool) -> tuple[bool, list[dict[str, Any]]]:
+    """Change each knob once, and say whether all of it was applied."""
+    reports = []
+    for knob in (knob for name in TURNED for knob in run.knobs if knob.spec.name == name):
+        time.sleep(max(0.0, min(SETTLE_S, (end - time.monotonic()) / 4)))
+        value = _another(knob)
+        command = seen.session.submit(run, "set", knob=knob.spec.name, value=value, why="hoptui demo")
+        given = Given(command, "set", knob.spec, knob.value, value)
+        _, [outcome] = follow(seen.session, [given], timeout_s=OUTCOME_S, quiet=quiet)
+        reports.append({key: told(given, outcome)[key] for key in REPORTED})
+    return len(reports) == len(TURNED) and all(r["stage"] == "applied" for r in reports), reports
+
+
+def _another(knob: KnobState) -> KnobValue:
+    """Twice the value, or half of it where that is out of bounds."""
+    now = int(knob.value)
+    most = knob.spec.max
+    return now * 2 if most is None or now * 2 <= most else max(1, now // 2)
+
+
+def _summary(seen: Look, run: RunState) -> dict[str, Any]:
+    seen.refresh()
+    vital = seen.store.vital(run.run)
+    rate = seen.session.query(f"run/{run.run}", ("env_steps_per_s",), run=run.run)
+    known = [v for raw in rate.mean for v in array("d", raw) if math.isfinite(v)]
+    return {
+        "run": run.run,
+        "iterations": vital.step if vital else None,
+        "env_steps_per_s": statistics.median(known) if known else None,
+        "evaluation_return": seen.store.latest(f"run/{run.run}").get("evaluation_return"),
+    }
+
+
+def _gpus(seen: Look) -> list[dict[str, Any]] | dict[str, str]:
+    node = seen.node
+    if not node.gpus:
+        return {"reason": node.gpu_reason or node.sampler or "no GPU was found"}
+    return [gpus.report(seen, gpu) for gpu in node.gpus]
+
+
+def _print(summary: dict[str, Any]) -> None:
+    say()
+    table(
+        [
+            ("run", summary["run"]),
+            ("iterations", text.grouped(summary["iterations"])),
+            ("env steps/s", text.si(summary["env_steps_per_s"])),
+            ("evaluation return", text.si(summary["evaluation_return"])),
+        ]
+    )
+    found = summary["gpus"]
+    if isinstance(found, dict):
+        say(f"no GPU readings: {found['reason']}")
+        return
+    for gpu in found:
+        busy, watts = gpu.get("busy"), gpu.get("power_w")
+        say(f"GPU {gpu['index']} {gpu['name']}: busy {text.si(busy)} %, {text.si(watts)} W")

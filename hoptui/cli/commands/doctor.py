@@ -1,0 +1,131 @@
+"""`hoptui doctor`: what works on this node and what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from hoptui.cli.doctor import daemon, gpus, machine, storage, terminal
+from hoptui.cli.doctor import machine as software
+from hoptui.cli.doctor.check import Check, within
+from hoptui.cli.support.options import Json
+from hoptui.cli.support.terminal import dump, say
+from hoptui.wire.addresses import AddressError, Addresses, addresses
+
+SYMBOLS = {"ok": "✓", "warning": "⚠", "failed": "✕", "unknown": "–"}
+IDS = (
+    "python",
+    "zmq",
+    "parquet",
+    "terminal",
+    "tmux",
+    "configuration",
+    "container",
+    "runtime-directory",
+    "state-directory",
+    "disk",
+    "recordings",
+    "daemon",
+    "sockets",
+    "sampler",
+    "history",
+    "metrics",
+    "clock",
+    "driver",
+    "gpu-permissions",
+    "nvml",
+    "gpm",
+    "cuda-visible",
+)
+"""What is always told of; scripts may rely on each."""
+
+
+def doctor(*, json: Json = False) -> int:
+    """What works on this node and what does not, and why; exit code 0 all well, 1 with warnings, 2 with failures."""
+    checks = []
+    for check in _every():
+        checks.append(check)
+        if not json:
+            say(f"{SYMBOLS[check.status]} {check.id:<18} {check.detail}")
+            if check.advice:
+                say(f"  {'':<18} → {check.advice}")
+    if json:
+        dump({"checks": [check._asdict() for check in checks]})
+    found = {check.status for check in checks}
+    return 2 if "failed" in found else 1 if "warning" in found else 0
+
+
+def _every() -> Iterator[Check]:
+    """The checks that can be made, and the others as unknown."""
+    seen = set()
+    for check in _checks():
+        seen.add(check.id)
+        yield check
+    for missing in IDS:
+        if missing not in seen:
+            yield Check(missing, "unknown", "could not be looked at: see above")
+
+
+def _checks() -> Iterator[Check]:
+    yield software.python()
+    yield within("zmq", software.zmq)
+    yield within("parquet", software.parquet)
+    yield within("terminal", lambda: terminal.terminal(os.environ))
+    yield within("tmux", lambda: terminal.multiplexer(os.environ))
+    yield within("configuration", lambda: terminal.configuration(os.environ))
+    yield within("container", lambda: machine.container(os.environ))
+    try:
+        where = addresses()
+    except AddressError as error:
+        yield Check("runtime-directory", "failed", str(error), "set HOPTUI_DIR to a directory of your own")
+        yield from _machine()
+        return
+    yield within("runtime-directory", lambda: storage.runtime_directory(where))
+    yield within("state-directory", lambda: storage.state_directory(where))
+    yield within("disk", lambda: storage.disk(where))
+    yield within("recordings", lambda: storage.recordings(where, os.environ))
+    yield from _node(where)
+
+
+def _node(where: Addresses) -> Iterator[Check]:
+    """What the daemon tells, and what to compare with it."""
+    from hoptui.cli.support.snapshot import look
+    from hoptui.cli.support.terminal import Fail
+
+    log = str(where.log)
+    try:
+        with look() as seen:
+            node = seen.node
+            yield daemon.daemon(node, started=seen.session.started_daemon)
+            before = time.monotonic()
+            seen.refresh()
+            answer_s = time.monotonic() - before
+            yield within("sockets", lambda: storage.sockets(where, answer_s))
+            seen.await_readings()
+            yield daemon.sampler(seen, log)
+            node = seen.node
+            found = {gpu.uuid: seen.readings(f"gpu/{gpu.uuid}") for gpu in node.gpus}
+    except Fail as error:
+        told = log if where.log.exists() else "runtime-directory above"
+        yield Check("daemon", "failed", str(error), f"see {told}")
+        yield from _machine()
+        return
+    yield daemon.history(node)
+    yield daemon.metrics(node, os.environ, log)
+    yield within("clock", lambda: machine.clock(machine.gained(node.pid, node.started_wall)))
+    yield within("driver", lambda: gpus.driver(node.gpus))
+    yield within("gpu-permissions", lambda: gpus.permissions(node.gpus))
+    yield gpus.nvml(node.gpus, node.gpu_reason)
+    if node.gpus:
+        yield gpus.gpm(node.gpus, found)
+    else:
+        yield Check("gpm", "unknown", "there is no GPU whose counters could be read")
+    yield gpus.cuda_visible(node.gpus, os.environ)
+
+
+def _machine() -> Iterator[Check]:
+    """What can be looked at without a daemon."""
+    yield within("clock", lambda: machine.clock(None))
+    yield within("driver", lambda: gpus.driver(()))
+    yield within("gpu-permissions", lambda: gpus.permissions(()))

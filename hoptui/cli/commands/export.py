@@ -1,0 +1,157 @@
+"""`hoptui export`: a recording's rows, events and commands for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, TextIO
+
+from cyclopts import Parameter
+
+from hoptui.cli.support import recordings
+from hoptui.cli.support.terminal import (
+    OK,
+    REJECTED,
+    Fail,
+    Force,
+    Output,
+    keep_recording,
+    say,
+    target,
+    to_file,
+    to_stdout,
+    usage,
+)
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording import export as writers
+from hoptui.recording.export import Wanted
+from hoptui.viewer import format as text
+
+Format = Literal["csv", "jsonl", "parquet"]
+SECOND = 1_000_000_000
+MOST_NAMED = 12  # metrics told to somebody who asked for another
+
+
+def export(
+    recording: Annotated[str, Parameter(help="A recording's file, or the name or id of a recorded run.")],
+    /,
+    *,
+    format: Annotated[  # noqa: A002 - the option's name
+        Format | None, Parameter(show_default=False, help="csv unless the name of --output says another.")
+    ] = None,
+    output: Output = "-",
+    source: Annotated[
+        list[str] | None,
+        Parameter(
+            negative=(), show_default=False, help="Only these: run, gpu, host, gpu/<uuid>; may be repeated."
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None, Parameter(show_default=False, help="Only these, with commas between: loss,power_w.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        Parameter(show_default=False, help="From here: +1h after the start, 14:05, 50%, #1200, or ISO 8601."),
+    ] = None,
+    until: Annotated[str | None, Parameter(show_default=False, help="Up to here.")] = None,
+    force: Force = False,
+) -> int:
+    """Write a recording as CSV, JSON lines or Parquet; unknown values are empty or null, never 0."""
+    path = target(output, force=force)
+    if format == "parquet" and path is None:
+        raise usage("Parquet needs a file: give --output PATH")
+    found = recordings.find(recording)
+    keep_recording(path, found)
+    kind = format or _kind(path)
+    try:
+        with Recording.open(found) as opened:
+            wanted = _wanted(opened, source, metrics, since, until)
+            if path is None:
+                with to_stdout() as stream:
+                    _write(opened, kind, stream, wanted)
+            else:
+                to_file(path, lambda part: _write(opened, kind, part, wanted))
+                say(f"{path}: {recordings.size(path.stat().st_size)}")
+    except RecordingError as error:
+        raise Fail(str(error), REJECTED) from None
+    return OK
+
+
+def _kind(path: Path | None) -> Format:
+    match path.suffix.lower() if path else "":
+        case ".jsonl" | ".ndjson":
+            return "jsonl"
+        case ".parquet":
+            return "parquet"
+        case ".csv" | ".txt":
+            return "csv"
+        case other if other[1:].isalpha():  # and not the end of a name like v1.2
+            raise usage(f"{other} is not written: name it .csv, .jsonl or .parquet, or give --format")
+    return "csv"
+
+
+def _wanted(
+    opened: Recording,
+    sources: Sequence[str] | None,
+    metrics: str | None,
+    since: str | None,
+    until: str | None,
+) -> Wanted:
+    there = opened.sources()
+    for source in sources or ():
+        if not any(one == source or one.startswith(f"{source}/") for one in there):
+            kinds = ", ".join(dict.fromkeys(one.partition("/")[0] for one in there)) or "none"
+            raise usage(f"the recording has no source {text.clean(source, 60)!r}; it has {kinds}")
+    names = tuple(dict.fromkeys(name.strip() for name in (metrics or "").split(",") if name.strip()))
+    if metrics is not None and not names:
+        raise usage("--metrics names none")
+    _check_names(opened, sources or (), names)
+    t0, t1 = (_stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until)))
+    if t0 and t1 and t0 > t1:
+        raise usage("--since is later than --until")
+    return Wanted(tuple(sources or ()), names, t0, t1)
+
+
+def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse a metric that no source asked for has: an empty file would look like a run without it."""
+    if not names:
+        return
+    known = dict.fromkeys(
+        name for one in writers.sources_meant(opened, sources) for name in opened.names(one)
+    )
+    for name in names:
+        if name not in known:
+            some = ", ".join(list(known)[:MOST_NAMED]) or "none"
+            more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+            raise usage(f"the recording has no metric {text.clean(name, 60)!r}; it has {some}{more}")
+
+
+def _stamp(opened: Recording, option: str, typed: str | None) -> int:
+    """The moment that was typed on the recording's clock, 0 for none: ISO 8601, or whatever a replay can go to."""
+    if typed is None:
+        return 0
+    with contextlib.suppress(ValueError):
+        if "T" in typed:
+            wall = datetime.fromisoformat(typed).timestamp()
+            return max(1, round(wall * SECOND) - opened.wall_offset_ns)
+    from hoptui.viewer.replay import Replay
+
+    try:
+        with contextlib.closing(Replay(opened.path)) as replay:
+            return max(1, replay.find(typed))
+    except ValueError as error:
+        raise usage(f"{option}: {error}") from None
+
+
+def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: Wanted) -> None:
+    if isinstance(place, Path):
+        if kind == "parquet":
+            writers.write_parquet(opened, place, wanted)
+            return
+        with place.open("w", encoding="utf-8", newline="") as stream:
+            _write(opened, kind, stream, wanted)
+        return
+    write = writers.write_csv if kind == "csv" else writers.write_jsonl
+    write(opened, place, wanted)

@@ -1,0 +1,248 @@
+"""`hoptui gpus`: what the GPUs read and who is on them; and the same readings for `status`, `watch` and `demo`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from hoptui.cli.support.options import Json
+from hoptui.cli.support.snapshot import Look, headline, look
+from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, warn
+from hoptui.viewer import format as text
+from hoptui.viewer.meanings import GPU, words
+from hoptui.wire.devices import GpuInfo, GpuProcess
+from hoptui.wire.messages import RunState
+
+NUMBERS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
+"""The columns of `line` that are aligned to the right."""
+SHARES = (("busy", "busy"), ("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active"))
+_OTHERS = (
+    ("power", "power_w"),
+    ("memory", "memory_used_bytes"),
+    ("temperature", "temperature_c"),
+    ("clock", "sm_clock_mhz"),
+)
+
+
+def gpus(*, json: Json = False) -> int:
+    """One line per GPU: its readings, and the processes on it with their runs; exit code 3 where none can be read."""
+    with look() as seen:
+        if seen.session.started_daemon:
+            seen.await_readings()
+        node, processes = seen.node, seen.processes()
+        read = any(readings(seen, gpu) for gpu in node.gpus)
+        reason = "" if read else _why_none(seen)
+        if json:
+            dump(
+                {
+                    "host": node.host,
+                    "time": time.time(),
+                    "hz": node.hz,
+                    "reason": reason,
+                    "sampler": node.sampler,
+                    "gpus": [_details(seen, gpu, processes) for gpu in node.gpus],
+                }
+            )
+        else:
+            if reason:
+                warn(f"hoptui: no GPU readings: {reason}")
+            elif node.sampler:
+                warn(f"hoptui: {node.sampler}")
+            if node.gpus:
+                _list(seen, processes)
+    return OK if read else MISSING
+
+
+def _why_none(seen: Look) -> str:
+    """Why nothing at all is read."""
+    node = seen.node
+    if not node.gpus:
+        return node.gpu_reason or node.sampler or "no GPU was found"
+    return node.sampler or ("none can be read" if all(gpu.reason for gpu in node.gpus) else "none arrive")
+
+
+def readings(seen: Look, gpu: GpuInfo) -> dict[str, float]:
+    """What a GPU reads now; nothing where it cannot be read or its newest readings are old."""
+    return {} if gpu.reason else seen.readings(f"gpu/{gpu.uuid}")
+
+
+def report(seen: Look, gpu: GpuInfo) -> dict[str, Any]:
+    """A GPU as every `--json` shows it: its readings by name, unknown ones left out."""
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        **({"reason": gpu.reason} if gpu.reason else {}),
+        **readings(seen, gpu),
+    }
+
+
+def line(gpu: GpuInfo, now: dict[str, float]) -> tuple[str, ...]:
+    """A GPU as one row; its last cell is the estimated MFU, or why there are no readings."""
+    mfu = now.get("mfu_estimated")
+    note = f"MFU ≈ {_share(mfu)}" if mfu is not None else ""
+    return (
+        str(gpu.index),
+        _name(gpu),
+        *(f"{label} {_share(now.get(name))}" for label, name in SHARES),
+        _of(text.grouped(now.get("power_w")), gpu.power_limit_w and text.grouped(gpu.power_limit_w), "W"),
+        _of(text.gib(now.get("memory_used_bytes")), text.gib(_memory(gpu, now)), "GiB"),
+        f"{text.grouped(now.get('temperature_c'))} °C",
+        f"{text.grouped(now.get('sm_clock_mhz'))} MHz",
+        text.clean(gpu.reason) or note,
+    )
+
+
+def unknown(gpu: GpuInfo, now: dict[str, float]) -> list[str]:
+    """Why a cell of `line` says nothing, a sentence a reason: `SM, tensor, DRAM unknown: …`."""
+    reasons: dict[str, list[str]] = {}
+    for label, name in (*SHARES, *_OTHERS) if now else ():
+        keys = (*GPU[name].needs, name)
+        why = next((gpu.missing[key] for key in keys if key in gpu.missing), "")
+        if why and name not in now:
+            reasons.setdefault(why, []).append(label)
+    return [f"{', '.join(labels)} unknown: {text.clean(why)}" for why, labels in reasons.items()]
+
+
+def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
+    """The readings of a run's GPUs in a few words: means of shares, the sum of watts."""
+    if not all_of_them:
+        return []
+    shares = [f"{label} {_share(_mean(all_of_them, name))}" for label, name in SHARES]
+    watts = [now["power_w"] for now in all_of_them if "power_w" in now]
+    power = sum(watts) if len(watts) == len(all_of_them) else None
+    return [*shares, f"{text.grouped(power)} W"]
+
+
+def derived(seen: Look, run: RunState) -> dict[str, float]:
+    """What the GPUs and the run say together, by the names of the source `derived/<run>`."""
+    return seen.readings(f"derived/{run.run}") if seen.lives(run) else {}
+
+
+def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str]]:
+    """The same as rows of a table, unknown parts left out."""
+    get = found.get
+    lines: list[tuple[str, str]] = []
+    if (watts := get("power_w")) is not None:
+        idle = get("idle_power_w")
+        aside = f", {text.grouped(idle)} W of it for SM time without work" if idle is not None else ""
+        lines.append(("power", f"{text.grouped(watts)} W{aside}"))
+    energies = [
+        words.small(found[name], "J") + suffix
+        for name, suffix in (
+            ("energy_j", ""),
+            ("energy_per_iteration_j", " an iteration"),
+            ("energy_per_unit_j", f" per {_unit(run, found)}"),
+        )
+        if name in found
+    ]
+    if energies:
+        lines.append(("energy", ", ".join(energies)))
+    shares = [
+        (f"{_share(found[name])} {how}")
+        for name, how in (
+            ("mfu", "by the declared FLOPs"),
+            ("mfu_estimated", "estimated from the tensor cores"),
+        )
+        if name in found
+    ]
+    if shares:
+        lines.append(("MFU", ", ".join(shares)))
+    if (least := get("memory_headroom_bytes")) is not None:
+        own = get("gpu_memory_bytes")
+        aside = f", {text.gib(own)} GiB used by its processes" if own is not None else ""
+        lines.append(("memory", f"{text.gib(least)} GiB free on the fullest GPU{aside}"))
+    return lines
+
+
+def _list(seen: Look, processes: Sequence[GpuProcess]) -> None:
+    """Each GPU and below it who is on it."""
+    every = seen.node.gpus
+    rows = [line(gpu, readings(seen, gpu)) for gpu in every]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for gpu, row in zip(every, rows, strict=True):
+        padded = [
+            cell.rjust(width) if i in NUMBERS else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        say("  ".join(padded).rstrip())
+        for sentence in unknown(gpu, readings(seen, gpu)):
+            say(f"    {sentence}")
+        here = [process for process in processes if process.gpu == gpu.uuid]
+        if here:
+            table([_process_line(seen, process) for process in here], right=(2, 3), indent="    ")
+        elif "processes" in gpu.missing:
+            say(f"    who is on it is unknown: {text.clean(gpu.missing['processes'])}")
+
+
+def _process_line(seen: Look, process: GpuProcess) -> tuple[str, ...]:
+    run = seen.store.run(process.run) if process.run else None
+    return (
+        f"pid {process.pid}",
+        text.clean(process.user, 32) or text.UNKNOWN,
+        words.value_text("B", process.memory_used_bytes),
+        f"SM {_share(process.sm_percent)}",
+        f"run {text.clean(run.name, 40)} ({run.run})" if run else "",
+        text.clean(process.command, 80) or text.UNKNOWN,
+    )
+
+
+def _details(seen: Look, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[str, Any]:
+    """A GPU as `gpus --json` shows it: the report, its facts, and who is on it: null where that is unknown."""
+    known = bool(readings(seen, gpu)) and "processes" not in gpu.missing
+    return {
+        "power_limit_w": gpu.power_limit_w,
+        "memory_total_bytes": gpu.memory_total_bytes,
+        "sm_clock_max_mhz": gpu.sm_clock_max_mhz,
+        "architecture": gpu.architecture,
+        "driver": gpu.driver,
+        "parent": gpu.parent or None,
+        "missing": gpu.missing,
+        **report(seen, gpu),
+        "runs": [run.run for run in seen.node.runs if gpu.uuid in run.gpus and seen.lives(run)],
+        "processes": [
+            {
+                "pid": process.pid,
+                "user": process.user or None,
+                "command": process.command or None,
+                "memory_used_bytes": process.memory_used_bytes,
+                "sm_percent": process.sm_percent,
+                "run": process.run or None,
+            }
+            for process in processes
+            if process.gpu == gpu.uuid
+        ]
+        if known
+        else None,
+    }
+
+
+def _name(gpu: GpuInfo) -> str:
+    """What it is, and of a MIG instance as much of its UUID as tells it from its like."""
+    name = text.clean(gpu.name.removeprefix("NVIDIA "), 40)
+    return f"{name} {text.clean(gpu.uuid[:12])}" if gpu.parent else name
+
+
+def _memory(gpu: GpuInfo, now: dict[str, float]) -> float | None:
+    return now.get("memory_total_bytes", gpu.memory_total_bytes)
+
+
+def _mean(all_of_them: Sequence[dict[str, float]], name: str) -> float | None:
+    known = [now[name] for now in all_of_them if name in now]
+    return fmean(known) if known else None
+
+
+def _share(per_cent: float | None) -> str:
+    return words.value_text("%", per_cent)
+
+
+def _of(part: str, whole: str | float | None, unit: str) -> str:
+    return f"{part} / {whole} {unit}" if whole and whole != text.UNKNOWN else f"{part} {unit}"
+
+
+def _unit(run: RunState, found: dict[str, float]) -> str:
+    """What the headline rate counts: `env step`, `token`."""
+    name, _ = headline(run, found)
+    return text.clean(name.removesuffix("_per_s").replace("_", " ").removesuffix("s"), 20) or "unit"

@@ -1,0 +1,145 @@
+"""`hoptui history`: every command ever given to a run, from the daemon and from the run's recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.snapshot import look
+from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.viewer.history import Filter, again, left, named, reason
+from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
+from hoptui.wire.messages import CommandRecord, NodeState, RunState
+
+
+def history(
+    run: Run,
+    /,
+    *,
+    filter: Annotated[  # noqa: A002 - the option's name
+        str,
+        Parameter(
+            show_default=False,
+            help="Only commands of which all these words are said; also stage:applied and by:ana.",
+        ),
+    ] = "",
+    as_commands: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="What to type to give each of them again.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Every command ever given to a run, the newest last: who, when, from, to, and what it did."""
+    if as_commands and json:
+        raise usage("--as-commands is text: it cannot be had with --json")
+    wanted = Filter.parse(filter)
+    if wanted.stage and not any(stage.startswith(wanted.stage) for stage in words.STAGES):
+        raise usage(f"no command is in a stage {wanted.stage!r}: there are {', '.join(words.STAGES)}")
+    found, node, records = _asked(run)
+    kept = [record for record in records if wanted.wants(record)]
+    if json:
+        dump([shown(record) for record in kept])
+    elif as_commands:
+        for record in kept:
+            say(again(record, named(found, node)))
+    elif kept:
+        known = {record.id: record for record in records}
+        table([_line(record, known, found.units) for record in kept])
+    elif records:
+        say(f"none of the {len(records)} commands given to {found.name} ({found.run}) is {str(wanted)!r}")
+    else:
+        say(f"nobody has given {found.name} ({found.run}) a command")
+    return OK
+
+
+def shown(record: CommandRecord) -> dict[str, Any]:
+    """A command as `--json` shows it."""
+    return {
+        "id": record.id,
+        "run": record.run,
+        "epoch": record.epoch,
+        "time": record.wall,
+        "by": {"kind": record.origin.kind, "user": record.origin.user, "pid": record.origin.pid},
+        "client": record.origin.client,
+        "verb": record.verb,
+        "knob": record.knob,
+        "from": record.before,
+        "to": record.wanted,
+        "effective": record.effective,
+        "followed": record.followed,
+        "stage": record.stage,
+        "iteration": record.step,
+        "code": record.code,
+        "reason": record.reason,
+        "released": words.who(record.released) if record.released is not None else None,
+        "why": record.why,
+        "took_s": record.took_s,
+        "measured": record.measured,
+    }
+
+
+def _line(
+    record: CommandRecord, known: Mapping[str, CommandRecord], units: Mapping[str, str]
+) -> tuple[str, ...]:
+    speeds, effect = words.speeds(record.measured, units), words.effect_text(record.measured)
+    why = f"“{text.clean(reason(record, known), 160)}”" if record.why else ""
+    last = "  ".join(filter(None, (words.stage_text(record), speeds, effect, why)))
+    return (text.day_clock(record.wall), words.who(record.origin), words.change(record), last)
+
+
+def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
+    """The run, its node if there is one, and its commands as it has left them if it is over: the daemon has the newest of them, the
+    recording the older ones too."""
+    try:
+        with look() as seen:
+            try:
+                found = find_run(seen.node, seen.store.vitals, name)
+            except Ambiguous as error:
+                raise Fail(str(error), MISSING) from None
+            newest = [record for record in seen.store.commands.values() if record.run == found.run]
+            every = _with_older(newest, seen.session.where.recording(found.run))
+            return found, seen.node, every if seen.lives(found) else [left(record) for record in every]
+    except NoSuchRun:
+        return _recorded(name)
+
+
+def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
+    """These, and before them those that only the recording knows still."""
+    from hoptui.recording import RecordingError
+    from hoptui.viewer import bygone
+
+    if not path.exists():
+        return newest
+    try:
+        recorded = bygone.recorded(path)
+    except RecordingError as error:
+        warn(f"hoptui: {error}: older commands than those that the daemon knows are not listed")
+        return newest
+    known = {record.id: record for record in (*recorded, *newest)}
+    return sorted(known.values(), key=lambda record: (record.wall, record.seq))
+
+
+def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
+    from hoptui.cli.support import recordings
+    from hoptui.recording import RecordingError
+    from hoptui.viewer import bygone
+
+    where = recordings.places()
+    found = recordings.entries(where)
+    if not recordings.matching(found, name):
+        raise Fail(
+            f"no run {name!r} on this node, and no recording of one in {where.state}; hoptui ls --all lists all there is",
+            MISSING,
+        )
+    entry = recordings.one(found, name, where)
+    if entry.state is None:
+        raise Fail(entry.problem, REJECTED)
+    try:
+        return entry.state, None, [left(record) for record in bygone.recorded(entry.path)]
+    except RecordingError as error:
+        raise Fail(str(error), REJECTED) from None

@@ -1,0 +1,144 @@
+"""`hoptui get` and `hoptui set`: the knobs of a run. The run is the judge of a value; here is told at once what it would refuse."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+from cyclopts import Parameter
+from msgspec import structs
+
+from hoptui.cli.commands.status import knob_line
+from hoptui.cli.support.options import Json, Run, Timeout
+from hoptui.cli.support.outcomes import Given, follow, told
+from hoptui.cli.support.snapshot import knobs_of, look
+from hoptui.cli.support.terminal import OK, REJECTED, dump, say, table, usage, warn
+from hoptui.viewer import format as text
+from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value, missing, parse_value
+from hoptui.wire.messages import Outcome, RunState
+
+TIMEOUT_S = 600.0
+
+
+class _Wish(NamedTuple):
+    """One k=v as it was typed; `refusal` is why the declaration of the knob forbids it."""
+
+    knob: KnobState
+    value: KnobValue
+    refusal: str
+
+
+def get(run: Run, /, *knobs: str, json: Json = False) -> int:
+    """The knobs of a run and the values in effect; all of them unless some are named."""
+    with look() as seen:
+        found = seen.find(run)
+        states = [named(found, name) for name in knobs] if knobs else list(found.knobs)
+        if json:
+            every = knobs_of(found)
+            dump({"run": found.run, "knobs": {state.spec.name: every[state.spec.name] for state in states}})
+        elif states:
+            table([knob_line(state) for state in states], right=(1,))
+        else:
+            say(f"{found.name} ({found.run}) has declared no knobs so far")
+    return OK
+
+
+def set(  # noqa: A001 - the command's name
+    run: Run,
+    /,
+    *values: Annotated[str, Parameter(help="knob=value, e.g. lr=1e-4 grad_accum=8")],
+    why: Annotated[str, Parameter(show_default=False, help="A note for the history.")] = "",
+    expect: Annotated[
+        int | None, Parameter(help="Only if the knob still has this version (see get --json).")
+    ] = None,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> int:
+    """Change knobs of a run and wait until they took effect.
+
+    Exit code 0: all applied; 1: one was refused, failed or superseded; 2: bad usage; 3: no such run, or no answer in time.
+    """
+    pairs = [_pair(pair) for pair in values]
+    _check(pairs, expect, timeout)
+    with look(steers=True) as seen:
+        found = seen.find_living(run)
+        wishes = [_wish(found, name, typed) for name, typed in pairs]
+        if any(wish.refusal for wish in wishes):
+            return _refuse(found, [wish for wish in wishes if wish.refusal], json=json)
+        given = [
+            _given(
+                seen.session.submit(
+                    found,
+                    "set",
+                    knob=wish.knob.spec.name,
+                    value=wish.value,
+                    expect_version=expect,
+                    why=why,
+                ),
+                wish,
+            )
+            for wish in wishes
+        ]
+        code, outcomes = follow(seen.session, given, timeout_s=timeout, quiet=json)
+        if json:
+            dump(_report(found, given, outcomes))
+        return code
+
+
+def _check(pairs: list[tuple[str, str]], expect: int | None, timeout: float) -> None:
+    if not pairs:
+        raise usage("nothing to set: give knob=value, e.g. hoptui set RUN grad_accum=8")
+    names = [name for name, _ in pairs]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise usage(f"{twice[0]} is given twice")
+    if expect is not None and len(pairs) > 1:
+        raise usage(f"--expect belongs to one knob, and {len(pairs)} are given")
+    if not timeout > 0:
+        raise usage(f"--timeout takes seconds, more than 0, not {timeout:g}")
+
+
+def _pair(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not equals or not name:
+        raise usage(f"{pair!r} is not of the form knob=value")
+    return name.strip(), value
+
+
+def named(run: RunState, name: str) -> KnobState:
+    """The knob of this name. Raises Fail, with the names that may have been meant (exit code 2)."""
+    for knob in run.knobs:
+        if knob.spec.name == name:
+            return knob
+    raise usage(missing(text.clean(run.name), name, [knob.spec.name for knob in run.knobs]))
+
+
+def _wish(run: RunState, name: str, typed: str) -> _Wish:
+    """What was typed as a value of the knob: what is no such value is bad usage, what is out of bounds a refusal."""
+    knob = named(run, name)
+    free = structs.replace(knob.spec, min=None, max=None, choices=(), scale="linear")
+    try:
+        value = parse_value(free, typed)
+    except KnobError as error:
+        raise usage(str(error)) from None
+    try:
+        return _Wish(knob, check_value(knob.spec, value), "")
+    except KnobError as error:
+        return _Wish(knob, value, str(error))
+
+
+def _refuse(run: RunState, refused: list[_Wish], *, json: bool) -> int:
+    """Nothing is sent: either all of the values may be sent or none is."""
+    for wish in refused:
+        warn(f"hoptui: {wish.refusal}; nothing was changed")
+    if json:
+        no = [Outcome(id="", stage="rejected", code="out_of_range", reason=wish.refusal) for wish in refused]
+        dump(_report(run, [_given("", wish) for wish in refused], no))
+    return REJECTED
+
+
+def _given(command_id: str, wish: _Wish) -> Given:
+    return Given(command_id, "set", wish.knob.spec, wish.knob.value, wish.value)
+
+
+def _report(run: RunState, given: list[Given], outcomes: list[Outcome]) -> dict[str, Any]:
+    return {"run": run.run, "commands": list(map(told, given, outcomes))}

@@ -1,0 +1,157 @@
+"""`hoptui ls`: one line per run, with `--all` also those that only a recording knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from hoptui.cli.commands.status import age, summary, throughput
+from hoptui.cli.support.options import Json
+from hoptui.cli.support.snapshot import START_ONE, Look, look
+from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.wire.messages import RunState
+
+if TYPE_CHECKING:  # it brings sqlite3, which a plain `ls` has no use for
+    from hoptui.recording.shelf import Entry
+
+EXITED_SHOWN = 5
+
+
+def ls(
+    *,
+    everything: Annotated[
+        bool,
+        Parameter(
+            name="--all",
+            negative=(),
+            show_default=False,
+            help="Also every run that has exited, and recordings.",
+        ),
+    ] = False,
+    json: Json = False,
+) -> int:
+    """One line per run on this node; with --all also its recordings on disk, with their size."""
+    if everything:
+        return _everything(json=json)
+    with look() as seen:
+        runs = _sorted(seen)
+        if json:
+            dump([summary(seen, run) for run in runs])
+        else:
+            _list(seen, runs)
+    return OK
+
+
+def _sorted(seen: Look) -> list[RunState]:
+    return sorted(seen.node.runs, key=lambda run: (not seen.lives(run), -run.started_wall))
+
+
+def _list(seen: Look, runs: list[RunState]) -> None:
+    living = [run for run in runs if seen.lives(run)]
+    exited = [run for run in runs if not seen.lives(run)]
+    shown = living + exited[:EXITED_SHOWN]
+    if not shown:
+        say(f"no runs on this node; {START_ONE}")
+        return
+    table([_line(seen, run) for run in shown], right=(3, 4, 5))
+    if len(exited) > EXITED_SHOWN:
+        say(f"and {len(exited) - EXITED_SHOWN} more that have exited: hoptui ls --all")
+
+
+def _line(seen: Look, run: RunState) -> tuple[str, ...]:
+    vital = seen.store.vital(run.run)
+    state = "exited" if not seen.lives(run) else vital.state if vital else None
+    symbol, word = words.STATES[state] if state else words.UNKNOWN_STATE
+    iteration = text.grouped(vital.step if vital else None)
+    total = f" / {text.grouped(run.total)}" if run.total else ""
+    latest = seen.store.latest(f"run/{run.run}")
+    rate = throughput(run, vital, latest) if seen.lives(run) else text.UNKNOWN
+    return (f"{symbol} {word}", text.clean(run.name, 40), run.run, iteration + total, rate, age(run))
+
+
+# with recordings -------------------------------------------------------------------------------------------------------
+
+
+def _everything(*, json: bool) -> int:
+    """Runs and recordings; the daemon's part is left out, and said so, where there can be none."""
+    from hoptui.cli.support import recordings
+
+    where = recordings.places()
+    kept = {entry.run: entry for entry in recordings.entries(where)}
+    told: list[dict[str, Any]] = []
+    lines: list[tuple[str, ...]] = []
+    try:
+        with look() as seen:
+            for run in _sorted(seen):
+                entry = kept.pop(run.run, None)
+                told.append({**summary(seen, run), **_on_disk(run, entry)})
+                lines.append((*_line(seen, run), *_kept(run, entry)))
+    except Fail as error:
+        warn(f"hoptui: {error}; only recordings are listed")
+    for entry in kept.values():
+        told.append(_recorded(entry))
+        lines.append((*_recorded_line(entry), *_kept(entry.state, entry)))
+    if json:
+        dump(told)
+    elif lines:
+        table(lines, right=(3, 4, 5, 6))
+    else:
+        say(f"no runs on this node and no recordings in {where.state}; {START_ONE}")
+    return OK
+
+
+def _on_disk(run: RunState | None, entry: Entry | None) -> dict[str, Any]:
+    """What `--all --json` tells of every run besides `summary`."""
+    return {
+        "started": run.started_wall if run else None,
+        "exited": (run.exited_wall or None) if run else None,
+        "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run and run.exit_reason else None,
+        "recording": str(entry.path) if entry else None,
+        "size_bytes": entry.size_bytes if entry else None,
+        "problem": entry.problem if entry else "",
+    }
+
+
+def _recorded(entry: Entry) -> dict[str, Any]:
+    """A run that only its recording knows, with the keys of `summary`."""
+    run = entry.state
+    return {
+        "run": entry.run,
+        "name": run.name if run else None,
+        "epoch": run.epoch if run else None,
+        "state": "exited" if run and run.exit_reason else None,
+        "pid": run.pid if run else None,
+        "iteration": None,
+        "knobs": {},
+        "metrics": {},
+        **_on_disk(run, entry),
+    }
+
+
+def _recorded_line(entry: Entry) -> tuple[str, ...]:
+    from hoptui.cli.support import recordings
+
+    ended = entry.state is not None and entry.state.exit_reason
+    symbol, word = words.STATES["exited"] if ended else words.UNKNOWN_STATE
+    blank = text.UNKNOWN
+    return (
+        f"{symbol} {word}",
+        recordings.title(entry),
+        entry.run,
+        blank,
+        blank,
+        f"{recordings.age(entry)} ago",
+    )
+
+
+def _kept(run: RunState | None, entry: Entry | None) -> tuple[str, str]:
+    """The size of a recording, and how its run ended or why it cannot be read."""
+    from hoptui.cli.support.recordings import size
+
+    why = entry.problem if entry else ""
+    if not why and run is not None and run.exit_reason:
+        why = words.state_text(None, run).partition(": ")[2]
+    return size(entry.size_bytes) if entry else text.UNKNOWN, why

@@ -1,0 +1,125 @@
+"""`hoptui rm`: deletes recordings of runs that have exited, after naming them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hoptui.cli.support import recordings
+from hoptui.cli.support.options import Yes
+from hoptui.cli.support.recordings import age, age_s, size, title
+from hoptui.cli.support.snapshot import look, refuse_read_only
+from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, interactive, say, table, usage
+from hoptui.recording import RecordingError, shelf
+from hoptui.recording.shelf import Entry
+from hoptui.viewer import format as text
+from hoptui.viewer.session import NoDaemon
+
+FEWEST_LETTERS, WHOLE_ID = 4, 100
+"""How much of an id names a recording to delete."""
+UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def rm(
+    *runs: Annotated[
+        str,
+        Parameter(
+            help="Names or ids of recorded runs; the first letters of an id do only where you are asked."
+        ),
+    ],
+    older_than: Annotated[
+        str | None, Parameter(show_default=False, help="Only those whose last row is older: 7d, 12h.")
+    ] = None,
+    dry_run: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Only say what would be deleted.")
+    ] = False,
+    yes: Yes = False,
+) -> int:
+    """Delete recordings of runs that have exited; all of them that are old enough, or those that are named."""
+    if not runs and older_than is None:
+        raise usage("nothing to delete: name runs (hoptui ls --all lists them), or give --older-than 7d")
+    if not dry_run:
+        refuse_read_only("nothing is deleted")
+    least_age = _stretch(older_than)
+    where = recordings.places()
+    found = recordings.entries(where)
+    # Where nobody is asked, the beginning of an id is too little to delete by.
+    shortest = WHOLE_ID if yes else FEWEST_LETTERS
+    matched = [recordings.one(found, name, where, shortest=shortest) for name in runs]
+    named = list({entry.run: entry for entry in matched}.values())
+    living = _living(found)
+    alive = [entry for entry in named if entry.run in living]
+    if alive:
+        names = ", ".join(f"{title(entry)} ({entry.run})" for entry in alive)
+        does = "is live" if len(alive) == 1 else "are live"
+        raise Fail(f"{names} {does}: nothing was deleted; hoptui stop ends a run", REJECTED)
+    chosen = [entry for entry in named or found if entry.run not in living and age_s(entry) >= least_age]
+    if not chosen:
+        say("no recording is that old" if older_than else "nothing to delete")
+        return OK
+    return _delete(chosen, dry_run=dry_run, yes=yes)
+
+
+def _stretch(typed: str | None) -> float:
+    """Seconds of `7d`, `1h30m`; 0 where nothing was typed."""
+    if typed is None:
+        return 0.0
+    if not re.fullmatch(r"(?:\d+(?:\.\d+)?[wdhms])+", typed):
+        raise usage(f"--older-than takes a length of time such as 7d or 12h, not {typed!r}")
+    return sum(float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+)([wdhms])", typed))
+
+
+def _living(found: Sequence[Entry]) -> set[str]:
+    """The runs that have not exited: the daemon knows, and where it does not, a process of that pid counts as the run."""
+    known: dict[str, bool] = {}
+    try:
+        with look(start_daemon=False) as seen:
+            known = {run.run: seen.lives(run) for run in seen.node.runs}
+    except (NoDaemon, Fail):
+        pass  # nobody to ask: what the recordings say has to do
+    return {entry.run for entry in found if known.get(entry.run, _seems_alive(entry))}
+
+
+def _seems_alive(entry: Entry) -> bool:
+    return entry.state is not None and not entry.state.exit_reason and _exists(entry.state.pid)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
+
+
+def _delete(chosen: Sequence[Entry], *, dry_run: bool, yes: bool) -> int:
+    total = size(sum(entry.size_bytes for entry in chosen))
+    count = f"{len(chosen)} {'recording' if len(chosen) == 1 else 'recordings'}"
+    if dry_run or not yes:
+        table([_line(entry) for entry in chosen], right=(2, 3))
+    if dry_run:
+        say(f"{count}, {total}, would be deleted")
+        return OK
+    if not yes:
+        if not interactive():
+            raise usage(f"deleting {count} needs --yes where nobody can be asked")
+        if not agreed(f"delete {count}, {total}?"):
+            raise Fail("nothing was deleted", REJECTED)
+    for number, entry in enumerate(chosen):
+        try:
+            shelf.remove(entry.path)
+        except (RecordingError, OSError) as error:
+            raise Fail(f"{error}; {number} of {count} deleted", REJECTED) from None
+    say(f"{count} deleted, {total} freed")
+    return OK
+
+
+def _line(entry: Entry) -> tuple[str, ...]:
+    why = entry.problem or (entry.state.exit_reason if entry.state else "")
+    return (title(entry), entry.run, size(entry.size_bytes), f"{age(entry)} ago", text.clean(why))

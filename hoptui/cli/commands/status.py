@@ -1,0 +1,253 @@
+"""`hoptui status`: one run, as text or JSON, once."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import Any
+
+from hoptui.cli.commands import gpus
+from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.snapshot import SECOND, Look, headline, knobs_of, look
+from hoptui.cli.support.terminal import OK, dump, say, table
+from hoptui.viewer import format as text
+from hoptui.viewer import remaining, tuning, verdicts, words
+from hoptui.wire.knobs import KnobState
+from hoptui.wire.messages import Event, RunState, Vital
+from hoptui.wire.tuning import Diagnosis
+
+LAST = 10  # events and commands in `status`
+
+
+def status(run: Run, /, *, json: Json = False) -> int:
+    """One run as plain text."""
+    with look() as seen:
+        found = seen.find(run)
+        if json:
+            dump(_details(seen, found))
+        else:
+            _tell(seen, found)
+    return OK
+
+
+def summary(seen: Look, run: RunState) -> dict[str, Any]:
+    """A run as `ls --json` shows it."""
+    vital = seen.store.vital(run.run)
+    return {
+        "run": run.run,
+        "name": run.name,
+        "epoch": run.epoch,
+        "state": vital.state if vital else None,
+        "pid": run.pid,
+        "iteration": vital.step if vital else None,
+        "knobs": knobs_of(run),
+        "metrics": seen.store.latest(f"run/{run.run}"),
+    }
+
+
+def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) -> str:
+    """`512 k steps/s`: over the last iterations where the headline is a rate, else its newest value."""
+    name, value = headline(run, metrics)
+    if vital is not None and vital.throughput is not None:
+        value = vital.throughput
+    return f"{text.si(value)} {words.unit_of(name, run.units)}" if text.known(value) else text.UNKNOWN
+
+
+def age(run: RunState) -> str:
+    """How long a run has been going, or how long ago it ended."""
+    if run.exited_wall:
+        return f"{text.duration(time.time() - run.exited_wall)} ago"
+    return text.duration(time.time() - run.started_wall)
+
+
+def _details(seen: Look, run: RunState) -> dict[str, Any]:
+    vital = seen.store.vital(run.run)
+    return {
+        **summary(seen, run),
+        "why": vital.why if vital else "",
+        "total": run.total,
+        "iteration_s": vital.iteration_s if vital else None,
+        "left_s": _left_s(seen, run, vital) if vital else None,
+        "phases": _phases(seen.store.latest(f"run/{run.run}")),
+        "world": run.world,
+        "ranks": _ranks(seen, run),
+        "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
+        "derived": gpus.derived(seen, run),
+        "diagnosis": run.diagnosis,
+        "tuner": run.tuner,
+        "started": run.started_wall,
+        "exited": run.exited_wall or None,
+        "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
+        "events": _events(seen, run),
+        "commands": [record for record in seen.store.commands.values() if record.run == run.run][-LAST:],
+    }
+
+
+def _events(seen: Look, run: RunState) -> list[Event]:
+    """The newest events of the run and of its GPUs."""
+    sources = {f"gpu/{uuid}" for uuid in run.gpus}
+    return [e for e in seen.store.events if e.run == run.run or e.source in sources][-LAST:]
+
+
+def _phases(metrics: dict[str, float]) -> dict[str, float]:
+    """Seconds of the last iteration by phase, each followed by its parts."""
+    found = {name.removeprefix("phase/"): v for name, v in metrics.items() if name.startswith("phase/")}
+    outer = list(dict.fromkeys(name.partition("/")[0] for name in found))
+    return {name: found[name] for name in sorted(found, key=lambda n: (outer.index(n.partition("/")[0]), n))}
+
+
+def _ranks(seen: Look, run: RunState) -> list[dict[str, Any]]:
+    """The run's processes on this node with the newest iteration of each, and how old that is, in seconds."""
+    sources = [(0, run.pid, f"run/{run.run}")]
+    sources += [(rank.rank, rank.pid, f"rank/{run.run}/{rank.rank}") for rank in run.ranks]
+    return [
+        {
+            "rank": rank,
+            "pid": pid,
+            "iteration_s": seen.store.latest(source).get("iteration_s"),
+            "age_s": seen.age_s(source),
+        }
+        for rank, pid, source in sources
+    ]
+
+
+def _tell(seen: Look, run: RunState) -> None:
+    vital = seen.store.vital(run.run)
+    metrics = seen.store.latest(f"run/{run.run}")
+    symbol = words.STATES[vital.state].symbol if vital else words.UNKNOWN_STATE.symbol
+    say(f"{text.clean(run.name)}  {run.run}  pid {run.pid}  epoch {run.epoch}  on {seen.node.host}")
+    say(f"{symbol} {words.state_text(vital, run)}")
+    total = f" of {text.grouped(run.total)}" if run.total else ""
+    say(f"iteration {text.grouped(vital.step if vital else None)}{total}, {_pace(seen, run, metrics)}")
+    phases = _phases(metrics)
+    whole = max(metrics.get("iteration_s", 0.0), sum(s for name, s in phases.items() if "/" not in name))
+    if phases:
+        say()
+        say("where the last iteration went")
+        rows = [
+            (_inset(name), text.seconds(s), text.percent(s / whole if whole else None))
+            for name, s in phases.items()
+        ]
+        table(rows, right=(1, 2), indent="  ")
+    if run.diagnosis is not None:
+        _tell_diagnosis(run.diagnosis, ended=not seen.lives(run))
+    if run.tuner is not None and run.tuner.stand != "off" and seen.lives(run):
+        say()
+        say("the tuner")
+        say(f"  {tuning.standing(run.tuner)}")
+    if run.world > 1:
+        _tell_ranks(seen, run)
+    _tell_gpus(seen, run)
+    aside = ("iteration_s", headline(run, metrics)[0])
+    own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
+    plain = [(name, text.si(metrics[name]), run.units.get(name, "")) for name in own]
+    if plain:
+        say()
+        say("metrics")
+        table(plain, right=(1,), indent="  ")
+    if run.knobs:
+        say()
+        say("knobs")
+        table([knob_line(knob) for knob in run.knobs], right=(1,), indent="  ")
+    _tell_past(seen, run)
+
+
+def _tell_diagnosis(found: Diagnosis, *, ended: bool) -> None:
+    say()
+    say("what limited it last" if ended else "what limits it")
+    say(f"  {text.clean(verdicts.sentence(found))}")
+    for figure in found.evidence[found.verdict == "unknown" :]:
+        say(f"    {text.clean(figure)}")
+    for advice in () if ended else found.advice:
+        say(f"  {'try ' if advice.knob else ''}{text.clean(advice.text)}")
+
+
+def _tell_ranks(seen: Look, run: RunState) -> None:
+    found = _ranks(seen, run)
+    say()
+    say(f"ranks on this node: {len(found)} of {run.world}")
+    rows = [
+        (
+            f"rank {r['rank']}",
+            f"pid {r['pid']}",
+            text.seconds(r["iteration_s"]),
+            f"{text.duration(r['age_s'])} ago" if r["age_s"] is not None else "",
+        )
+        for r in found
+    ]
+    table(rows, right=(2, 3), indent="  ")
+
+
+def _tell_gpus(seen: Look, run: RunState) -> None:
+    mine = seen.gpus_of(run)
+    together = gpus.derived_lines(run, gpus.derived(seen, run))
+    if mine:
+        say()
+        say("GPUs")
+        table([gpus.line(gpu, gpus.readings(seen, gpu)) for gpu in mine], right=gpus.NUMBERS, indent="  ")
+        for gpu in mine:
+            for sentence in gpus.unknown(gpu, gpus.readings(seen, gpu)):
+                say(f"  {gpu.index}  {sentence}")
+    if together:
+        say()
+        say("GPUs and training together")
+        table(together, indent="  ")
+
+
+def _inset(phase: str) -> str:
+    *outer, name = phase.split("/")
+    return "  " * len(outer) + name
+
+
+def _tell_past(seen: Look, run: RunState) -> None:
+    lines = [(e.wall, words.happened(e)) for e in _events(seen, run)]
+    lines += [(c.wall, words.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
+    if lines:
+        say()
+        say("last events")
+        for wall, line in sorted(lines)[-LAST:]:
+            say(f"  {text.clock(wall)}  {line}")
+
+
+def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
+    vital = seen.store.vital(run.run)
+    if not seen.lives(run):
+        return f"ended {age(run)}"
+    parts = [throughput(run, vital, metrics)]
+    if vital and vital.iteration_s:
+        parts.append(f"{text.seconds(vital.iteration_s)} an iteration")
+    if vital and (left := _left_s(seen, run, vital)) is not None:
+        parts.append(f"{text.duration(left)} to go")
+    return ", ".join([*parts, f"running for {age(run)}"])
+
+
+def _left_s(seen: Look, run: RunState, vital: Vital) -> float | None:
+    """How long it has still to go, as the dashboard tells it; None where that is not known, or nothing is heard of it."""
+    if not run.total or run.total <= vital.step or vital.state in ("unresponsive", "exited"):
+        return None
+    source = f"run/{run.run}"
+    begun = int(run.started_wall * SECOND) - seen.node.wall_offset_ns
+    commands = (record for record in seen.store.commands.values() if record.run == run.run)
+    start = remaining.since(begun, vital.last_t, commands)
+    found = seen.session.query(
+        source, ("iteration_s",), run=run.run, t0=start, t1=vital.last_t, points=remaining.POINTS
+    )
+    pace = remaining.pace_s(array("q", found.t), array("q", found.step))
+    return remaining.left_s(run, vital, pace or vital.iteration_s)
+
+
+def knob_line(knob: KnobState) -> tuple[str, ...]:
+    """A knob as one row: name, value, bounds, effect, cost, how long its last change took, and who set it."""
+    spec = knob.spec
+    if spec.choices:
+        bounds = " | ".join(text.value(choice, spec) for choice in spec.choices)
+    elif spec.min is None and spec.max is None:
+        bounds = ""
+    else:
+        bounds = f"{text.value(spec.min, spec)} … {text.value(spec.max, spec)}"
+    note = "" if knob.in_effect else "not in effect as asked"
+    by = f"set by {text.clean(knob.by, 40)}" if knob.by else ""
+    shown = f"{text.value(knob.value, spec)} {text.clean(spec.unit, 12)}".rstrip()
+    last = words.took(knob.took_s)
+    cost = f"{spec.cost} ({last})" if last else spec.cost
+    return (spec.name, shown, bounds, spec.effect, cost, ", ".join(filter(None, (note, by))))

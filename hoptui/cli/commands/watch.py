@@ -1,0 +1,151 @@
+"""`hoptui watch`: a run's rows as they come, one line each, until the run exits."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hoptui.cli.commands import gpus
+from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.snapshot import NONE, Look, headline, look
+from hoptui.cli.support.terminal import OK, dump, say, usage, warn
+from hoptui.viewer import format as text
+from hoptui.viewer import verdicts, words
+from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.messages import RunState
+
+MOST_METRICS = 6
+MOST_HZ = 10.0
+SECOND = 1_000_000_000
+
+
+def watch(
+    run: Run,
+    /,
+    *,
+    every: Annotated[float, Parameter(help="Seconds between two lines at least; 0 prints every row.")] = 1.0,
+    hz: Annotated[
+        float | None,
+        Parameter(
+            show_default=False, help="Also print the rows of its GPUs, sampled so often, at most 10 a second."
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """A stream of a run's rows with its GPUs' readings, one line each; ends when the run does."""
+    if not (math.isfinite(every) and every >= 0):
+        raise usage(f"--every takes seconds, 0 or more, not {every:g}")
+    if hz is not None and not 0 < hz <= MOST_HZ:
+        raise usage(f"--hz takes more than 0 and at most {MOST_HZ:g} a second, not {hz:g}")
+    with look() as seen:
+        found = seen.find(run)
+        metrics = seen.store.latest(f"run/{found.run}")
+        printer = _Printer(seen, found, list(_telling(found, metrics)), json=json)
+        if seen.lives(found):
+            _stream(seen, found, printer, every, hz)
+        elif metrics and (vital := seen.store.vital(found.run)):
+            printer.row(vital.last_t, vital.step, metrics)
+        state = words.state_text(seen.store.vital(found.run), seen.store.run(found.run) or found)
+        warn(f"{found.name} ({found.run}) {state}")
+    return OK
+
+
+class _Printer:
+    """Prints rows: the same few metrics in the same order on every line, or all of them as JSON."""
+
+    def __init__(self, seen: Look, run: RunState, names: list[str], *, json: bool) -> None:
+        self._seen = seen
+        self._offset = seen.node.wall_offset_ns
+        self._run = run
+        self._names = names
+        self._json = json
+        self._verdict = "unknown"
+
+    def row(self, t: int, step: int, metrics: dict[str, float]) -> None:
+        """A row of the run, with what its GPUs read now."""
+        run = self._seen.store.run(self._run.run) or self._run
+        wall = (t + self._offset) / SECOND
+        mine = self._seen.gpus_of(run)
+        if self._json:
+            dump(
+                {
+                    "run": run.run,
+                    "t": t,
+                    "time": wall,
+                    "iteration": step,
+                    "metrics": metrics,
+                    "gpus": [gpus.report(self._seen, gpu) for gpu in mine],
+                    "derived": gpus.derived(self._seen, run),
+                    "diagnosis": run.diagnosis,
+                }
+            )
+            return
+        self._names = self._names or list(_telling(run, metrics))
+        shown = [f"{text.clean(name, 30)} {text.si(metrics.get(name))}" for name in self._names]
+        summed = gpus.together([gpus.readings(self._seen, gpu) for gpu in mine])
+        say("  ".join([text.clock(wall), f"iteration {text.grouped(step)}", *shown, *summed]))
+        if run.diagnosis is not None and run.diagnosis.verdict != self._verdict:
+            self._verdict = run.diagnosis.verdict
+            told = verdicts.line(run.diagnosis, advises=self._seen.lives(run))
+            say(f"{text.clock(wall)}  {text.clean(told, 400)}")
+
+    def gpu(self, gpu: GpuInfo, t: int, readings: dict[str, float]) -> None:
+        """A row of one of its GPUs."""
+        wall = (t + self._offset) / SECOND
+        if self._json:
+            row = {"run": self._run.run, "t": t, "time": wall, "gpu": gpu.uuid, "index": gpu.index}
+            dump({**row, "readings": readings})
+            return
+        cells = [cell for cell in gpus.line(gpu, readings)[2:] if cell]
+        say("  ".join([f"{text.clock(wall)}.{int(wall * 10) % 10}", f"GPU {gpu.index}", *cells]))
+
+
+def _telling(run: RunState, metrics: dict[str, float]) -> dict[str, None]:
+    """The metrics worth a place on a line: the headline first, then the run's own, no phases and no plain totals."""
+    first, _ = headline(run, metrics)
+    own = [n for n in metrics if not n.startswith("phase/") and not n.endswith(("_per_s", "_total"))]
+    aside = {n.removesuffix("_per_s") for n in metrics if n.endswith("_per_s")}
+    names = [first, "iteration_s", *(n for n in own if n not in aside)] if first else own
+    return dict.fromkeys(names[:MOST_METRICS])
+
+
+def _stream(seen: Look, run: RunState, printer: _Printer, every: float, hz: float | None) -> None:
+    source = f"run/{run.run}"
+    vital = seen.store.vital(run.run)
+    cursors = {source: vital.last_t if vital else 0}
+    due, state = 0.0, 0
+    while True:
+        mine = {f"gpu/{gpu.uuid}": gpu for gpu in seen.gpus_of(seen.store.run(run.run) or run)}
+        for aside in (*mine, f"derived/{run.run}"):
+            cursors.setdefault(aside, seen.store.now())
+        delta = seen.session.fetch(
+            run=run.run, cursors=cursors, events=NONE, commands=NONE, state=state, wait_s=1.0, hz=hz or 0.0
+        )
+        state = delta.state
+        seen.store.apply(delta)
+        for part in (part for part in delta.columns if len(part)):
+            cursors[part.source] = part.times()[-1]
+            if part.source == source:
+                due = _print(part, printer, every, due)
+            elif hz is not None and part.source in mine:
+                for t, _, readings in part.rows():
+                    printer.gpu(mine[part.source], t, readings)
+        if not delta.more and not any(map(len, delta.columns)) and not _there(seen, run):
+            return
+
+
+def _print(part: Columns, printer: _Printer, every: float, due: float) -> float:
+    """Print the rows that are due; returns when the next is, in seconds of the rows' clock."""
+    for t, step, metrics in part.rows():
+        if t / SECOND >= due:
+            printer.row(t, step, metrics)
+            due = t / SECOND + every
+    return due
+
+
+def _there(seen: Look, run: RunState) -> bool:
+    now = seen.store.run(run.run)
+    return now is not None and seen.lives(now)

@@ -1,0 +1,174 @@
+"""GPUs: the kernel module, NVML, the counters, and what CUDA would see from here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hoptui.cli.doctor.check import Check, Status
+from hoptui.daemon.ownership import NO_DEVICES, Claim, resolve
+from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
+from hoptui.viewer import format as text
+from hoptui.wire.devices import GpuInfo
+
+ROOT = Path("/")
+NVIDIA = "0x10de"  # PCI vendor
+DISPLAY = "0x03"  # PCI class: VGA and 3D controllers
+NONE_YET = "no counters have arrived yet"
+PROFILING = "in a container: --cap-add SYS_ADMIN; on the host: the module option NVreg_RestrictProfilingToAdminUsers=0"
+
+
+def driver(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
+    """The kernel module, as /proc says; a sandbox may hide that and still pass NVML through."""
+    try:
+        found = (root / "proc/driver/nvidia/version").read_text()
+    except OSError as error:
+        by_nvml = next((gpu.driver for gpu in gpus if gpu.driver), "")
+        if by_nvml:
+            return Check("driver", "ok", f"{by_nvml} (NVML says so; {error.filename} is hidden here)")
+        on_bus = _on_bus(root)
+        if on_bus:
+            them = "1 NVIDIA GPU" if on_bus == 1 else f"{on_bus} NVIDIA GPUs"
+            detail = f"{them} on the PCI bus, but the kernel module is not loaded"
+            return Check("driver", "warning", detail, "modprobe nvidia; dmesg says why it fails")
+        advice = "nothing to do on a node without NVIDIA GPUs; a container needs --gpus all"
+        return Check("driver", "warning", f"no NVIDIA driver: {error.filename}: {error.strerror}", advice)
+    version = re.search(r"Kernel Module(?: for \S+)?\s+(\S+)", found)
+    flavour = "open kernel module" if "Open Kernel Module" in found else "kernel module"
+    return Check("driver", "ok", f"{flavour} {version[1] if version else 'of unknown version'}")
+
+
+def permissions(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
+    """Whether this user may open the devices, and what NVML was refused."""
+    devices = sorted(path for path in (root / "dev").glob("nvidia*") if _is_gpu_device(path.name))
+    shut = [str(path) for path in devices if not os.access(path, os.R_OK | os.W_OK)]
+    if shut:
+        which = f"{shut[0]}{f' and {len(shut) - 1} more' if len(shut) > 1 else ''}"
+        advice = (
+            "join the group that owns it (ls -l /dev/nvidia*), or ask for the GPUs in the job or container"
+        )
+        return Check("gpu-permissions", "warning", f"{which}: not yours to read and write", advice)
+    refused = [
+        f"GPU {gpu.index}: {text.clean(sentence)}"
+        for gpu in gpus
+        for sentence in dict.fromkeys((gpu.reason, *gpu.missing.values()))
+        if "permission" in sentence.lower()
+    ]
+    if refused:
+        return Check("gpu-permissions", "warning", "; ".join(refused), PROFILING)
+    if not devices:
+        return Check(
+            "gpu-permissions", "ok", f"no {root / 'dev'}/nvidia* here, so there is nothing to permit"
+        )
+    return Check("gpu-permissions", "ok", f"{len(devices)} device files, all yours to read and write")
+
+
+def nvml(gpus: Sequence[GpuInfo], reason: str) -> Check:
+    """Which GPUs answer, and why others do not."""
+    lost = [f"GPU {gpu.index}: {text.clean(gpu.reason)}" for gpu in gpus if gpu.reason]
+    working = [gpu for gpu in gpus if not gpu.reason]
+    kinds: dict[str, list[GpuInfo]] = {}
+    for gpu in working:
+        kinds.setdefault(text.clean(gpu.name, 60), []).append(gpu)
+    names = [f"{_which(them)}: {name}" for name, them in kinds.items()]
+    if lost:
+        return Check("nvml", "warning", "; ".join([*lost, *names]), "nvidia-smi and dmesg say more")
+    if not working:
+        detail = text.clean(reason) or "no GPU was found"
+        advice = "host and training panels work; readings need an NVIDIA driver on this node"
+        return Check("nvml", "warning", detail, advice)
+    return Check("nvml", "ok", f"{'; '.join(names)}; driver {working[0].driver or 'unknown'}")
+
+
+def gpm(gpus: Sequence[GpuInfo], readings: Mapping[str, Mapping[str, float]]) -> Check:
+    """Whether the SM, tensor and DRAM counters are read; `readings` are the newest by UUID."""
+    cut_up = {gpu.parent for gpu in gpus}  # their instances have the counters
+    why: dict[str, list[GpuInfo]] = {}
+    counted = []
+    for gpu in gpus:
+        if "sm_active" in readings.get(gpu.uuid, {}):
+            counted.append(gpu)
+        elif gpu.uuid not in cut_up:
+            reason = gpu.missing.get("gpm") or gpu.reason or NONE_YET
+            why.setdefault(text.clean(reason), []).append(gpu)
+    parts = [f"{_which(counted)}: SM, tensor and DRAM activity"] if counted else []
+    parts += [f"{_which(them)}: {reason}" for reason, them in why.items()]
+    if not why:
+        return Check("gpm", "ok", "; ".join(parts))
+    return Check("gpm", "warning", "; ".join(parts), "; ".join(dict.fromkeys(map(_advice, why))))
+
+
+def cuda_visible(gpus: Sequence[GpuInfo], environ: Mapping[str, str]) -> Check:
+    """What training started from here would see, by CUDA's rules."""
+    slurm = next((f", {name}={environ[name]}" for name in _SLURM if environ.get(name)), "")
+    several = len({gpu.name for gpu in gpus if not gpu.parent}) > 1
+    unordered = several and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    order = "GPUs of several kinds: CUDA counts the fastest first; export CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    asked = environ.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        detail = f"CUDA_VISIBLE_DEVICES is not set: training started here sees every GPU{slurm}"
+        return _check("warning" if unordered else "ok", detail, order if unordered else "")
+    shown = f"CUDA_VISIBLE_DEVICES={text.clean(asked, 80)}{slurm}"
+    if asked.strip() in NO_DEVICES:
+        return _check("warning", f"{shown}: training started here sees no GPU", "unset it to use GPUs")
+    if not gpus:
+        return _check("ok", f"{shown}; there are no GPUs to compare it with")
+    words = [word.strip() for word in asked.split(",")]
+    if several and words[0].isdigit():
+        return _check("warning" if unordered else "ok", shown, order if unordered else "")
+    found = resolve(Claim(visible=asked), gpus, ()).gpus
+    if len(found) < len(words):
+        odd = next((word for word in words if not resolve(Claim(visible=word), gpus, ()).gpus), None)
+        why = f"{odd!r} is no GPU here, and CUDA stops reading there" if odd else "it names a GPU twice"
+        detail = f"{shown}: {why}: {len(found)} of {len(words)}"
+        return _check("warning", detail, "unset it, or name indices or UUIDs of hoptui gpus")
+    indices = ", ".join(str(gpu.index) for gpu in gpus if gpu.uuid in found)
+    return _check("ok", f"{shown}: GPU {indices}")
+
+
+def _advice(reason: str) -> str:
+    """What to do about a GPU without counters."""
+    if "permission" in reason.lower():
+        return PROFILING
+    if reason.startswith(NEEDS_HOPPER):
+        return "busy, power, memory and clocks work; SM, tensor and DRAM activity need a Hopper GPU or newer"
+    known = {
+        NEEDS_DRIVER: "update the NVIDIA driver",
+        IN_MIG_MODE: "make instances (nvidia-smi mig -cgi … -C) or leave MIG mode",
+        NONE_YET: "look again in a few seconds",
+    }
+    return known.get(reason, "it is asked again by itself; nvidia-smi and dmesg may say more")
+
+
+def _which(gpus: Sequence[GpuInfo]) -> str:
+    """GPUs by their indices, and how many instances of which."""
+    whole = ", ".join(str(gpu.index) for gpu in gpus if not gpu.parent)
+    parts = Counter(gpu.index for gpu in gpus if gpu.parent)
+    named = [f"{n} {'instance' if n == 1 else 'instances'} of GPU {index}" for index, n in parts.items()]
+    return ", ".join([f"GPU {whole}", *named] if whole else named)
+
+
+_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
+
+
+def _check(status: Status, detail: str, advice: str = "") -> Check:
+    return Check("cuda-visible", status, detail, advice)
+
+
+def _is_gpu_device(name: str) -> bool:
+    return name in ("nvidiactl", "nvidia-uvm") or name.removeprefix("nvidia").isdigit()
+
+
+def _on_bus(root: Path) -> int:
+    """NVIDIA's GPUs on the PCI bus."""
+    found = 0
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        try:
+            vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text()
+        except OSError:
+            continue
+        found += vendor == NVIDIA and kind.startswith(DISPLAY)
+    return found

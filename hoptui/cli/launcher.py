@@ -1,0 +1,165 @@
+"""The dashboard, opened. Only here is `hoptui.tui` imported, and not the parser of the command line: see `main`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from hoptui.cli.support.snapshot import look
+from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, interactive, usage
+from hoptui.viewer import config
+from hoptui.viewer.config import Config
+from hoptui.viewer.places import BadPlace, Place, is_path, parse
+from hoptui.viewer.way import Here, There, Way
+from hoptui.wire.addresses import AddressError, addresses
+
+
+def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
+    """The dashboard on these places, until the person leaves it. `hoptui` is the command on the other hosts.
+
+    Raises:
+        Fail: two runs of one node are named, or a recording among them (exit code 2); there is no directory for sockets (3).
+    """
+    named: dict[Place, str] = {}
+    for place in places:
+        if not place.remote and is_path(place.run):
+            raise usage(f"a recording is opened by itself: hoptui replay {place.run}")
+        before = named.setdefault(place.node, place.run)
+        if before and place.run and before != place.run:
+            there = place.name if place.remote else "this node"
+            raise usage(
+                f"two runs of {there} are named, {before} and {place.run}: open one, n goes to the next"
+            )
+        named[place.node] = before or place.run
+    ways: dict[str, Way] = {}
+    try:
+        for node in named:
+            ways[node.name] = way = There(node, hoptui=hoptui) if node.remote else Here(addresses())
+            if node.remote:
+                way.begin(time.monotonic())
+    except AddressError as error:
+        raise Fail(str(error), MISSING) from None
+    here, run = next(((node.name, run) for node, run in named.items() if run), (None, None))
+    from hoptui.tui import fleet
+
+    return fleet.run(ways, here, run, config=config)
+
+
+Options = Mapping[str, str | bool | None]
+"""Those of the command line by their names in `config.SETTINGS`; None or absent: as the environment or `config.toml` has it."""
+
+
+def is_plain(words: Sequence[str]) -> bool:
+    """Whether a command line is `hoptui` or `hoptui attach PLACE …`, without an option.
+
+    Most are, and mean the same without the parser, whose import is a sixth of the time until there is something to see.
+    """
+    return not words or (words[0] == "attach" and not any(word.startswith("-") for word in words))
+
+
+def main(words: Sequence[str]) -> int:
+    """Carry out a plain command line."""
+    from hoptui.cli.support.errors import carried_out
+
+    return carried_out(lambda: attach(words[1:]), words)
+
+
+def attach(typed: Sequence[str], hoptui: str = "hoptui", options: Options | None = None) -> int:
+    """The dashboard of a run, a recording or other hosts; without a place the overview of this node.
+
+    Args:
+        typed: a run's name or id, a recording's path, or hosts; see `viewer.places`.
+        hoptui: the command on the other hosts.
+    """
+    places = [_place(one) for one in typed]
+    remote = len(places) > 1 or any(place.remote for place in places)
+    if not remote and places and is_path(places[0].run):
+        return replay(places[0].run, options)
+    if not _drawable():
+        raise usage(
+            "the dashboard needs a terminal; hoptui ls, hoptui status RUN and hoptui watch RUN print plain text"
+        )
+    if remote:
+        from hoptui.cli.launcher import open_hosts
+
+        with _uncollected():
+            return open_hosts(places, hoptui, configured(options))
+    found = None
+    if places and places[0].run:
+        with look(readings=False) as seen:
+            found = seen.find(places[0].run).run
+    return open_dashboard(found, options)
+
+
+def _place(typed: str) -> Place:
+    try:
+        return parse(typed)
+    except BadPlace as error:
+        raise usage(str(error)) from None
+
+
+def open_dashboard(run: str | None, options: Options | None = None) -> int:
+    """The dashboard on this terminal, until the person leaves it; `run` is a run's id.
+
+    The client sets out before the dashboard is imported, so that there is something to draw when there is something to draw on.
+    """
+    from hoptui.viewer.client import Client
+
+    found = configured(options)
+    with _uncollected(), contextlib.closing(Client(read_only=found.read_only)) as client:
+        client.watch(run)
+        client.start()
+        from hoptui.tui import opening
+
+        return opening.run(run, config=found, client=client)
+
+
+def configured(options: Options | None = None) -> Config:
+    """What is set by these options, the environment and `config.toml`; ASCII also where stdout has no UTF-8.
+
+    Under `LANG=C` it has: Python takes that for no choice and writes UTF-8 (PEP 538, PEP 540).
+    """
+    found = config.read(options)
+    if found.ascii or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
+        return found
+    encoding = config.Value(True, "the terminal's encoding")
+    return dataclasses.replace(found, values={**found.values, "ascii": encoding})
+
+
+def replay(recording: str, options: Options | None = None) -> int:
+    """The dashboard on a recording: its file, or the name or id of the recorded run."""
+    from hoptui.cli.support import recordings
+    from hoptui.recording import RecordingError
+
+    if not _drawable():
+        raise usage(
+            "a replay needs a terminal; hoptui export writes the same rows as CSV, JSON lines or Parquet"
+        )
+    path = recordings.find(recording)
+    with _uncollected():
+        from hoptui.tui import opening
+
+        try:
+            return opening.replay(str(path), config=configured(options))
+        except RecordingError as error:
+            raise Fail(str(error), REJECTED) from None
+
+
+def _drawable() -> bool:
+    """Whether there is a terminal to draw on, or a web server in its place."""
+    return interactive() or "TEXTUAL_DRIVER" in os.environ
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for garbage while modules are imported, which leave none; the app goes back to it with its first frame."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,123 @@
+"""What a page consists of. Texts are plain: whoever writes a page escapes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from hoptui.tui.widgets.scale import elapsed
+from hoptui.viewer import format as text
+from hoptui.viewer.report import Curve, Report
+
+
+class Paragraph(NamedTuple):
+    """One or more sentences; `faint` where they only explain what stands above."""
+
+    text: str
+    faint: bool = False
+
+
+class Figure(NamedTuple):
+    """A number that stands for itself, what it is, and a word on it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+class Figures(NamedTuple):
+    """Some figures side by side."""
+
+    figures: Sequence[Figure]
+
+
+class Facts(NamedTuple):
+    """Names and what they are."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+class Table(NamedTuple):
+    """Rows under a head, each as long as it; the columns in `right` hold numbers."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[int] = ()
+
+
+class Share(NamedTuple):
+    """A part of a whole, 0 to 1, with what it comes to and a word on it."""
+
+    label: str
+    share: float
+    amount: str
+    note: str = ""
+
+
+class Shares(NamedTuple):
+    """Parts of one whole."""
+
+    rows: Sequence[Share]
+
+
+class Mark(NamedTuple):
+    """A numbered moment of a chart, on the recording's clock."""
+
+    t: int
+    number: int
+    text: str
+
+
+class Chart(NamedTuple):
+    """A curve between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
+
+    `stretches` are named parts of that time, from a stamp to a stamp; `notes` what nobody did, by its stamp.
+    """
+
+    title: str
+    unit: str
+    curve: Curve
+    span: tuple[int, int]
+    marks: Sequence[Mark]
+    stretches: Sequence[tuple[str, int, int]] = ()
+    notes: Sequence[tuple[int, str]] = ()
+
+
+Block = Paragraph | Figures | Facts | Table | Shares | Chart
+
+
+class Section(NamedTuple):
+    """A heading and what stands under it."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+class Document(NamedTuple):
+    """A page: its title, what stands under it, its sections, and a last line."""
+
+    title: str
+    lead: Sequence[Block]
+    sections: Sequence[Section]
+    foot: str
+
+
+MOST_ROWS = 100
+Row = TypeVar("Row")
+
+
+def when(report: Report, t: int) -> str:
+    """The time since the recording began, as the axes of charts have it: `+1:35`, `+2:01:05`."""
+    return elapsed((t - report.span[0]) / 1e9)
+
+
+def spent(seconds: float) -> str:
+    """A time that went into something: `340 ms`, `5.21 s`, from a minute on `1 m 35 s`."""
+    return text.duration(seconds) if seconds >= 60 else text.seconds(seconds)
+
+
+def cut(rows: Sequence[Row]) -> tuple[Sequence[Row], list[Paragraph]]:
+    """The first rows of a list, and what is to be said of the others."""
+    left = len(rows) - MOST_ROWS
+    said = f"The first {MOST_ROWS}; {text.grouped(left)} more are in the recording."
+    return rows[:MOST_ROWS], [Paragraph(said, faint=True)] if left > 0 else []

@@ -1,0 +1,155 @@
+"""A page in GitHub-flavoured Markdown, readable as plain text too. The chart is drawn in block characters."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from hoptui.cli.report.document import Block, Chart, Document, Facts, Figures, Paragraph, Shares, Table
+from hoptui.tui.widgets.scale import value_scale
+from hoptui.viewer import format as text
+
+COLUMNS, LINES = 72, 8
+BAR = 20
+LONGEST = 4000
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_SPECIAL = re.compile(r"([\\`*\[\]<>|&~])|(?<![^\W_])(_)|(_)(?![^\W_])")
+
+
+def write(document: Document) -> str:
+    """The page as text that ends with a line end."""
+    parts = [f"# {escape(document.title)}", *map(_block, document.lead)]
+    for section in document.sections:
+        parts += [f"## {escape(section.title)}", *map(_block, section.blocks)]
+    parts += ["---", escape(document.foot)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escape(plain: str) -> str:
+    """Foreign text as text: no markup, no HTML, no end of a table's cell. An underscore within a word marks nothing."""
+    return _SPECIAL.sub(lambda found: f"\\{found.group()}", " ".join(text.clean(plain, LONGEST).split()))
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Paragraph(said):
+            return escape(said)
+        case Figures(figures):
+            return "\n".join(
+                f"- **{escape(one.value)}** {escape(one.label)}{f' ({escape(one.note)})' if one.note else ''}"
+                for one in figures
+            )
+        case Facts(rows):
+            return "\n".join(f"- **{escape(name)}** {escape(said)}" for name, said in rows)
+        case Table(head, rows, right):
+            return _table(head, rows, right)
+        case Shares(rows):
+            return _table(
+                ("", "share", "", "time", ""),
+                [
+                    (one.label, text.percent(one.share, decimals=0), bar(one.share), one.amount, one.note)
+                    for one in rows
+                ],
+                (1, 3),
+            )
+        case Chart():
+            return "```text\n" + "\n".join(drawn(block)) + "\n```"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+    """Padded to columns, for those who read it as it is."""
+    cells = [[escape(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
+
+    rule = [f"{'-' * (width - 1)}:" if i in right else "-" * width for i, width in enumerate(widths)]
+    return "\n".join([line(cells[0]), line(rule), *map(line, cells[1:])])
+
+
+def bar(share: float) -> str:
+    """A share of a whole as a bar, to an eighth of a character."""
+    return _filled(min(max(share, 0.0), 1.0) * BAR, "▏▎▍▌▋▊▉█")
+
+
+def _filled(cells: float, partial: str) -> str:
+    eighths = round(cells * 8)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + (partial[rest - 1] if rest else "")
+
+
+def drawn(chart: Chart) -> Iterator[str]:
+    """A chart as lines: the mean in each column of time, an axis, the numbers of the changes, and the time."""
+    means = columns(chart, COLUMNS)
+    scale = value_scale([0.0, *means], 3)
+    label = max((len(one) for one in scale.labels), default=0)
+    yield f"{chart.title}, {text.clean(chart.unit)}"
+    marks = dict(
+        zip(
+            ((scale.top - tick) / (scale.top - scale.bottom) for tick in scale.ticks),
+            scale.labels,
+            strict=True,
+        )
+    )
+    rows = {min(LINES - 1, round(place * LINES)): told for place, told in marks.items() if place < 1}
+    for row in range(LINES):
+        bottom = (LINES - 1 - row) / LINES
+        line = "".join(_cell((value - scale.bottom) / (scale.top - scale.bottom), bottom) for value in means)
+        yield (
+            f"{rows.get(row, ''):>{label}} ┤{line.rstrip()}"
+            if row in rows
+            else f"{'':>{label}} │{line.rstrip()}"
+        )
+    zero = scale.labels[0] if scale.labels else ""
+    yield f"{zero:>{label}} └{'─' * COLUMNS}"
+    if chart.marks:
+        yield f"{'':>{label}}  {_numbers(chart)}".rstrip()
+    whole = text.duration((chart.span[1] - chart.span[0]) / 1e9)
+    yield f"{'':>{label}}  0{whole:>{COLUMNS - 1}}"
+
+
+def columns(chart: Chart, count: int) -> list[float]:
+    """The mean of the curve in each of `count` equal parts of its time; NaN where nothing is known.
+
+    A bucket reaches from the one before it to its own stamp, and counts in the parts that it lies in.
+    """
+    t0, t1 = chart.span
+    found: list[list[float]] = [[] for _ in range(count)]
+    before: int | None = None
+    for t, mean in zip(chart.curve.t, chart.curve.mean, strict=True):
+        if not math.isfinite(mean):
+            before = None
+            continue
+        last = _column(t - 1, t0, t1, count)
+        first = last if before is None else min(before + 1, last)
+        for column in range(first, last + 1):
+            found[column].append(mean)
+        before = last
+    return [sum(values) / len(values) if values else math.nan for values in found]
+
+
+def _cell(height: float, bottom: float) -> str:
+    if height != height:
+        return " "
+    eighths = round((height - bottom) * LINES * 8)
+    return _EIGHTHS[min(8, max(0, eighths))]
+
+
+def _numbers(chart: Chart) -> str:
+    """The numbers of the changes where there is room for them, in the order of time."""
+    line = ""
+    for mark in chart.marks:
+        number, at = str(mark.number), _column(mark.t, *chart.span, COLUMNS)
+        if at >= len(line) + (1 if line else 0):
+            line = f"{line:<{at}}{number}"
+    return line
+
+
+def _column(t: int, t0: int, t1: int, count: int) -> int:
+    return min(count - 1, max(0, (t - t0) * count // max(1, t1 - t0)))

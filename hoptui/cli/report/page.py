@@ -1,0 +1,154 @@
+"""A report in words: from its facts to the page. The same for Markdown and HTML, and in the words of the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hoptui.cli.report import comparison, costs, timeline, tuner_trials
+from hoptui.cli.report.document import Document, Facts, Paragraph, Section, Table, when
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.viewer.report import Report
+from hoptui.wire.messages import Event
+from hoptui.wire.version import VERSION
+
+LIFE = ("started", "restarted", "reconnected", "exited")
+MOST_EVENTS = 60
+
+
+def page(report: Report, made: float) -> Document:
+    """The page, `made` at a time in seconds since 1970."""
+    state = report.state
+    lead = (
+        Paragraph(summary(report)),
+        comparison.figures(report),
+        Paragraph(_where_and_when(report), faint=True),
+    )
+    sections = [
+        timeline.section(report),
+        comparison.section(report),
+        costs.diagnosis(report),
+        costs.time(report),
+        costs.energy(report),
+        tuner_trials.section(report),
+        _events(report),
+        Section("The run", (_head(report),)),
+    ]
+    return Document(
+        text.clean(state.name) or state.run,
+        lead,
+        sections,
+        f"Written by hoptui {VERSION} on {text.day_clock(made)} from the recording of run {state.run}.",
+    )
+
+
+def summary(report: Report) -> str:
+    """What a reader in a hurry has to know, in a few sentences."""
+    gained = comparison.gained(report) + _by_itself(report)
+    applied = [change for change in report.changes if change.stage == "applied"]
+    if not applied:
+        return f"{gained} No change of a knob took effect."
+    found = sum(change.measured is not None and change.measured.detectable for change in applied)
+    tuned = sum(change.origin.kind == "tuner" for change in applied)
+    of_them = "all" if tuned == len(applied) else text.grouped(tuned)
+    by = "" if not tuned else f", {of_them} of them by the tuner" if len(applied) > 1 else " by the tuner"
+    many = f"{text.grouped(len(applied))} changes of knobs" if len(applied) > 1 else "One change of a knob"
+    return f"{gained} {many} took effect{by}; {text.grouped(found) if found else 'none'} changed throughput measurably."
+
+
+def _by_itself(report: Report) -> str:
+    """That the throughput changed without anybody's doing, which the figures of beginning and end would hide."""
+    times = len(report.shifts)
+    often = "once" if times == 1 else f"{text.grouped(times)} times"
+    return f" It changed {often} though no knob was turned." if times else ""
+
+
+def _where_and_when(report: Report) -> str:
+    began = text.day_clock(report.wall(report.span[0]))
+    end = f"ended {_end(report)}" if report.state.exit_reason else f"had not ended {_end(report)}"
+    return f"GPUs: {_gpus(report)}. It began {began} and {end}."
+
+
+def _head(report: Report) -> Facts:
+    state, first = report.state, report.wall(report.span[0])
+    rows = [
+        ("run", state.run),
+        ("command", text.clean(state.argv, 1000).strip() or text.UNKNOWN),
+        ("host", text.clean(report.host) or text.UNKNOWN),
+        ("GPUs", _gpus(report)),
+        ("began", text.day_clock(first)),
+        ("ended" if state.exit_reason else "not ended", _end(report)),
+        ("lasted", _lasted(report)),
+        ("iterations", _iterations(report)),
+    ]
+    if state.world > 1:
+        rows.append(("ranks", text.grouped(state.world)))
+    if report.complete_from is not None:
+        gone = text.day_clock(report.wall(report.complete_from))
+        rows.append(("note", f"of the time before {gone} only summaries are kept"))
+    return Facts(rows)
+
+
+def _gpus(report: Report) -> str:
+    counts: dict[str, int] = {}
+    for gpu in report.gpus:
+        name = text.clean(gpu.name) + (f", driver {text.clean(gpu.driver, 40)}" if gpu.driver else "")
+        counts[name] = counts.get(name, 0) + 1
+    return "; ".join(f"{count} × {name}" for name, count in counts.items()) or "none is known"
+
+
+def _end(report: Report) -> str:
+    state = report.state
+    last = text.day_clock(report.wall(report.span[1]))
+    if not state.exit_reason:
+        return f"by {last}, where this report ends"
+    said = words.state_text(None, state).partition(": ")[2]
+    return f"{text.day_clock(state.exited_wall or report.wall(report.span[1]))}: {said}"
+
+
+def _lasted(report: Report) -> str:
+    whole = (report.span[1] - report.span[0]) / 1e9
+    if report.state.epoch < 2:
+        return text.duration(whole)
+    restarts = "one restart" if report.state.epoch == 2 else f"{report.state.epoch - 1} restarts"
+    return (
+        f"{text.duration(whole)} with {restarts}; a process lived for {text.duration(report.alive_s)} of it"
+    )
+
+
+def _iterations(report: Report) -> str:
+    total = f" of {text.grouped(report.state.total)}" if report.state.total else ""
+    return f"{text.grouped(report.steps)}{total}"
+
+
+def _events(report: Report) -> Section:
+    """What happened, the same things told once; where there is too much of it, what is worth a warning and the lives of the run."""
+    grouped: dict[tuple[str, str, str], list[Event]] = {}
+    for event in report.events:
+        grouped.setdefault((event.level, event.source, event.text), []).append(event)
+    if not grouped:
+        return Section("Events", (Paragraph("Nothing is recorded."),))
+    found = list(grouped.values())
+    if len(found) > MOST_EVENTS:
+        found = [group for group in found if group[0].level != "info" or group[0].kind in LIFE]
+    left_out = len(grouped) - len(found[:MOST_EVENTS])
+    names = {f"gpu/{gpu.uuid}": f"GPU {gpu.index}: " for gpu in report.gpus}
+    rows = [
+        (
+            when(report, group[0].t),
+            "" if group[0].level == "info" else group[0].level,
+            f"{names.get(group[0].source, '')}{text.clean(group[0].text, 300)}",
+            _again(report, group),
+        )
+        for group in found[:MOST_EVENTS]
+    ]
+    blocks: list[Table | Paragraph] = [Table(("after", "level", "event", ""), rows, right=(0,))]
+    if left_out:
+        blocks.append(Paragraph(f"Left out here: {left_out} others.", faint=True))
+    return Section("Events", blocks)
+
+
+def _again(report: Report, group: Sequence[Event]) -> str:
+    if len(group) == 1:
+        return ""
+    return f"{text.grouped(len(group))} times, the last after {when(report, group[-1].t)}"

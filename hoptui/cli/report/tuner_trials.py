@@ -1,0 +1,61 @@
+"""What the tuner tried, in words."""
+
+from __future__ import annotations
+
+from hoptui.cli.report.document import Block, Paragraph, Section, Table, cut, when
+from hoptui.viewer import format as text
+from hoptui.viewer import tuning, words
+from hoptui.viewer.report import Report
+
+TITLE = "What the tuner tried"
+
+
+def section(report: Report) -> Section:
+    """Its trials, or where only their commands are known these, and what else it said."""
+    state = report.state.tuner
+    blocks: list[Block] = []
+    if state is not None:
+        who = f" by {text.clean(state.user, 40)}" if state.user else ""
+        within, spent = tuning.limits(state.limits), f"took {tuning.cost(state)}"
+        again = sum(event.text.startswith("started by") for event in report.tuner_events) > 1
+        if again:
+            blocks.append(Paragraph(f"Started last{who}: {within}. Since then trials {spent}."))
+        else:
+            blocks.append(Paragraph(f"Started{who}: {within}. Trials {spent}."))
+        listed, more = cut(state.tried)
+        rows = [
+            (
+                when(report, trial.t),
+                tuning.changes(trial.changes),
+                " ".join(tuning.RESULTS[trial.result]),
+                words.effect_text(trial.measured) or text.UNKNOWN,
+                tuning.progress(trial),
+                text.clean(trial.text, 300),
+            )
+            for trial in listed
+        ]
+        if rows:
+            note = "An effect here is the one that decided; that of the change above may be taken from other iterations."
+            blocks += [Table(("after", "tried", "result", "effect", "over", "why"), rows, right=(0,)), *more]
+            blocks.append(Paragraph(note, faint=True))
+        else:
+            blocks.append(Paragraph("It has ended no trial."))
+    elif report.tuner:
+        commands, more = cut(report.tuner)
+        told = [
+            (
+                when(report, c.t),
+                words.change(c),
+                words.stage_text(c),
+                words.effect_text(c.measured) or text.UNKNOWN,
+            )
+            for c in commands
+        ]
+        blocks += [Table(("after", "tried", "outcome", "effect"), told, right=(0,)), *more]
+    trials = state.tried if state is not None else ()
+    rest = [e for e in report.tuner_events if not any(tuning.tells(e.text, trial) for trial in trials)]
+    if rest:
+        said, more = cut(rest)
+        lines = [(when(report, event.t), text.clean(event.text, 300)) for event in said]
+        blocks += [Table(("after", "it said"), lines, right=(0,)), *more]
+    return Section(TITLE, blocks or (Paragraph("Nothing: it was not on."),))

@@ -1,0 +1,140 @@
+"""The demo's training process: started apart from this terminal, found on the wire, and always reaped or left on purpose."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from hoptui.cli.support.snapshot import Look
+from hoptui.cli.support.terminal import REJECTED, Fail
+from hoptui.viewer import format as text
+from hoptui.wire.addresses import AddressError, addresses, secure
+from hoptui.wire.messages import RunState
+
+LIVE_S = 120.0  # importing torch from a cold disk takes a while
+END_S = 15.0
+TRAINER = ("-P", "-m", "trainer", "ppo")  # -P: no folder named trainer in the working directory is meant
+
+
+class Training:
+    """`with Training(env) as training:` leaves no process behind, unless `leave` was called."""
+
+    def __init__(self, env: str, iterations: int = 1_000_000) -> None:
+        self._command = [
+            *(sys.executable, *TRAINER),
+            *("--env", env, "--name", "demo", "--iterations", str(iterations)),
+        ]
+        self._left = False
+        self.log = Path(os.devnull)
+
+    def __enter__(self) -> Training:
+        if importlib.util.find_spec("torch") is None:
+            raise Fail(
+                "the demo trains with torch, which is not installed: pip install 'hoptui[trainer]'", REJECTED
+            )
+        try:
+            where = addresses()
+            secure(where.state)
+        except AddressError as error:
+            raise Fail(str(error), REJECTED) from None
+        self.log = where.state / f"demo-{os.getpid()}.log"
+        package = Path(__file__).resolve().parents[3]
+        path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH", ""))))
+        with self.log.open("wb") as out:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # Ctrl-C in the dashboard is not meant for it
+            )
+        self._before = [(number, signal.signal(number, _end)) for number in (signal.SIGTERM, signal.SIGHUP)]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before:
+            signal.signal(number, handler)
+        if self._left:
+            return
+        if kind is None:
+            self.log.unlink(missing_ok=True)
+        if self.ended is not None:
+            return
+        self._process.terminate()  # the trainer finishes its iteration, then ends
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.poll()
+
+    def leave(self) -> None:
+        """Let it go on when this process ends."""
+        self._left = True
+        self._process.returncode = 0  # it is not ours to wait for any more
+
+    def live(self, seen: Look) -> RunState:
+        """Wait until it trains and is on the wire.
+
+        Raises:
+            Fail: it ended before, or did not come up in time.
+        """
+        until = time.monotonic() + LIVE_S
+        while time.monotonic() < until:
+            self.check()
+            seen.refresh()
+            for run in seen.node.runs:
+                vital = seen.store.vital(run.run)
+                if run.pid == self.pid and seen.lives(run) and vital is not None and vital.step > 0:
+                    return run
+            time.sleep(0.1)
+        raise Fail(
+            f"the demo's training did not come up within {LIVE_S:g} s; its output is in {self.log}", REJECTED
+        )
+
+    def check(self) -> None:
+        """See that it still runs.
+
+        Raises:
+            Fail: it has ended; with the last line that it printed.
+        """
+        code = self.ended
+        if code is None:
+            return
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        said = text.clean(lines[-1]) if lines else "it printed nothing"
+        raise Fail(
+            f"the demo's training ended (exit code {code}): {said}; its output is in {self.log}", REJECTED
+        )
+
+    def wait(self) -> int | None:
+        """Wait for its end after a stop; its exit code, or None if it still runs."""
+        try:
+            return self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """End by way of the `with` blocks, so that the training ends too."""
+    raise SystemExit(128 + number)

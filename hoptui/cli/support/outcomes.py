@@ -1,0 +1,104 @@
+"""Commands that were sent: wait for what becomes of them, tell it, and turn it into an exit code."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, warn
+from hoptui.viewer import format as text
+from hoptui.viewer import words
+from hoptui.viewer.session import Session
+from hoptui.wire.knobs import KnobSpec, KnobValue
+from hoptui.wire.messages import FINAL, Outcome
+
+SOON_S = 1.0  # an outcome that takes longer is announced first
+
+
+class Given(NamedTuple):
+    """A command as it was given: a knob (`spec`) from one value to another, or a verb alone."""
+
+    id: str
+    verb: str
+    spec: KnobSpec | None = None
+    before: KnobValue | None = None
+    value: KnobValue | None = None
+
+    def __str__(self) -> str:
+        if self.spec is None:
+            return self.verb
+        change = f"{text.value(self.before, self.spec)} → {text.value(self.value, self.spec)}"
+        return f"{text.clean(self.spec.name)} {change}"
+
+
+def follow(
+    session: Session, given: list[Given], *, timeout_s: float, quiet: bool = False
+) -> tuple[int, list[Outcome]]:
+    """Wait for the outcomes of all, at most `timeout_s` altogether, and tell each unless `quiet`.
+
+    The exit code is 0 if all were applied, 1 if one came to nothing, 3 if one has no outcome yet. Interrupting only ends the
+    waiting, and says so.
+    """
+    until = time.monotonic() + timeout_s
+    outcomes: list[Outcome] = []
+    for one in given:
+        waiting = Outcome(id=one.id, stage="sent")
+        try:
+            waiting = session.outcome(one.id, timeout_s=min(SOON_S, until - time.monotonic()))
+            if waiting.stage not in FINAL and not quiet and until - time.monotonic() > 0:
+                warn(f"{one}  {_so_far(waiting)} (Ctrl-C ends the waiting only)")
+            if waiting.stage not in FINAL:
+                waiting = session.outcome(one.id, timeout_s=max(0.0, until - time.monotonic()))
+        except KeyboardInterrupt:
+            warn(f"hoptui: interrupted; {one} stays {_so_far(waiting)}")
+            raise
+        outcomes.append(waiting)
+        _tell(one, waiting, timeout_s, quiet=quiet)
+    stages = {outcome.stage for outcome in outcomes}
+    if stages == {"applied"}:
+        return OK, outcomes
+    return REJECTED if stages & FINAL - {"applied"} else MISSING, outcomes
+
+
+def told(one: Given, outcome: Outcome) -> dict[str, Any]:
+    """A knob's change as `--json` shows it."""
+    return {
+        "id": one.id,
+        "knob": one.spec.name if one.spec else "",
+        "from": outcome.before if outcome.before is not None else one.before,
+        "to": one.value,
+        "stage": outcome.stage,
+        "effective": outcome.effective,
+        "version": outcome.version,
+        "iteration": outcome.step,
+        "code": outcome.code,
+        "reason": outcome.reason,
+        "took_s": outcome.took_s,
+    }
+
+
+def _tell(one: Given, outcome: Outcome, timeout_s: float, *, quiet: bool) -> None:
+    if outcome.before is not None:
+        one = one._replace(before=outcome.before)
+    why = f": {outcome.reason}" if outcome.reason else ""
+    if outcome.stage == "applied":
+        at = f" at iteration {text.grouped(outcome.step)}" if outcome.step is not None else ""
+        got = outcome.effective
+        if one.spec is not None and got is not None and got != one.value:
+            why = f": {text.value(got, one.spec)} is in effect{why}"
+        took = f", {words.took(outcome.took_s)}" if words.took(outcome.took_s) else ""
+        if not quiet:
+            say(f"{one}  applied{at}{took}{why}")
+    elif outcome.stage in FINAL:
+        warn(f"hoptui: {one}  {words.STAGES[outcome.stage].text}{why}")
+    else:
+        warn(f"hoptui: {one}  still {_so_far(outcome)} after {timeout_s:g} s")
+
+
+def _so_far(outcome: Outcome) -> str:
+    if outcome.stage == "sent":
+        return "on its way to the run"
+    if outcome.code == "restarting":
+        return f"waiting for the run, which is {outcome.reason}"
+    step = f" for iteration {text.grouped(outcome.step)}" if outcome.step is not None else ""
+    return f"scheduled{step}"

@@ -1,0 +1,123 @@
+"""Recordings as the command line names them: a file's path, or the name or id of a run that was recorded here."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hoptui.cli.support.terminal import MISSING, Fail
+from hoptui.recording import shelf
+from hoptui.recording.shelf import Entry
+from hoptui.viewer import format as text
+from hoptui.viewer.places import RECORDED, is_path
+from hoptui.wire.addresses import AddressError, Addresses, addresses
+
+MOST_LISTED = 5
+
+
+def places() -> Addresses:
+    """This user's directories.
+
+    Raises:
+        Fail: they are not to be trusted.
+    """
+    try:
+        return addresses()
+    except AddressError as error:
+        raise Fail(str(error), MISSING) from None
+
+
+def entries(where: Addresses) -> list[Entry]:
+    """All recordings of this user on this node, newest first."""
+    return shelf.entries(where.state) if where.state.is_dir() else []
+
+
+def find(name: str) -> Path:
+    """The file that is meant.
+
+    Raises:
+        Fail: no such file or recording, or several.
+    """
+    if is_path(name):
+        path = Path(name).expanduser()
+        if not path.exists():
+            raise Fail(f"there is no file {text.clean(name)}", MISSING)
+        return path
+    where = places()
+    found = entries(where)
+    if not matching(found, name) and Path(name).is_file():
+        return Path(name)  # in this directory, under another ending
+    return one(found, name, where).path
+
+
+def one(found: Sequence[Entry], name: str, where: Addresses, *, shortest: int = 1) -> Entry:
+    """The recording with this id, name, or beginning of an id that has at least `shortest` characters.
+
+    Raises:
+        Fail: none has it, or several have.
+    """
+    which = matching(found, name, shortest=shortest)
+    if not which:
+        raise Fail(f"no recording of a run {text.clean(name, 60)!r} in {where.state}{_there(found)}", MISSING)
+    if len(which) > 1:
+        listed = ", ".join(f"{e.run} ({age(e)} ago)" for e in which[:MOST_LISTED])
+        more = f" and {len(which) - MOST_LISTED} more" if len(which) > MOST_LISTED else ""
+        raise Fail(
+            f"{text.clean(name, 60)!r} is {len(which)} recordings: {listed}{more}; say which by its id",
+            MISSING,
+        )
+    return which[0]
+
+
+def matching(found: Sequence[Entry], name: str, *, shortest: int = 1) -> list[Entry]:
+    """Those with this id; if there is none, with this name; if there is none, whose id begins so, in `shortest` characters."""
+    return (
+        [entry for entry in found if entry.run == name]
+        or [entry for entry in found if entry.state is not None and entry.state.name == name]
+        or [entry for entry in found if len(name) >= shortest and entry.run.startswith(name)]
+    )
+
+
+def taken(state: Path) -> tuple[int, int]:
+    """How many recordings there are and what they take; none of them is opened."""
+    files = list(state.glob(f"*{RECORDED}*"))
+    sizes = 0
+    for path in files:
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            sizes += path.stat().st_size
+    return sum(path.name.endswith(RECORDED) for path in files), sizes
+
+
+def title(entry: Entry) -> str:
+    """The name of its run, as far as the recording can be read."""
+    return text.clean(entry.state.name, 40) if entry.state is not None else text.UNKNOWN
+
+
+def size(count: float) -> str:
+    """Bytes as `12.3 MiB`."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1023.5:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.95 else f"{amount:.1f} {unit}"
+
+
+def age_s(entry: Entry) -> float:
+    """Seconds since its last row or event; of a file that cannot be read, since it was last written."""
+    return time.time() - (entry.last_wall or entry.modified)
+
+
+def age(entry: Entry) -> str:
+    """The same for people."""
+    return text.duration(age_s(entry))
+
+
+def _there(found: Sequence[Entry]) -> str:
+    names = list(dict.fromkeys(title(entry) for entry in found if entry.state is not None))
+    if not names:
+        return "; none is there"
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:MOST_LISTED])}{more}"

@@ -1,0 +1,168 @@
+"""What reaches the terminal: lines, tables and JSON on stdout, one sentence and an exit code for what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, TextIO
+
+from cyclopts import Parameter
+
+OK = 0
+REJECTED = 1
+"""The command was refused, failed, or did not take effect for another reason."""
+USAGE = 2
+MISSING = 3
+"""No such run, or no answer."""
+INTERRUPTED = 130
+
+
+class Fail(Exception):  # noqa: N818 - the sentence a person reads, and the exit code
+    """Ends the command: one sentence that names the offending thing, and the exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def usage(text: str) -> Fail:
+    """To be raised where what was typed makes no sense."""
+    return Fail(text, USAGE)
+
+
+def say(text: str = "") -> None:
+    """A line on stdout, at once: without control characters, and in ASCII where the terminal knows no more."""
+    _print(_fit(text, sys.stdout.encoding))
+
+
+def warn(text: str) -> None:
+    """A line on stderr."""
+    print(_fit(text, sys.stderr.encoding), file=sys.stderr, flush=True)
+
+
+def dump(value: object) -> None:
+    """One JSON value as one line on stdout; unknown numbers (NaN) become null."""
+    import msgspec
+
+    _print(msgspec.json.encode(value).decode())
+
+
+def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
+    """Aligned columns two spaces apart; the columns in `right` are aligned to the right."""
+    from hoptui.viewer.format import clean
+
+    kept = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
+    for row in kept:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        say(indent + "  ".join(cells).rstrip())
+
+
+def interactive() -> bool:
+    """Whether a person sits at both ends: stdin and stdout are terminals."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes to a question; no is the default."""
+    say(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def give_up_stdout() -> None:
+    """Standard output takes no more: what Python still holds for it goes nowhere, instead of failing once more at exit."""
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up_stdout()
+        raise Fail(f"standard output cannot be written: {error.strerror}", REJECTED) from None
+
+
+def _fit(text: str, encoding: str | None) -> str:
+    from hoptui.viewer.format import ascii_only, clean
+
+    text = clean(text, 4000)
+    if (encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32"):
+        return text
+    return ascii_only(text)
+
+
+Output = Annotated[
+    str,
+    Parameter(
+        name=("--output", "-o"), allow_leading_hyphen=True, help="The file to write; - is standard output."
+    ),
+]
+Force = Annotated[bool, Parameter(negative=(), show_default=False, help="Overwrite the output file.")]
+
+
+def target(output: str, *, force: bool) -> Path | None:
+    """The file that is meant, None for standard output.
+
+    Raises:
+        Fail: it cannot be written there, or is there already and was not to be overwritten.
+    """
+    if output == "-":
+        return None
+    path = Path(output).expanduser()
+    if path.is_dir():
+        raise Fail(f"{path} is a directory", REJECTED)
+    if path.exists() and not force:
+        raise Fail(f"{path} is there already: give another name, or --force to overwrite it", REJECTED)
+    if not path.absolute().parent.is_dir():
+        raise Fail(f"there is no directory {path.absolute().parent}", REJECTED)
+    return path
+
+
+def keep_recording(path: Path | None, recording: Path) -> None:
+    """Refuse to write over what is read. Raises Fail."""
+    if path is not None and path.resolve() == recording.resolve():
+        raise Fail(f"{path} is the recording itself", REJECTED)
+
+
+def to_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Write beside `path` and rename, so that a file of that name is always whole."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(part)
+        part.replace(path)
+    except KeyboardInterrupt:
+        warn(f"hoptui: interrupted; {path} was not written")
+        raise
+    except OSError as error:
+        raise Fail(f"{path} was not written: {error.strerror or error}", REJECTED) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def to_stdout() -> Iterator[TextIO]:
+    """Standard output as UTF-8 with the writer's own line ends, whatever the terminal's encoding is."""
+    stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
+    try:
+        yield stream
+        stream.flush()
+    except KeyboardInterrupt:
+        warn("hoptui: interrupted; the output ends early")
+        raise
+    except OSError as error:
+        give_up_stdout()
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise Fail(f"standard output cannot be written: {error.strerror or error}", REJECTED) from None
+    finally:
+        stream.detach()

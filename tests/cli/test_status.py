@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec import structs
+
+from hoptui.viewer.format import duration
+from hoptui.wire import presence
+from hoptui.wire.columns import pack
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
+from tests.cli.conftest import Hoptui
+from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_record, make_run
+
+RUN = "run/abcd2345"
+
+
+def test_ls_json_is_exactly_what_scripts_rely_on(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ended = hoptui("ls", "--json")
+    assert ended.code == 0
+    [run] = ended.json
+    knobs = run.pop("knobs")
+    assert run == {
+        "run": "abcd2345",
+        "name": "ppo",
+        "epoch": 1,
+        "state": "live",
+        "pid": 4121,
+        "iteration": 1204,
+        "metrics": {"env_steps_per_s": 512_345.0, "loss": 0.183, "iteration_s": 1.82},
+    }
+    assert list(knobs) == ["grad_accum", "lr", "precision"]
+    assert knobs["grad_accum"] == {
+        "value": 4,
+        "version": 0,
+        "min": 1,
+        "max": 64,
+        "effect": "speed",
+        "cost": "free",
+        "took_s": None,
+    }
+    assert knobs["precision"]["min"] is None
+
+
+def test_ls_is_one_aligned_line_a_run(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.add(make_run("eeee5555", "a-longer-name", total=None), Vital(state="busy", step=3))
+    for i in range(7):
+        gone = make_run(f"x{i}", "old", exit_reason="finished", exited_wall=1_000_000.0 + i)
+        ppo.add(gone, Vital(state="exited", step=9))
+    lines = hoptui("ls").out.splitlines()
+    assert lines[0].startswith("● live")
+    assert lines[0].split()[2:7] == ["ppo", "abcd2345", "1", "204", "/"]
+    assert "512 k steps/s" in lines[0]
+    assert lines[1].startswith("◐ busy    a-longer-name  eeee5555")
+    assert [line.startswith("✕ exited") for line in lines[2:7]] == [True] * 5
+    assert lines[7] == "and 2 more that have exited: hoptui ls --all"
+    assert (
+        len({line.index("abcd2345") if "abcd2345" in line else line.index("eeee5555") for line in lines[:2]})
+        == 1
+    )
+    assert len(hoptui("ls", "--all").out.splitlines()) == 9  # no recording of any
+
+
+def test_ls_starts_the_daemon_and_without_runs_says_what_to_do(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+
+    def start(where: object) -> None:
+        started.append(where)
+        daemon.start()
+
+    monkeypatch.setattr(presence, "start_daemon", start)
+    text = "no runs on this node; start one with `hoptui demo` or hoptui.connect() in a training script\n"
+    assert hoptui("ls") == (0, text, "")
+    assert hoptui("ls", "--json") == (0, "[]\n", "")
+    assert started == [daemon.where]
+
+
+def test_a_daemon_just_started_gets_time_to_hear_from_its_runs(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.add(make_run())
+    silent = Vital(state="unresponsive", why="no word from it since the daemon started")
+    daemon.vitals = {"abcd2345": silent}
+
+    def answer(message: FromViewer) -> None:
+        if isinstance(message, Fetch) and len(daemon.of(Fetch)) > 3:
+            daemon.vitals = {"abcd2345": Vital(state="live", pulse_age_s=0.1)}
+
+    daemon.answer = answer
+    monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
+    [run] = hoptui("ls", "--json").json
+    assert run["state"] == "live"
+
+
+def test_unknown_numbers_are_null(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.vitals = {}
+    [run] = hoptui("ls", "--json").json
+    assert run["state"] is None
+    assert run["iteration"] is None
+    assert hoptui("ls").out.startswith("– unknown")
+
+
+def test_how_long_is_left_counts_evaluations_as_in_the_dashboard(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    vital, t, rows = ppo.vitals["abcd2345"], ppo.now - 400 * SECOND, []
+    for step in range(vital.step - 99, vital.step + 1):
+        t += 4 * SECOND if step % 10 == 5 else SECOND // 2
+        rows.append((t, step, {"iteration_s": 0.5}))
+    ppo.columns = [pack(RUN, rows)]
+    ppo.vitals["abcd2345"] = structs.replace(vital, iteration_s=0.5, last_t=t)
+    left = hoptui("status", "ppo", "--json").json["left_s"]
+    assert left == pytest.approx((5000 - vital.step) * 0.85, rel=0.1)
+    assert f" {duration(left)} to go" in hoptui("status", "ppo").out
+    ppo.vitals["abcd2345"] = structs.replace(vital, state="unresponsive")
+    assert hoptui("status", "ppo", "--json").json["left_s"] is None
+    assert "to go" not in hoptui("status", "ppo").out
+
+
+def test_status(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    row = {"env_steps_per_s": 512_345.0, "loss": 0.183, "iteration_s": 2.0}
+    phases = {"phase/rollout/env": 0.5, "phase/update": 0.8, "phase/rollout": 1.2}
+    ppo.columns = [pack(RUN, [(ppo.now, 1204, row | phases)])]
+    gain = Measured(gain=0.061, interval=0.012, detectable=True)
+    ppo.commands = [make_record(measured=gain)]
+    ppo.events = [
+        Event(seq=1, t=1, wall=2.0, kind="note", text="checkpoint\x1b[2J written", run="abcd2345"),
+    ]
+    ended = hoptui("status", "ppo")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[0] == "ppo  abcd2345  pid 4121  epoch 1  on gpu07"
+    assert lines[1] == "● live"
+    assert lines[2].startswith("iteration 1 204 of 5 000, 512 k steps/s, 1.82 s an iteration, 1 h 55 m to go")
+    at = lines.index("where the last iteration went")
+    assert lines[at + 1 : at + 4] == [
+        "  rollout  1.20 s  60 %",
+        "    env    500 ms  25 %",
+        "  update   800 ms  40 %",
+    ]
+    assert "  loss  0.183" in lines
+    assert lines[lines.index("knobs") + 1 : lines.index("knobs") + 4] == [
+        "  grad_accum       4  1 … 64        speed     free",
+        "  lr          3.0e-4  1.0e-6 … 0.1  learning  free",
+        "  precision     bf16  bf16 | fp32   learning  rebuild",
+    ]
+    assert lines[-2].endswith("checkpoint[2J written")
+    assert lines[-1].endswith("ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2")
+
+
+def test_status_tells_what_happened_to_the_runs_gpus(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.add(make_run("ffff6666", "lm", gpus=("GPU-a",)), Vital(state="live", step=7), {"loss": 0.5})
+    ppo.events = [
+        Event(seq=1, t=1, wall=3.0, kind="xid", text="Xid 79", source="gpu/GPU-a"),
+        Event(seq=2, t=2, wall=4.0, kind="xid", text="a stranger's Xid", source="gpu/GPU-b"),
+    ]
+    assert [event["text"] for event in hoptui("status", "lm", "--json").json["events"]] == ["Xid 79"]
+    out = hoptui("status", "lm").out
+    assert "Xid 79" in out
+    assert "stranger" not in out
+
+
+def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.commands = [make_record(), make_record("c2", "else", seq=2)]
+    found = hoptui("status", "abc", "--json").json
+    assert found["total"] == 5000
+    assert found["phases"] == {}
+    assert found["exit"] is None
+    assert [command["id"] for command in found["commands"]] == ["c1"]
+
+
+def test_an_exited_run_keeps_its_last_values(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    over = make_run(
+        "eeee5555", "old", exit_reason="exception", exit_detail="RuntimeError: no", exited_wall=1e6
+    )
+    ppo.add(over, Vital(state="exited", step=7), {"loss": 0.5})
+    out = hoptui("status", "old").out
+    assert "✕ exited: exception: RuntimeError: no" in out
+    assert "loss  0.500" in out
+
+
+def test_a_run_that_is_not_there(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    for words in (
+        ("status",),
+        ("watch",),
+        ("get",),
+        ("set", "lr=1"),
+        ("pause",),
+        ("resume",),
+        ("checkpoint",),
+    ):
+        ended = hoptui(words[0], "nope", *words[1:])
+        assert (ended.code, ended.out) == (3, "")
+        assert ended.err == "hoptui: no run 'nope' on this node; there is ppo\n"
+
+
+def test_where_no_run_lives_it_is_told_where_to_look(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    daemon.start()
+    ended = hoptui("status", "nope")
+    assert (ended.code, ended.err) == (
+        3,
+        "hoptui: no run 'nope' on this node; hoptui ls --all lists all there is\n",
+    )
+
+
+def test_two_runs_of_one_name(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.add(make_run("eeee5555", "ppo", pid=9))
+    ended = hoptui("status", "ppo")
+    assert ended.code == 3
+    assert "abcd2345 (pid 4121), eeee5555 (pid 9)" in ended.err
+
+
+def test_no_daemon_possible_is_one_sentence(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(where: object) -> None:
+        raise presence.StartError("the daemon could not be started: no space left")
+
+    monkeypatch.setattr(presence, "start_daemon", fail)
+    assert hoptui("status", "ppo") == (3, "", "hoptui: the daemon could not be started: no space left\n")
+
+
+class Ending:
+    """Feeds three rows and then ends the run, one Fetch at a time."""
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.daemon = daemon
+        self.turns = 0
+
+    def __call__(self, message: FromViewer) -> list[ToViewer] | None:
+        if isinstance(message, Fetch) and not message.latest:
+            self.turns += 1
+            daemon, n = self.daemon, min(self.turns, 3)
+            rows = [
+                (daemon.now + i * SECOND // 2, 1204 + i, {"loss": 1.0 / i, "x": 2.0}) for i in range(1, n + 1)
+            ]
+            daemon.columns = [pack(RUN, rows)]
+            if self.turns > 3:
+                daemon.node = daemon.node.__class__(
+                    **{f: getattr(daemon.node, f) for f in daemon.node.__struct_fields__ if f != "runs"},
+                    runs=(make_run(exit_reason="finished", epoch=2),),
+                )
+        return None
+
+
+def test_watch_streams_rows_until_the_run_ends(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.answer = Ending(ppo)
+    ended = hoptui("watch", "ppo", "--every", "0")
+    assert ended.code == 0
+    assert [line.split("  ")[1:3] for line in ended.out.splitlines()] == [
+        [f"iteration {step}", "env_steps_per_s –"] for step in ("1 205", "1 206", "1 207")
+    ]
+    assert ended.err == "ppo (abcd2345) exited: finished\n"
+
+
+def test_watch_json_prints_at_most_one_row_in_so_many_seconds(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.answer = Ending(ppo)
+    rows = [json.loads(line) for line in hoptui("watch", "ppo", "--json", "--every", "1").out.splitlines()]
+    assert [row["iteration"] for row in rows] == [1205, 1207]
+    assert rows[0]["metrics"] == {"loss": 1.0, "x": 2.0}
+    assert rows[0]["time"] == 1_000_000 + 2000.5
+
+
+def test_watch_of_a_run_that_is_over_ends_at_once(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    over = make_run("eeee5555", "old", exit_reason="finished")
+    ppo.add(over, Vital(state="exited", step=7, last_t=1), {"loss": 0.5})
+    ended = hoptui("watch", "old")
+    assert (ended.code, ended.err) == (0, "old (eeee5555) exited: finished\n")
+    assert ended.out.endswith("iteration 7  env_steps_per_s –  iteration_s –  loss 0.500\n")
+
+
+def test_every_must_be_a_time(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    for bad in ("nan", "-1", "inf"):
+        assert hoptui("watch", "ppo", f"--every={bad}").code == 2
+
+
+def test_a_daemon_that_hangs_is_one_sentence(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hoptui.cli.support.snapshot.ANSWER_S", 0.2)
+    ppo.answer = lambda message: [] if isinstance(message, Fetch | Query) else None
+    ended = hoptui("ls")
+    assert ended.code == 3
+    assert ended.err == "hoptui: the daemon is running but does not answer within 0.2 s\n"
