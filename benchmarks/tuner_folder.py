@@ -25,11 +25,11 @@ from benchmarks.tuner_grid import CASES, LEAST_RATIO, MOST_TRIALS, TUNE_S, found
 from benchmarks.tuner_simulated import GB, HOUR, SECOND, Steered, knob
 from hoptui.daemon.diagnosing import EVERY_S, FEW, LEAST_NS, WINDOW_NS
 from hoptui.daemon.scenes import POINTS
-from hoptui.tuner.diagnosis import Diagnostician
-from hoptui.tuner.effect import WARM_UP
-from hoptui.tuner.scene import Memory, Scene
+from hoptui.diagnosis.verdict import Diagnostician
+from hoptui.diagnosis.window import GpuWindow, Window
+from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.observation import Memory, Scene
 from hoptui.tuner.tuner import Tuner
-from hoptui.tuner.window import GpuWindow, Window
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.tuning import Limits
 from trainer.vision.images import CHUNK

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from hoptui.tuner.scene import Memory, Proposal, Scene
-from hoptui.tuner.shift import ShiftDetector
+from hoptui.tuner.measurement.change_points import ShiftDetector
+from hoptui.tuner.observation import Memory, Proposal, Scene
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.wire.messages import CommandRecord, Origin

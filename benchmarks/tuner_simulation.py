@@ -26,8 +26,8 @@ from benchmarks.tuner_simulated import (
     SimulatedRun,
     knob,
 )
-from hoptui.tuner.ladder import notches
-from hoptui.tuner.shift import ShiftDetector
+from hoptui.tuner.measurement.change_points import ShiftDetector
+from hoptui.tuner.search.space import notches
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire.tuning import Limits
 

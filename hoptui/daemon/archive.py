@@ -18,7 +18,7 @@ from hoptui.daemon.retention import Limits
 from hoptui.daemon.settled import SettledFile
 from hoptui.recording import RecordingError
 from hoptui.recording.known import KnownRun
-from hoptui.tuner.results import Settled
+from hoptui.tuner.prior_results import Settled
 from hoptui.wire.addresses import AddressError, Addresses
 from hoptui.wire.columns import Columns
 from hoptui.wire.messages import Buckets, CommandRecord, Error, Event, NodeState, Query

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from hoptui.daemon.registry import TrackedRun
-from hoptui.tuner.people import ASKED
+from hoptui.tuner.trial.overrides import ASKED
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import (
     FINAL,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hoptui.daemon.effects import CHANGED, LATEST
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
-from hoptui.tuner.diagnosis import Diagnostician
-from hoptui.tuner.effect import WARM_UP
-from hoptui.tuner.window import PHASE, GpuWindow, Window, gpu_window, iterations, mean_of
+from hoptui.diagnosis.verdict import Diagnostician
+from hoptui.diagnosis.window import PHASE, GpuWindow, Window, gpu_window, iterations, mean_of
+from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.wire.columns import Columns
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.tuning import told

@@ -1,4 +1,4 @@
-"""Which iterations count for and against a change of a knob; how much it did is `hoptui.tuner.effect`'s to say. No I/O."""
+"""Which iterations count for and against a change of a knob; how much it did is `hoptui.tuner.measurement.effect`'s to say. No I/O."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
-from hoptui.tuner.effect import LOOKS, PATIENT, WARM_UP, measure
-from hoptui.tuner.roles import reads
+from hoptui.diagnosis.knob_roles import reads
+from hoptui.tuner.measurement.effect import LOOKS, PATIENT, WARM_UP, measure
 from hoptui.wire.columns import Columns
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import CommandRecord

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from hoptui.tuner.people import ASKED
-from hoptui.tuner.trial import figured
+from hoptui.tuner.trial.overrides import ASKED
+from hoptui.tuner.trial.trial import figured
 from hoptui.wire.knobs import KnobState
 from hoptui.wire.messages import FINAL, CommandRecord
 from hoptui.wire.tuning import Change, Trial, TunerState

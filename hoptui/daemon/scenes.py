@@ -9,7 +9,7 @@ from hoptui.daemon.commands import author
 from hoptui.daemon.effects import ASIDE, throughput
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
-from hoptui.tuner.scene import Memory, Scene
+from hoptui.tuner.observation import Memory, Scene
 from hoptui.wire.columns import Columns
 from hoptui.wire.messages import CommandRecord
 from hoptui.wire.throttle import IDLE, REASONS

@@ -1,4 +1,4 @@
-"""The file of what tuners settled on, one JSON line a result. Used by the archive's thread alone; `hoptui.tuner.results` knows
+"""The file of what tuners settled on, one JSON line a result. Used by the archive's thread alone; `hoptui.tuner.prior_results` knows
 what they mean."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from hoptui.tuner.results import MOST, Settled, with_newer
+from hoptui.tuner.prior_results import MOST, Settled, with_newer
 from hoptui.wire.addresses import AddressError, secure
 
 log = logging.getLogger("hoptui.daemon")

@@ -19,9 +19,9 @@ from hoptui.daemon.registry import TrackedRun
 from hoptui.daemon.returning import left_off
 from hoptui.daemon.scenes import scene
 from hoptui.daemon.tuning import NAME, Forward, Tuning
-from hoptui.tuner.results import Settled, best, key
-from hoptui.tuner.scene import Known
-from hoptui.tuner.shift import ShiftDetector
+from hoptui.tuner.measurement.change_points import ShiftDetector
+from hoptui.tuner.observation import Known
+from hoptui.tuner.prior_results import Settled, best, key
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire.knobs import missing
 from hoptui.wire.messages import Origin

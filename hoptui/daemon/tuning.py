@@ -16,7 +16,7 @@ from hoptui.daemon import effects
 from hoptui.daemon.node import Node
 from hoptui.daemon.registry import TrackedRun
 from hoptui.daemon.returning import Undoing, chosen, left_off, settled, to_undo, way_back
-from hoptui.tuner.scene import Scene
+from hoptui.tuner.observation import Scene
 from hoptui.tuner.tuner import TOLD, Tuner
 from hoptui.wire.devices import Level
 from hoptui.wire.knobs import shown

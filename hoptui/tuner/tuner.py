@@ -6,27 +6,18 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from hoptui.tuner.back import TRIES, Return
-from hoptui.tuner.budget import Budget
-from hoptui.tuner.effect import WARM_UP
-from hoptui.tuner.incumbent import Incumbent
-from hoptui.tuner.ladder import Candidate
-from hoptui.tuner.people import People
-from hoptui.tuner.room import Room
-from hoptui.tuner.scene import Known, Proposal, Scene
-from hoptui.tuner.search import Nothing, Search
-from hoptui.tuner.series import Series
-from hoptui.tuner.tracks import Tracks
-from hoptui.tuner.trial import (
-    Attempt,
-    Move,
-    again,
-    blames,
-    compare,
-    figured,
-    length,
-    obstacle,
-)
+from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.measurement.incumbent import Incumbent
+from hoptui.tuner.measurement.throughput_series import Series
+from hoptui.tuner.observation import Known, Proposal, Scene
+from hoptui.tuner.search.memory_guard import Room
+from hoptui.tuner.search.parameter_history import Tracks
+from hoptui.tuner.search.space import Candidate
+from hoptui.tuner.search.strategy import Nothing, Search
+from hoptui.tuner.trial.budget import Budget
+from hoptui.tuner.trial.overrides import People
+from hoptui.tuner.trial.rollback import TRIES, Return
+from hoptui.tuner.trial.trial import Attempt, Move, again, blames, compare, figured, length, obstacle
 from hoptui.wire.messages import CommandRecord
 from hoptui.wire.tuning import Change, Limits, Result, Stand, Trial, TunerState, written
 

@@ -12,8 +12,8 @@ from hoptui.daemon.registry import TrackedRun
 from hoptui.daemon.runs import RunDesk
 from hoptui.daemon.tuners import TunerDesk
 from hoptui.recording.known import KnownRun
-from hoptui.tuner.results import Settled, with_newer
-from hoptui.tuner.scene import Known, Proposal, Scene
+from hoptui.tuner.observation import Known, Proposal, Scene
+from hoptui.tuner.prior_results import Settled, with_newer
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire import messages
 from hoptui.wire.columns import Columns, pack

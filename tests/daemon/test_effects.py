@@ -7,7 +7,7 @@ import math
 from msgspec import structs
 
 from hoptui.daemon import effects
-from hoptui.tuner.effect import WARM_UP
+from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.wire.columns import Columns, pack
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import CommandRecord

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.scenes import RECORDS, scene
-from hoptui.tuner.scene import Memory
+from hoptui.tuner.observation import Memory
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.wire.tuning import Change

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.daemon.settled import NAME, SettledFile
-from hoptui.tuner.results import MOST, Settled
+from hoptui.tuner.prior_results import MOST, Settled
 
 ONE = Settled(
     key="k1", values={"micro_batch": 64, "compile": "on"}, peak=1 << 30, run="r1", wall=1.5,

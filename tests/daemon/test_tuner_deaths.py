@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.returning import DECLARED_NS, PATIENCE_NS
-from hoptui.tuner.scene import Known
+from hoptui.tuner.observation import Known
 from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import Bye, CommandRecord, Declare, Outcome

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hoptui.daemon.returning import to_undo
 from hoptui.daemon.tuning import told
-from hoptui.tuner.scene import Known
+from hoptui.tuner.observation import Known
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.measured import Measured
 from hoptui.wire.messages import Lease, Origin

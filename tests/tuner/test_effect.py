@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.tuner import effect
-from hoptui.tuner.effect import LOOKS, WARM_UP, measure
+from hoptui.tuner.measurement import effect
+from hoptui.tuner.measurement.effect import LOOKS, WARM_UP, measure
 from hoptui.wire.measured import Measured
 
 SEEDS = 300

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from hoptui.tuner.budget import Budget
-from hoptui.tuner.effect import WARM_UP
-from hoptui.tuner.trial import compare, decide, doubt, figure, harmful
+from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.trial.budget import Budget
+from hoptui.tuner.trial.trial import compare, decide, doubt, figure, harmful
 from hoptui.wire.measured import Measured
 from hoptui.wire.tuning import YOUNG_S
 

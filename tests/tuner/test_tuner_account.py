@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hoptui.wire.tuning import Change, Limits, Trial, TunerState
-from tests.tuner.course import Course
+from tests.tuner.simulated_run import Course
 
 TAKEN_BACK = Trial(changes=(Change(knob="micro_batch", before=8, value=4),), result="reverted")
 ENDED = TunerState(stand="off", lived_s=1800.0, spent=0.04, tried=(TAKEN_BACK,))

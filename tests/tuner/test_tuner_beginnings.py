@@ -7,12 +7,12 @@ import math
 import pytest
 from msgspec import structs
 
-from hoptui.tuner.scene import Known, Shift
-from hoptui.tuner.track import CEILING_S
+from hoptui.tuner.observation import Known, Shift
+from hoptui.tuner.search.parameter_history import CEILING_S
 from hoptui.tuner.tuner import Tuner
 from hoptui.wire.messages import CommandRecord, Stage
 from hoptui.wire.tuning import Limits
-from tests.tuner.course import GIB, SECOND, Course, knob, launch_bound, level, pair, results
+from tests.tuner.simulated_run import GIB, SECOND, Course, knob, launch_bound, level, pair, results
 
 
 def test_a_tuner_after_it_goes_on_with_what_it_has_spent_and_found_to_be_too_much() -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from hoptui.tuner.room import Room
-from hoptui.tuner.scene import Memory, Scene
-from hoptui.tuner.tracks import Tracks
+from hoptui.tuner.observation import Memory, Scene
+from hoptui.tuner.search.memory_guard import Room
+from hoptui.tuner.search.parameter_history import Tracks
 from hoptui.wire.tuning import Limits
-from tests.tuner.course import GIB, SECOND, Course, Values, grown, knob
+from tests.tuner.simulated_run import GIB, SECOND, Course, Values, grown, knob
 
 
 def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hoptui.wire.tuning import Limits
-from tests.tuner.course import Course, results
+from tests.tuner.simulated_run import Course, results
 
 
 def test_a_trial_that_draws_too_much_is_taken_back() -> None:

@@ -6,12 +6,11 @@ import math
 
 import pytest
 
-from hoptui.tuner.ladder import Candidate, Lever
-from hoptui.tuner.track import BELIEVED, SWAYS_S
-from hoptui.tuner.tracks import Tracks
+from hoptui.tuner.search.parameter_history import BELIEVED, SWAYS_S, Tracks
+from hoptui.tuner.search.space import Candidate, Lever
 from hoptui.wire.measured import Measured
 from hoptui.wire.tuning import Advice, Limits
-from tests.tuner.course import GIB, SECOND, Course, Values, diagnosed, knob, level, results
+from tests.tuner.simulated_run import GIB, SECOND, Course, Values, diagnosed, knob, level, results
 
 
 def test_a_run_at_its_power_limit_gets_the_readers_it_waits_for_and_larger_batches() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.tuner.ladder import NEAR, levers
+from hoptui.tuner.search.space import NEAR, levers
 from hoptui.wire.knobs import check_value
 from hoptui.wire.messages import CommandRecord, Stage
 from hoptui.wire.tuning import Limits
-from tests.tuner.course import GIB, Course, Values, knob, pair
+from tests.tuner.simulated_run import GIB, Course, Values, knob, pair
 
 SHARE = 0.85
 FATES: tuple[tuple[Stage, str] | None, ...] = (

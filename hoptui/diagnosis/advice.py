@@ -1,0 +1,194 @@
+"""What might help against what limits a run: which knob, which way, what it costs. Only knobs that the run has, inside their bounds.
+
+Those that leave the mathematics alone come first; the batch of a run that waits for its input or its environments is never raised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hoptui.diagnosis.evidence import Means
+from hoptui.diagnosis.idle_causes import noticed
+from hoptui.diagnosis.knob_roles import (
+    Direction,
+    Role,
+    allowed,
+    doubled,
+    faster,
+    halved,
+    knob_for,
+    number,
+    pieces,
+    switched_off,
+    switched_on,
+)
+from hoptui.diagnosis.saturation import FULL_SM, HALF_EMPTY
+from hoptui.diagnosis.window import Window
+from hoptui.wire.knobs import KnobState, KnobValue
+from hoptui.wire.tuning import Advice, Verdict
+
+CPU_FULL = 0.9
+FIRST_WORKERS = 4
+MOST = 3
+WORKERS: dict[Verdict, Role] = {"data-bound": "workers", "env-bound": "env_workers"}
+"""What there may be more of where a GPU waits."""
+_COST = {
+    "free": "takes effect at once",
+    "shape": "may compile anew",
+    "rebuild": "stands still while it is rebuilt",
+    "restart": "restarts the run",
+}
+
+
+def advise(verdict: Verdict, window: Window) -> tuple[Advice, ...]:
+    """What to try, the best first, three at most; one without a knob where the run has none that helps."""
+    seen = Means(window.gpus)
+    found = [*_of_knobs(verdict, window, seen), *_of_readers(verdict, window, seen)]
+    found.sort(key=lambda advice: advice[0].spec.effect != "speed")
+    advised = [_advice(*each) for each in found if each[0].spec.cost != "restart"][:MOST]
+    if not advised and verdict in WITHOUT_A_KNOB:
+        return (Advice(text=WITHOUT_A_KNOB[verdict]),)
+    return tuple(advised)
+
+
+WITHOUT_A_KNOB: dict[Verdict, str] = {
+    "launch-bound": "more work in each kernel: larger batches, torch.compile, CUDA graphs",
+    "data-bound": "more or faster loading: processes that load ahead, smaller or already decoded input",
+    "env-bound": "step environments in several processes, or on the GPU",
+    "memory-bandwidth-bound": "fewer passes over memory: torch.compile fuses them, narrower number formats halve them",
+    "compute-bound": "near what the GPU can do: only less work or a narrower number format is faster",
+    "power-limited": "the board draws what it may: only an administrator can raise the limit (nvidia-smi -pl)",
+    "heat-limited": "look after the cooling: the clocks stay low until the GPU is cooler",
+    "communication-bound": "fewer, larger exchanges: more work between two of them",
+}
+Candidate = tuple[KnobState, Direction, KnobValue]
+
+
+def _of_knobs(verdict: Verdict, window: Window, seen: Means) -> Iterator[Candidate]:
+    match verdict:
+        case "launch-bound":
+            yield from _switched("compile", window)
+            yield from _switched("graphs", window)
+            yield from _larger_pieces(window)
+            yield from _raised("minibatch", window)
+            yield from _raised("envs", window)
+            if pieces(window.knobs) == 1:
+                yield from _raised("batch", window)
+        case "data-bound":
+            yield from _more_workers("workers", window)
+            if number(knob_for("workers", window.knobs)):
+                yield from _raised("prefetch", window)
+            yield from _switched("pin", window)
+        case "env-bound":
+            yield from _more_workers("env_workers", window)
+        case "memory-bandwidth-bound":
+            yield from _switched("compile", window)
+            yield from _precision(window)
+        case "compute-bound":
+            yield from _precision(window)
+            yield from _no_recomputing(window)
+        case "power-limited":
+            yield from _switched("compile", window)
+            yield from _larger_pieces(window)
+            yield from _precision(window)
+            yield from _no_recomputing(window)
+            if pieces(window.knobs) == 1 and seen.sm < FULL_SM:
+                yield from _raised("batch", window)  # more samples share what a step draws besides
+        case "communication-bound":
+            yield from _raised("minibatch", window)
+            yield from _raised("batch", window)
+        case "memory-unused":
+            yield from _larger_pieces(window)
+            yield from _switched("compile", window)
+        case "healthy":
+            yield from _switched("compile", window)
+
+
+def _of_readers(verdict: Verdict, window: Window, seen: Means) -> Iterator[Candidate]:
+    """Against what a GPU waits for now and then, whatever limits it most."""
+    for waits, _ in noticed(window, seen):
+        if verdict not in ("unknown", waits):
+            yield from _more_workers(WORKERS[waits], window)
+
+
+def _larger_pieces(window: Window) -> Iterator[Candidate]:
+    """The same batch in fewer pieces. With micro_batch, grad_accum follows: one of the two is enough."""
+    if pieces(window.knobs) < 2 or not _room(window):
+        return
+    micro, accumulation = knob_for("micro_batch", window.knobs), knob_for("accumulation", window.knobs)
+    if micro is not None and (value := doubled(micro)) is not None:
+        yield micro, "up", value
+    elif accumulation is not None and (value := halved(accumulation)) is not None:
+        yield accumulation, "down", value
+
+
+def _raised(role: Role, window: Window) -> Iterator[Candidate]:
+    knob = knob_for(role, window.knobs)
+    value = doubled(knob) if knob is not None else None
+    if knob is None or value is None or (role != "prefetch" and not _room(window)):
+        return
+    if role == "minibatch" and isinstance(value, int) and value > _rollout(window):
+        return  # there are no more samples than that between two updates
+    yield knob, "up", value
+
+
+def _switched(role: Role, window: Window) -> Iterator[Candidate]:
+    knob = knob_for(role, window.knobs)
+    value = switched_on(knob) if knob is not None else None
+    if knob is not None and value is not None:
+        yield knob, "to", value
+
+
+def _more_workers(role: Role, window: Window) -> Iterator[Candidate]:
+    """Twice the processes, while there are cores for them; some where there are none."""
+    knob = knob_for(role, window.knobs)
+    if knob is None or window.host_cpu >= CPU_FULL or knob.spec.choices:
+        return
+    now, most = number(knob), knob.spec.max
+    cores = window.cpus // max(1, window.world)
+    wanted = min(2 * (now or FIRST_WORKERS / 2), cores or math.inf, math.inf if most is None else most)
+    value = allowed(knob, int(wanted)) if wanted > (now or 0) else None
+    if value is not None:
+        yield knob, "up", value
+
+
+def _precision(window: Window) -> Iterator[Candidate]:
+    knob = knob_for("precision", window.knobs)
+    value = faster(knob) if knob is not None else None
+    if knob is not None and value is not None:
+        yield knob, "to", value
+
+
+def _no_recomputing(window: Window) -> Iterator[Candidate]:
+    knob = knob_for("recompute", window.knobs)
+    value = switched_off(knob) if knob is not None and _room(window) else None
+    if knob is not None and value is not None:
+        yield knob, "to", value
+
+
+def _room(window: Window) -> bool:
+    """Whether something twice as large would fit; not known is no."""
+    used = [gpu.memory for gpu in window.gpus]
+    return bool(used) and all(share < HALF_EMPTY for share in used)
+
+
+def _rollout(window: Window) -> float:
+    """Samples between two updates, as far as knobs tell."""
+    envs, length = number(knob_for("envs", window.knobs)), number(knob_for("rollout", window.knobs))
+    return math.inf if envs is None or length is None else envs * length * max(1, window.world)
+
+
+def _advice(knob: KnobState, direction: Direction, value: KnobValue) -> Advice:
+    spec = knob.spec
+    cost = f"its last change took {knob.took_s:.2g} s" if knob.took_s is not None else _COST[spec.cost]
+    learning = "changes what is learned; " if spec.effect == "learning" else ""
+    text = f"{spec.name} {_shown(knob.value)} → {_shown(value)} ({learning}{cost})"
+    return Advice(knob=spec.name, direction=direction, value=value, text=text)
+
+
+def _shown(value: KnobValue) -> str:
+    """As in sentences for people: `2 048`, `on`, `bf16`."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)

@@ -1,0 +1,167 @@
+"""What limits a run: one verdict with its evidence, from a window of what was read, and steady over many. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from msgspec import structs
+
+from hoptui.diagnosis.advice import advise
+from hoptui.diagnosis.evidence import UNSURE, Finding, Means, percent, told
+from hoptui.diagnosis.idle_causes import WAITING, launching, noticed, waiting, waits_for_the_host
+from hoptui.diagnosis.saturation import capacity, healthy, protection, unused_memory
+from hoptui.diagnosis.window import Window
+from hoptui.wire.tuning import Diagnosis, Verdict
+
+SECOND = 1_000_000_000
+FEW_ROWS, FEW_ITERATIONS, SHORT_S = 5, 3, 5.0
+NEAR = 0.7
+"""A second cause that costs so much of what the first one does leaves doubt as to which is the first."""
+UNEVEN = 0.15
+"""GPUs of one run that differ by so much are not alike: those of two equal ranks differ by 0.01."""
+
+FIRST, CHALLENGES = 2, 4
+"""Looks in a row that agree before a first verdict is told, and before another one takes its place."""
+AHEAD = 0.15
+"""A verdict stays while it is no less certain than another by so much."""
+REFRESH_NS = 10 * SECOND
+"""Figures of a verdict that stays are told anew so often at most: each time is a message to every viewer."""
+
+
+def findings(window: Window) -> list[Finding]:
+    """All that may limit the run, the most likely first; never empty, and never more certain than the evidence allows."""
+    if not window.iterations:
+        return [_unknown(f"{percent(window.aside)} of the time went into evaluation, checkpoints or a pause")]
+    seen = Means(window.gpus)
+    counted = math.isfinite(seen.sm)
+    found = [*protection(window), *waiting(window, seen), *capacity(seen)]
+    if counted:
+        found += launching(window, seen)
+        if all(f.confidence < UNSURE for f in found):
+            found += unused_memory(window, seen)
+        found = found or [*healthy(seen)]
+    if not found:
+        return [_unknown(*_missing(window, seen), *_largest_phase(window))]
+    least = _believed(window, counted=counted)
+    return [
+        f.at_most(least)._replace(evidence=(*f.evidence, *_beside(f, window, seen))) for f in _ranked(found)
+    ]
+
+
+class Diagnostician:
+    """The verdict on one run, look by look: it changes when another one has been the better one for some looks running."""
+
+    def __init__(self) -> None:
+        self.told: Diagnosis | None = None
+        self._rival: Verdict | None = None
+        self._looks = 0
+
+    def look(self, window: Window) -> bool:
+        """Take in a window; True if the verdict is another than before. `told` may be newer in any case."""
+        found = findings(window)
+        best, told = found[0], self.told
+        held = next((f for f in found if told is not None and f.verdict == told.verdict), None)
+        if told is not None and held is not None and held.confidence >= best.confidence - AHEAD:
+            self._rival, self._looks = None, 0
+            if told.stale or window.t - told.t >= REFRESH_NS:
+                self._refresh(told, _diagnosis(held, window))
+            return False
+        self._looks = self._looks + 1 if best.verdict == self._rival else 1
+        self._rival = best.verdict
+        if self._looks < (FIRST if told is None or told.stale else CHALLENGES):
+            return False
+        self._rival, self._looks = None, 0
+        self.told = _diagnosis(best, window)
+        return True
+
+    def changed(self) -> None:
+        """A knob has another value: what is told, and what was advised, is of the old one."""
+        if self.told is not None:
+            self.told = structs.replace(self.told, advice=(), stale=True)
+
+    def _refresh(self, told: Diagnosis, now: Diagnosis) -> None:
+        same = structs.replace(now, t=told.t, seconds=told.seconds)
+        if same != told:
+            self.told = now
+
+
+def _diagnosis(finding: Finding, window: Window) -> Diagnosis:
+    return Diagnosis(
+        verdict=finding.verdict,
+        confidence=round(20 * finding.confidence) / 20,
+        evidence=finding.evidence,
+        advice=advise(finding.verdict, window),
+        seconds=round(window.seconds, 1),
+        t=window.t,
+    )
+
+
+def _ranked(found: Iterable[Finding]) -> list[Finding]:
+    ranked = sorted(found, key=lambda f: (f.confidence, f.lost), reverse=True)
+    first, *others = ranked
+    if any(f.lost >= NEAR * first.lost and f.confidence > UNSURE for f in others):
+        return [f.at_most(NEAR) for f in ranked]
+    return ranked
+
+
+def _believed(window: Window, *, counted: bool) -> float:
+    """How much may be believed at most, by how much was looked at."""
+    rows = min((g.rows for g in window.gpus), default=0)
+    thin = rows < FEW_ROWS or window.iterations < FEW_ITERATIONS or window.seconds < SHORT_S
+    return UNSURE if thin or not counted or any(g.shared for g in window.gpus) else 1.0
+
+
+def _unknown(*why: str) -> Finding:
+    return Finding("unknown", 0.0, 0.0, why)
+
+
+def _missing(window: Window, seen: Means) -> Iterator[str]:
+    """Why there is no verdict."""
+    if not window.gpus:
+        yield f"no GPU readings: {window.no_gpu}"
+        return
+    if not math.isfinite(seen.sm):
+        yield f"no SM counters: {next((g.missing for g in window.gpus if g.missing), 'not read yet')}"
+    yield from told("GPU busy", seen.busy)
+    yield from told("SM active", seen.sm)
+    if math.isfinite(seen.sm):
+        waits = waits_for_the_host(seen)
+        yield (
+            "it waits for the host, in no phase that says for what" if waits else "no single cause stands out"
+        )
+
+
+def _largest_phase(window: Window) -> Iterator[str]:
+    outer = [path for path in window.phases if "/" not in path]
+    if outer:
+        path = max(outer, key=lambda name: window.phases[name])
+        yield f"largest phase: {path} {percent(window.phases[path])}"
+
+
+def _beside(finding: Finding, window: Window, seen: Means) -> Iterator[str]:
+    """What weakens a verdict, or is worth knowing with it."""
+    for waits, evidence in noticed(window, seen):
+        if waits != finding.verdict:
+            yield from evidence
+    shared = [str(g.index) for g in window.gpus if g.shared]
+    if shared:
+        yield f"other processes work on GPU {', '.join(shared)}"
+    yield from _lagging(window)
+    if window.aside >= WAITING.named:
+        yield f"{percent(window.aside)} of all time goes into evaluation and checkpoints"
+
+
+def _lagging(window: Window) -> Iterator[str]:
+    """Which GPU of several has less to do than another, or a lower clock: all ranks go at the pace of the slowest."""
+    known = [g for g in window.gpus if g.sm == g.sm]
+    if known:
+        least, most = min(known, key=lambda g: g.sm), max(known, key=lambda g: g.sm)
+        if most.sm - least.sm >= UNEVEN:
+            shares = f"SM active {percent(least.sm)}, GPU {most.index} {percent(most.sm)}"
+            yield f"GPU {least.index} has less to do: {shares}"
+    clocked = [g for g in window.gpus if g.clock_mhz > 0]
+    if clocked:
+        slow, fast = min(clocked, key=lambda g: g.clock_mhz), max(clocked, key=lambda g: g.clock_mhz)
+        if slow.clock_mhz < (1 - UNEVEN) * fast.clock_mhz:
+            yield f"GPU {slow.index} is slower: {slow.clock_mhz:.0f} MHz, GPU {fast.index} {fast.clock_mhz:.0f}"

@@ -1,0 +1,122 @@
+"""What the run achieved, iteration by iteration, in the unit of the objective."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import islice
+from statistics import stdev
+
+from hoptui.tuner.measurement.effect import BLOCK, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
+from hoptui.tuner.observation import Scene
+from hoptui.tuner.trial.trial import CLEAR
+from hoptui.wire.pace import level, usable
+from hoptui.wire.tuning import Objective
+
+BASELINE = 30
+"""Iterations that the values in effect are measured over before anything is tried."""
+LEAST, LONG_S = BLOCK * MIN_BLOCKS, 60.0
+"""Where so few of them take so long, they must do: the best settings are worth most to a run that is slow."""
+BEFORE = 90
+"""So many are compared with, the newest; also what a run needs whose iterations scatter."""
+SCATTER = 0.015
+"""The standard error of a baseline's level up to which it is taken for known."""
+SEEN = 3.0
+"""So many times the uncertainty of its baseline, a gain can be told from little."""
+KEPT = 400
+LOOKS_KEPT = 30
+
+
+class Series:
+    """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
+
+    `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that have other numbers.
+    A row says nothing about power; what the run's GPUs drew together at the look that first saw an iteration stands for it.
+    Energy tells nothing while that is unknown.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.metric = ""
+        self.backwards = 0
+        self._energy = objective == "energy"
+        self._values: deque[tuple[int, float]] = deque(maxlen=KEPT)
+        self._clock: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
+        self._newest: int | None = None
+        self._start = 0  # those of a process that has just begun do not count
+
+    @property
+    def newest(self) -> int:
+        """The newest iteration seen, −1 before there is one."""
+        return -1 if self._newest is None else self._newest
+
+    def take(self, scene: Scene) -> None:
+        """What is new in `scene`. A run that has gone back to an earlier iteration begins anew."""
+        points = scene.points
+        self.metric = "units per joule" if self._energy else scene.metric
+        if not points:
+            return
+        if self._newest is None or points[-1][0] < self._newest:
+            self.backwards += self._newest is not None
+            self._values.clear()
+            self._clock.clear()
+            self._newest = None
+            self._start = points[0][0] + WARM_UP
+        for step, value in points:
+            if step > self.newest or self._newest is None:
+                self._newest = step
+                self._values.append((step, self._valued(value, scene.drawn_w)))
+        if not self._clock or self._clock[-1][1] != self.newest:
+            self._clock.append((scene.t, self.newest))
+
+    def cut(self) -> None:
+        """What comes next cannot be compared with what was."""
+        self._values.clear()
+        self._clock.clear()
+        self._start = self.newest + 1 + WARM_UP
+
+    def since(self, step: int) -> list[float]:
+        """All values of iterations from `step` on, oldest first."""
+        first = max(step, self._start)
+        skip = next((i for i, (s, _) in enumerate(self._values) if s >= first), len(self._values))
+        return [v for _, v in islice(self._values, skip, None)]
+
+    def values(self, step: int) -> list[float]:
+        """The newest of those that tell something, to compare with."""
+        return usable(self.since(step))[-BEFORE:]
+
+    def count(self, step: int) -> int:
+        """How many of them tell something."""
+        return len(usable(self.since(step)))
+
+    def missing(self, step: int, gain: float | None = None) -> int:
+        """How many more of them a baseline needs, about: more where they scatter, fewer where each takes long.
+
+        What is compared with it next is expected to bring `gain`: little is needed to see much. Where that is unknown (None), not
+        much is needed either, because what cannot be told is tried once more.
+        """
+        have = self.count(step)
+        if have < LEAST:
+            return (LEAST if have * self.seconds >= LONG_S else BASELINE) - have
+        blocks = log_blocks(self.values(step))
+        if have * self.seconds >= LONG_S or (gain and gain > max(CLEAR, SEEN * uncertainty(blocks))):
+            return 0
+        steady = gain is None or stdev(blocks) / math.sqrt(len(blocks)) < SCATTER
+        return max(0, (BASELINE if steady else BEFORE) - have)
+
+    def level(self, step: int) -> float | None:
+        """How fast it was, None where there are too few."""
+        found = self.values(step)
+        return level(found) if len(found) >= WARM_UP else None
+
+    @property
+    def seconds(self) -> float:
+        """How long an iteration takes lately, by the clock; 0 before that is known."""
+        if len(self._clock) < 2:
+            return 0.0
+        (t0, first), (t1, last) = self._clock[0], self._clock[-1]
+        return (t1 - t0) / 1e9 / max(1, last - first)
+
+    def _valued(self, value: float, drawn_w: float | None) -> float:
+        if not self._energy:
+            return value
+        return value / drawn_w if drawn_w is not None and drawn_w > 0 else math.nan

@@ -1,0 +1,341 @@
+"""Which knobs the tuner may turn, what goes with them, and the few values it would try: rungs about √2 apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+from hoptui.diagnosis.knob_roles import NAMES, OFF, Role
+from hoptui.wire.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, relations
+from hoptui.wire.tuning import Change, Diagnosis, Limits, Verdict, may_turn
+
+Family = Literal["batch", "input", "env", "mode", "other"]
+"""What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run knows."""
+FAMILIES: dict[Role, Family] = {
+    "workers": "input", "prefetch": "input", "pin": "input", "env_workers": "env", "compile": "mode", "graphs": "mode",
+    "precision": "mode", "recompute": "mode",
+}  # fmt: skip
+
+READERS: tuple[Family, ...] = ("input", "env")
+"""Those about processes that deliver to the trainer: none of the GPU's memory is theirs."""
+
+SURE = 0.5
+"""A diagnosis that is less sure of itself decides nothing here."""
+WORTH_TRYING: dict[Verdict, tuple[Family, ...]] = {
+    "launch-bound": ("batch", "mode", "other"),
+    "data-bound": ("input", "other"),
+    "env-bound": ("env", "other"),
+    "memory-bandwidth-bound": ("mode", "batch", "other"),
+    "compute-bound": ("mode", "other"),
+    "power-limited": ("batch", "mode", "other"),
+    "heat-limited": (),
+    "communication-bound": ("batch", "other"),
+    "memory-unused": ("batch", "mode", "other"),
+}
+"""What helps against what holds a run back, the likeliest first; a batch is never raised where the GPU waits for something else."""
+ANYTHING: tuple[Family, ...] = ("batch", "input", "env", "other", "mode")
+NEAR = 1.2
+"""Two values closer than this factor are one rung: each value costs a compilation, and a graph's memory."""
+FINEST = 8
+"""Tensor cores like whole multiples of it."""
+STANDSTILL_S = {"free": 0.0, "shape": 2.0, "rebuild": 40.0, "restart": float("inf")}
+"""What a change is taken to cost before the run has said it: a compilation is a rebuild, 5 to 32 s on a GPU (docs/benchmarks.md)."""
+OFF_S = 5.0
+"""The same for turning off again what was off before: nothing is compiled for that."""
+READERS_S = 5.0
+"""The same for a rebuild of what reads the data."""
+_LARGEST = 1 << 40
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A knob that may be turned, with the one that follows so that their product stays.
+
+    `size` of a value is what memory grows with: for pieces of a batch (`grad_accum`) fewer are larger. `learning` says that
+    it alters the mathematics.
+    """
+
+    knob: KnobState
+    partner: KnobState | None
+    family: Family
+    learning: bool
+
+    @property
+    def name(self) -> str:
+        return self.knob.spec.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All the knobs that it turns."""
+        return (self.name,) if self.partner is None else (self.name, self.partner.spec.name)
+
+    @property
+    def size(self) -> float:
+        return self.size_of(self.knob.value)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its values can be climbed, from the one in effect."""
+        return self.sized(self.knob.value)
+
+    @property
+    def off(self) -> bool:
+        """Whether it is a way of computing that is not in use; 0 of a number is not that."""
+        return not self.ordered and self.knob.value in OFF
+
+    def size_of(self, value: KnobValue) -> float:
+        """How large `value` makes what is computed at once, in the knob's own unit; 0 for no number, and for one below zero."""
+        if isinstance(value, str | bool) or value < 0:
+            return 0.0
+        return 1.0 / max(value, 0.5) if _counts_pieces(self.name) else max(value, 0.5)
+
+    def sized(self, value: KnobValue) -> bool:
+        """Whether `value` is a size: a choice is none, nor a number below zero, which stands for something else (−1: automatic)."""
+        spec = self.knob.spec
+        return spec.kind in ("int", "float") and not spec.choices and self.size_of(value) > 0
+
+    def rungs(self) -> list[KnobValue]:
+        """The values to choose from, the one in effect among them, by rising size. Empty for a choice."""
+        return list(self._rungs)
+
+    def finer(self) -> list[KnobValue]:
+        """The rungs and, between whole ones, quarters of the steps in multiples of eight, by rising size.
+
+        For a size that memory is in the way of: each is one more shape to compile, so nothing is climbed by them else. What is near
+        the value in effect is among them, so that it can be returned to.
+        """
+        return list(self._finer)
+
+    def changes(self, value: KnobValue) -> tuple[Change, ...]:
+        """What is set, at one boundary, so that the knob has `value` and all that it keeps is kept."""
+        made = [Change(knob=self.name, before=self.knob.value, value=value)]
+        if self.partner is not None:
+            follows = _product(self.knob, self.partner) // _whole(value)
+            made.append(Change(knob=self.partner.spec.name, before=self.partner.value, value=follows))
+        return tuple(made)
+
+    @cached_property
+    def _rungs(self) -> tuple[KnobValue, ...]:
+        found = list(self._here)
+        for value in self._steps:
+            # The one in effect comes first: what is nearly the same would be another shape for nothing.
+            if all(_apart(value, known) for known in found):
+                found.append(value)
+        return tuple(sorted(found, key=self.size_of))
+
+    @cached_property
+    def _finer(self) -> tuple[KnobValue, ...]:
+        coarse = sorted({*self._here, *self._steps}, key=self.size_of)
+        found = set(coarse)
+        for low, high in pairwise(coarse):
+            if self.knob.spec.scale == "pow2" or not (isinstance(low, int) and isinstance(high, int)):
+                continue
+            quarters = ((low + part * (high - low) // 4) // FINEST * FINEST for part in (1, 2, 3))
+            found |= {v for v in quarters if low < v < high and self._possible(v)}
+        return tuple(sorted(found, key=self.size_of))
+
+    @property
+    def _here(self) -> tuple[int | float, ...]:
+        """The value in effect, where it is a number to start from."""
+        value = self.knob.value
+        return () if not self.ordered or isinstance(value, bool | str) else (value,)
+
+    @cached_property
+    def _steps(self) -> tuple[int | float, ...]:
+        return tuple(self._values()) if self._here else ()
+
+    def _values(self) -> Iterator[int | float]:
+        spec, here = self.knob.spec, self.knob.value
+        if self.partner is not None:
+            yield from self._divisors(_product(self.knob, self.partner))
+        elif spec.kind == "int":
+            yield from (v for v in notches(spec) if _valid(spec, v))
+        elif isinstance(here, float) and here > 0:
+            for k in range(1, 9):
+                yield from (v for v in (here * 2 ** (k / 2), here / 2 ** (k / 2)) if _valid(spec, v))
+
+    def _possible(self, value: int) -> bool:
+        """Whether it may be set, and the knob that follows can."""
+        if not _valid(self.knob.spec, value) or self.partner is None:
+            return _valid(self.knob.spec, value)
+        follows, rest = divmod(_product(self.knob, self.partner), value)
+        return not rest and _valid(self.partner.spec, follows)
+
+    def _divisors(self, product: int) -> Iterator[int]:
+        """Values that divide the product, each the nearest to a rung of the ladder."""
+        spec = self.knob.spec
+        low, high = (int(b) if b is not None else d for b, d in ((spec.min, 1), (spec.max, _LARGEST)))
+        divisors = [v for v in _divisors_of(product) if low <= v <= high and self._possible(v)]
+        for notch in notches(spec):
+            near = [v for v in divisors if not _apart(v, notch)]
+            if near:
+                yield min(near, key=lambda v: max(v / notch, notch / v))
+        yield from divisors[-1:]  # the whole at once
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something to try: levers and their values, which way of size (1, −1; 0: neither), why, and the gain expected (None: unknown; 0: in doubt)."""
+
+    settings: tuple[tuple[Lever, KnobValue], ...]
+    way: int
+    why: str
+    gain: float | None = None
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(c for lever, value in self.settings for c in lever.changes(value))
+
+    @property
+    def standstill(self) -> float:
+        """Seconds that the run is expected to stand still for it."""
+        return sum(standstill(lever) for lever, _ in self.settings)
+
+    @property
+    def way_back(self) -> float:
+        """The same if it is taken back."""
+        return sum(OFF_S if lever.off else standstill(lever) for lever, _ in self.settings)
+
+
+def notches(spec: KnobSpec) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24 …: steps of about √2, multiples of 8 from 16 on; on a `pow2` scale powers of two."""
+    highest = min(spec.max if spec.max is not None else _LARGEST, _LARGEST)
+    power = 1
+    while power <= highest:
+        yield power
+        between = power * 3 // 2
+        if spec.scale != "pow2" and power > 1 and between <= highest:
+            yield between
+        power *= 2
+
+
+def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) -> list[Lever]:
+    """What may be turned of a run's knobs within `limits`, in the order in which they were declared.
+
+    One that cannot be turned without breaking what it keeps is left out, and one that could not be set back to what it is.
+    """
+    known = {k.spec.name: k for k in knobs}
+    found: list[Lever] = []
+    taken: set[str] = set()
+    # Of two that keep a product, the one that is not a number of pieces leads.
+    for knob in sorted(knobs, key=lambda k: _counts_pieces(k.spec.name)):
+        spec = knob.spec
+        partner, clear = _partner(knob, known)
+        pair = [knob] if partner is None else [knob, partner]
+        names = {k.spec.name for k in pair}
+        if (
+            not clear
+            or names & taken
+            or names & set(frozen)
+            or not all(may_turn(k.spec, limits) and _finite(k.value) for k in pair)
+        ):
+            continue
+        if partner is not None and not all(_countable(k) for k in pair):
+            continue
+        taken |= names
+        found.append(Lever(knob, partner, _family(spec), spec.effect == "learning"))
+    order = [k.spec.name for k in knobs]
+    return sorted(found, key=lambda lever: order.index(lever.name))
+
+
+def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
+    """Those worth trying, in order: what the diagnosis names, then what helps against it; all of them where it is unknown."""
+    known = decisive(diagnosis)
+    families = WORTH_TRYING.get(known.verdict, ANYTHING) if known else ANYTHING
+    advised = [a.knob for a in known.advice if a.knob] if known else []
+    first = [lever for name in advised for lever in found if name in lever.names]
+    rest = [lever for family in families for lever in found if lever.family == family]
+    rest.sort(key=lambda lever: lever.learning)  # what leaves the mathematics alone comes first
+    return list({lever.name: lever for lever in (*first, *rest)}.values())
+
+
+def advised(lever: Lever, diagnosis: Diagnosis | None) -> tuple[int, KnobValue | None]:
+    """Which way of size (1, −1; 0: nothing is said) a diagnosis would turn a lever, and to what value of its first knob."""
+    known = decisive(diagnosis)
+    for advice in known.advice if known else ():
+        if advice.knob == lever.name:
+            way = {"up": 1, "down": -1}.get(advice.direction, 0)
+            return (-way if _counts_pieces(lever.name) else way), advice.value
+        if advice.knob in lever.names:  # what follows goes the other way
+            return {"up": -1, "down": 1}.get(advice.direction, 0), None
+    return 0, None
+
+
+def decisive(diagnosis: Diagnosis | None) -> Diagnosis | None:
+    """The diagnosis, if it is sure enough of itself to decide anything here."""
+    return diagnosis if diagnosis is not None and diagnosis.confidence >= SURE else None
+
+
+def standstill(lever: Lever) -> float:
+    """Seconds that a run stands still for a change of it: as it did last time, else by what it is said to cost."""
+    known = [k.took_s for k in (lever.knob, lever.partner) if k is not None and k.took_s is not None]
+    if known:
+        return sum(known)
+    cost = lever.knob.spec.cost
+    return READERS_S if cost == "rebuild" and lever.family == "input" else STANDSTILL_S[cost]
+
+
+def _partner(knob: KnobState, known: dict[str, KnobState]) -> tuple[KnobState | None, bool]:
+    """The knob that follows (None: nothing does), and whether that is clear."""
+    products = [r for r in relations(knob.spec.keeps) if not r.name and not r.under]
+    factors = next((r.over for r in products if knob.spec.name in r.over), ())
+    if not factors:
+        return None, True  # in words or for people: the run sees to it
+    others = [known[f] for f in factors if f in known and f != knob.spec.name]
+    twins = [k for k in others if k.spec.keeps == knob.spec.keeps]
+    found = twins or others
+    return (found[0] if len(found) == 1 else None), len(found) <= 1
+
+
+def _countable(knob: KnobState) -> bool:
+    return isinstance(knob.value, int) and not isinstance(knob.value, bool) and knob.value > 0
+
+
+def _finite(value: KnobValue) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _family(spec: KnobSpec) -> Family:
+    role = next((role for role, names in NAMES.items() if spec.name.lower() in names), None)
+    if role is not None:
+        return FAMILIES.get(role, "batch")
+    if spec.choices or spec.kind in ("bool", "str"):
+        return "mode"
+    return "batch" if spec.keeps or spec.cost == "shape" else "other"
+
+
+def _counts_pieces(name: str) -> bool:
+    """Whether more of it means smaller pieces."""
+    return "accum" in name.lower()
+
+
+def _valid(spec: KnobSpec, value: int | float) -> bool:
+    try:
+        check_value(spec, value)
+    except KnobError:
+        return False
+    return True
+
+
+def _whole(value: KnobValue) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _product(knob: KnobState, partner: KnobState) -> int:
+    """What the two keep."""
+    return _whole(knob.value) * _whole(partner.value)
+
+
+def _apart(a: int | float, b: int | float) -> bool:
+    low, high = sorted((float(a), float(b)))
+    return high > NEAR * low
+
+
+def _divisors_of(product: int) -> list[int]:
+    small = [d for d in range(1, min(int(product**0.5), 1 << 16) + 1) if product % d == 0]
+    return sorted({*small, *(product // d for d in small)})

@@ -1,0 +1,293 @@
+"""What to try next: a ladder climbed one lever after another, in the order that the diagnosis gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hoptui.diagnosis.evidence import percent
+from hoptui.tuner.observation import Known, Scene
+from hoptui.tuner.search.parameter_history import FARTHEST, Track, Tracks
+from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
+from hoptui.tuner.trial.trial import WORTH
+from hoptui.wire.knobs import KnobError, KnobValue, check_value, shown
+from hoptui.wire.tuning import Diagnosis, Verdict
+
+NOT_SMALLER: tuple[Verdict, ...] = ("launch-bound", "memory-unused", "power-limited")
+"""Against these, nothing smaller helps."""
+OTHER_WAY = 1.5
+"""How memory changes with another way of computing nobody knows: half as much again must fit."""
+
+
+class Nothing(NamedTuple):
+    """Why nothing is tried; `yet` where that may be another matter once it is seen what the run does with its values."""
+
+    why: str
+    yet: bool = False
+
+
+class Search:
+    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the same kind best.
+
+    `owed` says that this is still to be tried, once it can be afforded, or is being tried.
+    """
+
+    def __init__(self, tracks: Tracks, known: Known | None) -> None:
+        self._tracks = tracks
+        self._limits = tracks.limits
+        self._known = known
+        self.owed = False
+        self._passed_over = False
+
+    def next(
+        self, scene: Scene, frozen: set[str], affords: Callable[[Candidate], bool] = lambda _: True
+    ) -> Candidate | Nothing:
+        """What to try, or why nothing; what served another run best is passed over for as long as nobody `affords` it."""
+        found = self._tracks.levers(scene, frozen)
+        if not found:
+            return Nothing("the run has no knob that it may turn")
+        start = self._start(scene, found)
+        self.owed = start is not None
+        self._passed_over = start is not None and not affords(start)
+        if start is not None and not self._passed_over:
+            return start
+        order, verdict = ranked(found, scene.diagnosis), scene.diagnosis
+        for lever in order:
+            # What the run waits for comes before what would only hide that it waits.
+            if lever.family in READERS and advised(lever, verdict)[0]:
+                self._reopen(lever)
+        tried = self._first(order, scene)
+        if isinstance(tried, Candidate):
+            return tried
+        if verdict is not None and verdict.stale:
+            return Nothing("what limits the run with the values in effect is not seen yet", yet=True)
+        if any(self._unread(lever, scene) for lever in order):
+            return Nothing("how much memory the values in effect take is not seen yet", yet=True)
+        if not order:
+            limit = verdict.verdict if verdict else "unknown"
+            return Nothing(f"the run is {limit}, against which none of its knobs helps")
+        again = self._first([lever for lever in order if self._reopen(lever)], scene)
+        return again if isinstance(again, Candidate) else self._both(order, found, scene) or Nothing(tried)
+
+    def made(self) -> None:
+        """Something is tried now."""
+        if not self._passed_over:
+            self._known = None
+
+    # the next step ---------------------------------------------------------------------------------------------------------
+
+    def _first(self, order: Sequence[Lever], scene: Scene) -> Candidate | str:
+        """The first of these that has something to try, or in a few words why none."""
+        reasons: list[str] = []
+        for lever in order:
+            tried = self._climb(lever, scene) if lever.ordered else self._choose(lever, scene)
+            if isinstance(tried, Candidate):
+                return tried
+            if tried:
+                reasons.append(tried)
+        return reasons[0] if reasons else "nothing is left to try"
+
+    def _both(self, order: Sequence[Lever], found: Sequence[Lever], scene: Scene) -> Candidate | None:
+        """More samples at once and more readers: where the one holds back what the other would bring, neither alone helps.
+
+        That readers are about to be too slow is not seen before there is more to read: so they need not be in `order`.
+        """
+        if self._over_power(scene):
+            return None
+        batches = [
+            (lever, value)
+            for lever in order
+            if lever.family == "batch"
+            for value in reversed(self._within_reach(lever, lever.rungs()))
+            if self._tracks.fits(lever, value, scene)
+        ]
+        readers = [
+            (lever, value)
+            for lever in (*order, *found)
+            if lever.family in READERS
+            for value in reversed(self._within_reach(lever, lever.rungs()))
+        ]
+        both = (*batches[:1], *readers[:1])
+        if len(both) < 2 or self._tracks.in_vain(both):
+            return None
+        return Candidate(both, 1, "both at once: either may hold back what the other would bring")
+
+    def _reopen(self, lever: Lever) -> bool:
+        """Let a lever be climbed once more where another has been turned since, or the run's speed has changed by itself: what was best
+        then need not be now."""
+        track = self._tracks.of(lever)
+        if lever.ordered and track.outdated:
+            track.once_more()
+            return True
+        return False
+
+    def _unread(self, lever: Lever, scene: Scene) -> bool:
+        """Whether it is about to be known what a lever's size takes of the memory."""
+        if lever.family == "input" or not lever.ordered or scene.memory is None or scene.memory.used <= 0:
+            return False
+        return not self._tracks.of(lever).memory.largest
+
+    def _climb(self, lever: Lever, scene: Scene) -> Candidate | str:
+        track, here = self._tracks.of(lever), lever.size
+        way, _ = advised(lever, scene.diagnosis)
+        blocked = ""
+        if way >= 0 and 1 not in track.closed:
+            over = self._over_power(scene)
+            up = [] if over else self._above(lever, self._values(lever, scene))
+            fits = [v for v in up if lever.family == "input" or self._tracks.fits(lever, v, scene)]
+            if fits:
+                value = fits[-1] if track.stride > 1 else fits[(len(fits) - 1) // 2]
+                gain = track.gain(here, lever.size_of(value), falling=False)
+                if gain is None or gain >= WORTH or track.stride == 1:
+                    expected = 0.0 if value in track.doubted else gain
+                    return Candidate(((lever, value),), 1, self._why(lever, scene, value), expected)
+            elif over:
+                blocked = over
+            elif up:
+                blocked = self._no_room(lever, up[0], scene)
+        if -1 not in track.closed and (way < 0 or (way == 0 and self._down(lever, track, scene.diagnosis))):
+            below = [v for v in lever.rungs() if here / FARTHEST <= lever.size_of(v) < here]
+            below = [v for v in below if track.compiled(lever.size_of(v))]
+            if below:
+                return Candidate(((lever, below[-1]),), -1, self._why(lever, scene, below[-1]))
+        return blocked
+
+    def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
+        """Those of `values` that may be tried next, but for memory."""
+        refused = self._tracks.of(lever).refused
+        return [v for v in self._within_reach(lever, values) if v not in refused]
+
+    def _within_reach(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
+        """Those of `values` that are one step above, and not known to be too much."""
+        track, here = self._tracks.of(lever), lever.size
+        return [
+            v
+            for v in values
+            if here < lever.size_of(v) <= FARTHEST * here * 1.001
+            and lever.size_of(v) < track.ceiling
+            and track.compiled(lever.size_of(v))
+        ]
+
+    def _values(self, lever: Lever, scene: Scene) -> list[KnobValue]:
+        """What to climb by: rungs and what is compiled already; what lies between them only where memory is in the way."""
+        rungs, track = lever.rungs(), self._tracks.of(lever)
+        if lever.family != "batch":
+            return rungs
+        shy = track.ceiling < math.inf or self._shy(lever, scene)
+        return [v for v in lever.finer() if shy or v in rungs or lever.size_of(v) in track.shapes]
+
+    def _shy(self, lever: Lever, scene: Scene) -> bool:
+        """Whether a rung that was held before, or that only rare peaks do not fit, cannot be tried next: what lies below it may do."""
+        track, memory, here = self._tracks.of(lever), scene.memory, lever.size
+        for value in lever.rungs():
+            size = lever.size_of(value)
+            near = here < size <= FARTHEST * here * 1.001
+            if (
+                memory is None
+                or not near
+                or (size < track.ceiling and self._tracks.fits(lever, value, scene))
+            ):
+                continue
+            if size <= track.memory.largest or track.memory.expects(size, memory, self._limits.memory):
+                return True
+        return False
+
+    def _down(self, lever: Lever, track: Track, diagnosis: Diagnosis | None) -> bool:
+        """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried, and
+        no diagnosis asks for more at once."""
+        if lever.family == "input" or lever.learning:
+            return False
+        here = lever.size
+        gain = track.gain(here, here / 1.4, falling=True)
+        if gain is None:  # without readings of memory, nobody knows why nothing larger could be tried
+            known = decisive(diagnosis)
+            larger = known is not None and known.verdict in NOT_SMALLER
+            return lever.family == "batch" and track.memory.largest > 0 and not larger
+        return track.slower and gain >= WORTH
+
+    def _choose(self, lever: Lever, scene: Scene) -> Candidate | str:
+        """A choice has no order to climb: only what the diagnosis names is tried."""
+        _, value = advised(lever, scene.diagnosis)
+        if value is None or value == lever.knob.value or value in self._tracks.of(lever).refused:
+            return ""
+        try:
+            value = check_value(lever.knob.spec, value)
+        except KnobError:
+            return ""
+        memory = scene.memory
+        if memory is None:
+            return f"how much memory the run takes is unknown: {lever.name} {shown(value)} is not tried"
+        if OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
+            return f"too little memory is free to try {lever.name} {shown(value)}"
+        return Candidate(((lever, value),), 0, self._why(lever, scene, value))
+
+    def _start(self, scene: Scene, found: Sequence[Lever]) -> Candidate | None:
+        """What served a run of the same kind, as far as it is not in effect; None where it would not fit."""
+        known, memory = self._known, scene.memory
+        if (
+            known is None
+            or memory is None
+            or (known.peak or 0) + memory.others > self._limits.memory * memory.total
+        ):
+            return None
+        settings = [
+            (lever, value)
+            for lever in ranked(found, scene.diagnosis)
+            for value in self._exact(lever, known.values.get(lever.name, lever.knob.value))
+            if value != lever.knob.value
+            and (known.peak is not None or self._tracks.fits(lever, value, scene))
+        ]
+        return (
+            Candidate(tuple(settings), 1, "what served the last run of this kind best") if settings else None
+        )
+
+    def _exact(self, lever: Lever, value: KnobValue) -> tuple[KnobValue, ...]:
+        """The value itself, if it may be set: another run need not have stood on the same rungs."""
+        try:
+            value = check_value(lever.knob.spec, value)
+            if lever.partner is not None:
+                own, other = lever.knob.value, lever.partner.value
+                if not (isinstance(own, int) and isinstance(other, int) and isinstance(value, int)):
+                    return ()
+                if value < 1 or own * other % value:
+                    return ()
+                check_value(lever.partner.spec, own * other // value)
+        except KnobError:
+            return ()
+        return (value,)
+
+    # limits ----------------------------------------------------------------------------------------------------------------
+
+    def _no_room(self, lever: Lever, value: KnobValue, scene: Scene) -> str:
+        memory, most = scene.memory, self._limits.memory
+        peak = self._tracks.of(lever).memory.predicted(lever.size_of(value))
+        if memory is None or peak is None:
+            return "how much memory the run takes is unknown: nothing is made larger"
+        if scene.taken > most:
+            return f"{percent(scene.taken)} of the memory is taken already, the limit is {percent(most)}"
+        need = (peak + memory.others) / memory.total
+        if need <= most:
+            return f"{lever.name} {shown(value)} takes {percent(need)} of the memory, and its rare peaks may take more than there is"
+        return f"{lever.name} {shown(value)} may take {percent(need)} of the memory, the limit is {percent(most)}"
+
+    def _over_power(self, scene: Scene) -> str:
+        most = self._limits.power_w
+        if most is None or (scene.power_w is not None and scene.power_w < most):
+            return ""
+        now = "unknown" if scene.power_w is None else f"{scene.power_w:.0f} W"
+        return f"the power drawn is {now}, the limit is {most:.0f} W"
+
+    def _why(self, lever: Lever, scene: Scene, value: KnobValue) -> str:
+        diagnosis = scene.diagnosis
+        if diagnosis is None or diagnosis.verdict in ("unknown", "healthy"):
+            why = "what limits the run is not clear: one step is tried"
+        else:
+            said = "was {} before the last change" if diagnosis.stale else "is {}"
+            why = ": ".join((f"the run {said.format(diagnosis.verdict)}", *diagnosis.evidence[:1]))
+        if again := self._tracks.of(lever).again.get(value):
+            why = f"{why}; tried again: {again}"
+        peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
+        if scene.memory is None or peak is None or lever.family == "input":
+            return why
+        return f"{why}; expected to take {percent((peak + scene.memory.others) / scene.memory.total)} of the memory, rare peaks aside"

@@ -1,0 +1,242 @@
+"""One change on its way: what became of its commands, and whether it is worth keeping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal, NamedTuple
+
+from hoptui.diagnosis.evidence import percent
+from hoptui.diagnosis.knob_roles import reads
+from hoptui.tuner.measurement.effect import BLOCK, LOOKS, PATIENT, WARM_UP, measure
+from hoptui.tuner.observation import Scene
+from hoptui.tuner.search.space import Candidate, Lever
+from hoptui.wire.knobs import KnobValue
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import FINAL, CommandRecord
+from hoptui.wire.pace import level, usable
+from hoptui.wire.tuning import Change, Limits, Trial
+
+WORTH = 0.02
+"""A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""
+BORNE = 0.04
+"""What a smaller setting, which leaves room, may lose at worst where it is more likely to lose nothing."""
+CLEAR = 0.10
+"""A gain that is surely more than this is kept after one block of iterations."""
+PATIENCE = 4
+"""One that takes so many times as long as it should, without an iteration to show for it, is ended."""
+ABOVE = 0.03
+"""What a trial may take of all memory beyond the limit, which what is expected of it keeps within: else it is ended."""
+HARMFUL = 0.5
+"""A trial at less than this share of the speed before is ended before its first look."""
+FEW = 2
+"""So many iterations after the first show that where the budget is overdrawn: each may cost what all of it was meant to."""
+NOT_ITS_FAULT = (
+    "held_by_person",
+    "lease_held",
+    "stale_epoch",
+    "restarting",
+    "no_such_run",
+    "version_conflict",
+    "pending_conflict",
+)
+"""Codes of refusals that say nothing of the value."""
+
+Decision = Literal["keep", "drop", "more"]
+
+
+class Ending(NamedTuple):
+    """How a trial ends: kept or taken back, and `why`, which its `figure` may say already.
+
+    `found` is what is to be learned of its speed, None where it asked too much of the run, however fast it was.
+    """
+
+    kept: bool
+    found: Measured | None
+    why: str = ""
+    figure: bool = False
+
+
+@dataclass
+class Move:
+    """Knobs set together: the commands made of it, and what the run says of them."""
+
+    changes: tuple[Change, ...]
+    why: str
+    ids: Mapping[str, str] = field(default_factory=dict)
+    _heard: dict[str, CommandRecord] = field(default_factory=dict)
+
+    def own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
+        """Its commands, as they were last heard of: `records` are a run's newest, and others may have come since."""
+        mine = set(self.ids.values())
+        self._heard |= {r.id: r for r in records if r.id in mine}
+        return list(self._heard.values())
+
+    def trouble(self, records: Sequence[CommandRecord]) -> CommandRecord | None:
+        """The first of its commands that came to nothing, or was undone."""
+        return next((r for r in self.own(records) if r.stage in FINAL and r.stage != "applied"), None)
+
+    def applied(self, records: Sequence[CommandRecord]) -> int | None:
+        """The first iteration with all of it in effect, None while some of it is not."""
+        steps = [r.step for r in self.own(records) if r.stage == "applied" and r.step is not None]
+        return max(steps) if self.ids and len(steps) == len(self.ids) else None
+
+    def settled(self, records: Sequence[CommandRecord]) -> bool:
+        """Whether nothing of it is pending any more."""
+        return all(r.stage in FINAL for r in self.own(records))
+
+    def effective(self, records: Sequence[CommandRecord]) -> dict[str, KnobValue]:
+        """What was read back, by knob, of what is in effect."""
+        return {
+            r.knob: r.effective for r in self.own(records) if r.stage == "applied" and r.effective is not None
+        }
+
+    def standstill(self, records: Sequence[CommandRecord]) -> float:
+        """Seconds that the run stood still for it."""
+        return sum(r.took_s or 0.0 for r in self.own(records))
+
+
+@dataclass
+class Attempt:
+    """A trial under way: what it is, against what it is measured, how long it has taken."""
+
+    move: Move
+    tried: Candidate
+    before: list[float]
+    told: Trial
+    expected_s: float
+    retries: float | None
+    seconds: float = 0.0
+
+    def ending(
+        self, scene: Scene, limits: Limits, after: Sequence[float], found: Measured, *, overdrawn: bool
+    ) -> Ending | None:
+        """How it ends, given all values since it took effect and what they come to; None while it goes on."""
+        if too_much := self.too_much(scene, limits, len(after)):
+            return Ending(False, None, too_much)
+        if harmful(self.before, after, overdrawn=overdrawn):
+            return Ending(False, Measured(), "less than half as fast")
+        if found.gain is None and self.seconds > max(60.0, PATIENCE * self.expected_s):
+            return Ending(
+                False, found, "too little could be measured in all the time that was expected, and more"
+            )
+        out_of_time = overdrawn and found.gain is not None
+        match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
+            case "keep":
+                return Ending(True, found, doubt(found))
+            case "drop":
+                return Ending(False, found, figure(found), figure=True)
+            case "more":
+                return None
+
+    def too_much(self, scene: Scene, limits: Limits, iterations: int) -> str:
+        """What a trial must not do, however fast it is, after so many iterations; "" for nothing."""
+        if (
+            self.retries is not None
+            and scene.alloc_retries is not None
+            and scene.alloc_retries > self.retries
+        ):
+            return "the allocator had to try again"
+        if iterations <= WARM_UP:
+            slow = self.seconds > max(60.0, PATIENCE * self.expected_s)
+            return (
+                "hardly an iteration came through in all the time that was expected, and more" if slow else ""
+            )
+        most, power = limits.power_w, scene.power_w
+        if most is not None and power is not None and power > most:
+            return f"it draws {power:.0f} W, the limit is {most:.0f} W"
+        if self.tried.way > 0 and scene.taken > limits.memory + ABOVE:
+            return f"{percent(scene.taken)} of the memory is taken"
+        return ""
+
+
+def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
+    """What an ended trial has tried, as something to try; None where none of the levers has its knob."""
+    lead = trial.changes[0]
+    for lever in levers:
+        if lever.name == lead.knob:
+            larger = lever.size_of(lead.value) > lever.size_of(lead.before)
+            way = (1 if larger else -1) if lever.ordered else 0
+            return Candidate(((lever, lead.value),), way, trial.text)
+    return None
+
+
+def figured(trial: Trial) -> Measured | None:
+    """What a trial that has ended has measured; None where that was too little for a figure: nothing is measured any more."""
+    return trial.measured if trial.measured is not None and trial.measured.gain is not None else None
+
+
+def length(changes: Iterable[Change]) -> int:
+    """Iterations that a trial of these changes takes as a rule."""
+    return WARM_UP + (PATIENT[0] if any(reads(change.knob) for change in changes) else LOOKS[1])
+
+
+def blames(trouble: CommandRecord) -> bool:
+    """Whether a command that came to nothing, or was undone, says that the run cannot have the value."""
+    return trouble.stage not in ("superseded", "expired", "voided") and trouble.code not in NOT_ITS_FAULT
+
+
+def obstacle(scene: Scene, limits: Limits) -> str:
+    """Why nothing can be tried now, "" if it can."""
+    if scene.state != "live":
+        return f"the run is {scene.state}"
+    if scene.wheel:
+        return f"{scene.wheel} has the wheel"
+    if limits.power_w is not None and scene.power_w is None:
+        return "the power drawn is unknown"
+    if limits.objective == "energy" and scene.drawn_w is None:
+        return "what all GPUs of the run draw together is unknown"
+    return ""
+
+
+def compare(
+    metric: str, before: Sequence[float], after: Sequence[float], knobs: Iterable[str] = ()
+) -> Measured:
+    """What a trial of `knobs` did so far: `after` are all values since it took effect, oldest first."""
+    if any(map(reads, knobs)):
+        return measure(metric, before, after, looks=PATIENT, worth=WORTH)
+    return measure(metric, before, after, worth=WORTH, clear=CLEAR)
+
+
+def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:
+    """Keep what surely gains more than 2 %; what very likely does once there is no later look; else the smaller setting.
+
+    `out_of_time` asks for an answer from what there is.
+    """
+    if found.gain is None or found.interval is None:
+        return "drop" if out_of_time or found.settled else "more"
+    if abs(found.gain - WORTH) > found.interval:
+        return "keep" if found.gain > WORTH else "drop"
+    if not (found.settled or out_of_time):
+        return "more"
+    likely = found.gain - WORTH > found.interval / 2
+    return "keep" if likely or (smaller and 0 < found.gain > found.interval - BORNE) else "drop"
+
+
+def doubt(found: Measured) -> str:
+    """Why something is kept that is not sure to gain enough; "" where it is."""
+    if found.gain is None or found.interval is None or found.gain - WORTH > found.interval:
+        return ""
+    likely = found.gain - WORTH > found.interval / 2
+    why = "likely a gain, but not surely" if likely else "no gain is sure, and it is the smaller"
+    return why if found.detectable else f"{why}: {figure(found)}"
+
+
+def harmful(before: Sequence[float], after: Sequence[float], *, overdrawn: bool = False) -> bool:
+    """Whether a block of iterations after the warm-up says already that the run is far slower than it was; a `FEW` where the budget
+    is `overdrawn`."""
+    then, now, enough = usable(before), usable(after[WARM_UP:]), BLOCK
+    if overdrawn and len(now) < BLOCK:
+        now, enough = usable(after[1:]), FEW
+    if len(now) < enough or not then:
+        return False
+    # The faster of the two: neither a spike nor a wait in every second iteration is to look like harm.
+    return max(median(now), level(now)) < HARMFUL * level(then)
+
+
+def figure(found: Measured) -> str:
+    """A gain as people read it: `+6.1 % ± 1.2`."""
+    if found.gain is None or found.interval is None:
+        return "too few iterations to tell what it did"
+    return f"{found.gain * 100:+.1f} % ± {found.interval * 100:.1f}"

@@ -1,0 +1,382 @@
+"""Verdicts on real loads of known nature, at the thresholds between them, and steadily over many looks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoptui.diagnosis.verdict import CHALLENGES, FIRST, Diagnostician, findings
+from hoptui.diagnosis.window import Window
+from hoptui.wire.tuning import Diagnosis, Verdict, heard, told
+from tests.diagnosis.loads import H100, H200, SECOND, UNKNOWN, knob, readings, synthetic, window
+
+LABELS: dict[str, Verdict] = {
+    "launch_bound_mlp_b1": "launch-bound",
+    "copy_4GiB": "memory-bandwidth-bound",
+    "bf16_matmul_8192": "compute-bound",
+    "fp32_matmul": "compute-bound",
+    "tf32_matmul": "compute-bound",
+    "fp8_matmul": "compute-bound",
+    "ppo_eager_4096_env": "launch-bound",
+    "ppo_eager_4096_full": "launch-bound",
+    "ppo_eager_16384_full": "launch-bound",
+    "ppo_eager_65536_full": "launch-bound",
+    "ppo_graph_4096_env": "launch-bound",
+    "ppo_graph_4096_full": "launch-bound",
+    "ppo_graph_16384_full": "launch-bound",
+    "ppo_graph_65536_env+inf": "launch-bound",
+    "ppo_graph_65536_full": "launch-bound",
+    "ppo_compile+graph_4096_full": "launch-bound",
+    "ppo_compile+graph_16384_full": "launch-bound",
+    "ppo_compile+graph_65536_full": "launch-bound",
+    "ppo_compile+graph_65536_env+inf": "healthy",
+    "lm_b8": "power-limited",
+    "lm_b16": "power-limited",
+    "lm_b32": "power-limited",
+    "lm_b64": "power-limited",
+    "lm_b32_eager": "power-limited",
+}
+
+
+def diagnose(window: Window) -> Diagnosis:
+    """What is told of a run that looks like this for as long as it takes."""
+    doctor = Diagnostician()
+    for _ in range(FIRST):
+        doctor.look(window)
+    assert doctor.told is not None
+    return doctor.told
+
+
+@pytest.mark.parametrize("load", sorted(H100))
+def test_a_load_of_known_nature(load: str) -> None:
+    found = diagnose(window(H100[load]))
+    assert found.verdict == LABELS[load], found
+    assert 0.5 <= found.confidence <= 0.95
+    assert found.evidence
+
+
+def test_plain_cases_are_told_with_confidence() -> None:
+    for load in ("launch_bound_mlp_b1", "copy_4GiB", "bf16_matmul_8192", "ppo_graph_4096_full", "lm_b64"):
+        assert diagnose(window(H100[load])).confidence >= 0.9, load
+
+
+def test_evidence_is_figures() -> None:
+    eager = diagnose(window(H100["ppo_eager_4096_full"]))
+    assert eager.evidence == (
+        "SM active 5.6 %",
+        "busy 32 %",
+        "a kernel fills 18 % of the GPU",
+        "144 of 700 W",
+    )
+    product = diagnose(window(H100["bf16_matmul_8192"]))
+    assert product.evidence[:2] == ("tensor cores 94 %", "at its power limit")
+
+
+def test_a_batch_that_is_cut_small_in_an_empty_memory() -> None:
+    found = diagnose(window(H100["lm_b8"], knobs=(knob("micro_batch", 8), knob("grad_accum", 64))))
+    assert (found.verdict, found.evidence[0]) == ("memory-unused", "computed in 64 pieces")
+    assert found.advice[0].knob == "micro_batch"
+    whole = diagnose(window(H100["lm_b8"], knobs=(knob("micro_batch", 512), knob("grad_accum", 1))))
+    assert whole.verdict == "power-limited"
+
+
+@pytest.mark.parametrize(
+    ("load", "phases", "verdict", "least"),
+    [
+        ("lm_ddp2_b4", {"gradient": 0.55, "exchange": 0.38, "step": 0.07}, "communication-bound", 0.85),
+        ("lm_ddp2_b4", {}, "communication-bound", 0.6),
+        ("lm_ddp2_b32", {"gradient": 0.9, "exchange": 0.04}, "power-limited", 0.9),
+        ("lm_ddp2_b32", {}, "power-limited", 0.9),
+    ],
+)
+def test_two_gpus(load: str, phases: dict[str, float], verdict: Verdict, least: float) -> None:
+    found = diagnose(window(H200[load], phases=phases, world=2))
+    assert found.verdict == verdict
+    assert found.confidence >= least
+
+
+def test_exchange_of_a_single_process_means_nothing() -> None:
+    assert (
+        diagnose(window(H100["ppo_graph_4096_full"], phases={"exchange": 0.5})).verdict
+        != "communication-bound"
+    )
+
+
+def test_gpus_that_differ_are_named() -> None:
+    uneven = (synthetic(sm=0.9, busy=1.0), replace(synthetic(sm=0.5, busy=1.0, clock_mhz=1400.0), index=1))
+    found = diagnose(window(phases={"exchange": 0.5}, gpus=uneven, world=2))
+    assert found.verdict == "communication-bound"
+    assert found.evidence[-2:] == (
+        "GPU 1 has less to do: SM active 50 %, GPU 0 90 %",
+        "GPU 1 is slower: 1400 MHz, GPU 0 1980",
+    )
+    even = (synthetic(sm=0.9, busy=1.0), replace(synthetic(sm=0.85, busy=1.0), index=1))
+    assert not any("GPU 1" in figure for figure in diagnose(window(gpus=even, world=2)).evidence)
+
+
+@pytest.mark.parametrize(
+    ("world", "link", "phases", "confidence"),
+    [
+        (1, UNKNOWN, {}, 0.95),
+        (2, 1e9, {}, 0.6),  # the other rank's GPU is on another node
+        (2, UNKNOWN, {"exchange": 0.02}, 0.95),
+    ],
+)
+def test_ranks_that_may_wait_for_each_other_leave_doubt(
+    world: int, link: float, phases: dict[str, float], confidence: float
+) -> None:
+    found = diagnose(
+        window(phases=phases, gpus=(synthetic(sm=0.1, busy=0.3, upload=150e6, link=link),), world=world)
+    )
+    assert (found.verdict, found.confidence) == ("launch-bound", confidence)
+
+
+@pytest.mark.parametrize(
+    ("phases", "readings", "verdict"),
+    [
+        ({"data": 0.6, "step": 0.4}, {"busy": 0.4, "sm": 0.3}, "data-bound"),
+        ({"dataloader": 0.6}, {"busy": 0.4, "sm": 0.02, "upload": 300e6}, "data-bound"),
+        ({"train/load_batch": 0.7}, {"busy": 0.3, "sm": 0.2}, "data-bound"),
+        ({"data": 0.9}, {"busy": 0.97, "sm": 0.93}, "healthy"),  # it waits on the host's clock, while the GPU works on
+        ({"data": 0.2, "step": 0.8}, {"busy": 0.8, "sm": 0.7}, "healthy"),
+        ({"rollout": 0.8, "rollout/env": 0.7}, {"busy": 0.15, "sm": 0.05}, "env-bound"),
+        ({"rollout": 0.8, "rollout/env": 0.3}, {"busy": 0.15, "sm": 0.05}, "env-bound"),  # all of it is on the CPU
+        ({"rollout": 0.8, "rollout/env": 0.7}, {"busy": 1.0, "sm": 0.3}, "launch-bound"),  # they are on the GPU, in graphs
+        ({"rollout": 0.6, "rollout/env": 0.4}, {"busy": 0.32, "sm": 0.06, "upload": 150e6}, "launch-bound"),  # and one by one
+        ({"data": 1.0}, {"busy": 0.0, "sm": 0.0}, "data-bound"),
+        ({"wait": 0.9}, {"busy": 0.0, "sm": 0.0}, "unknown"),
+        ({"wait": 0.7, "step": 0.3}, {"busy": 0.3, "sm": 0.28}, "unknown"),
+        ({}, {"busy": 1.0, "sm": 0.01, "upload": 57e9}, "data-bound"),
+    ],
+)  # fmt: skip
+def test_what_phases_and_counters_say_together(
+    phases: dict[str, float], readings: dict[str, float], verdict: Verdict
+) -> None:
+    assert diagnose(window(phases=phases, gpus=(synthetic(**readings),))).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("reading", "below", "above", "verdict"),
+    [
+        ("tensor", 0.69, 0.71, "compute-bound"),
+        ("fp32", 0.54, 0.56, "compute-bound"),
+        ("dram", 0.54, 0.56, "memory-bandwidth-bound"),
+        ("hot", 0.19, 0.21, "heat-limited"),
+        ("braked", 0.19, 0.21, "power-limited"),
+        ("sm", 0.66, 0.64, "launch-bound"),
+    ],
+)
+def test_thresholds(reading: str, below: float, above: float, verdict: Verdict) -> None:
+    healthy = {"sm": 0.8, "busy": 1.0}
+
+    def of(value: float) -> Diagnosis:
+        return diagnose(window(gpus=(synthetic(**(healthy | {reading: value})),)))
+
+    assert of(below).verdict == "healthy"
+    assert of(above).verdict == verdict
+    assert of(above).confidence < 0.6, "hardly past the threshold"
+
+
+def test_what_a_gpu_waits_for_now_and_then_is_told_beside_what_limits_it() -> None:
+    capped = synthetic(busy=0.88, sm=0.85, capped=0.9, clock_mhz=1600.0)
+    assert diagnose(window(phases={"data": 0.12}, gpus=(capped,))).evidence[-1] == "data 12 % of the time"
+    assert diagnose(window(phases={"data": 0.04}, gpus=(capped,))).evidence[-1] == "SM active 85 %"
+    waits = diagnose(window(phases={"data": 0.6}, gpus=(synthetic(busy=0.3, sm=0.3),)))
+    assert [words for words in waits.evidence if words.startswith("data")] == ["data 60 % of the time"]
+
+
+def test_one_hot_gpu_limits_all_and_is_named() -> None:
+    gpus = tuple(
+        replace(
+            synthetic(sm=0.9, busy=1.0, hot=0.6 * (i == 3), temperature_c=91.0, clock_mhz=1400.0), index=i
+        )
+        for i in range(4)
+    )
+    found = diagnose(window(gpus=gpus, world=4))
+    assert found.verdict == "heat-limited"
+    assert found.evidence == ("GPU 3 too hot 60 % of the time", "91 °C", "clock 1400 of 1980 MHz")
+
+
+def test_a_hot_gpu_that_waits_for_data_waits_for_data() -> None:
+    gpu = synthetic(sm=0.1, busy=0.12, hot=0.9)
+    assert diagnose(window(phases={"data": 0.85}, gpus=(gpu,))).verdict == "data-bound"
+
+
+def test_a_link_full_of_uploads_is_not_taken_for_launches() -> None:
+    found = diagnose(window(gpus=(synthetic(busy=1.0, sm=0.0, upload=58e9),)))
+    assert (found.verdict, found.confidence) == ("data-bound", 0.95)
+    assert found.evidence == ("58 GB/s over PCIe", "SM active 0 %")
+
+
+def test_two_causes_that_cost_the_same_leave_doubt() -> None:
+    both = diagnose(window(phases={"data": 0.48}, gpus=(synthetic(sm=0.02, busy=0.3, upload=150e6),)))
+    assert both.confidence <= 0.7
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"gpus": (), "no_gpu": "no NVIDIA driver"}, "no GPU readings: no NVIDIA driver"),
+        (
+            {"gpus": (replace(synthetic(busy=1.0), missing="needs Hopper or newer; this is Ampere"),)},
+            "no SM counters: needs Hopper or newer; this is Ampere",
+        ),
+        ({"iterations": 0, "aside": 1.0}, "100 % of the time went into evaluation, checkpoints or a pause"),
+    ],
+)
+def test_too_little_is_known_and_the_evidence_says_what(given: dict[str, Any], missing: str) -> None:
+    found = diagnose(window(phases={"update": 0.9}, **given))
+    assert found.verdict == "unknown"
+    assert found.confidence == 0
+    assert found.evidence[0] == missing
+    assert found.advice == ()
+
+
+def test_without_counters_less_is_believed() -> None:
+    blind = diagnose(window(phases={"data": 0.9}, gpus=(synthetic(busy=0.1),)))
+    assert (blind.verdict, blind.confidence) == ("data-bound", 0.6)
+    no_gpu = diagnose(window(phases={"env": 0.9}, no_gpu="none"))
+    assert (no_gpu.verdict, no_gpu.confidence) == ("env-bound", 0.6)
+    assert no_gpu.evidence[0] == "env 90 % of the time"
+
+
+@pytest.mark.parametrize("phase", ["data", "rollout/env"])
+def test_without_a_gpu_a_phase_limits_a_run_only_where_it_takes_most_of_the_time(phase: str) -> None:
+    some = diagnose(window(phases={phase: 0.45, "update": 0.5}, no_gpu="none"))
+    assert some.verdict == "unknown"
+    most = diagnose(window(phases={phase: 0.55, "update": 0.4}, no_gpu="none"))
+    assert most.verdict == ("data-bound" if phase == "data" else "env-bound")
+
+
+@pytest.mark.parametrize("thin", [{"iterations": 2}, {"seconds": 3.0}])
+def test_little_was_looked_at(thin: dict[str, Any]) -> None:
+    assert diagnose(window(H100["lm_b64"], **thin)).confidence == 0.6
+
+
+def test_few_rows_of_a_gpu_and_neighbours_on_it() -> None:
+    load = {name: column[:3] for name, column in H100["lm_b64"][0].items()}
+    assert diagnose(window([load])).confidence == 0.6
+    shared = replace(readings(H100["lm_b64"][0]), shared=True)
+    found = diagnose(window(gpus=(shared,)))
+    assert found.confidence == 0.6
+    assert found.evidence[-1] == "other processes work on GPU 0"
+
+
+def test_an_event_says_what_a_diagnosis_says() -> None:
+    found = diagnose(window(H100["ppo_eager_4096_full"]))
+    assert told(found).startswith("launch-bound: SM active 5.6 %; busy 32 %")
+    again = heard(told(found), found.t)
+    assert (again.verdict, again.evidence, again.t) == (found.verdict, found.evidence, found.t)
+    assert heard("healthy", 3) == Diagnosis(verdict="healthy", t=3)
+    assert heard("something else", 3) == Diagnosis(evidence=("something else",), t=3)
+
+
+# over many looks -------------------------------------------------------------------------------------------------------
+
+EAGER = window(H100["ppo_eager_4096_full"])
+MATMUL = window(H100["bf16_matmul_8192"])
+
+
+def look(doctor: Diagnostician, seen: Window, at_s: float) -> bool:
+    return doctor.look(replace(seen, t=int(at_s * SECOND)))
+
+
+def test_a_first_verdict_is_seen_twice_before_it_is_told() -> None:
+    doctor = Diagnostician()
+    news = [look(doctor, EAGER, 2 * i) for i in range(FIRST + 2)]
+    assert news == [False] * (FIRST - 1) + [True, False, False]
+    assert doctor.told is not None
+    assert doctor.told.verdict == "launch-bound"
+
+
+def test_a_verdict_gives_way_to_one_that_lasts() -> None:
+    doctor = Diagnostician()
+    for i in range(FIRST):
+        look(doctor, EAGER, 2 * i)
+    for i in range(CHALLENGES - 1):
+        assert not look(doctor, MATMUL, 10 + 2 * i)
+    assert not look(doctor, EAGER, 20), "once the old one again: the count begins anew"
+    news = [look(doctor, MATMUL, 22 + 2 * i) for i in range(CHALLENGES)]
+    assert news == [False] * (CHALLENGES - 1) + [True]
+    assert doctor.told is not None
+    assert doctor.told.verdict == "compute-bound"
+
+
+def test_a_load_at_a_threshold_does_not_flicker() -> None:
+    doctor = Diagnostician()
+    news = sum(
+        look(doctor, window(gpus=(synthetic(sm=0.65 + 0.02 * (-1) ** i, busy=1.0),)), 2 * i)
+        for i in range(200)
+    )
+    assert news <= 1
+
+
+def test_figures_are_told_anew_now_and_then_and_only_if_they_changed() -> None:
+    doctor = Diagnostician()
+    for i in range(FIRST):
+        look(doctor, EAGER, i)
+    first = doctor.told
+    for at in range(2, 60, 2):
+        look(doctor, EAGER, at)
+    assert doctor.told is first
+    other = window(H100["ppo_eager_16384_full"])
+    look(doctor, other, 60)
+    assert doctor.told is not None
+    assert doctor.told.evidence == diagnose(other).evidence
+    second = doctor.told
+    look(doctor, EAGER, 64)
+    assert doctor.told is second, "too soon"
+
+
+def test_what_was_advised_for_other_values_is_advised_no_more() -> None:
+    doctor = Diagnostician()
+    for i in range(FIRST):
+        look(doctor, EAGER, i)
+    assert doctor.told is not None
+    assert doctor.told.advice
+    doctor.changed()
+    assert doctor.told.advice == ()
+    assert (doctor.told.verdict, doctor.told.stale) == ("launch-bound", True)
+    look(doctor, EAGER, FIRST)
+    assert doctor.told.advice, "the same verdict, now of the values in effect"
+    assert not doctor.told.stale
+    doctor.changed()
+    news = [look(doctor, MATMUL, FIRST + 1 + i) for i in range(FIRST)]
+    assert news == [False] * (FIRST - 1) + [True], "a change of a knob makes another verdict likely"
+    assert (doctor.told.verdict, doctor.told.stale) == ("compute-bound", False)
+
+
+# whatever is read ------------------------------------------------------------------------------------------------------
+
+SHARE = st.one_of(st.just(UNKNOWN), st.floats(0, 1), st.sampled_from((-1.0, 7.0, math.inf)))
+NAMES = st.sampled_from(("data", "rollout", "rollout/env", "env", "update", "exchange", "a/b/c", "", "/"))
+GPUS = st.builds(
+    synthetic,
+    **dict.fromkeys(
+        ("busy", "sm", "tensor", "fp32", "dram", "capped", "hot", "braked", "memory", "clock_mhz", "clock_max_mhz", "power_w",
+         "upload", "upload_limit", "link", "temperature_c"),
+        SHARE,
+    ),
+)  # fmt: skip
+
+
+@given(
+    gpus=st.lists(GPUS, max_size=3).map(tuple),
+    phases=st.dictionaries(NAMES, SHARE, max_size=5),
+    world=st.integers(0, 3),
+    iterations=st.integers(0, 3),
+    aside=SHARE,
+    host_cpu=SHARE,
+)
+def test_nothing_that_is_read_makes_it_fail(gpus: object, phases: object, **more: object) -> None:
+    seen = window(phases=phases, gpus=gpus, **more)  # type: ignore[arg-type]
+    found = findings(seen)
+    assert found
+    for each in found:
+        assert 0 <= each.confidence <= 0.95
+    diagnose(seen)

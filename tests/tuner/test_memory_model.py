@@ -1,0 +1,136 @@
+"""What a size is expected to take, and what neighbours do."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from hoptui.tuner.observation import Memory, Scene
+from hoptui.tuner.search.memory_model import LOOKS_STILL, NEWS, MemoryModel, Neighbours
+
+
+def seen(*points: tuple[float, int]) -> MemoryModel:
+    model = MemoryModel()
+    for size, used in points:
+        model.saw(size, used)
+    return model
+
+
+def spread(size: float, base: int, count: int = 600, scale: float = 0.02) -> list[tuple[float, int]]:
+    """Readings of a size whose peaks lie above `base` as far as those of Student's t with four degrees of freedom."""
+    chance = random.Random(1)
+    tails = (abs(chance.gauss(0, 1)) / math.sqrt(chance.gammavariate(2, 0.5)) for _ in range(count))
+    return [(size, round(base * (1 + scale * tail))) for tail in tails]
+
+
+def test_nothing_is_expected_before_anything_was_seen() -> None:
+    assert seen().predicted(8) is None
+    assert not seen().expects(8, Memory(10, 0, 100), 0.92)
+    assert seen().largest == 0.0
+
+
+def test_one_size_grows_as_a_whole_and_shrinks_not_at_all() -> None:
+    model = seen((8, 40))
+    assert model.predicted(16) == 80
+    assert model.predicted(4) == 40
+    assert not model.fitted
+
+
+def test_two_sizes_make_a_line() -> None:
+    model = seen((8, 40), (16, 50))
+    assert model.predicted(32) == pytest.approx(70)
+    assert model.predicted(12) == pytest.approx(45)
+    assert model.predicted(2) == 40
+    assert model.expects(32, Memory(50, 20, 100), 0.92)
+    assert not model.expects(32, Memory(50, 25, 100), 0.92)
+
+
+def test_a_smaller_size_after_a_larger_one_tells_nothing() -> None:
+    model = seen((8, 40), (16, 50), (8, 50), (4, 50))
+    assert model.predicted(8) == 40
+    assert model.largest == 16
+
+
+def test_peaks_that_are_always_the_same_are_all_there_is() -> None:
+    model = seen(*[(8.0, 4000)] * 50, *[(16.0, 5000)] * 50)
+    assert model.predicted(32) == 7000
+    assert model.holds(32, Memory(5000, 0, 7000))
+    assert not model.holds(32, Memory(5000, 1, 7000))
+
+
+def test_more_never_takes_less() -> None:
+    assert seen((8, 40), (16, 39)).predicted(32) == 39
+
+
+def test_one_rare_peak_does_not_tilt_the_line_and_is_not_forgotten() -> None:
+    model = seen(*[(8.0, 4000)] * 300, (8, 6000), *[(16.0, 5000)] * 300)
+    assert model.predicted(32) == pytest.approx(7000, rel=0.03)
+    assert not model.holds(32, Memory(0, 0, 10_000))
+    assert model.holds(32, Memory(0, 0, 10_501))
+
+
+def test_how_rare_larger_peaks_are_is_told_by_the_largest_so_far() -> None:
+    model = seen(*spread(8, 40_000), *spread(16, 50_000))
+    # 13 in 20 hours of readings lie so far above: (6 / (0.65 / 3600))^¼ × 0.02 = 0.27 of the base.
+    limits = [total for total in range(50_000, 80_000, 250) if model.holds(16, Memory(0, 0, total))]
+    assert limits[0] == pytest.approx(50_000 * 1.27, rel=0.07)
+    often = [total for total in range(50_000, 80_000, 250) if model.holds(16, Memory(0, 0, total), often=3)]
+    assert 55_000 < often[0] < limits[0]
+
+
+def test_a_peak_that_many_looks_see_is_one() -> None:
+    usual = [(8.0, 4000), (8.0, 4001)]
+    once = seen(*usual * 50, (8.0, 4400), *usual)
+    again = seen(*usual * 50, *[(8.0, 4400)] * 10, *usual)
+    assert 4010 < (again.predicted(8) or 0) <= (once.predicted(8) or 0)
+
+
+def test_no_memory_at_all_is_no_reading() -> None:
+    model = seen((8, 0), (8, 0))
+    assert model.predicted(8) is None
+    model = seen((8, 40), (8, 0), (16, 50), (16, 0))
+    assert model.predicted(8) == 40
+    assert model.predicted(32) == pytest.approx(70)
+
+
+def test_a_peak_that_may_be_of_others_is_none() -> None:
+    model = seen(*[(8.0, 4000)] * 100, (8.0, 7000))
+    model.doubt()
+    for _ in range(10):
+        model.saw(8.0, 4000)
+    assert model.predicted(8) == 4000
+    assert model.holds(8, Memory(4000, 0, 4000))
+
+
+def test_neighbours_are_noticed_when_they_take_and_when_they_give_back() -> None:
+    watch = Neighbours()
+    assert not watch.freed(Memory(10, 5, 100))
+    assert watch.taken(Memory(10, 6, 100)) == 0
+    assert not watch.freed(Memory(10, 30, 100))
+    assert watch.taken(Memory(10, 30, 100)) == 25
+    watch.settle(Memory(10, 30, 100))
+    assert watch.taken(Memory(10, 31, 100)) == 0
+    told = [watch.freed(Memory(10, 5, 100)) for _ in range(NEWS + 1)]
+    assert told == [True] * NEWS + [False]
+
+
+def test_what_neighbours_have_held_for_some_looks_is_reckoned_with() -> None:
+    watch = Neighbours()
+    watch.freed(Memory(10, 0, 1000))
+    watch.freed(Memory(10, 100, 1000))
+    assert watch.growing
+    assert watch.taken(Memory(10, 100, 1000)) == 100
+    for _ in range(LOOKS_STILL):
+        watch.freed(Memory(10, 101, 1000))
+    assert not watch.growing
+    assert watch.taken(Memory(10, 101, 1000)) == 0
+
+
+def test_how_full_the_fullest_is() -> None:
+    scene = Scene(t=0, epoch=1, state="live", knobs=(), memories=(Memory(30, 20, 100),))
+    assert scene.taken == 0.5
+    assert replace(scene, memories=(Memory(30, 20, 100), Memory(1, 89, 100))).taken == 0.9
+    assert replace(scene, memories=()).taken == 0.0
