@@ -14,15 +14,15 @@ import msgspec
 
 from benchmarks.eight_gpus import ALL, GPUS, row
 from benchmarks.measure import until
-from hoptui.daemon.ancestry import Ancestry
-from hoptui.daemon.archive import Archive
-from hoptui.daemon.diagnosing import Diagnosing
-from hoptui.daemon.node import Node
-from hoptui.daemon.retention import Limits
-from hoptui.daemon.runs import RunDesk
-from hoptui.daemon.samplers import SamplerDesk
-from hoptui.daemon.tuners import TunerDesk
-from hoptui.daemon.viewers import ViewerDesk
+from hoptui.daemon.diagnosis import Diagnosing
+from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.handlers.samplers import SamplerDesk
+from hoptui.daemon.handlers.tuners import TunerDesk
+from hoptui.daemon.handlers.viewers import ViewerDesk
+from hoptui.daemon.state.gpu_ownership import Ancestry
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.storage.archive import Archive
+from hoptui.daemon.storage.retention import Limits
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.protocol import NO_LIMITS, Conversation, Details, Leased, LeaseOp, TuneOp

@@ -23,8 +23,8 @@ from benchmarks.live import HELD_S
 from benchmarks.measure import report, tell
 from benchmarks.tuner_grid import CASES, LEAST_RATIO, MOST_TRIALS, TUNE_S, found_after
 from benchmarks.tuner_simulated import GB, HOUR, SECOND, Steered, knob
-from hoptui.daemon.diagnosing import EVERY_S, FEW, LEAST_NS, WINDOW_NS
-from hoptui.daemon.scenes import POINTS
+from hoptui.daemon.diagnosis import EVERY_S, FEW, LEAST_NS, WINDOW_NS
+from hoptui.daemon.tuning.observations import POINTS
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, Window
 from hoptui.tuner.measurement.effect import WARM_UP

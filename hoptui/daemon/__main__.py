@@ -66,7 +66,7 @@ def _options(arguments: list[str]) -> tuple[bool, str]:
         if argument == "--detach":
             detach = True
         elif name == "--metrics":
-            from hoptui.daemon.metrics import parse
+            from hoptui.daemon.prometheus.endpoint import parse
 
             metrics = value or next(rest, "")
             parse(metrics)

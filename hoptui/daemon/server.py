@@ -16,21 +16,21 @@ from typing import Any
 
 import zmq
 
-from hoptui.daemon import info
-from hoptui.daemon.ancestry import Ancestry
-from hoptui.daemon.archive import Archive
-from hoptui.daemon.diagnosing import Diagnosing
-from hoptui.daemon.lives import Lives
-from hoptui.daemon.metrics import Endpoint, MetricsError, snapshot
-from hoptui.daemon.node import Node
-from hoptui.daemon.retention import limits, refused
-from hoptui.daemon.runs import RunDesk
-from hoptui.daemon.sampler import Sampler
-from hoptui.daemon.samplers import SamplerDesk
+from hoptui.daemon import pidfile
+from hoptui.daemon.auth import Gate
+from hoptui.daemon.diagnosis import Diagnosing
+from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.handlers.samplers import SamplerDesk
+from hoptui.daemon.handlers.tuners import TunerDesk
+from hoptui.daemon.handlers.viewers import ViewerDesk
+from hoptui.daemon.process_watch import Lives
+from hoptui.daemon.prometheus.endpoint import Endpoint, MetricsError, snapshot
+from hoptui.daemon.sampling.supervisor import Sampler
 from hoptui.daemon.sockets import Doorway, Lock
-from hoptui.daemon.tuners import TunerDesk
-from hoptui.daemon.viewers import ViewerDesk
-from hoptui.daemon.zap import Gate
+from hoptui.daemon.state.gpu_ownership import Ancestry
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.storage.archive import Archive
+from hoptui.daemon.storage.retention import limits, refused
 from hoptui.wire import codec, devices, messages
 from hoptui.wire.addresses import Addresses
 from hoptui.wire.credentials import Peer
@@ -119,10 +119,10 @@ class Server:
         self._viewers = Doorway(self._context, where.viewers)
         self._malformed = 0
         self._pipes: dict[int, Sampler] = {}
-        metrics = metrics or info.metrics_left_behind(where.info)
+        metrics = metrics or pidfile.metrics_left_behind(where.info)
         self._endpoint = self._open_metrics(metrics)
         try:
-            info.write(where.info, self._node.metrics or metrics)
+            pidfile.write(where.info, self._node.metrics or metrics)
         except OSError as error:  # a full disk: it is of use only to the daemon after this one
             log.warning("%s cannot be written: %s", where.info, error)
         for thing in (self._gate.socket, self._runs.socket, self._viewers.socket, self._wake_in):

@@ -162,7 +162,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         close(node)
 
     monkeypatch.setattr(
-        presence, "start_daemon", lambda where: started.append(daemon_child(where, "archive:FLUSH_S:0.1"))
+        presence,
+        "start_daemon",
+        lambda where: started.append(daemon_child(where, "storage.archive:FLUSH_S:0.1")),
     )
     monkeypatch.setattr(Bench, "close", ended)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import structs
 
-from hoptui.daemon.node import Node
-from hoptui.daemon.registry import TrackedRun
-from hoptui.daemon.runs import RunDesk
-from hoptui.daemon.tuners import TunerDesk
+from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.handlers.tuners import TunerDesk
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import TrackedRun
 from hoptui.recording.known import KnownRun
 from hoptui.tuner.observation import Known, Proposal, Scene
 from hoptui.tuner.prior_results import Settled, with_newer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hoptui.daemon.ancestry import Ancestry
+from hoptui.daemon.state.gpu_ownership import Ancestry
 
 
 def process(proc: Path, pid: int, parent: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.derived import Account, Reading, headline, reading
+from hoptui.daemon.state.derived_rows import Account, Reading, headline, reading
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import GpuInfo, GpuProcess
 from hoptui.wire.messages import Flops, RunState

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hoptui.daemon.exposition import DERIVED, GPU, GPU_EVENTS, HOST, PROCESS, Snapshot, families
-from hoptui.daemon.metrics import Endpoint, MetricsError, parse
+from hoptui.daemon.prometheus.endpoint import Endpoint, MetricsError, parse
+from hoptui.daemon.prometheus.exposition import DERIVED, GPU, GPU_EVENTS, HOST, PROCESS, Snapshot, families
 from hoptui.telemetry.xids import XIDS
 from hoptui.wire.devices import GpuInfo
 from hoptui.wire.messages import NodeState, RunState, Vital

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from hoptui.daemon.hardware import NOT_LISTED, Hardware, changes
-from hoptui.daemon.mark import DRIVER
+from hoptui.daemon.sampling.driver_mark import DRIVER
+from hoptui.daemon.sampling.hardware import NOT_LISTED, Hardware, changes
 from hoptui.wire.devices import Devices, GpuInfo
 
 A = GpuInfo(uuid="GPU-a", index=0, name="H100")

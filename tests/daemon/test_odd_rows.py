@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from hoptui.daemon.ancestry import Ancestry
-from hoptui.daemon.diagnosing import Diagnosing
-from hoptui.daemon.exposition import families
-from hoptui.daemon.metrics import snapshot
-from hoptui.daemon.samplers import SamplerDesk
+from hoptui.daemon.diagnosis import Diagnosing
+from hoptui.daemon.handlers.samplers import SamplerDesk
+from hoptui.daemon.prometheus.endpoint import snapshot
+from hoptui.daemon.prometheus.exposition import families
+from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.wire.columns import pack
 from hoptui.wire.devices import Devices, GpuInfo, HostInfo, Sample
 from hoptui.wire.messages import Pulse, Rows

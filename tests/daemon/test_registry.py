@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.registry import DuplicateRunError, Registry
+from hoptui.daemon.state.registry import DuplicateRunError, Registry
 from hoptui.wire.columns import pack
 from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.messages import Outcome, Pulse, RunHello

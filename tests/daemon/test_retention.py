@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.daemon.retention import Limits, limits, refused
+from hoptui.daemon.storage.retention import Limits, limits, refused
 
 
 def test_the_usual() -> None:

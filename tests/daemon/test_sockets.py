@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import zmq
 
+from hoptui.daemon.auth import Gate
 from hoptui.daemon.server import BURST
 from hoptui.daemon.sockets import Doorway
-from hoptui.daemon.zap import Gate
 from hoptui.recording import Recording, RecordingError
 from hoptui.wire import codec, messages
 from hoptui.wire.columns import pack

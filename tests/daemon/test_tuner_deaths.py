@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.returning import DECLARED_NS, PATIENCE_NS
+from hoptui.daemon.tuning.interrupted_trial import DECLARED_NS, PATIENCE_NS
 from hoptui.tuner.observation import Known
 from hoptui.wire.knobs import KnobSpec, KnobState
 from hoptui.wire.measured import Measured

@@ -136,7 +136,7 @@ def _tell(node: NodeState, told: dict[str, Any]) -> None:
 
 def _check_metrics(typed: str) -> None:
     """See that it is [HOST]:PORT; what cannot be listened on the daemon says."""
-    from hoptui.daemon.metrics import parse
+    from hoptui.daemon.prometheus.endpoint import parse
 
     try:
         parse(typed)
@@ -189,7 +189,7 @@ def _no_metrics(seen: Look) -> str:
 
 def _is_it(served: str, asked: str) -> bool:
     """Whether the endpoint is the one that was asked for; port 0 is any."""
-    from hoptui.daemon.metrics import parse
+    from hoptui.daemon.prometheus.endpoint import parse
 
     (host, port), (wanted, its_port) = parse(served), parse(asked)
     return host == wanted and its_port in (0, port)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hoptui.cli.doctor.check import Check, Status
-from hoptui.daemon.ownership import NO_DEVICES, Claim, resolve
+from hoptui.daemon.state.gpu_ownership import NO_DEVICES, Claim, resolve
 from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
 from hoptui.viewer import format as text
 from hoptui.wire.devices import GpuInfo

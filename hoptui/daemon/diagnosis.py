@@ -1,0 +1,186 @@
+"""What limits each live run, looked at every two seconds: windows from the rings, verdicts into the run's state. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hoptui.daemon.state.change_effects import CHANGED, LATEST
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.diagnosis.verdict import Diagnostician
+from hoptui.diagnosis.window import PHASE, GpuWindow, Window, gpu_window, iterations, mean_of
+from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.wire.columns import Columns
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.tuning import told
+
+SECOND = 1_000_000_000
+EVERY_S = 2.0
+WINDOW_NS = 20 * SECOND
+LONGEST_NS = 600 * SECOND
+"""A window holds at least `FEW` iterations, however long they are, up to that."""
+FEW = 3
+LEAST_NS = 2 * SECOND
+"""In less there are too few readings of a GPU to say anything."""
+MOST_ROWS = 2048
+"""Of a source in a window: with iterations of less than 10 ms it is shorter."""
+SETTLED_NS = 10 * SECOND
+"""After a change, or at the start, `WARM_UP` iterations are left out (compilation, caches), of long ones those that end so soon."""
+AT_WORK_PERCENT = 5.0
+"""A process of somebody else with a smaller share of the SMs' time does not spoil the readings."""
+
+
+class _Case:
+    """One process of a run: its diagnostician, since when rows count, up to when they have been looked at, and whether there was an
+    event: that nothing is known is worth one only after something was."""
+
+    def __init__(self, nonce: str, t: int) -> None:
+        self.nonce = nonce
+        self.diagnostician = Diagnostician()
+        self.changed_t = t
+        self.counts_from: int | None = None
+        self.seen_t = 0
+        self.told = False
+
+
+class Diagnosing:
+    """Diagnoses the live runs of a node; `tend` is called about once a second."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._cases: dict[str, _Case] = {}
+        self._due = 0
+
+    def tend(self) -> None:
+        """Look at every live run, if it is time to; that a knob has been turned is noticed at once."""
+        t = self._node.clock.t()
+        live = self._node.registry.live()
+        due = t >= self._due
+        if due:
+            self._due = t + int(EVERY_S * SECOND)
+        self._cases = {run.id: case for run in live if (case := self._cases.get(run.id)) is not None}
+        news = [self._apart(run, t, due=due) for run in live]
+        if any(news):
+            self._node.touch()
+
+    def _apart(self, run: TrackedRun, t: int, *, due: bool) -> bool:
+        """Look at one run, whatever becomes of that: a fault costs its own verdict, and no other run's."""
+        what = f"the diagnosis of {run.id}"
+        news = self._node.faults.attempt(what, self._tend, run, t, due=due)
+        if news is not None:
+            return news
+        self._cases.pop(run.id, None)
+        known = run.state.diagnosis is not None
+        run.diagnosed(None)
+        return known
+
+    def _tend(self, run: TrackedRun, t: int, *, due: bool) -> bool:
+        case = self._cases[run.id] = self._case(run)
+        turned = self._turned(run, case)
+        return (self._look(run, case, t) if due else False) or turned
+
+    def _case(self, run: TrackedRun) -> _Case:
+        known = self._cases.get(run.id)
+        if known is not None and known.nonce == run.nonce:
+            return known
+        run.diagnosed(None)  # what a daemon before this one said is of then
+        ring = self._node.rings.get(f"run/{run.id}")
+        return _Case(run.nonce, ring.last_t if ring is not None else 0)
+
+    def _turned(self, run: TrackedRun, case: _Case) -> bool:
+        """Whether a knob has another value: the tuner, which looks next, is not to take the verdict for one on that."""
+        change = self._last_change(run)
+        if change <= case.changed_t:
+            return False
+        case.changed_t, case.counts_from = change, None
+        case.diagnostician.changed()
+        run.diagnosed(case.diagnostician.told)
+        return True
+
+    def _look(self, run: TrackedRun, case: _Case, t: int) -> bool:
+        """Take in what is new of a run; returns whether there is news for viewers."""
+        if run.last_t <= case.seen_t or run.vital(t / SECOND).state == "paused":
+            return False
+        case.seen_t = run.last_t
+        doctor = case.diagnostician
+        window = self._window(run, case)
+        verdict = doctor.look(window) if window is not None else False
+        found = doctor.told
+        if found == run.state.diagnosis:
+            return False
+        run.diagnosed(found)
+        if verdict and found is not None and (case.told or found.verdict != "unknown"):
+            case.told = True
+            self._node.event("diagnosis", told(found), run=run.id, step=run.last_step, t=found.t)
+        return True
+
+    def _last_change(self, run: TrackedRun) -> int:
+        """When a knob last took another value."""
+        records = self._node.book.of(run.id)[-LATEST:]
+        settled = (r.settled for r in records if r.verb == "set" and r.stage in CHANGED)
+        return max(settled, default=0)
+
+    def _window(self, run: TrackedRun, case: _Case) -> Window | None:
+        """What was read of it lately; None while there is too little since its start or its last change."""
+        node, source = self._node, f"run/{run.id}"
+        start = self._start(source, case)
+        ring = node.rings.get(source)
+        if ring is None or start is None:
+            return None
+        names = ("iteration_s", *(name for name in run.metrics if name.startswith(PHASE)))
+        rows = ring.excerpt(names, after=max(start, run.last_t - WINDOW_NS), most=MOST_ROWS)
+        if len(rows) < FEW:
+            rows = ring.excerpt(names, after=max(start, run.last_t - LONGEST_NS), most=FEW)
+        spent = iterations(rows)
+        if spent is None or spent.end - spent.start < LEAST_NS:
+            return None
+        gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
+        return Window(
+            t=spent.end,
+            seconds=(spent.end - spent.start) / SECOND,
+            iterations=spent.count,
+            phases=spent.phases,
+            aside=spent.aside,
+            gpus=tuple(self._gpus(run, gpus, spent.start, spent.end, spent.apart)),
+            no_gpu=node.gpu_reason or "none is known to be its own",
+            knobs=run.state.knobs,
+            world=run.state.world,
+            cpus=node.hardware.cpus,
+            host_cpu=mean_of(self._between("host", spent.start, spent.end), "cpu_percent") / 100,
+        )
+
+    def _start(self, source: str, case: _Case) -> int | None:
+        """From when on rows count: some iterations after the start or the last change. None: not yet."""
+        if case.counts_from is None:
+            ring = self._node.rings.get(source)
+            rows = ring.since(case.changed_t, WARM_UP)[0] if ring is not None else None
+            times = rows.times() if rows is not None else ()
+            if times and (len(times) == WARM_UP or times[-1] - case.changed_t > SETTLED_NS):
+                case.counts_from = times[-1]
+        return case.counts_from
+
+    def _gpus(
+        self,
+        run: TrackedRun,
+        gpus: list[GpuInfo],
+        start: int,
+        end: int,
+        apart: tuple[tuple[int, int], ...],
+    ) -> Iterator[GpuWindow]:
+        others = {
+            p.gpu
+            for p in self._node.processes
+            if p.run != run.id and p.sm_percent is not None and p.sm_percent > AT_WORK_PERCENT
+        }
+        for gpu in gpus:
+            rows = self._between(f"gpu/{gpu.uuid}", start, end)
+            if rows is not None and len(rows) > 1:
+                rows = rows.slice(1)  # the first tells of the time before the window, too
+            yield gpu_window(gpu, rows, apart, shared=gpu.uuid in others)
+
+    def _between(self, source: str, start: int, end: int) -> Columns | None:
+        ring = self._node.rings.get(source)
+        rows = ring.since(start, MOST_ROWS)[0] if ring is not None else None
+        if rows is None or rows.times()[-1] <= end:
+            return rows
+        return rows.slice(0, sum(t <= end for t in rows.times()))

@@ -1,0 +1,284 @@
+"""The desk for runs: what each message of a training process means. No I/O; sending is a function passed in."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from hoptui.daemon.state.command_log import author, outcome_of, restarting
+from hoptui.daemon.state.derived_rows import Account
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
+from hoptui.daemon.storage.recordings import Found
+from hoptui.wire import messages
+from hoptui.wire.credentials import Peer
+from hoptui.wire.knobs import shown
+from hoptui.wire.messages import CommandRecord
+from hoptui.wire.version import VERSION
+
+FUTURE_NS = 1_000_000_000
+LONGEST_WAIT_S = 3.0
+"""What a run sends is heard that soon at the latest."""
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Outcomes(Protocol):
+    """Where the outcome of a command goes: to the viewer that sent it."""
+
+    def __call__(self, record: CommandRecord, outcome: messages.Outcome) -> None: ...
+
+
+class RunDesk:
+    """Answers runs. `send` returns False where the run does not take the message; `ending` is called for one that has exited,
+    while its recording is still open."""
+
+    def __init__(
+        self,
+        node: Node,
+        send: Callable[[bytes, messages.ToRun], bool],
+        tell: Outcomes,
+        ending: Callable[[TrackedRun], None],
+    ) -> None:
+        self._node = node
+        self._send = send
+        self._tell = tell
+        self._ending = ending
+
+    def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
+        """Take in a message; returns the run whose process is to be watched, after a hello."""
+        if isinstance(message, messages.RunHello):
+            if not message.rank:
+                return self._hello(identity, peer, message)
+            self._join(identity, peer, message)
+            return None
+        run = self._node.registry.of(identity)
+        if run is None and (found := self._node.registry.member(identity)) is not None:
+            self._of_member(*found, message)
+            return None
+        if run is None:
+            self._send(identity, messages.Error(code="hello_first", text="say hello first"))
+            return None
+        match message:
+            case messages.Rows(parts=parts):
+                newest = self._node.clock.t() + FUTURE_NS
+                for part in parts:
+                    # A stamp from the future would make every later row look like one sent again.
+                    if part.source == f"run/{run.id}" and len(part) and part.times()[-1] <= newest:
+                        self._node.rows((part,))
+            case messages.Pulse():
+                before = run.vital(self._now()).state
+                # It may have waited here: its ages are of when it was sent. A stamp of another clock is not believed.
+                waited = self._now() - message.t / 1e9
+                run.pulse(message, self._now() - (waited if 0 < waited < LONGEST_WAIT_S else 0.0))
+                if run.vital(self._now()).state != before:
+                    self._node.changed()
+            case messages.Outcome():
+                self._outcome(run, message)
+            case messages.Declare():
+                if run.declare(message):
+                    self._node.remember(run)
+                    self._node.touch()
+            case messages.Note():
+                self._node.event(
+                    "note", message.text, run=run.id, step=message.step, level=message.level, t=message.t
+                )
+            case messages.Bye():
+                self.end(run, message.reason, message.detail)
+        return None
+
+    def forward(self, command: messages.Command, run: TrackedRun) -> bool:
+        """Send a command on to its run; False where it does not take it now."""
+        return run.identity is not None and self._send(run.identity, command)
+
+    def hold(self, run: TrackedRun, seconds: float) -> None:
+        """Renew the run's pause."""
+        if run.identity is not None:
+            self._send(run.identity, messages.Hold(seconds=seconds))
+
+    def retire(self) -> None:
+        """Tell every run not to start another daemon."""
+        for run in self._node.registry.live():
+            if run.identity is not None:
+                self._send(run.identity, messages.Retire())
+
+    def end(self, run: TrackedRun, reason: str, detail: str) -> None:
+        """The run is over: by its own word, or because its process is gone."""
+        if run.exited:
+            return
+        node = self._node
+        node.registry.disconnect(run)
+        run.exit(reason, detail, node.clock.wall())
+        for record in node.book.void(run.id, f"the run ended: {reason}", node.clock.t()):
+            self._tell(record, outcome_of(record))
+        level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
+        node.event(
+            "exited",
+            _ending(reason, detail),
+            run=run.id,
+            step=run.last_step,
+            level=level,
+        )
+        self._ending(run)
+        node.remember(run)
+        node.archive.finish(run.id)
+        node.touch()
+
+    def restore(self, found: Found) -> TrackedRun | None:
+        """A run known from its recording; returned if its process may still live and is to be watched."""
+        node = self._node
+        run = TrackedRun(
+            found.state,
+            nonce=found.nonce,
+            process_started=found.process_started,
+            account=Account(found.energy_j, found.counters),
+        )
+        if found.newest is not None:
+            run.rows(found.newest)
+            node.rings.append(found.newest)
+        node.registry.restore(run)
+        node.book.restore(found.commands)
+        run.restarting = any(restarting(record) for record in found.commands)
+        node.restore_events(found.events)
+        if run.exited:
+            return None
+        node.remember(run)
+        return run
+
+    def _hello(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> TrackedRun | None:
+        node = self._node
+        if hello.protocol != messages.PROTOCOL:
+            text = (
+                f"this process speaks version {hello.protocol} of hoptui's protocol, "
+                f"the running daemon ({VERSION}) version {messages.PROTOCOL}"
+            )
+            self._send(identity, messages.Error(code="protocol", text=text))
+            return None
+        if not RUN_ID.fullmatch(hello.run):  # it names a file
+            self._send(identity, messages.Error(code="malformed", text=f"{hello.run[:80]!r} is no run id"))
+            return None
+        pid = peer.pid if peer is not None and peer.pid else hello.pid
+        # A run that was not welcomed within a second says hello again.
+        repeated = (known := node.registry.of(identity)) is not None and known.nonce == hello.nonce
+        try:
+            known_by = msgspec.structs.replace(hello, pid=pid)
+            run, kind = node.registry.hello(identity, known_by, node.clock.wall())
+        except DuplicateRunError as error:
+            self._send(identity, messages.Error(code="duplicate_run", text=str(error)))
+            return None
+        run.state = msgspec.structs.replace(run.state, pid=pid)
+        run.process_started = process_started(pid) or 0
+        run.pulse(
+            messages.Pulse(
+                step=hello.step, phase=hello.phase, paused=hello.paused, paused_left_s=60.0 * hello.paused
+            ),
+            self._now(),
+        )
+        source = f"run/{run.id}"
+        if kind == "epoch":
+            why = f"the run restarted (epoch {run.state.epoch})"
+            for record in node.book.void(run.id, why, node.clock.t(), ended=False):
+                self._tell(record, outcome_of(record))
+        ring = node.rings.get(source)
+        since = max(ring.last_t if ring is not None and kind == "same" else 0, node.archive.flushed(source))
+        node.remember(run)
+        self._send(
+            identity,
+            messages.RunWelcome(
+                protocol=messages.PROTOCOL,
+                pid=os.getpid(),
+                version=VERSION,
+                epoch=run.state.epoch,
+                since=since,
+            ),
+        )
+        for command in node.book.unanswered(run.id):
+            self.forward(command, run)
+        match kind:
+            case "new":
+                node.event("started", f"started (pid {pid})", run=run.id)
+            case "epoch":
+                text = f"restarted as epoch {run.state.epoch} (pid {pid})"
+                node.event("restarted", text, run=run.id, step=hello.step, level="warning")
+            case "same" if not repeated:
+                node.event("reconnected", "back on the wire", run=run.id, step=hello.step)
+        node.touch()
+        return run
+
+    def _join(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> None:
+        """A rank other than 0. It asks again every second until its run is known."""
+        node = self._node
+        if hello.protocol != messages.PROTOCOL:
+            return
+        run = node.registry.join(identity, hello, peer.pid if peer is not None and peer.pid else hello.pid)
+        if run is None:
+            return
+        ring = node.rings.get(f"rank/{run.id}/{hello.rank}")
+        self._send(
+            identity,
+            messages.RunWelcome(
+                protocol=messages.PROTOCOL,
+                pid=os.getpid(),
+                version=VERSION,
+                epoch=run.state.epoch,
+                since=ring.last_t if ring is not None else 0,
+            ),
+        )
+        node.remember(run)
+        node.touch()
+
+    def _of_member(self, run: TrackedRun, member: Member, message: messages.FromRun) -> None:
+        """A rank other than 0 gives rows, says which GPUs it has, and goodbye; it speaks for nobody else."""
+        node = self._node
+        match message:
+            case messages.Rows(parts=parts):
+                newest = node.clock.t() + FUTURE_NS
+                source = f"rank/{run.id}/{member.rank}"  # whatever name the run had when it was started
+                own = [p for p in parts if len(p) and p.times()[-1] <= newest]
+                node.rows(msgspec.structs.replace(part, source=source) for part in own)
+            case messages.Declare(gpus=gpus):
+                claim = replace(member.claim, declared=gpus)
+                run.members[member.rank] = replace(member, claim=claim)
+                node.touch()
+            case messages.Bye():
+                run.leave(member.rank)
+                node.touch()
+
+    def _outcome(self, run: TrackedRun, outcome: messages.Outcome) -> None:
+        node = self._node
+        record = node.book.outcome(run.id, outcome, node.clock.t())
+        if record is None:
+            return
+        if restarting(record):
+            run.restarting = True
+            node.changed()
+        if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
+            run.outcome(record.knob, outcome, author(record.origin))
+            if outcome.stage == "reverted":
+                text = f"{record.knob} is back at {shown(outcome.effective)}: {outcome.reason}"
+                node.event("reverted", text, run=run.id, step=outcome.step, level="warning")
+            node.remember(run)
+            node.touch()
+        self._tell(record, outcome)
+
+    def _now(self) -> float:
+        return self._node.clock.t() / 1e9
+
+
+def _ending(reason: str, detail: str) -> str:
+    """ "stopped by kim (pid 7)", "exception: ValueError: no", "finished"."""
+    return f"{reason} {detail}" if detail.startswith("by ") else f"{reason}: {detail}" if detail else reason
+
+
+def process_started(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot (proc(5), field 22 of stat); None if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

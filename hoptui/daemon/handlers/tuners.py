@@ -1,0 +1,332 @@
+"""The desk for tuners: one a run that somebody has asked for. They live here, so that nobody has to stay for them. No I/O.
+
+What they do is told as the state of their runs and as events, and kept where a daemon after this one finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from msgspec import structs
+
+from hoptui.daemon.circuit_breaker import AFTER_FAULT_NS
+from hoptui.daemon.state.command_log import author
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.daemon.tuning.controller import NAME, Forward, Tuning
+from hoptui.daemon.tuning.interrupted_trial import left_off
+from hoptui.daemon.tuning.observations import scene
+from hoptui.tuner.measurement.change_points import ShiftDetector
+from hoptui.tuner.observation import Known
+from hoptui.tuner.prior_results import Settled, best, key
+from hoptui.tuner.tuner import Tuner
+from hoptui.wire.knobs import missing
+from hoptui.wire.messages import Origin
+from hoptui.wire.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
+
+log = logging.getLogger("hoptui.daemon")
+
+UNTUNED_NS = 2_000_000_000
+"""A run that is not tuned is looked at so often, for changes of its speed that nobody asked for."""
+CRASHED_KEPT = 50
+MORE = 1.1
+KILLED, CRASHED = "the daemon was restarted", "the run crashed"
+BROKE = "it broke, and turns nothing any more: see the daemon's log"
+
+
+class Memory(Protocol):
+    """What the archive does for tuners. `keep` brings what is known of a run to the disk at once."""
+
+    @property
+    def settled(self) -> Sequence[Settled]: ...
+    def settle(self, result: Settled) -> None: ...
+    def keep(self, run: str) -> None: ...
+
+
+class _Crashed(NamedTuple):
+    """What the tuner of a run that crashed has left, and what it tried just then, because that may be why."""
+
+    left: TunerState
+    cause: str
+    trying: tuple[Change, ...]
+
+
+class TunerDesk:
+    """Answers requests to tuners, and has each look at its run. `forward` sends a command on to a run."""
+
+    def __init__(
+        self,
+        node: Node,
+        memory: Memory,
+        forward: Forward,
+        make: Callable[[Limits, int, str, Known | None], Tuner] = Tuner,
+    ) -> None:
+        self._node = node
+        self._memory = memory
+        self._forward = forward
+        self._make = make
+        self._tunings: dict[str, Tuning] = {}
+        self._crashed: dict[str, _Crashed] = {}  # of runs that may come back as another epoch
+        self._settled: dict[str, Known] = {}
+        self._detectors: dict[str, ShiftDetector] = {}
+        self._looked: dict[str, int] = {}
+
+    # requests ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def at_work(self) -> bool:
+        """Whether there is a tuner that wants to look at its run often."""
+        return bool(self._tunings)
+
+    def receive(self, tune: Tune, viewer: str, who: Origin) -> Tuned:
+        """Carry out a request of a viewer; the answer says why not, where it is refused."""
+        run = self._node.registry.get(tune.run)
+        if run is None or run.exited:
+            return Tuned(
+                id=tune.id, run=tune.run, granted=False, reason=f"no live run has the id {tune.run!r}"
+            )
+        reason = self._refusal(tune, run, viewer)
+        if not reason:
+            self._carry_out(tune, run, viewer, who)
+        state = run.state.tuner or TunerState()
+        return Tuned(id=tune.id, run=run.id, granted=not reason, reason=reason, state=state)
+
+    def release(self, run: TrackedRun, knobs: Iterable[str], who: Origin) -> None:
+        """The tuner may turn these knobs, whoever has set them."""
+        tuning = self._tunings.get(run.id)
+        for knob in knobs:
+            self._node.book.release(run.id, knob, who)
+            if tuning is not None:
+                tuning.tuner.release(knob)
+        if tuning is not None:
+            tuning.publish()
+
+    def _carry_out(self, tune: Tune, run: TrackedRun, viewer: str, who: Origin) -> None:
+        tuning = self._tunings.get(run.id)
+        match tune.op:
+            case "start":
+                if tuning is not None:  # a dry one
+                    tuning.stop(NAME)
+                self._crashed.pop(run.id, None)
+                ended = run.state.tuner
+                tuning = self._begin(run, tune.limits, who.user)
+                if ended is not None:
+                    tuning.come_after(ended)
+                tuning.event(f"started by {author(who)}{', dry' if tune.limits.dry else ''}")
+                tuning.publish()
+            case "stop" if tuning is not None:
+                del self._tunings[run.id]
+                tuning.event(f"stopped by {author(who)}")
+                tuning.stop(viewer)
+            case "freeze" if tuning is not None:
+                tuning.tuner.freeze(tune.knob)
+                tuning.event(f"leaves {tune.knob} alone: {author(who)} said so")
+                tuning.publish()
+            case "release":
+                text = f"may turn {tune.knob}: {author(who)} said so"
+                self._node.event("tuner", text, run=run.id, step=run.last_step)
+                self.release(run, (tune.knob,), who)
+
+    def _refusal(self, tune: Tune, run: TrackedRun, viewer: str) -> str:
+        name, tuning = run.state.name, self._tunings.get(run.id)
+        knobs = [knob.spec.name for knob in run.state.knobs]
+        if tune.op in ("freeze", "release") and tune.knob not in knobs:
+            return missing(name, tune.knob, knobs)
+        if tune.op in ("stop", "freeze") and tuning is None:
+            return f"{name} is not being tuned"
+        wheel = self._node.book.wheel(run.id, self._node.clock.t())
+        if tune.op == "stop" and wheel is not None and wheel.holder is not None and wheel.viewer != viewer:
+            return f"{author(wheel.holder)} has the wheel for {wheel.left_s:.0f} s more"
+        if tune.op == "start":
+            if tuning is not None and not tuning.state.limits.dry:
+                by = f", started by {tuning.state.user}" if tuning.state.user else ""
+                return f"{name} is being tuned already{by}: stop that first"
+            return _pointless(tune.limits, run) or self._powerless(tune.limits, run)
+        return ""
+
+    def _powerless(self, limits: Limits, run: TrackedRun) -> str:
+        """Why power can be no matter for a run, "" where it is none or may be: it is read of GPUs alone."""
+        matters = limits.power_w is not None or limits.objective == "energy"
+        none = run.said if self._node.gpus else not self._node.sampler_problem
+        if not matters or run.state.gpus or not none:
+            return ""
+        return f"{run.state.name} has no GPU, and the power that it draws is not known without"
+
+    def _begin(self, run: TrackedRun, limits: Limits, user: str) -> Tuning:
+        found = self._best(run, limits)
+        known = Known(found.values, found.peak) if found is not None else None
+        tuner = self._make(limits, self._node.clock.t(), user, known)
+        for knob in self._node.book.held(run.id):
+            tuner.freeze(knob)
+        tuning = Tuning(self._node, self._forward, self._memory.keep, tuner, run)
+        self._tunings[run.id] = tuning
+        self._settled.pop(run.id, None)
+        return tuning
+
+    # looking -----------------------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Let each tuner look at its run, and look at other runs for changes that nobody asked for. To be called twice a second."""
+        t = self._node.clock.t()
+        for run in self._node.registry.live():
+            try:
+                self._tend(run, t)
+            except Exception:  # a fault of the tuner's costs the tuner and nothing else
+                log.exception("the tuner of %s broke", run.id)
+                self._detectors.pop(run.id, None)
+                self._looked[run.id] = t + AFTER_FAULT_NS
+                self._abandon(run)
+
+    def _tend(self, run: TrackedRun, t: int) -> None:
+        if run.id not in self._tunings and run.state.knobs:
+            self._take_up(run)
+        # A process that comes after another declares its knobs late.
+        set_up = run.state.knobs or run.id not in self._tunings
+        if run.identity is None or run.restarting or not set_up:
+            return
+        if run.id not in self._tunings and t - self._looked.get(run.id, 0) < UNTUNED_NS:
+            return
+        self._looked[run.id] = t
+        self._look(run)
+
+    def _abandon(self, run: TrackedRun) -> None:
+        """Be done with a tuner that broke, even where it cannot be ended as others are: nobody is to take it up again."""
+        broken = self._tunings.pop(run.id, None)
+        try:
+            if broken is not None:
+                broken.abandon(BROKE, "the tuner broke")
+        except Exception:
+            log.exception("the tuner of %s broke once more while it was ended", run.id)
+        state = run.state.tuner
+        if state is not None and state.stand != "off":
+            ended = structs.replace(left_off(state, "the tuner broke"), stand="off", text=BROKE)
+            run.state = structs.replace(run.state, tuner=ended)
+            self._node.event("tuner", BROKE, run=run.id, step=run.last_step, level="warning")
+            self._node.remember(run)
+            self._node.touch()
+
+    def close(self) -> None:
+        """The daemon ends in good order: no run is left with values that are being tried, unless somebody has its wheel."""
+        for run, tuning in self._tunings.items():
+            self._node.faults.attempt(f"leaving the tuner of {run}", tuning.leave)
+
+    def end(self, run: TrackedRun) -> None:
+        """The run has exited, and with it its tuner; to be called before its recording is closed."""
+        try:
+            self._end(run)
+        except Exception:
+            log.exception("the tuner of %s broke at the end of its run", run.id)
+            self._abandon(run)
+
+    def _end(self, run: TrackedRun) -> None:
+        if run.id not in self._tunings:
+            self._take_up(run)  # one that a daemon before this one has left: it is to be told as over, too
+        self._detectors.pop(run.id, None)
+        self._looked.pop(run.id, None)
+        self._settled.pop(run.id, None)
+        tuning = self._tunings.pop(run.id, None)
+        if tuning is None:
+            return
+        over = run.state.exit_reason in ("finished", "stopped")
+        cause = CRASHED if run.state.exit_reason in ("exception", "killed") else "the run's process ended"
+        trying = tuning.trying
+        left = tuning.off(f"the run has ended: {run.state.exit_reason}", "" if over else cause)
+        if not over:
+            self._crashed[run.id] = _Crashed(left, cause, trying)
+            self._distrust(run, trying, left.limits)
+            while len(self._crashed) > CRASHED_KEPT:
+                del self._crashed[next(iter(self._crashed))]
+
+    def _take_up(self, run: TrackedRun) -> None:
+        """Go on with what another daemon, or another epoch of the run, has left."""
+        left = run.state.tuner
+        if left is not None and left.stand != "off":
+            self._begin(run, left.limits, left.user).go_on(left, KILLED, tell=True)
+        elif (crashed := self._crashed.pop(run.id, None)) is not None:
+            tuning = self._begin(run, crashed.left.limits, crashed.left.user)
+            tuning.go_on(crashed.left, crashed.cause, tell=False)
+            knobs = (change.knob for change in crashed.trying)
+            tuning.leave_alone(knobs, f"{crashed.cause} in the middle of a trial")
+
+    def _look(self, run: TrackedRun) -> None:
+        seen = scene(self._node, run)
+        shift = self._detectors.setdefault(run.id, ShiftDetector()).look(seen)
+        if shift is not None:
+            slower = shift.after < shift.before
+            self._node.event(
+                "shift", shift.text, run=run.id, step=shift.step, level="warning" if slower else "info"
+            )
+        tuning = self._tunings.get(run.id)
+        if tuning is None:
+            return
+        tuning.look(replace(seen, shift=shift))
+        found = tuning.tuner.found()
+        if found is not None and _news(found, self._settled.get(run.id)):
+            self._settled[run.id] = found
+            self._memory.settle(self._result(run, found, tuning.state.limits))
+
+    # memory ------------------------------------------------------------------------------------------------------------
+
+    def _result(self, run: TrackedRun, found: Known, limits: Limits) -> Settled:
+        return Settled(
+            key=self._kind(run),
+            values=dict(found.values),
+            peak=found.peak,
+            objective=limits.objective,
+            run=run.id,
+            name=run.state.name,
+            wall=self._node.clock.wall(),
+        )
+
+    def _distrust(self, run: TrackedRun, tried: Iterable[Change], limits: Limits) -> None:
+        """A run crashed while it was tried what had served another best: no other is to be given that."""
+        known = self._best(run, limits)
+        if known is None:
+            return
+        values = dict(known.values)
+        for change in tried:
+            if values.get(change.knob) == change.value:
+                del values[change.knob]
+        if values != known.values:
+            self._memory.settle(structs.replace(known, values=values, wall=self._node.clock.wall()))
+
+    def _best(self, run: TrackedRun, limits: Limits) -> Settled | None:
+        """What served a run of this kind best, of what a tuner within `limits` can bring about."""
+        theirs = self._node.book.held(run.id)
+        held = {
+            knob.spec.name: knob.value
+            for knob in run.state.knobs
+            if knob.spec.name in theirs or not may_turn(knob.spec, limits)
+        }
+        return best(self._memory.settled, self._kind(run), limits.objective, held)
+
+    def _kind(self, run: TrackedRun) -> str:
+        gpus = [gpu.name for gpu in self._node.gpus if gpu.uuid in run.state.gpus]
+        return key(run.state, gpus, self._node.book.of(run.id))
+
+
+def _news(found: Known, known: Known | None) -> bool:
+    """Whether a result is worth another line of the file: other values, or a tenth more memory."""
+    if known is None or found.values != known.values:
+        return True
+    return (found.peak or 0) > MORE * (known.peak or 0)
+
+
+def _pointless(limits: Limits, run: TrackedRun) -> str:
+    """Why a tuner within these limits could do nothing for a run, "" if it can."""
+    name, knobs = run.state.name, {knob.spec.name: knob.spec for knob in run.state.knobs}
+    try:
+        check_limits(limits)
+    except ValueError as error:
+        return str(error)
+    if not knobs:
+        return f"{name} has declared no knobs so far"
+    unknown = [knob for knob in limits.learning if knob != "*" and knob not in knobs]
+    if unknown:
+        return missing(name, unknown[0], knobs)
+    if not any(may_turn(spec, limits) for spec in knobs.values()):
+        return f"{name} has no knob of effect speed, and no other is allowed: there is nothing to turn"
+    return ""

@@ -1,0 +1,280 @@
+"""The desk for viewers: they pull, and every one of them gets only what it asks for, when it asks. No I/O."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.handlers.tuners import TunerDesk
+from hoptui.daemon.state.node import Node
+from hoptui.wire import messages
+from hoptui.wire.codec import MAX_BYTES
+from hoptui.wire.columns import Columns
+from hoptui.wire.credentials import Peer
+from hoptui.wire.messages import CommandRecord, Origin
+from hoptui.wire.tuning import Tune
+from hoptui.wire.version import VERSION
+
+GONE_S = 15.0
+LONGEST_WAIT_S = 10.0
+MOST_ROWS = 4096
+WATCHED_HZ, MOST_HZ = 2.0, 10.0
+
+
+@dataclass
+class Viewer:
+    """A connection that has said hello."""
+
+    identity: bytes
+    hello: messages.ViewerHello
+    origin: Origin
+    heard: float
+    waiting: messages.Fetch | None = None
+    deadline: float = 0.0
+    hz: float = 0.0
+    shown: dict[str, tuple[messages.State, str]] = field(default_factory=dict)
+
+
+class ViewerDesk:
+    """Answers viewers. `send` may drop a message for a viewer that does not read: it will ask again."""
+
+    def __init__(
+        self,
+        node: Node,
+        send: Callable[[bytes, messages.ToViewer], bool],
+        forward: RunDesk,
+        tuners: TunerDesk,
+        shutdown: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._send = send
+        self._runs = forward
+        self._tuners = tuners
+        self._shutdown = shutdown
+        self._viewers: dict[bytes, Viewer] = {}
+        self._by_name: dict[str, bytes] = {}
+
+    @property
+    def count(self) -> int:
+        """Viewers that are there now."""
+        return len(self._viewers)
+
+    @property
+    def hz(self) -> float:
+        """How often GPUs are to be sampled for those who follow rows as they come, 0 if nobody does."""
+        return max((viewer.hz for viewer in self._viewers.values()), default=0.0)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any viewer waits for an answer."""
+        return any(viewer.waiting is not None for viewer in self._viewers.values())
+
+    @property
+    def moved(self) -> bool:
+        """Whether a viewer waits that has not been told what time alone has changed: a run fell silent, a pause ran out."""
+        waiting = [viewer for viewer in self._viewers.values() if viewer.waiting is not None]
+        shown = self._shown(self._vitals(self._now())) if waiting else {}
+        return any(viewer.shown != shown for viewer in waiting)
+
+    def receive(self, identity: bytes, peer: Peer | None, message: messages.FromViewer) -> None:
+        """Answer a message, now or (a Fetch) when there is something to say."""
+        now = self._now()
+        if isinstance(message, messages.ViewerHello):
+            self._hello(identity, peer, message, now)
+            return
+        viewer = self._viewers.get(identity)
+        if viewer is None:
+            number = 0 if isinstance(message, messages.Command) else message.id
+            self._send(identity, messages.Error(code="hello_first", text="say hello first", id=number))
+            return
+        viewer.heard = now
+        match message:
+            case messages.Fetch():
+                viewer.waiting = message
+                wish = min(message.hz, MOST_HZ) if message.hz > 0 else 0.0  # NaN is no wish
+                viewer.hz = max(wish, WATCHED_HZ if message.cursors else 0.0)
+                viewer.deadline = now + min(max(message.wait_s, 0.0), LONGEST_WAIT_S)
+                self._answer(viewer, now, self._vitals(now))
+            case messages.Query():
+                self._node.query(identity, message)
+            case messages.Command():
+                self._command(viewer, message)
+            case messages.Lease():
+                self._lease(viewer, message)
+            case Tune():
+                self._send(identity, self._tuners.receive(message, viewer.hello.viewer, viewer.origin))
+            case messages.ViewerBye():
+                self._leave(viewer)
+                self._forget(identity)
+            case messages.Shutdown():
+                self._shutdown()
+
+    def tell(self, record: CommandRecord, outcome: messages.Outcome) -> None:
+        """The outcome of a command, to the viewer that sent it."""
+        identity = self._by_name.get(self._node.book.sender(record.id))
+        if identity is not None:
+            self._send(identity, outcome)
+
+    def serve(self) -> None:
+        """Answer the waiting fetches that have something new, or have waited long enough; forget who is gone."""
+        now = self._now()
+        vitals = self._vitals(now) if self.waiting else {}
+        for identity, viewer in list(self._viewers.items()):
+            if viewer.waiting is not None:
+                self._answer(viewer, now, vitals)
+            elif now - viewer.heard > GONE_S:
+                self._forget(identity)
+
+    def next_deadline(self) -> float | None:
+        """When the next waiting fetch must be answered, monotonic seconds."""
+        return min((v.deadline for v in self._viewers.values() if v.waiting is not None), default=None)
+
+    def _hello(self, identity: bytes, peer: Peer | None, hello: messages.ViewerHello, now: float) -> None:
+        if hello.protocol != messages.PROTOCOL:
+            text = (
+                f"this hoptui speaks version {hello.protocol} of the protocol, the running daemon ({VERSION}) "
+                f"version {messages.PROTOCOL}: 'hoptui daemon stop', then try again (training goes on)"
+            )
+            self._send(identity, messages.Error(code="protocol", text=text))
+            return
+        old = self._by_name.get(hello.viewer)
+        if old is not None and old != identity:
+            self._viewers.pop(old, None)
+        origin = Origin(
+            kind=hello.kind,
+            user=peer.user if peer else "",
+            pid=peer.pid if peer else 0,
+            client=hello.client[:40],
+        )
+        self._viewers[identity] = Viewer(identity, hello, origin, now)
+        self._by_name[hello.viewer] = identity
+        self._count()
+        welcome = messages.ViewerWelcome(
+            protocol=messages.PROTOCOL, pid=os.getpid(), version=VERSION, host=self._node.host
+        )
+        self._send(identity, welcome)
+
+    def _forget(self, identity: bytes) -> None:
+        viewer = self._viewers.pop(identity, None)
+        if viewer is not None and self._by_name.get(viewer.hello.viewer) == identity:
+            del self._by_name[viewer.hello.viewer]
+        self._count()
+
+    def _count(self) -> None:
+        if self._node.viewers != len(self._viewers):
+            self._node.viewers = len(self._viewers)
+            self._node.touch()
+
+    def _command(self, viewer: Viewer, command: messages.Command) -> None:
+        node = self._node
+        run = node.registry.get(command.run)
+        command = msgspec.structs.replace(command, origin=viewer.origin)
+        answer, onward = node.book.submit(
+            command, run, viewer.hello.viewer, node.clock.wall(), node.clock.t()
+        )
+        if onward is not None and run is not None:
+            self._runs.forward(onward, run)
+        self._send(viewer.identity, answer)
+
+    def _lease(self, viewer: Viewer, lease: messages.Lease) -> None:
+        node = self._node
+        run = node.registry.get(lease.run)
+        if run is None or run.exited:
+            text = f"no live run has the id {lease.run!r}"
+            self._send(viewer.identity, messages.Error(code="no_such_run", text=text, id=lease.id))
+            return
+        if lease.what == "pause":
+            if lease.op in ("take", "renew"):
+                self._runs.hold(run, min(max(lease.seconds, 1.0), 3600.0))
+            self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
+            return
+        if lease.what == "knobs":
+            self._tuners.release(run, node.book.held(run.id), viewer.origin)
+        state, said = node.book.lease(lease, viewer.hello.viewer, viewer.origin, node.clock.t())
+        self._send(viewer.identity, state)
+        if said:
+            node.event("lease", said, run=lease.run)
+        if said or state.granted:  # a renewed wheel: everybody is to see how long it still is held
+            node.touch()
+
+    def _leave(self, viewer: Viewer) -> None:
+        node = self._node
+        for run, said in node.book.leave(viewer.hello.viewer, node.clock.t()):
+            node.event("lease", said, run=run)
+            node.touch()
+
+    def _answer(self, viewer: Viewer, now: float, vitals: dict[str, messages.Vital]) -> None:
+        """Send a Delta if there is anything in it, or if the time is up."""
+        fetch = viewer.waiting
+        if fetch is None:
+            return
+        node = self._node
+        if fetch.latest:
+            columns, more = node.latest(), False
+        else:
+            columns, more = self._columns(fetch)
+        events = node.events_since(fetch.events, fetch.run)
+        commands = tuple(node.book.since(fetch.commands, fetch.run))
+        new_state = fetch.state != node.version
+        new_processes = fetch.processes is not None and fetch.processes != node.processes_version
+        shown = self._shown(vitals)
+        moved = shown != viewer.shown
+        news = columns or events or commands or new_state or new_processes or moved
+        if not (news or fetch.latest or now >= viewer.deadline):
+            return
+        viewer.shown = shown
+        t = node.clock.t()
+        oldest = min((c.times()[-1] for c in columns if len(c)), default=t)
+        viewer.waiting = None
+        viewer.heard = now
+        self._send(
+            viewer.identity,
+            messages.Delta(
+                id=fetch.id,
+                now=t,
+                state=node.version,
+                node=node.state() if new_state else None,
+                vitals=vitals,
+                columns=columns,
+                events=events,
+                commands=commands,
+                more=more,
+                behind_ms=(t - oldest) / 1e6 if more else 0.0,
+                processes=node.processes if new_processes else None,
+                processes_version=node.processes_version,
+            ),
+        )
+
+    def _vitals(self, now: float) -> dict[str, messages.Vital]:
+        return {run.id: run.vital(now) for run in self._node.registry}
+
+    @staticmethod
+    def _shown(vitals: dict[str, messages.Vital]) -> dict[str, tuple[messages.State, str]]:
+        """What of the vitals is worth an answer of its own."""
+        return {run: (v.state, v.phase if v.state == "busy" else "") for run, v in vitals.items()}
+
+    def _columns(self, fetch: messages.Fetch) -> tuple[tuple[Columns, ...], bool]:
+        limit = max(1, min(fetch.max_rows, MOST_ROWS))
+        found: list[Columns] = []
+        size, more = 0, False
+        for source, cursor in fetch.cursors.items():
+            ring = self._node.rings.get(source)
+            if ring is None:
+                continue
+            rows, held_back = ring.since(cursor, limit)
+            if rows is None:
+                continue
+            size += (len(rows.names) + 2) * (8 * len(rows) + 40)
+            if found and size > MAX_BYTES:
+                more = True
+                break
+            found.append(rows)
+            more = more or held_back
+        return tuple(found), more
+
+    def _now(self) -> float:
+        return self._node.clock.t() / 1e9

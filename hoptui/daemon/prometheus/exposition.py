@@ -1,0 +1,267 @@
+"""A snapshot of the node as Prometheus metrics: base units, one name for one thing. Pure.
+
+What is unknown is left out; a value that is infinite, such as a loss that has run away, is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+from hoptui.daemon.state.derived_rows import headline
+from hoptui.wire.messages import NodeState, State, Vital
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What there is to tell at one moment: the readings of each source, vitals of live runs, and how many events there
+    were of each (kind, level, UUID of the GPU or ""). Nothing in it changes any more."""
+
+    node: NodeState
+    vitals: Mapping[str, Vital]
+    readings: Mapping[str, Mapping[str, float]]
+    happened: Mapping[tuple[str, str, str], int]
+
+
+class Series(NamedTuple):
+    """A metric made of a reading: its name (without `_total`), what it is, and the factor to its base unit."""
+
+    name: str
+    text: str
+    factor: float = 1.0
+    counter: bool = False
+
+
+PERCENT, MEGA = 0.01, 1e6
+GPU = {
+    "busy": Series("busy_ratio", "Time with any kernel running (NVML utilization)", PERCENT),
+    "memory_busy": Series("memory_busy_ratio", "Time with any device memory access (NVML utilization)", PERCENT),
+    "power_w": Series("power_watts", "Power drawn now"),
+    "power_average_w": Series("power_average_watts", "Power drawn, one-second average"),
+    "energy_j": Series("energy_joules", "Energy used since the driver's counter began", counter=True),
+    "memory_used_bytes": Series("memory_used_bytes", "Device memory in use, without the driver's reserve"),
+    "memory_total_bytes": Series("memory_total_bytes", "Device memory"),
+    "temperature_c": Series("temperature_celsius", "Temperature of the GPU"),
+    "memory_temperature_c": Series("memory_temperature_celsius", "Temperature of the device memory"),
+    "sm_clock_mhz": Series("sm_clock_hertz", "Clock of the SMs", MEGA),
+    "memory_clock_mhz": Series("memory_clock_hertz", "Clock of the device memory", MEGA),
+    "sm_active": Series("sm_active_ratio", "SMs with at least one warp, time average", PERCENT),
+    "sm_occupancy": Series("sm_occupancy_ratio", "Warps resident of those that fit", PERCENT),
+    "tensor_active": Series("tensor_active_ratio", "Tensor pipes in use, any precision", PERCENT),
+    "tensor_half_active": Series("tensor_half_active_ratio", "Tensor pipes in use for FP16 and BF16", PERCENT),
+    "tensor_int_active": Series("tensor_int_active_ratio", "Tensor pipes in use for integers", PERCENT),
+    "tensor_double_active": Series("tensor_double_active_ratio", "Tensor pipes in use for FP64", PERCENT),
+    "dram_active": Series("dram_active_ratio", "Device memory bandwidth in use", PERCENT),
+    "fp64_active": Series("fp64_active_ratio", "FP64 pipes in use", PERCENT),
+    "fp32_active": Series("fp32_active_ratio", "FP32 pipes in use", PERCENT),
+    "fp16_active": Series("fp16_active_ratio", "FP16 pipes in use", PERCENT),
+    "int_active": Series("int_active_ratio", "Integer pipes in use", PERCENT),
+    "pcie_rx_bytes_per_s": Series("pcie_receive_bytes_per_second", "Into this GPU over PCIe"),
+    "pcie_tx_bytes_per_s": Series("pcie_transmit_bytes_per_second", "Out of this GPU over PCIe"),
+    "nvlink_rx_bytes_per_s": Series("nvlink_receive_bytes_per_second", "Into this GPU over NVLink"),
+    "nvlink_tx_bytes_per_s": Series("nvlink_transmit_bytes_per_second", "Out of this GPU over NVLink"),
+    "mfu_estimated": Series("mfu_estimated_ratio", "Model FLOPs utilization as estimated from the tensor pipes", PERCENT),
+    "ecc_corrected": Series("ecc_corrected_errors", "ECC errors corrected since the driver began", counter=True),
+    "ecc_uncorrected": Series("ecc_uncorrected_errors", "ECC errors not corrected since the driver began", counter=True),
+    "remapped_rows": Series("remapped_rows", "Rows of the device memory that were replaced"),
+    "pcie_replays": Series("pcie_replays", "PCIe packets sent again", counter=True),
+    "nvlink_errors": Series("nvlink_errors", "Errors on NVLinks", counter=True),
+}  # fmt: skip
+THROTTLE = {
+    0x1: "idle",
+    0x2: "application_clocks",
+    0x4: "power_cap",
+    0x8: "hardware_slowdown",
+    0x10: "sync_boost",
+    0x20: "thermal_software",
+    0x40: "thermal_hardware",
+    0x80: "power_brake",
+    0x100: "display_clocks",
+}
+"""nvmlClocksEventReason* bits."""
+HOST = {
+    "cpu_percent": Series("cpu_ratio", "Processors in use, of all cores", PERCENT),
+    "memory_used_bytes": Series("memory_used_bytes", "Memory that cannot be given out"),
+    "memory_total_bytes": Series("memory_total_bytes", "Memory"),
+    "swap_used_bytes": Series("swap_used_bytes", "Swap in use"),
+    "load_1m": Series("load1", "Runnable and blocked tasks, one-minute average"),
+    "load_5m": Series("load5", "Runnable and blocked tasks, five-minute average"),
+    "disk_read_bytes_per_s": Series("disk_read_bytes_per_second", "From disks"),
+    "disk_written_bytes_per_s": Series("disk_written_bytes_per_second", "To disks"),
+    "net_received_bytes_per_s": Series("network_receive_bytes_per_second", "From the network"),
+    "net_sent_bytes_per_s": Series("network_transmit_bytes_per_second", "To the network"),
+}
+DERIVED = {
+    "power_w": Series("power_watts", "Power of the run's GPUs"),
+    "energy_j": Series("energy_joules", "Energy of the run's GPUs since its first reading", counter=True),
+    "energy_per_iteration_j": Series("energy_per_iteration_joules", "Energy of an iteration"),
+    "energy_per_unit_j": Series("energy_per_unit_joules", "Energy of a unit of the run's throughput"),
+    "idle_power_w": Series("idle_power_watts", "Power drawn for the share of SM time without work"),
+    "memory_headroom_bytes": Series("gpu_memory_headroom_bytes", "Least free device memory of its GPUs"),
+    "mfu": Series("mfu_ratio", "Model FLOPs utilization, of the FLOPs that the run declares", PERCENT),
+    "mfu_estimated": Series("mfu_estimated_ratio", "Model FLOPs utilization as estimated from the tensor pipes", PERCENT),
+    "sm_active": Series("sm_active_ratio", "SM time with a warp at work, mean of its GPUs where it has several", PERCENT),
+    "sm_active_least": Series("sm_active_least_ratio", "The same of the GPU that has least", PERCENT),
+    "gpu_memory_bytes": Series("gpu_memory_bytes", "Device memory of the run's processes"),
+    "gpu_sm_percent": Series("gpu_sm_ratio", "SM time of the run's processes, mean of its GPUs", PERCENT),
+}  # fmt: skip
+PROCESS = {
+    "cpu_percent": Series("cpu_cores", "Processor cores in use by the run's processes", PERCENT),
+    "memory_rss_bytes": Series("memory_bytes", "Resident memory of the run's processes"),
+}
+
+GPU_EVENTS = (
+    ("clocks", "warning"),
+    ("ecc", "alarm"),
+    ("ecc", "warning"),
+    ("gpu", "alarm"),
+    ("gpu", "info"),
+    ("throttle", "alarm"),
+    ("throttle", "info"),
+    ("xid", "alarm"),
+    ("xid", "warning"),
+)
+OTHER_EVENTS = (
+    ("exited", "info"),
+    ("exited", "warning"),
+    ("lease", "info"),
+    ("note", "alarm"),
+    ("note", "info"),
+    ("note", "warning"),
+    ("reconnected", "info"),
+    ("restarted", "warning"),
+    ("reverted", "warning"),
+    ("started", "info"),
+)
+"""Kinds and levels of events that are counted from 0: `increase()` does not see the first one of a series that begins with it."""
+
+Labels = tuple[str, ...]
+Point = tuple[Labels, float]
+
+
+def families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Every metric family with at least one sample."""
+    node = snapshot.node
+    yield from _gauge(
+        "hoptui_build_info", "The daemon", ("version", "host"), [((node.version, node.host), 1)]
+    )
+    yield from _gauge("hoptui_sampling_hertz", "How often GPUs are sampled", (), [((), node.hz)])
+    yield from _gauge("hoptui_viewers", "Viewers connected", (), [((), node.viewers)])
+    yield from _events(snapshot)
+    yield from _gpus(snapshot)
+    host = snapshot.readings.get("host", {})
+    yield from _readings("hoptui_host_", HOST, (), [((), host)])
+    yield from _runs(snapshot)
+
+
+def _events(snapshot: Snapshot) -> Iterator[Metric]:
+    whole = {gpu.uuid: str(gpu.index) for gpu in snapshot.node.gpus if not gpu.parent}
+    counts = {(*event, ""): 0 for event in OTHER_EVENTS}
+    counts |= {(*event, uuid): 0 for uuid in whole for event in GPU_EVENTS}
+    counts |= snapshot.happened
+    points = [
+        ((kind, level, whole.get(u, ""), u), float(count)) for (kind, level, u), count in counts.items()
+    ]
+    labels = ("kind", "level", "gpu", "uuid")
+    yield from _counter("hoptui_events", "Events since the daemon began", labels, points)
+
+
+def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
+    """MIG instances have the index of their GPU, and its UUID as `parent`: a sum over GPUs is one over parent=""."""
+    labels = ("gpu", "uuid", "name", "parent")
+    gpus = [((str(gpu.index), gpu.uuid, gpu.name, gpu.parent), gpu) for gpu in snapshot.node.gpus]
+    facts = [((*key, gpu.driver, gpu.architecture), 1.0) for key, gpu in gpus]
+    yield from _gauge("hoptui_gpu_info", "A GPU of this node", (*labels, "driver", "architecture"), facts)
+    up = [(key, float(not gpu.reason)) for key, gpu in gpus]
+    yield from _gauge("hoptui_gpu_up", "Whether the GPU can be read", labels, up)
+    limits = [(key, gpu.power_limit_w) for key, gpu in gpus if gpu.power_limit_w is not None]
+    yield from _gauge("hoptui_gpu_power_limit_watts", "Power limit", labels, limits)
+    rows = [(key, snapshot.readings.get(f"gpu/{gpu.uuid}", {})) for key, gpu in gpus]
+    yield from _readings("hoptui_gpu_", GPU, labels, rows)
+    holding = [
+        ((*key, reason), float(bool(int(row["throttle"]) & bit)))
+        for key, row in rows
+        if "throttle" in row
+        for bit, reason in THROTTLE.items()
+    ]
+    text = "Whether this holds the clocks back"
+    yield from _gauge("hoptui_gpu_throttle_reason", text, (*labels, "reason"), holding)
+
+
+def _runs(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = ("run", "run_name")
+    readings = snapshot.readings
+    runs = [((run.run, run.name), run) for run in snapshot.node.runs if run.run in snapshot.vitals]
+    vitals = [(key, snapshot.vitals[run.run]) for key, run in runs]
+    uuids = {gpu.uuid: str(gpu.index) for gpu in snapshot.node.gpus}
+    own = [((*key, uuids[u], u), 1.0) for key, run in runs for u in run.gpus if u in uuids]
+    yield from _gauge("hoptui_run_gpu_info", "A GPU that a run is on", (*labels, "gpu", "uuid"), own)
+    states = [((*key, state), float(v.state == state)) for key, v in vitals for state in get_args(State)]
+    yield from _gauge("hoptui_run_state", "The run's state", (*labels, "state"), states)
+    steps = [(key, float(v.step)) for key, v in vitals]
+    yield from _gauge("hoptui_run_iteration", "Iterations done", labels, steps)
+    times = [(key, v.iteration_s) for key, v in vitals if v.iteration_s is not None]
+    yield from _gauge("hoptui_run_iteration_seconds", "Median of the last iterations", labels, times)
+    ages = [(key, v.progress_age_s) for key, v in vitals if v.progress_age_s is not None]
+    yield from _gauge("hoptui_run_progress_age_seconds", "Time since an iteration ended", labels, ages)
+    lost = [(key, float(v.dropped)) for key, v in vitals]
+    yield from _counter("hoptui_run_rows_dropped", "Rows that never reached the daemon", labels, lost)
+    rates = []
+    for (key, run), (_, vital) in zip(runs, vitals, strict=True):
+        row = readings.get(f"run/{run.run}", {})
+        rate = headline(run, row)
+        if rate in row:
+            known = row[rate] if vital.throughput is None else vital.throughput
+            rates.append(((*key, rate), known))
+    text = "The run's headline figure over its last iterations: units of work per second"
+    yield from _gauge("hoptui_run_throughput_per_second", text, (*labels, "metric"), rates)
+    for prefix, table in (("derived", DERIVED), ("process", PROCESS)):
+        rows = [(key, readings.get(f"{prefix}/{run.run}", {})) for key, run in runs]
+        yield from _readings("hoptui_run_", table, labels, rows)
+    logged = [
+        ((*key, name), value)
+        for key, run in runs
+        for name, value in readings.get(f"run/{run.run}", {}).items()
+    ]
+    text = "What the run logs, by its own names and in its own units"
+    yield from _gauge("hoptui_run_metric", text, (*labels, "name"), logged)
+
+
+def _readings(
+    prefix: str,
+    table: Mapping[str, Series],
+    labels: Labels,
+    rows: Iterable[tuple[Labels, Mapping[str, float]]],
+) -> Iterator[Metric]:
+    rows = list(rows)
+    for reading, series in table.items():
+        points = [(key, row[reading] * series.factor) for key, row in rows if reading in row]
+        make = _counter if series.counter else _gauge
+        yield from make(prefix + series.name, series.text, labels, points)
+
+
+def _gauge(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    known = [(key, value) for key, value in points if not math.isnan(value)]
+    if known:
+        family = GaugeMetricFamily(name, text, labels=labels)
+        for key, value in known:
+            family.add_metric(key, value)
+        yield family
+
+
+def _counter(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    known = [(key, value) for key, value in points if not math.isnan(value)]
+    if known:
+        family = CounterMetricFamily(name, text, labels=labels)
+        for key, value in known:
+            family.add_metric(key, value)
+        yield family

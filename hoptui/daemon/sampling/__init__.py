@@ -1,0 +1,1 @@
+"""The sampler processes: started, read, replaced when a driver call hangs."""

@@ -1,0 +1,320 @@
+"""The parent of a sampler: a child process that reads GPUs or the host, because an NVML call can hang for ever.
+
+The daemon reads what the child writes and never waits for it. A child that is silent for too long is killed and replaced;
+one that cannot even be killed (a driver call in uninterruptible sleep) is left behind and counted. A GPU in which a call
+hung is left alone by the next child, and tried again later by a second child beside the one that reads the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hoptui.daemon.sampling.driver_mark import DRIVER
+from hoptui.daemon.sampling.process import Child
+from hoptui.wire.codec import WireError
+from hoptui.wire.devices import Devices, FromSampler, Sample, Tenants, Watch
+
+PAUSES_S = (60.0, 120.0, 300.0)
+FORGIVEN_S = 900.0
+"""A GPU that has answered for so long is trusted like any other."""
+
+
+@dataclass
+class _Suspect:
+    hangs: int
+    again: float
+    answered: float | None = None
+
+    @property
+    def pause_s(self) -> float:
+        return PAUSES_S[min(self.hangs, len(PAUSES_S)) - 1]
+
+
+class Suspects:
+    """By the index of the GPU, or `mark.DRIVER` for the driver as a whole; times are monotonic seconds, passed in."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Suspect] = {}
+
+    def hung(self, what: int, now: float) -> None:
+        """A call did not return."""
+        known = self._known.get(what)
+        if known is None or (known.answered is not None and now - known.answered > FORGIVEN_S):
+            known = _Suspect(0, 0.0)
+        self._known[what] = known = _Suspect(known.hangs + 1, 0.0)
+        known.again = now + known.pause_s
+
+    def answered(self, what: int, now: float) -> None:
+        """It was tried again and answered."""
+        known = self._known.get(what)
+        if known is not None and known.answered is None:
+            known.answered = now
+
+    def left(self) -> tuple[int, ...]:
+        """What is left alone now, in order."""
+        return tuple(sorted(what for what, known in self._known.items() if known.answered is None))
+
+    def due(self, now: float, blocked: Iterable[int] = ()) -> int | None:
+        """What to try again now, None for nothing; never what is in `blocked`."""
+        waiting = (what for what in self.left() if what not in blocked)
+        return next((what for what in waiting if now >= self._known[what].again), None)
+
+    def pause_s(self, what: int) -> float:
+        """How long it is left alone between two tries, seconds."""
+        return self._known[what].pause_s
+
+
+log = logging.getLogger("hoptui.daemon")
+
+START_S = 30.0
+"""For the first readings: a driver without persistence mode needs seconds for each GPU."""
+LEAST_SILENCE_S = 2.0
+MISSED_TICKS = 3
+AGAIN_S = (1.0, 2.0, 5.0, 15.0, 60.0)
+UNDEAD = 3
+"""So many children that cannot be killed are enough; the last of them is not spent on trying a GPU again."""
+CLOSE_S = 0.5
+MOST_COMPLAINTS = 100
+"""Lines of a child's stderr that are logged at once: a traceback, and no flood."""
+
+
+class Sampler:
+    """The children of one kind and their watchdog. Times are monotonic seconds, passed in.
+
+    `problem` is one sentence on why there are no readings, or not all of them; "" if there are.
+    """
+
+    def __init__(self, what: Literal["host", "gpus"], command: Sequence[str] | None = None) -> None:
+        self._gpus = what == "gpus"
+        self._name = "the GPU sampler" if self._gpus else "the host sampler"
+        self._command = command or [sys.executable, "-m", "hoptui.telemetry", what]
+        self._watch = Watch(hz=1.0)
+        self._child: Child | None = None
+        self._trial: Child | None = None  # tries again a GPU that hung, beside the child
+        self._trying = DRIVER
+        self._undead: list[Child] = []
+        self._next_start = 0.0
+        self._starts = 0
+        self._listed = False
+        self._trouble = f"{self._name} is starting"
+        self.suspects = Suspects()
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The pipes to poll for reading."""
+        there = (child for child in (self._child, self._trial) if child is not None)
+        return tuple(child.fd for child in there if not child.closed)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The children, the one whose readings are used first."""
+        return tuple(child.pid for child in (self._child, self._trial) if child is not None)
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """Indices of GPUs that are left alone because a call hung in them, `mark.DRIVER` for the whole driver."""
+        return self.suspects.left()
+
+    @property
+    def problem(self) -> str:
+        if self._trouble:
+            return self._trouble
+        silent = [str(index) for index in self.left if index != DRIVER]
+        if not silent:
+            return ""
+        which = (
+            f"GPU {silent[0]} does not answer"
+            if len(silent) == 1
+            else f"GPUs {', '.join(silent)} do not answer"
+        )
+        return f"{which}: left alone for a while, the others are read"
+
+    def tend(self, now: float) -> None:
+        """Start, watch, replace, try again; call it a few times a second. `fds` may be others afterwards."""
+        self._undead = [child for child in self._undead if child.status is None]
+        for alive in (self._child, self._trial):
+            if alive is not None:
+                self._note(alive.complaints())
+        self._tend_trial(now)
+        child = self._child
+        if child is None:
+            if now >= self._next_start:
+                self._start(now)
+        elif child.status is not None:
+            self._lose(now, f"{self._name} ended (exit code {child.status})")
+        elif child.closed:
+            self._lose(now, f"{self._name} closed its pipe")
+        elif now - child.heard > self._patience(child):
+            self._silenced(child, now)
+        elif self._trial is None and child.sampled and len(self._undead) < UNDEAD - 1:
+            hung = {undead.asked for undead in self._undead}
+            again = self.suspects.due(now, blocked=hung)
+            if again is not None:
+                self._try(again, now)
+
+    def watch(self, watch: Watch) -> None:
+        """What to sample from now on, and how often."""
+        if watch != self._watch:
+            self._watch = watch
+            for child in (self._child, self._trial):
+                if child is not None:
+                    child.say(watch)
+
+    def read(self, fd: int, now: float) -> list[FromSampler]:
+        """What came through one of `fds`; `fds` may be others afterwards."""
+        if self._trial is not None and fd == self._trial.fd:
+            return self._read_trial(self._trial, now)
+        child = self._child
+        if child is None or fd != child.fd:
+            return []
+        try:
+            said = child.read(now)
+        except (OSError, WireError) as error:
+            self._lose(now, f"{self._name} speaks nonsense: {error}")
+            return []
+        if said:
+            self._trouble = ""
+        return self._settled(child, said)
+
+    def close(self) -> None:
+        """End the children; each ends by itself when its stdin closes."""
+        children = [child for child in (self._child, self._trial) if child is not None]
+        self._child = self._trial = None
+        for child in children:
+            child.hang_up()
+        for child in children:
+            if not child.wait(CLOSE_S):
+                self._bury(child)
+        for child in self._undead:
+            child.wait(CLOSE_S)
+
+    # the child ---------------------------------------------------------------------------------------------------------
+
+    def _start(self, now: float) -> None:
+        if len(self._undead) >= UNDEAD:
+            self._trouble = (
+                f"no readings: {UNDEAD} processes of {self._name} hang in the driver and cannot be killed"
+            )
+            return
+        self._child = self._spawn([index for index in self.left if index != DRIVER], now)
+        if self._child is None:
+            self._again(now)
+
+    def _spawn(self, leave: Sequence[int], now: float) -> Child | None:
+        try:
+            child = Child(self._command, leave if self._gpus else None, now)
+        except OSError as error:
+            self._trouble = f"no readings: {self._name} could not be started: {error.strerror}"
+            return None
+        child.say(self._watch)
+        return child
+
+    def _patience(self, child: Child) -> float:
+        return max(LEAST_SILENCE_S, MISSED_TICKS / self._watch.hz) if child.sampled else START_S
+
+    def _settled(self, child: Child, said: list[FromSampler]) -> list[FromSampler]:
+        """What to pass on of what the child said.
+
+        A child that takes over knows no GPU before the driver has answered it: that list is kept back until its first
+        readings, so that the GPUs do not vanish for a moment each time.
+        """
+        passed: list[FromSampler] = []
+        for message in said:
+            match message:
+                case Devices(gpus=()) if self._listed and self._starts:
+                    child.backlog = [message]
+                    continue
+                case Devices():
+                    child.backlog = []
+                    self._listed = True
+                case Sample():
+                    passed += child.backlog
+                    child.backlog = []
+                    self._starts = 0
+                    self.suspects.answered(DRIVER, child.heard)
+            passed.append(message)
+        return passed
+
+    def _silenced(self, child: Child, now: float) -> None:
+        """The child hangs: find out where, and do without it."""
+        asking, silence = child.asking, f"{now - child.heard:.0f} s"
+        if asking >= 0:
+            self._lose(now, f"GPU {asking} does not answer: a driver call has not returned for {silence}")
+            self.suspects.hung(asking, now)
+            self._next_start = now
+        elif asking == DRIVER:
+            self.suspects.hung(DRIVER, now)
+            pause = self.suspects.pause_s(DRIVER)
+            self._lose(now, f"the driver does not answer: it is asked again after {pause:.0f} s")
+            self._next_start = now + pause
+        else:
+            self._lose(now, f"no readings: {self._name} has not answered for {silence}")
+
+    def _lose(self, now: float, why: str) -> None:
+        child, self._child = self._child, None
+        log.warning("%s", why)
+        self._trouble = why
+        self._again(now)
+        if child is not None:
+            self._bury(child)
+
+    def _note(self, complaints: Sequence[str]) -> None:
+        for line in complaints[:MOST_COMPLAINTS]:
+            log.warning("%s: %s", self._name, line)
+        if len(complaints) > MOST_COMPLAINTS:
+            log.warning("%s: and %d lines more", self._name, len(complaints) - MOST_COMPLAINTS)
+
+    def _bury(self, child: Child) -> None:
+        self._note(child.complaints(last=True))
+        child.kill()
+        if child.status is None:
+            self._undead.append(child)
+
+    def _again(self, now: float) -> None:
+        self._next_start = now + AGAIN_S[min(self._starts, len(AGAIN_S) - 1)]
+        self._starts += 1
+
+    # the trial ---------------------------------------------------------------------------------------------------------
+
+    def _try(self, index: int, now: float) -> None:
+        log.info("GPU %d is tried again", index)
+        self._trying = index
+        self._trial = self._spawn([i for i in self.left if i not in (index, DRIVER)], now)
+        if self._trial is None:
+            self.suspects.hung(index, now)
+
+    def _tend_trial(self, now: float) -> None:
+        trial = self._trial
+        if trial is not None:
+            over = trial.closed or trial.status is not None
+            if over or now - trial.heard > self._patience(trial):
+                self._end_trial(trial, now)
+
+    def _read_trial(self, trial: Child, now: float) -> list[FromSampler]:
+        """Nothing until it has read every GPU; then it takes the child's place, and all that it has said counts."""
+        try:
+            trial.backlog += trial.read(now)
+        except (OSError, WireError):
+            self._end_trial(trial, now)
+            return []
+        if not trial.sampled:
+            return []
+        log.info("GPU %d answers again", self._trying)
+        self.suspects.answered(self._trying, now)
+        if self._child is not None:
+            self._bury(self._child)
+        self._child, self._trial = trial, None
+        said, trial.backlog = [Tenants(), *trial.backlog], []  # it tells of processes only if it has seen any
+        self._trouble = ""
+        newest = max((i for i, message in enumerate(said) if isinstance(message, Devices)), default=0)
+        return [m for i, m in enumerate(said) if i >= newest or not isinstance(m, Devices)]
+
+    def _end_trial(self, trial: Child, now: float) -> None:
+        self._trial = None
+        self._bury(trial)
+        self.suspects.hung(self._trying, now)
+        log.warning("GPU %d still does not answer", self._trying)

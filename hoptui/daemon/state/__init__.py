@@ -1,0 +1,1 @@
+"""What the daemon knows: runs, recent rows, commands. No I/O."""

@@ -1,0 +1,381 @@
+"""The life of every command, without I/O: who may, in which order, what became of it, and what it did.
+
+Bounds, types, versions and what is already pending are checked in the run, where the knob lives. Here it is decided who
+may speak: the wheel's holder, and people before the tuner. The order of arrival here is the order for everybody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from msgspec import structs
+
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.tuner.trial.overrides import ASKED
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import (
+    FINAL,
+    Command,
+    CommandRecord,
+    Lease,
+    LeaseState,
+    Origin,
+    Outcome,
+    Stage,
+)
+from hoptui.wire.tuning import TUNER, Change
+
+KEPT = 2000
+LONGEST_LEASE_S = 60.0
+LONGEST_HOLD_S = 3600.0
+ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
+
+
+class Book:
+    """All commands, by run, in order of arrival. `record` is called with every record that changed."""
+
+    def __init__(self, record: Callable[[CommandRecord], None]) -> None:
+        self._record = record
+        self._runs: dict[str, OrderedDict[str, CommandRecord]] = {}
+        self._commands: dict[str, Command] = {}  # not answered by the run yet, as they will be sent to it
+        self._open: set[str] = set()  # ids of those whose end is still to come
+        self._senders: dict[str, str] = {}  # command id -> viewer
+        self._wheels: dict[str, _Wheel] = {}
+        self._held: set[tuple[str, str]] = set()  # (run, knob) that a person set
+        self._seq = 0
+
+    # commands ----------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, command: Command, run: TrackedRun | None, viewer: str, wall: float, t: int
+    ) -> tuple[Outcome, Command | None]:
+        """A viewer's command: what to answer now, and what to send to the run (None: nothing).
+
+        `command.origin` is who the kernel says it is. A repeated id is answered with its present stage, and sent on
+        again only while the run has not answered.
+        """
+        known = self._known(command.run, command.id)
+        if known is not None:
+            self._senders[command.id] = viewer
+            return outcome_of(known), self._commands.get(command.id)
+        refusal = self._refusal(command, run, viewer, t)
+        record = CommandRecord(
+            id=command.id,
+            run=command.run,
+            epoch=command.epoch,
+            verb=command.verb,
+            knob=command.knob,
+            wanted=command.value,
+            before=_value(run, command.knob) if run else None,
+            origin=command.origin,
+            why=command.why[:300],
+            t=t,
+            wall=wall,
+        )
+        if refusal is not None:
+            code, reason = refusal
+            record = structs.replace(record, stage="rejected", code=code, reason=reason, settled=t)
+            if run is not None:
+                self._put(record)
+            return outcome_of(record), None
+        self._senders[command.id] = viewer
+        command = structs.replace(
+            command, why=record.why, hold_s=min(max(command.hold_s, 1.0), LONGEST_HOLD_S)
+        )
+        self._commands[command.id] = command
+        self._put(record)
+        return outcome_of(record), command
+
+    def outcome(self, run: str, outcome: Outcome, t: int) -> CommandRecord | None:
+        """What the run says became of a command; None where that is no news (a repeat, or a stage already passed)."""
+        known = self._known(run, outcome.id)
+        if known is None:
+            return None
+        undone = known.stage == "applied" and outcome.stage == "reverted"
+        if known.stage in FINAL and not undone:
+            return None
+        restarts = outcome.code == "restarting" != known.code
+        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage] and not restarts:
+            return None
+        self._commands.pop(outcome.id, None)
+        took_effect = outcome.stage in ("applied", "failed", "reverted")
+        found = self._put(
+            structs.replace(
+                known,
+                stage=outcome.stage,
+                step=outcome.step if outcome.step is not None else known.step,
+                before=known.before if undone or outcome.before is None else outcome.before,
+                effective=outcome.effective if took_effect else None,
+                version=outcome.version if took_effect else None,
+                code=outcome.code,
+                reason=outcome.reason,
+                settled=(outcome.t or t) if outcome.stage in FINAL else 0,
+                took_s=outcome.took_s if outcome.took_s is not None else known.took_s,
+                followed=_followed(known, outcome) if undone else outcome.followed or known.followed,
+            )
+        )
+        if _wish(found):
+            self._hold(run, found.knob)
+        return found
+
+    def measured(self, record: CommandRecord, measured: Measured) -> CommandRecord:
+        """The effect of an applied command, as far as it is known."""
+        return self._put(structs.replace(self._runs[record.run][record.id], measured=measured))
+
+    def void(self, run: str, why: str, t: int, *, ended: bool = True) -> list[CommandRecord]:
+        """The run ended or restarted: nothing that was pending will happen.
+
+        But what it restarted for may: that has `failed` only where the run ended.
+        """
+        voided = []
+        for record in self.of(run):
+            if record.stage in FINAL or (restarting(record) and not ended):
+                continue
+            self._commands.pop(record.id, None)
+            settled = structs.replace(record, stage="voided", reason=why, settled=t)
+            if restarting(record):
+                settled = structs.replace(settled, stage="failed", reason=f"{why}, while {record.reason}")
+            voided.append(self._put(settled))
+        self._held = {(r, knob) for r, knob in self._held if r != run}
+        self._wheels.pop(run, None)
+        return voided
+
+    def unanswered(self, run: str) -> list[Command]:
+        """Commands to send (again) to a run that has just connected."""
+        return [c for c in self._commands.values() if c.run == run]
+
+    @property
+    def asking(self) -> bool:
+        """Whether a run has still to say what became of a command."""
+        return bool(self._open)
+
+    def sender(self, command: str) -> str:
+        """The viewer that sent a command last, "" if unknown."""
+        return self._senders.get(command, "")
+
+    def of(self, run: str) -> list[CommandRecord]:
+        """Every command of a run, in order of arrival."""
+        return list(self._runs.get(run, OrderedDict()).values())
+
+    def since(self, seq: int, run: str = "") -> list[CommandRecord]:
+        """The records that changed after `seq`, of one run or of all, oldest change first."""
+        if seq >= self._seq:
+            return []
+        runs: Iterable[OrderedDict[str, CommandRecord]]
+        runs = (self._runs.get(run, OrderedDict()),) if run else self._runs.values()
+        changed = [r for records in runs for r in records.values() if r.seq > seq]
+        return sorted(changed, key=lambda r: r.seq)
+
+    @property
+    def seq(self) -> int:
+        return self._seq
+
+    def restore(self, records: Iterable[CommandRecord]) -> None:
+        """Commands known from a recording; those the book has already are left alone."""
+        newest: dict[str, int] = {}
+        wishes: list[CommandRecord] = []
+        for record in records:
+            self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
+            self._seq = max(self._seq, record.seq)
+            newest[record.run] = max(record.epoch, newest.get(record.run, 0))
+            if _wish(record):
+                wishes.append(record)
+        for record in wishes:
+            if record.epoch == newest[record.run]:
+                self._hold(record.run, record.knob)
+
+    def forget(self, run: str) -> None:
+        """Nothing of this run is asked for any more."""
+        for record in self._runs.pop(run, OrderedDict()):
+            self._open.discard(record)
+            self._senders.pop(record, None)
+
+    def number(self, wall: float) -> int:
+        """A sequence number that rises across restarts of the daemon: microseconds of wall time, or one more."""
+        self._seq = max(self._seq + 1, int(wall * 1e6))
+        return self._seq
+
+    def _known(self, run: str, command: str) -> CommandRecord | None:
+        return self._runs.get(run, OrderedDict()).get(command)
+
+    def _put(self, record: CommandRecord) -> CommandRecord:
+        record = structs.replace(record, seq=self.number(record.wall))
+        records = self._runs.setdefault(record.run, OrderedDict())
+        records[record.id] = record
+        if record.stage in FINAL:
+            self._open.discard(record.id)
+        else:
+            self._open.add(record.id)
+        while len(records) > KEPT:
+            gone, _ = records.popitem(last=False)
+            self._open.discard(gone)
+            self._commands.pop(gone, None)
+            self._senders.pop(gone, None)
+        self._record(record)
+        return record
+
+    def _refusal(
+        self, command: Command, run: TrackedRun | None, viewer: str, t: int
+    ) -> tuple[str, str] | None:
+        if run is None:
+            return "no_such_run", f"no run has the id {command.run!r}"
+        if run.exited:
+            return "no_such_run", f"{run.state.name} has exited ({run.state.exit_reason})"
+        if run.restarting:
+            return "restarting", f"{run.state.name} is restarting to change a knob: try again once it is back"
+        if command.epoch != run.state.epoch:
+            text = f"it was meant for epoch {command.epoch} of {run.state.name}, which is in epoch {run.state.epoch}"
+            return "stale_epoch", text
+        wheel = self._wheels.get(command.run)
+        if wheel is not None and wheel.until > t and wheel.viewer != viewer:
+            return (
+                "lease_held",
+                f"{author(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more",
+            )
+        if command.origin.kind == "tuner" and (command.run, command.knob) in self._held:
+            return (
+                "held_by_person",
+                f"a person set {command.knob}: the tuner leaves it alone until it is released",
+            )
+        return None
+
+    # leases ------------------------------------------------------------------------------------------------------------
+
+    def lease(self, lease: Lease, viewer: str, who: Origin, t: int) -> tuple[LeaseState, str]:
+        """Take, renew, release or steal the wheel; also the event's text where everybody should know, else ""."""
+        if lease.what == "knobs":
+            for knob in self.held(lease.run):
+                self.release(lease.run, knob, who)
+            return LeaseState(
+                id=lease.id, run=lease.run, granted=True
+            ), f"{author(who)} released the knobs to the tuner"
+        wheel = self._wheels.get(lease.run)
+        if wheel is not None and wheel.until <= t:
+            wheel = None
+        mine = wheel is not None and wheel.viewer == viewer
+        if lease.op == "release":
+            if mine:
+                del self._wheels[lease.run]
+            return LeaseState(
+                id=lease.id, run=lease.run, granted=mine
+            ), f"{author(who)} let go of the wheel" if mine else ""
+        if wheel is not None and not mine and lease.op != "steal":
+            text = f"{author(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more"
+            return structs.replace(self._lease_state(wheel, lease, t), granted=False, reason=text), ""
+        if lease.op == "renew" and not mine:
+            return LeaseState(id=lease.id, run=lease.run, reason="the wheel was not yours any more"), ""
+        seconds = min(max(lease.seconds, 1.0), LONGEST_LEASE_S)
+        taken = _Wheel(viewer, who, t + int(seconds * 1e9))
+        self._wheels[lease.run] = taken
+        said = ""
+        if wheel is None:
+            said = f"{author(who)} took the wheel"
+        elif not mine:
+            said = f"{author(who)} took the wheel from {author(wheel.holder)}"
+        return self._lease_state(taken, lease, t), said
+
+    def leave(self, viewer: str, t: int) -> list[tuple[str, str]]:
+        """A viewer has left: its wheels are free. The runs, each with what everybody should know."""
+        held = {run: wheel for run, wheel in self._wheels.items() if wheel.viewer == viewer}
+        for run in held:
+            del self._wheels[run]
+        return [(run, f"{author(w.holder)} let go of the wheel") for run, w in held.items() if w.until > t]
+
+    def held(self, run: str) -> frozenset[str]:
+        """The knobs that people have set: the tuner leaves them alone."""
+        return frozenset(knob for of, knob in self._held if of == run)
+
+    def release(self, run: str, knob: str, who: Origin) -> None:
+        """Let the tuner move a knob again that a person has set: that is told with the changes that had held it."""
+        if (run, knob) not in self._held:
+            return
+        self._held.discard((run, knob))
+        wishes = [record for record in self.of(run) if record.knob == knob and _wish(record)]
+        done = [record for record in wishes if record.stage in FINAL]
+        for record in {
+            r.id: r for r in (*wishes[-1:], *done[-1:])
+        }.values():  # what is on its way may yet fail
+            self._put(structs.replace(record, released=who))
+
+    def _hold(self, run: str, knob: str) -> None:
+        """What people have set is theirs, unless their last change was released since."""
+        last = self._last_wish(run, knob)
+        if last is not None and last.released is None:
+            self._held.add((run, knob))
+
+    def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
+        return next((r for r in reversed(self.of(run)) if r.knob == knob and _wish(r)), None)
+
+    def wheel(self, run: str, t: int) -> LeaseState | None:
+        """Who holds the wheel of a run now."""
+        wheel = self._wheels.get(run)
+        if wheel is None or wheel.until <= t:
+            return None
+        return LeaseState(
+            run=run, holder=wheel.holder, viewer=wheel.viewer, left_s=(wheel.until - t) / 1e9, granted=True
+        )
+
+    def _lease_state(self, wheel: _Wheel, lease: Lease, t: int) -> LeaseState:
+        return LeaseState(
+            id=lease.id,
+            run=lease.run,
+            holder=wheel.holder,
+            viewer=wheel.viewer,
+            left_s=(wheel.until - t) / 1e9,
+            granted=True,
+        )
+
+
+class _Wheel:
+    __slots__ = ("holder", "until", "viewer")
+
+    def __init__(self, viewer: str, holder: Origin, until: int) -> None:
+        self.viewer = viewer
+        self.holder = holder
+        self.until = until
+
+
+def restarting(record: CommandRecord) -> bool:
+    """Whether its run has left its process for it, and the next one has not said yet what became of it."""
+    return record.stage == "scheduled" and record.code == "restarting"
+
+
+def _wish(record: CommandRecord) -> bool:
+    """Whether a person wants a knob to be as it says: that holds the knob against the tuner."""
+    return record.verb == "set" and record.origin.kind == "person" and record.stage in ASKED
+
+
+def outcome_of(record: CommandRecord) -> Outcome:
+    """A record as the answer to whoever sent the command."""
+    return Outcome(
+        id=record.id,
+        stage=record.stage,
+        step=record.step,
+        before=record.before,
+        effective=record.effective,
+        version=record.version,
+        code=record.code,
+        reason=record.reason,
+        t=record.settled or record.t,
+        took_s=record.took_s,
+        followed=record.followed,
+    )
+
+
+def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:
+    """What a change that was undone has moved in all: from where it stood before the change to where it is now."""
+    before = {change.knob: change.before for change in known.followed}
+    moved = (structs.replace(c, before=before.get(c.knob, c.before)) for c in undone.followed)
+    return tuple(change for change in moved if change.before != change.value)
+
+
+def author(origin: Origin) -> str:
+    """Who it is, in the daemon's sentences."""
+    if origin.kind == "tuner":
+        return TUNER
+    return f"{origin.user} (pid {origin.pid})"
+
+
+def _value(run: TrackedRun, knob: str) -> bool | int | float | str | None:
+    return next((k.value for k in run.state.knobs if k.spec.name == knob), None)

@@ -1,0 +1,172 @@
+"""Whose GPU is it, and whose process: from what a run declares, its environment, and the driver's view. No I/O, no guesses.
+
+CUDA_VISIBLE_DEVICES as CUDA reads it (CUDA C++ Programming Guide, "Environment Variables"): indices or UUIDs, which may be
+shortened as long as they stay unique; the list ends at the first entry that is no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import structs
+
+from hoptui.wire.devices import GpuInfo, GpuProcess
+from hoptui.wire.namespace import whose_pids
+
+MOST_ANCESTORS = 64
+
+
+class Ancestry:
+    """Chains of ancestors by pid. A worker whose parent has died since still counts as its descendant.
+
+    `contained`: pids are a container's own, so that the driver's, which are the machine's, cannot be looked up. On the whole
+    machine a pid that cannot be looked up is somebody else's, or gone.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self.contained = whose_pids(proc) == "container"
+        self._chains: dict[int, tuple[int, ...] | None] = {}
+
+    def of(self, pids: Iterable[int]) -> Mapping[int, tuple[int, ...] | None]:
+        """Each of these processes and its ancestors, nearest first; None for a pid that is not one of this namespace."""
+        known = self._chains
+        self._chains = {pid: known[pid] if pid in known else self._climb(pid) for pid in pids}
+        return self._chains
+
+    def _climb(self, pid: int) -> tuple[int, ...] | None:
+        chain: list[int] = []
+        parent = self._parent(pid)
+        if parent is None:
+            return None
+        while pid > 0 and len(chain) < MOST_ANCESTORS:
+            chain.append(pid)
+            if not parent:
+                break
+            pid, parent = parent, self._parent(parent)
+        return tuple(chain)
+
+    def _parent(self, pid: int) -> int | None:
+        try:
+            stat = (self._proc / str(pid) / "stat").read_text(errors="replace")
+            return int(stat.rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+NO_DEVICES = ("", "-1", "NoDevFiles")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run says of its GPUs: UUIDs it declares (or prefixes), CUDA_VISIBLE_DEVICES (None: not set), Slurm's indices."""
+
+    declared: tuple[str, ...] = ()
+    visible: str | None = None
+    slurm: str = ""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run's GPUs; `said` is False where they are known only from its processes, or not at all."""
+
+    gpus: tuple[str, ...] = ()
+    said: bool = False
+
+
+def resolve(claim: Claim, gpus: Sequence[GpuInfo], seen: Iterable[str]) -> Resolved:
+    """The UUIDs of a run's GPUs, of those that this node has. `seen` are those on which its processes were seen.
+
+    In this order: UUIDs that it declares; UUIDs in CUDA_VISIBLE_DEVICES; Slurm's indices, if this node shows all of
+    them; indices in CUDA_VISIBLE_DEVICES; the driver's view. Indices tell only where all GPUs are of one kind:
+    elsewhere CUDA sorts the fastest first and the driver by their place on the bus.
+    """
+    if claim.declared:
+        return Resolved(_of(gpus, [_by_uuid(entry, gpus) for entry in claim.declared]), said=True)
+    visible = claim.visible
+    if visible is not None and visible.strip() in NO_DEVICES:
+        return Resolved(said=True)
+    entries = [entry.strip() for entry in visible.split(",")] if visible is not None else []
+    if entries and entries[0].startswith(("GPU-", "MIG-")):
+        return Resolved(_of(gpus, _until_none(_by_uuid(entry, gpus) for entry in entries)), said=True)
+    whole = [gpu for gpu in gpus if not gpu.parent]
+    if len({gpu.name for gpu in whole}) == 1:
+        given = [_by_index(entry.strip(), whole) for entry in claim.slurm.split(",") if entry.strip()]
+        if given and None not in given:
+            return Resolved(_of(gpus, given), said=True)
+        if entries:
+            found = _until_none(_entry(entry, gpus, whole) for entry in entries)
+            return Resolved(_of(gpus, found), said=True)
+    return Resolved(_of(gpus, list(seen)))
+
+
+def together(ranks: Sequence[Resolved], gpus: Sequence[GpuInfo]) -> Resolved:
+    """The GPUs of all ranks of a run, in the node's order."""
+    own = {uuid for rank in ranks for uuid in rank.gpus}
+    said = any(rank.said for rank in ranks)
+    return Resolved(tuple(gpu.uuid for gpu in gpus if gpu.uuid in own), said)
+
+
+def assign(
+    processes: Sequence[GpuProcess],
+    chains: Mapping[int, tuple[int, ...] | None],
+    runs: Mapping[int, str],
+    said: Mapping[str, Iterable[str]],
+) -> tuple[GpuProcess, ...]:
+    """The processes with the run that each belongs to filled in, where that is beyond doubt.
+
+    Args:
+        chains: a process and its ancestors, nearest first; None where the driver's pid is not one of this namespace.
+        runs: the pid of each live run's process, and the run.
+        said: a GPU, and the live runs that claim it by their own word or environment; only for a container with pids of its
+            own, because anywhere else a process that cannot be looked up may be anyone's.
+    """
+    own = [_nearest(chains.get(process.pid), runs) for process in processes]
+    seen = {(process.gpu, run) for process, run in zip(processes, own, strict=True)}
+    hidden = [process.gpu for process in processes if chains.get(process.pid) is None]
+    found = []
+    for process, run in zip(processes, own, strict=True):
+        if chains.get(process.pid) is None and hidden.count(process.gpu) == 1:
+            # A container: one process that nobody can look up, and one run that says the GPU is its own.
+            claimed = tuple(said.get(process.gpu, ()))
+            run = claimed[0] if len(claimed) == 1 and (process.gpu, claimed[0]) not in seen else ""
+        found.append(structs.replace(process, run=run) if run != process.run else process)
+    return tuple(found)
+
+
+def _nearest(chain: tuple[int, ...] | None, runs: Mapping[int, str]) -> str:
+    return next((runs[pid] for pid in chain or () if pid in runs), "")
+
+
+def _of(gpus: Sequence[GpuInfo], uuids: Sequence[str | None]) -> tuple[str, ...]:
+    """Known ones in the node's order, each once."""
+    wanted = set(uuids)
+    return tuple(gpu.uuid for gpu in gpus if gpu.uuid in wanted)
+
+
+def _until_none(found: Iterable[str | None]) -> list[str]:
+    kept = []
+    for uuid in found:
+        if uuid is None:
+            break
+        kept.append(uuid)
+    return kept
+
+
+def _entry(entry: str, gpus: Sequence[GpuInfo], whole: Sequence[GpuInfo]) -> str | None:
+    return _by_uuid(entry, gpus) if entry.startswith(("GPU-", "MIG-")) else _by_index(entry, whole)
+
+
+def _by_uuid(entry: str, gpus: Sequence[GpuInfo]) -> str | None:
+    """The one GPU or MIG instance whose UUID begins so; PyTorch leaves the `GPU-` out."""
+    wanted = entry if entry.startswith(("GPU-", "MIG-")) else f"GPU-{entry}"
+    fitting = [gpu.uuid for gpu in gpus if gpu.uuid.lower().startswith(wanted.lower())]
+    return fitting[0] if len(fitting) == 1 and len(wanted) > len("GPU-") else None
+
+
+def _by_index(entry: str, whole: Sequence[GpuInfo]) -> str | None:
+    if not entry.isascii() or not entry.isdigit():
+        return None
+    return next((gpu.uuid for gpu in whole if str(gpu.index) == (entry.lstrip("0") or "0")), None)

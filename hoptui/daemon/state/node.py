@@ -1,0 +1,289 @@
+"""What the daemon knows: runs, GPUs, rows, commands and events, in one place that both desks share. No I/O."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from msgspec import structs
+
+from hoptui.daemon.circuit_breaker import Faults
+from hoptui.daemon.state import change_effects
+from hoptui.daemon.state.command_log import Book
+from hoptui.daemon.state.derived_rows import THROUGHPUT
+from hoptui.daemon.state.registry import Registry, TrackedRun
+from hoptui.daemon.state.row_buffers import Rings, one_row
+from hoptui.recording.known import KnownRun
+from hoptui.wire.columns import Columns, run_of
+from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo, Level
+from hoptui.wire.messages import CommandRecord, Event, NodeState, Query
+from hoptui.wire.version import VERSION
+
+EVENTS_KEPT = 4000
+MOST_EVENTS = 500
+EXITED_KEPT = 50
+EXITED_IN_MEMORY = 5
+EXITED_KEPT_S = 24 * 3600
+OF_ITS_ITERATIONS = ("run/", "rank/")
+"""Sources whose newest rows are still told of a run that has exited."""
+MEASURED = 512
+"""Rows that the effect of a change is looked for in."""
+PATIENCE_S = {"gpu": 0.0, "run": 0.2}
+LONGEST_PATIENCE_S = 0.6
+"""How long rows of a kind wait for others on their way to a viewer: one answer for all, and none that is late for GPUs."""
+
+
+class Clock(Protocol):
+    """Monotonic nanoseconds and wall seconds."""
+
+    def t(self) -> int: ...
+    def wall(self) -> float: ...
+
+
+class Keeper(Protocol):
+    """What the node needs of the archive."""
+
+    @property
+    def problem(self) -> str: ...
+    def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None: ...
+    def run(self, known: KnownRun, node: NodeState) -> None: ...
+    def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
+    def event(self, event: Event, runs: Iterable[str]) -> None: ...
+    def command(self, record: CommandRecord) -> None: ...
+    def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
+    def finish(self, run: str) -> None: ...
+    def flushed(self, source: str) -> int: ...
+    def problem_of(self, run: str) -> str: ...
+
+
+class Node:
+    """The shared state. `changed` is called whenever a waiting viewer may want to know, `grown` where new rows are all
+    there is to know, with the seconds that they can wait for those of other sources."""
+
+    def __init__(
+        self, clock: Clock, archive: Keeper, changed: Callable[[], None], grown: Callable[[float], None]
+    ) -> None:
+        self.clock = clock
+        self.faults = Faults(clock.t)
+        self.archive = archive
+        self.changed = changed
+        self._grown = grown
+        self.registry = Registry()
+        self.rings = Rings()
+        self.book = Book(self._record)
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.hardware = HostInfo()
+        self.gpus: tuple[GpuInfo, ...] = ()
+        self.gpu_reason = "the GPU sampler has not answered yet"
+        self.processes: tuple[GpuProcess, ...] = ()
+        self.processes_version = 1
+        self.sampler_problem = "starting"
+        self.hz = 1.0
+        self.metrics = ""
+        self.viewers = 0
+        self.happened: Counter[tuple[str, str, str]] = Counter()
+        """How many events there were, by kind, level and, for those of a GPU, its UUID."""
+        self.host = platform.node()
+        self._started = clock.wall()
+        self._event_seq = 0
+
+    # rows --------------------------------------------------------------------------------------------------------------
+
+    def rows(self, parts: Iterable[Columns]) -> None:
+        """New rows of any sources: into memory, and into the recordings they belong to.
+
+        A run's own rows, those of its other ranks and processes, and what is derived for it go to its recording; the
+        host's and every GPU's to those of all live runs, because neighbours on a node matter to each other.
+        """
+        shared: list[Columns] = []
+        patience = math.inf
+        for columns in parts:
+            kind, run_id = columns.source.partition("/")[0], run_of(columns.source)
+            run = self.registry.get(run_id) if run_id else None
+            if run is None and run_id:
+                continue
+            new = self.rings.append(columns)
+            if not len(new):
+                continue
+            patience = min(patience, PATIENCE_S.get(kind, LONGEST_PATIENCE_S))
+            if run is None:
+                shared.append(new)
+                continue
+            if kind == "run":
+                run.rows(new)
+                self.faults.attempt(f"measuring what changes did to {run.id}", self._measure, run)
+            self.archive.rows((run.id,), (new,))
+        if shared:
+            self.archive.rows(tuple(run.id for run in self.registry.live()), tuple(shared))
+        if patience < math.inf:
+            self._grown(patience)
+
+    def throughput_of(self, run: TrackedRun) -> str:
+        """The metric that stands for a run's throughput, "" for none."""
+        return run.state.headline or next((n for n in THROUGHPUT if n in run.metrics), "")
+
+    def latest(self) -> tuple[Columns, ...]:
+        """One row a source: a run's newest known values, the last reading of everything else."""
+        runs = [one_row(f"run/{r.id}", r.last_t, r.last_step, r.metrics) for r in self.registry if r.metrics]
+        readings = [ring.last() for ring in self.rings if not ring.source.startswith("run/")]
+        return (*runs, *(r for r in readings if r is not None))
+
+    def tidy(self) -> None:
+        """Let go of runs that ended long ago; their recordings stay."""
+        wall = self.clock.wall()
+        exited = sorted((r for r in self.registry if r.exited), key=lambda r: -r.state.exited_wall)
+        for i, run in enumerate(exited):
+            for source in [ring.source for ring in self.rings if run_of(ring.source) == run.id]:
+                if i >= EXITED_IN_MEMORY or not source.startswith(OF_ITS_ITERATIONS):
+                    self.rings.forget(source)
+            if i >= EXITED_KEPT or wall - run.state.exited_wall > EXITED_KEPT_S:
+                self.registry.forget([run.id])
+                self.book.forget(run.id)
+
+    # events ------------------------------------------------------------------------------------------------------------
+
+    def event(
+        self,
+        kind: str,
+        text: str,
+        *,
+        run: str = "",
+        step: int | None = None,
+        level: Level = "info",
+        t: int = 0,
+        source: str = "",
+    ) -> None:
+        """A line on the time axis, for every viewer and for the recordings.
+
+        One about a GPU (`source`) is recorded by the runs that it belongs to and by those of which nobody knows where
+        they are; the node's other ones by all live runs.
+        """
+        wall = self.clock.wall()
+        self._event_seq = max(self._event_seq + 1, int(wall * 1e6))
+        event = Event(
+            seq=self._event_seq,
+            t=t or self.clock.t(),
+            wall=wall,
+            kind=kind,
+            text=text,
+            run=run,
+            step=step,
+            level=level,
+            source=source,
+        )
+        self.events.append(event)
+        kept, _, uuid = source.partition("/")
+        self.happened[kind, level, uuid if kept == "gpu" else ""] += 1
+        runs = [
+            r.id for r in self.registry.live() if kept != "gpu" or uuid in r.state.gpus or not r.state.gpus
+        ]
+        self.archive.event(event, runs)
+        self.changed()
+
+    def events_since(self, seq: int, run: str = "") -> tuple[Event, ...]:
+        """The newest events numbered above `seq`, of one run and the node or of all, oldest first, at most 500."""
+        found: list[Event] = []
+        for event in reversed(self.events):
+            if event.seq <= seq or len(found) == MOST_EVENTS:
+                break
+            if not run or event.run in ("", run):
+                found.append(event)
+        return tuple(reversed(found))
+
+    def restore_events(self, events: list[Event]) -> None:
+        """Events known from a recording, in their place."""
+        merged = {e.seq: e for e in (*self.events, *events)}
+        self.events = deque((merged[seq] for seq in sorted(merged)), maxlen=EVENTS_KEPT)
+        self._event_seq = max([self._event_seq, *merged])
+
+    # the node's state --------------------------------------------------------------------------------------------------
+
+    def state(self) -> NodeState:
+        """The slow part of everything, as of `version`."""
+        t = self.clock.t()
+        runs = tuple(
+            structs.replace(
+                run.state, lease=self.book.wheel(run.id, t), recording=self.archive.problem_of(run.id)
+            )
+            for run in self.registry
+        )
+        return NodeState(
+            host=self.host,
+            pid=os.getpid(),
+            version=VERSION,
+            started_wall=self._started,
+            wall_offset_ns=int(self.clock.wall() * 1e9) - t,
+            cpus=self.hardware.cpus,
+            memory_total_bytes=self.hardware.memory_total_bytes,
+            runs=runs,
+            gpus=self.gpus,
+            gpu_reason=self.gpu_reason,
+            sampler=self.sampler_problem,
+            history=self.archive.problem,
+            viewers=self.viewers,
+            hz=self.hz,
+            metrics=self.metrics,
+        )
+
+    @property
+    def version(self) -> int:
+        return self.registry.version
+
+    def touch(self) -> None:
+        """The slow state changed."""
+        self.registry.changed()
+        self.changed()
+
+    def set_hardware(self, host: HostInfo, gpus: tuple[GpuInfo, ...], reason: str) -> None:
+        """What the samplers say that this node has; also kept in the recordings of the runs on it."""
+        if (host, gpus, reason) == (self.hardware, self.gpus, self.gpu_reason):
+            return
+        self.hardware, self.gpus, self.gpu_reason = host, gpus, reason
+        self.touch()
+        self.archive.node(self.state(), tuple(run.id for run in self.registry.live()))
+
+    def set_processes(self, processes: tuple[GpuProcess, ...]) -> None:
+        """The processes on all GPUs, each with its run where that is known."""
+        if processes != self.processes:
+            self.processes = processes
+            self.processes_version += 1
+            self._grown(LONGEST_PATIENCE_S)
+
+    def set_hz(self, hz: float) -> None:
+        """How often GPUs are sampled now."""
+        if hz != self.hz:
+            self.hz = hz
+            self.touch()
+
+    def query(self, identity: bytes, query: Query) -> None:
+        """Have a question about the past answered by the archive."""
+        ring = self.rings.get(query.source)
+        live = ring.parts() if ring is not None else []
+        self.archive.query(identity, query, live)
+
+    def remember(self, run: TrackedRun) -> None:
+        """Keep what is known of a run in its recording."""
+        known = KnownRun(state=run.state, nonce=run.nonce, process_started=run.process_started)
+        self.archive.run(known, self.state())
+
+    # what changes did --------------------------------------------------------------------------------------------------
+
+    def _record(self, record: CommandRecord) -> None:
+        self.archive.command(record)
+        self.changed()
+
+    def _measure(self, run: TrackedRun) -> None:
+        """Bring the measured effect of the newest applied changes up to date."""
+        records = self.book.of(run.id)
+        applied, places = change_effects.unsettled(records, run.state.epoch, run.on_trial)
+        for record, found in change_effects.lost(records, applied):
+            self.book.measured(record, found)
+        ring, metric = self.rings.get(f"run/{run.id}"), self.throughput_of(run)
+        if metric and ring is not None and places:
+            rows = ring.excerpt((metric, *change_effects.ASIDE), most=MEASURED)
+            for record, found in change_effects.measured(applied, places, rows, metric):
+                self.book.measured(record, found)

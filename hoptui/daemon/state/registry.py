@@ -1,0 +1,371 @@
+"""The runs of this node and what is known of each, without I/O: the clock and the evidence are passed in."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from msgspec import structs
+
+from hoptui.daemon.state.derived_rows import Account, headline
+from hoptui.daemon.state.gpu_ownership import Claim, Resolved
+from hoptui.wire.columns import Columns
+from hoptui.wire.knobs import KnobState
+from hoptui.wire.messages import (
+    Declare,
+    LeaseState,
+    Outcome,
+    Pulse,
+    RankState,
+    RunHello,
+    RunState,
+    State,
+    Vital,
+)
+from hoptui.wire.pace import level, took, usable
+from hoptui.wire.tuning import Diagnosis
+
+NO_PULSE_S = 5.0
+"""Without a pulse for so long a run that still exists is `unresponsive`."""
+RECENT = 64
+"""Iterations that a run's throughput is told over."""
+LEAST_BUSY_S = 3.0
+"""Progress younger than this is never called `busy`, however short the iterations are."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank besides rank 0: its connection, and what it says of its GPUs."""
+
+    rank: int
+    identity: bytes
+    claim: Claim
+
+
+class TrackedRun:
+    """One run: its declared state, and the evidence for its liveness.
+
+    `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is what
+    follows from both, and `said` whether its own word decided. `members` are its other ranks on this node. `restarting`
+    is whether it has left its process to a next epoch, which has not come yet. `on_trial` are commands whose effect the tuner measures.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        nonce: str = "",
+        process_started: int = 0,
+        claim: Claim | None = None,
+        account: Account | None = None,
+    ) -> None:
+        self.state = state
+        self.claim = claim or Claim(declared=state.gpus)
+        self.seen: set[str] = set()
+        self.said = False
+        self.account = account or Account()
+        self.nonce = nonce
+        self.process_started = (
+            process_started  # /proc/<pid>/stat start time, so that a reused pid is not taken for it
+        )
+        self.identity: bytes | None = None
+        self.members: dict[int, Member] = {}
+        self.restarting = False
+        self.on_trial: frozenset[str] = frozenset()
+        self.last_t = 0
+        self.last_step = 0
+        self.metrics: dict[str, float] = {}
+        self._iterations: deque[float] = deque(maxlen=31)
+        self._typical: float | None = None  # their median, once somebody has asked for it
+        self._rates: deque[float] = deque(maxlen=RECENT)
+        self._throughput: float | None = None  # likewise
+        self._pulse: Pulse | None = None
+        self._pulse_at = -math.inf
+
+    @property
+    def id(self) -> str:
+        return self.state.run
+
+    @property
+    def exited(self) -> bool:
+        return bool(self.state.exit_reason)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What each of its ranks says of its GPUs."""
+        return (self.claim, *(member.claim for member in self.members.values()))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes, one a rank."""
+        return (self.state.pid, *(rank.pid for rank in self.state.ranks))
+
+    def join(self, member: Member, pid: int) -> None:
+        """Another rank of it is here."""
+        self.members[member.rank] = member
+        ranks = {rank.rank: rank for rank in self.state.ranks} | {
+            member.rank: RankState(rank=member.rank, pid=pid)
+        }
+        self.state = structs.replace(self.state, ranks=tuple(ranks[rank] for rank in sorted(ranks)))
+
+    def leave(self, rank: int) -> None:
+        """A rank said goodbye."""
+        self.members.pop(rank, None)
+
+    def pulse(self, pulse: Pulse, now: float) -> None:
+        self._pulse = pulse
+        self._pulse_at = now
+
+    def rows(self, columns: Columns) -> None:
+        """Note the newest values; out-of-order rows change nothing."""
+        if not len(columns) or columns.times()[-1] <= self.last_t:
+            return
+        self.last_t = columns.times()[-1]
+        self.last_step = max(self.last_step, columns.steps()[-1])
+        self.metrics.update(columns.last())
+        if "iteration_s" in columns.names:
+            self._iterations.extend(filter(took, columns.column("iteration_s")))
+            self._typical = None
+            self.account.iterations(columns, self.state)
+        rate = headline(self.state, self.metrics)
+        if rate in columns.names:
+            self._rates.extend(usable(columns.column(rate)))
+            self._throughput = None
+
+    def declare(self, said: Declare | RunHello) -> bool:
+        """Take over what the run says of itself; True if anything changed."""
+        before = self.state, self.claim
+        self.state = structs.replace(
+            self.state,
+            knobs=said.knobs,
+            units=said.units,
+            headline=said.headline,
+            can=said.can,
+            flops=said.flops,
+            total=said.total,
+        )
+        if isinstance(said, RunHello):
+            self.claim = _claim(said)
+        else:
+            self.claim = replace(self.claim, declared=said.gpus)
+        return (self.state, self.claim) != before
+
+    def own(self, resolved: Resolved) -> bool:
+        """Which GPUs are its own; True if that is news."""
+        self.said = resolved.said
+        if resolved.gpus == self.state.gpus:
+            return False
+        self.state = structs.replace(self.state, gpus=resolved.gpus)
+        return True
+
+    def outcome(self, knob: str, outcome: Outcome, by: str) -> None:
+        """A knob was set, or failed to be: keep the value that was read back."""
+        if outcome.effective is None or outcome.version is None:
+            return
+        self._rates.clear()  # what was with the value before
+        self._throughput = None
+        self.state = structs.replace(
+            self.state, knobs=tuple(_after(k, knob, outcome, by) for k in self.state.knobs)
+        )
+
+    def exit(self, reason: str, detail: str, wall: float) -> None:
+        self.identity = None
+        self.members.clear()
+        self.state = structs.replace(
+            self.state, exit_reason=reason, exit_detail=detail, exited_wall=wall, lease=None
+        )
+
+    def lease(self, lease: LeaseState | None) -> None:
+        self.state = structs.replace(self.state, lease=lease)
+
+    def diagnosed(self, diagnosis: Diagnosis | None) -> None:
+        self.state = structs.replace(self.state, diagnosis=diagnosis)
+
+    def iteration_s(self) -> float | None:
+        """Median seconds of the last iterations; None before the first."""
+        if self._typical is None and self._iterations:
+            self._typical = statistics.median(self._iterations)
+        return self._typical
+
+    def throughput(self) -> float | None:
+        """The headline rate over the last iterations; None before the first."""
+        if self._throughput is None and self._rates:
+            self._throughput = level(self._rates)
+        return self._throughput
+
+    def vital(self, now: float) -> Vital:
+        """How it is doing. Three signals, never merged: its pulse, its progress, its process."""
+        pulse = self._pulse
+        age = now - self._pulse_at if pulse is not None else None
+        state, why = self._judge(pulse, age)
+        still = age if age is not None and state != "exited" else 0.0
+        return Vital(
+            state=state,
+            why=why,
+            step=max(self.last_step, pulse.step if pulse else 0),
+            phase=pulse.phase if pulse else "",
+            phase_age_s=pulse.phase_age_s + still if pulse else 0.0,
+            progress_age_s=pulse.progress_age_s + still if pulse else None,
+            pulse_age_s=age,
+            iteration_s=self.iteration_s(),
+            throughput=self.throughput(),
+            paused_left_s=max(0.0, pulse.paused_left_s - still) if pulse else 0.0,
+            dropped=pulse.dropped if pulse else 0,
+            last_t=self.last_t,
+        )
+
+    def _judge(self, pulse: Pulse | None, age: float | None) -> tuple[State, str]:
+        if self.exited:
+            return "exited", self.state.exit_reason
+        if self.restarting:
+            return "busy", "restarting to change a knob"
+        if pulse is None or age is None:
+            return "unresponsive", "no word from it since the daemon started"
+        if age > NO_PULSE_S:
+            return "unresponsive", f"no pulse for {age:.0f} s"
+        if pulse.paused:
+            return "paused", f"goes on by itself in {max(0.0, pulse.paused_left_s - age):.0f} s"
+        progress = pulse.progress_age_s + age
+        typical = self.iteration_s()
+        if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):
+            return "busy", f"in {pulse.phase or 'an iteration'} for {pulse.phase_age_s + age:.0f} s"
+        return "live", ""
+
+
+class Registry:
+    """The runs by id. `version` rises whenever the slow part of any of them changes."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self._runs: dict[str, TrackedRun] = {}
+        self._by_identity: dict[bytes, TrackedRun] = {}
+
+    def __iter__(self) -> Iterator[TrackedRun]:
+        return iter(list(self._runs.values()))
+
+    def get(self, run: str) -> TrackedRun | None:
+        return self._runs.get(run)
+
+    def of(self, identity: bytes) -> TrackedRun | None:
+        """The run at the other end of a connection."""
+        return self._by_identity.get(identity)
+
+    def member(self, identity: bytes) -> tuple[TrackedRun, Member] | None:
+        """The rank at the other end of a connection, if it is another than rank 0, and its run."""
+        of_all = ((run, member) for run in self._runs.values() for member in run.members.values())
+        return next((found for found in of_all if found[1].identity == identity), None)
+
+    def join(self, identity: bytes, hello: RunHello, pid: int) -> TrackedRun | None:
+        """A rank other than 0 connects. None while its rank 0 is not known here, which has the same nonce."""
+        run = next((r for r in self._runs.values() if r.nonce == hello.nonce and not r.exited), None)
+        if run is not None:
+            run.join(Member(hello.rank, identity, _claim(hello)), pid)
+            self.changed()
+        return run
+
+    def live(self) -> list[TrackedRun]:
+        return [run for run in self if not run.exited]
+
+    def changed(self) -> None:
+        self.version += 1
+
+    def restore(self, run: TrackedRun) -> None:
+        """A run known from its recording; one that has said hello meanwhile is left alone."""
+        if run.id not in self._runs:
+            self._runs[run.id] = run
+            self.changed()
+
+    def forget(self, runs: Iterable[str]) -> None:
+        for run in runs:
+            if self._runs.pop(run, None) is not None:
+                self.changed()
+
+    def hello(
+        self, identity: bytes, hello: RunHello, wall: float
+    ) -> tuple[TrackedRun, Literal["same", "new", "epoch"]]:
+        """A run connects. "same": this very process is known; "epoch": a restart of a known run; "new": unheard of.
+
+        A run may restart within its process, which `os.execv` replaces: it has said so before, or nobody here has heard it.
+
+        Raises:
+            DuplicateRunError: another process of this run still lives.
+        """
+        known = self._runs.get(hello.run)
+        kind: Literal["same", "new", "epoch"] = "new"
+        epoch = hello.epoch
+        if known is not None and known.nonce == hello.nonce:
+            kind, epoch = "same", known.state.epoch
+        elif known is not None:
+            replaced = known.state.pid == hello.pid and (known.restarting or known.identity is None)
+            if not known.exited and not replaced:
+                raise DuplicateRunError(
+                    f"run {hello.run} ({known.state.name}) is already live in pid {known.state.pid}"
+                )
+            kind, epoch = "epoch", max(hello.epoch, known.state.epoch + 1)
+        if kind == "same" and known is not None:
+            run = known
+            run.state = structs.replace(run.state, exit_reason="", exit_detail="", exited_wall=0.0)
+            run.declare(hello)
+        else:
+            run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
+            if known is not None:
+                run.account = known.account
+                run.account.restart()
+            self._runs[hello.run] = run
+        self._connect(identity, run)
+        self.changed()
+        return run, kind
+
+    def disconnect(self, run: TrackedRun) -> None:
+        self._by_identity = {i: r for i, r in self._by_identity.items() if r is not run}
+        run.identity = None
+
+    def _connect(self, identity: bytes, run: TrackedRun) -> None:
+        self._by_identity = {i: r for i, r in self._by_identity.items() if r is not run and r.id != run.id}
+        self._by_identity[identity] = run
+        run.identity = identity
+
+
+class DuplicateRunError(Exception):
+    """Two live processes claim one run id; the text is one sentence."""
+
+
+def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
+    return RunState(
+        run=hello.run,
+        name=hello.name,
+        epoch=epoch,
+        pid=hello.pid,
+        started_wall=wall,
+        total=hello.total,
+        knobs=hello.knobs,
+        units=hello.units,
+        headline=hello.headline,
+        can=hello.can,
+        flops=hello.flops,
+        rank=hello.rank,
+        world=hello.world,
+        argv=hello.argv,
+        versions=hello.versions,
+    )
+
+
+def _claim(hello: RunHello) -> Claim:
+    return Claim(declared=hello.gpus, visible=hello.visible, slurm=hello.slurm_gpus)
+
+
+def _after(state: KnobState, knob: str, outcome: Outcome, by: str) -> KnobState:
+    if state.spec.name != knob or outcome.effective is None or outcome.version is None:
+        return state
+    return structs.replace(
+        state,
+        value=outcome.effective,
+        version=outcome.version,
+        in_effect=not outcome.reason if outcome.stage == "applied" else state.in_effect,
+        by=by if outcome.stage == "applied" else state.by,
+        took_s=outcome.took_s if outcome.stage == "applied" else state.took_s,
+    )

@@ -1,0 +1,1 @@
+"""Recordings and tuner results on disk. One thread owns them."""

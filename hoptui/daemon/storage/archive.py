@@ -1,0 +1,254 @@
+"""Everything that touches the disk, in one thread: recordings are written here and past values read.
+
+The daemon's loop only leaves jobs in a bounded queue and takes results from another; a slow, full or hanging disk costs
+history, never the live view or a run. Rows wait for the next flush without waking the thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hoptui.daemon.state.change_effects import CHANGED
+from hoptui.daemon.storage.recordings import Found, History, rows_as_buckets
+from hoptui.daemon.storage.retention import Limits
+from hoptui.recording import RecordingError
+from hoptui.recording.known import KnownRun
+from hoptui.tuner.prior_results import MOST, Settled, with_newer
+from hoptui.wire.addresses import AddressError, Addresses, secure
+from hoptui.wire.columns import Columns
+from hoptui.wire.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
+
+log = logging.getLogger("hoptui.daemon")
+
+NAME = "tuner.jsonl"
+MOST_BYTES = 4 << 20
+"""More than so much of a file is not read, however it came to be."""
+
+
+class SettledFile:
+    """`results` are those that the file holds; what cannot be read or written costs memory of past runs and nothing else."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / NAME
+        self._lines = 0
+        self.results: tuple[Settled, ...] = ()
+
+    def read(self) -> None:
+        """Take in what is there; lines that make no sense, as of a daemon killed while it wrote, are left out."""
+        try:
+            secure(self._path.parent)
+            with self._path.open("rb") as file:
+                lines = file.read(MOST_BYTES).splitlines()
+        except FileNotFoundError:
+            return
+        except AddressError as error:
+            log.warning("what tuners settled on is not read: %s", error)
+            return
+        except OSError as error:
+            log.warning("%s cannot be read: %s", self._path, error.strerror)
+            return
+        self._lines = len(lines)
+        for line in lines:
+            try:
+                self.results = with_newer(self.results, msgspec.json.decode(line, type=Settled))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                log.warning("%s has a line that is no result", self._path)
+
+    def add(self, newer: Settled) -> None:
+        """Keep a result; the file is written anew once most of its lines are of results that newer ones have replaced."""
+        self.results = with_newer(self.results, newer)
+        try:
+            secure(self._path.parent)
+            if self._lines >= 2 * MOST:
+                self._write_anew()
+            else:
+                with os.fdopen(
+                    os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
+                ) as file:
+                    file.write(msgspec.json.encode(newer) + b"\n")
+                self._lines += 1
+        except AddressError as error:
+            log.warning("what tuners settled on is not kept: %s", error)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._path, error.strerror)
+
+    def _write_anew(self) -> None:
+        new = self._path.with_suffix(".new")
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.writelines(msgspec.json.encode(result) + b"\n" for result in self.results)
+        new.rename(self._path)
+        self._lines = len(self.results)
+
+
+FLUSH_S = 2.0
+TIDY_S = 600.0
+FIRST_TIDY_S = 30.0
+"""A live run whose daemon was killed is back with the next one in a few seconds: until then nobody has its recording open,
+and it would look like one that may go."""
+JOBS = 20_000
+MANY = 1000
+"""So many jobs wake the thread before its time."""
+REFUSED_TOLD_S = 60.0
+"""How long it is told that jobs were refused, counted from the last one."""
+
+
+class Archive:
+    """Used by the loop; the work happens in its thread. `results` is called in that thread, with finished queries."""
+
+    def __init__(
+        self, where: Addresses, limits: Limits, results: Callable[[bytes, Buckets | Error], None]
+    ) -> None:
+        self._where = where
+        self._results = results
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._main, name="archive", daemon=True)
+        self._history = History(where, limits)
+        self._settled = SettledFile(where.state)
+        self._found: list[Found] = []
+        self._restored = threading.Event()
+        self._refused, self._refused_at = 0, -REFUSED_TOLD_S
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def restore(self, timeout: float) -> list[Found]:
+        """What the recordings of the last day know, or as much as was read in time."""
+        self._restored.wait(timeout)
+        return list(self._found)
+
+    def close(self, timeout: float) -> None:
+        """Write what is left; give up after `timeout` seconds."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout)
+
+    # jobs, from the loop -----------------------------------------------------------------------------------------------
+
+    def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
+        """Rows to keep in the recordings of these runs."""
+        wanted = tuple(runs)
+        if wanted:
+            self._put(lambda: self._history.append(wanted, parts))
+
+    def run(self, known: KnownRun, node: NodeState) -> None:
+        """What is known of a run; opens its recording if this is the first that is heard of it."""
+        self._put(lambda: self._history.remember(known, node), now=True)
+
+    def node(self, state: NodeState, runs: Iterable[str]) -> None:
+        """The node has changed under these runs."""
+        wanted = tuple(runs)
+        if wanted:
+            self._put(lambda: self._history.node(wanted, state))
+
+    def event(self, event: Event, runs: Iterable[str]) -> None:
+        wanted = (event.run,) if event.run else tuple(runs)
+        self._put(lambda: self._history.event(wanted, event))
+
+    def command(self, record: CommandRecord) -> None:
+        """A command as it is now; where it has just changed the run, at once: a daemon that is killed now is to know of it."""
+        self._put(lambda: self._history.command(record))
+        if record.stage in CHANGED and record.measured is None:
+            self.keep(record.run)
+
+    def keep(self, run: str) -> None:
+        """Bring what is known of a run to the disk now, and not with the next flush."""
+        self._put(lambda: self._history.keep(run), now=True)
+
+    def settle(self, result: Settled) -> None:
+        """What a tuner settled on, for later runs of the same kind."""
+        self._put(lambda: self._settled.add(result))
+
+    @property
+    def settled(self) -> tuple[Settled, ...]:
+        """What tuners have settled on, as far as it has been read and written."""
+        return self._settled.results
+
+    def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None:
+        """Past values: from `live`, all rows of the source in memory, where they reach back far enough."""
+        self._put(lambda: self._results(identity, self._answer(query, live)), now=True)
+
+    def finish(self, run: str) -> None:
+        """The run has exited: close its recording."""
+        self._put(lambda: self._history.close(run), now=True)
+
+    def flushed(self, source: str) -> int:
+        """The stamp of the newest row of a source that is safely on disk, 0 if there is none."""
+        return self._history.flushed.get(source, 0)
+
+    @property
+    def problem(self) -> str:
+        """Why history is not being kept, "" if it is."""
+        if time.monotonic() - self._refused_at < REFUSED_TOLD_S:
+            return f"the disk did not keep up: {self._refused} jobs were refused, the last less than a minute ago"
+        return self._history.problem
+
+    def problem_of(self, run: str) -> str:
+        """Why this run's history is not being kept, "" if it is."""
+        return self._history.problem_of(run)
+
+    def _put(self, job: Callable[[], None], *, now: bool = False) -> None:
+        if len(self._jobs) >= JOBS:
+            self._refused, self._refused_at = self._refused + 1, time.monotonic()
+            return
+        self._jobs.append(job)
+        if now or len(self._jobs) == MANY:
+            self._wake.set()
+
+    # in the thread -----------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        history = self._history
+        try:
+            self._found = history.restore()
+        except AddressError as error:
+            log.warning("history is not being kept: %s", error)
+            history.problem = str(error)
+        except OSError as error:
+            history.problem = f"{self._where.state} cannot be read: {error.strerror}"
+        self._do(self._settled.read)
+        self._restored.set()
+        flush_at = time.monotonic() + FLUSH_S
+        tidy_at = time.monotonic() + FIRST_TIDY_S
+        while not self._closing:
+            self._drain()
+            now = time.monotonic()
+            if now >= flush_at:
+                self._do(history.flush)
+                flush_at = now + FLUSH_S
+            if now >= tidy_at:
+                self._do(lambda: history.tidy(time.time()))
+                tidy_at = now + TIDY_S
+            until = min(flush_at, tidy_at) if history.open else tidy_at
+            self._wake.wait(max(0.0, until - time.monotonic()))
+            self._wake.clear()
+        self._drain()
+        for run in history.open:
+            self._do(lambda run=run: history.close(run))  # type: ignore[misc]
+
+    def _drain(self) -> None:
+        while self._jobs:
+            self._do(self._jobs.popleft())
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception:
+            log.exception("a job of the archive failed")
+
+    def _answer(self, query: Query, live: Sequence[Columns]) -> Buckets | Error:
+        try:
+            return self._history.answer(query, live)
+        except RecordingError as error:
+            if not live:
+                return Error(code="no_history", text=error.reason, id=query.id)
+            return rows_as_buckets(query, live)

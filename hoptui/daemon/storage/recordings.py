@@ -1,0 +1,283 @@
+"""The recordings that are open now, and what past ones tell: written, limited, asked. Used by the archive's thread alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from hoptui.daemon.storage.retention import Limits
+from hoptui.recording import Recording, RecordingError, shelf
+from hoptui.recording.boots import this_boot
+from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
+from hoptui.recording.resample import buckets
+from hoptui.wire.addresses import AddressError, Addresses, secure
+from hoptui.wire.columns import Columns, run_of
+from hoptui.wire.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
+
+log = logging.getLogger("hoptui.daemon")
+
+RESTORED = 50
+RESTORE_YOUNGER_S = 24 * 3600
+MOST_POINTS = 4096
+NEWEST_S = 600.0
+"""The newest row of a run is looked for in what it recorded so long before its end."""
+
+
+@dataclass
+class Found:
+    """What a recording tells a new daemon of its run: `energy_j` used so far, when its GPUs' counters stood so."""
+
+    state: RunState
+    nonce: str
+    process_started: int
+    events: list[Event]
+    commands: list[CommandRecord]
+    newest: Columns | None
+    energy_j: float
+    counters: dict[str, float]
+
+
+@dataclass
+class _Open:
+    recording: Recording
+    recorded: set[str] = field(default_factory=set)
+    problem: str = ""
+    node: bytes = b""
+
+
+class History:
+    """`flushed` holds the stamp of the newest row of each source that is safely on disk; `problem` says why history is
+    not being kept, and `problem_of` why that of one run is not."""
+
+    def __init__(self, where: Addresses, limits: Limits) -> None:
+        self._where = where
+        self._limits = limits
+        self._open: dict[str, _Open] = {}
+        self._unopened: dict[str, tuple[KnownRun, NodeState]] = {}
+        self.flushed: dict[str, int] = {}
+        self.problem = ""
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The runs whose recordings are open."""
+        return tuple(self._open)
+
+    def problem_of(self, run: str) -> str:
+        found = self._open.get(run)
+        return found.problem if found else ""
+
+    def restore(self) -> list[Found]:
+        """What the recordings of the last day know.
+
+        Raises:
+            AddressError: the state directory is not this user's alone, or cannot be made.
+            OSError: it cannot be read.
+        """
+        secure(self._where.state)
+        now = time.time()
+        paths = [(p.stat().st_mtime, p) for p in self._where.state.glob("*.hoptui")]
+        recent = sorted((m, p) for m, p in paths if now - m < RESTORE_YOUNGER_S)
+        found = []
+        for _, path in recent[-RESTORED:]:
+            try:
+                with Recording.open(path, boot=this_boot(), still=shelf.at_rest(path)) as recording:
+                    found.append(_found(recording))
+            except (RecordingError, msgspec.DecodeError, ValueError) as error:
+                log.warning("%s is left aside: %s", path, error)
+        return found
+
+    # writing
+
+    def remember(self, known: KnownRun, node: NodeState) -> None:
+        """What is known of a run and of the node under it; opens its recording if need be, and with each flush until it can."""
+        run = known.state.run
+        opened = self._open.get(run)
+        new = opened is None
+        if opened is None:
+            try:
+                secure(self._where.state)
+                recording = Recording.create(self._where.recording(run))
+            except (AddressError, RecordingError) as error:
+                if run not in self._unopened:
+                    log.warning("history is not being kept: %s", error)
+                self._unopened[run] = known, node
+                self.problem = str(error)
+                return
+            self._unopened.pop(run, None)
+            opened = self._open[run] = _Open(recording)
+            self.problem = ""
+        opened.recording.remember(RUN, msgspec.json.encode(known))
+        self.node((run,), node)
+        if new:  # a daemon that is killed before the next flush leaves a recording that says whose it is
+            self._flush(opened)
+
+    def node(self, runs: Iterable[str], state: NodeState) -> None:
+        """The node as it is now."""
+        for run in self._unopened.keys() & set(runs):
+            self._unopened[run] = self._unopened[run][0], state
+        raw = encode_node(state)
+        for opened in self._of(runs):
+            if raw != opened.node:
+                opened.node = raw
+                opened.recording.remember(NODE, raw)
+
+    def append(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
+        for opened in self._of(runs):
+            for columns in parts:
+                opened.recording.append(columns)
+                opened.recorded.add(columns.source)
+
+    def event(self, runs: Iterable[str], event: Event) -> None:
+        for opened in self._of(runs):
+            opened.recording.event(event)
+
+    def command(self, record: CommandRecord) -> None:
+        for opened in self._of((record.run,)):
+            opened.recording.command(record)
+
+    def flush(self) -> None:
+        """Bring what waits to the disk, and keep each recording within its limit."""
+        for known, node in list(self._unopened.values()):
+            self.remember(known, node)
+        for opened in self._open.values():
+            self._flush(opened)
+
+    def keep(self, run: str) -> None:
+        """Bring what waits of one run to the disk."""
+        for opened in self._of((run,)):
+            self._flush(opened)
+
+    def _flush(self, opened: _Open) -> None:
+        recording = opened.recording
+        try:
+            recording.flush()
+            if recording.used_bytes > self._limits.run_bytes:
+                recording.thin(self._limits.run_bytes)
+        except RecordingError as error:
+            if opened.problem != error.reason:
+                log.warning("history is not being kept: %s", error.reason)
+            opened.problem = self.problem = error.reason
+            return
+        if opened.problem:
+            log.warning("history is being kept again in %s", recording.path)
+            opened.problem = self.problem = ""
+        for source in opened.recorded:
+            self.flushed[source] = max(recording.last_t(source), self.flushed.get(source, 0))
+
+    def close(self, run: str) -> None:
+        """The run has exited, or the daemon ends."""
+        self._unopened.pop(run, None)
+        opened = self._open.pop(run, None)
+        if opened is None:
+            return
+        try:
+            opened.recording.close()
+        except RecordingError as error:
+            log.warning("the end of a recording is lost: %s", error.reason)
+
+    def tidy(self, now: float) -> None:
+        """Remove the oldest recordings that are past the limits, never one that is open, nor any where others may write. `now` is wall seconds."""
+        try:
+            secure(self._where.state)
+        except AddressError:
+            return
+        limits = self._limits
+        gone = shelf.tidy(
+            self._where.state,
+            keep=frozenset(self._open),
+            most_bytes=limits.keep_bytes,
+            oldest_s=limits.keep_s,
+            now=now,
+        )
+        for removed in gone:
+            log.info("removed %s (%d bytes): %s", removed.path, removed.size_bytes, removed.why)
+
+    def _of(self, runs: Iterable[str]) -> list[_Open]:
+        return [self._open[run] for run in runs if run in self._open]
+
+    # reading
+
+    def answer(self, query: Query, live: Sequence[Columns]) -> Buckets:
+        """Past values of a source, of the rows in memory where they reach back far enough, else of a recording.
+
+        Raises:
+            RecordingError: it cannot be read.
+        """
+        since = live[0].times()[0] if live else 0
+        if live and query.t0 >= since:
+            return rows_as_buckets(query, live)
+        recording, owned = self._recording_of(query)
+        if recording is None:
+            return rows_as_buckets(query, live)
+        try:
+            first = recording.sources().get(query.source, (0, 0, 0))
+            if not first[2] or (live and first[0] > since):
+                return rows_as_buckets(query, live)
+            return recording.buckets(
+                query.source, query.names, query.t0, query.t1, _points(query), id=query.id
+            )
+        finally:
+            if owned:
+                recording.close()
+
+    def _recording_of(self, query: Query) -> tuple[Recording | None, bool]:
+        """The recording that has the source, and whether it was opened for this query only."""
+        run = query.run or run_of(query.source)
+        if run in self._open:
+            return self._open[run].recording, False
+        if run:
+            path = self._where.recording(run)
+            if not _plain(run) or not path.exists():
+                return None, False
+            return Recording.open(path, boot=this_boot()), True
+        having = (o.recording for o in self._open.values() if query.source in o.recorded)
+        return next(having, None), False
+
+
+def rows_as_buckets(query: Query, parts: Sequence[Columns]) -> Buckets:
+    """The answer to a query from rows in memory."""
+    return buckets(parts, query.source, query.names, query.t0, query.t1, _points(query), id=query.id)
+
+
+def _points(query: Query) -> int:
+    return max(1, min(query.points, MOST_POINTS))
+
+
+def _plain(run: str) -> bool:
+    """A run id that cannot lead out of the state directory."""
+    return Path(run).name == run and run not in ("", ".", "..")
+
+
+def _found(recording: Recording) -> Found:
+    raw = recording.recall(RUN)
+    if raw is None:
+        raise ValueError("it does not say which run it is of")
+    known = msgspec.json.decode(raw, type=KnownRun)
+    run = known.state.run
+    newest = None
+    last = recording.last_t(f"run/{run}")
+    for part in recording.rows(f"run/{run}", max(1, last - int(NEWEST_S * 1e9))) if last else ():
+        newest = part
+    used = _last(recording, f"derived/{run}", "energy_j")
+    counters = {uuid: _last(recording, f"gpu/{uuid}", "energy_j") for uuid in known.state.gpus}
+    return Found(
+        state=known.state,
+        nonce=known.nonce,
+        process_started=known.process_started,
+        events=recording.events(),
+        commands=recording.commands(),
+        newest=newest,
+        energy_j=used or 0.0,
+        counters={uuid: value for uuid, value in counters.items() if value is not None},
+    )
+
+
+def _last(recording: Recording, source: str, name: str) -> float | None:
+    """The newest value of a series, None where there is none of this boot."""
+    last = recording.last_t(source)
+    return recording.at(source, last, NEWEST_S).get(name) if last else None

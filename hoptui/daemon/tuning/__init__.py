@@ -1,0 +1,1 @@
+"""The tuner of each run, as the daemon drives it."""

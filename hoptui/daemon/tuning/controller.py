@@ -1,0 +1,317 @@
+"""The tuner of one run as the daemon keeps it: its commands, what it tells everybody, and how it goes on after a death. No I/O.
+
+What a tuner wants to change goes the way of everybody's commands: through the book, with its origin, where the wheel and
+people come first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from hoptui.daemon.state import change_effects
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.daemon.tuning.interrupted_trial import Undoing, chosen, left_off, settled, to_undo, way_back
+from hoptui.tuner.observation import Scene
+from hoptui.tuner.tuner import TOLD, Tuner
+from hoptui.wire.devices import Level
+from hoptui.wire.knobs import shown
+from hoptui.wire.messages import FINAL, Command, Origin
+from hoptui.wire.tuning import Change, Trial, TunerState, written
+
+NAME = "tuner"
+"""The tuner among the viewers: who has the wheel has it against it."""
+PROGRESS_NS = 1_000_000_000
+"""How far a trial has come is told so often; anything else at once."""
+ON_DISK_S = 30.0
+"""What trials have cost of how much time is brought to the disk so often."""
+
+Forward = Callable[[Command, TrackedRun], bool]
+
+
+class Tuning:
+    """A tuner and its run. `keep` brings what is known of the run to the disk at once, `forward` sends a command on to it.
+
+    What a tuner before this one has left is told with what this one does: its trials. Where this one goes on for it, for another
+    daemon's or another epoch's, a trial that was running is undone before anything else.
+    """
+
+    def __init__(
+        self, node: Node, forward: Forward, keep: Callable[[str], None], tuner: Tuner, run: TrackedRun
+    ) -> None:
+        self.tuner = tuner
+        self._node = node
+        self._forward = forward
+        self._keep = keep
+        self._run = run.id
+        self._earlier: TunerState | None = None
+        self._undoing: Undoing | None = None
+        self._goes_on = ""  # why, until that is told
+        self._told = 0  # the stamp of the last trial that was told as an event
+        self._told_at = 0
+        self._looked_at = 0
+        self._begun = node.clock.t()
+        self._trial_t = 0  # the stamp of the trial whose commands are `on_trial`
+
+    @property
+    def run(self) -> TrackedRun:
+        """As it is now: a restarted run is another object."""
+        run = self._node.registry.get(self._run)
+        assert run is not None, "a run is forgotten long after its tuner"
+        return run
+
+    @property
+    def state(self) -> TunerState:
+        """How the tuner stands, with what one before it tried."""
+        state, earlier = self.tuner.state, self._earlier
+        if any(one.measured is not None and not one.measured.settled for one in state.tried):
+            state = structs.replace(state, tried=tuple(map(settled, state.tried)))
+        if earlier is None:
+            return state
+        if self._undoing is not None:
+            return structs.replace(earlier, frozen=state.frozen)
+        tried = (*earlier.tried, *state.tried)[-TOLD:]
+        return structs.replace(state, tried=tried, started=earlier.started)
+
+    @property
+    def trying(self) -> tuple[Change, ...]:
+        """The changes of the trial that is under way, or was when this tuner was cut off and is not undone yet."""
+        trial = self._undoing.trial if self._undoing is not None else self.state.trial
+        return trial.changes if trial is not None and trial.result == "running" else ()
+
+    def come_after(self, ended: TunerState) -> None:
+        """Another tuner of this run, which has ended, is told of as well; to this one it is nothing but what it has cost the run."""
+        self.tuner.charge(ended)
+        self._earlier = structs.replace(ended, started=self.tuner.state.started)
+        self._told = _newest(ended)
+
+    def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
+        """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial is unfinished."""
+        self.tuner.take_over(left)
+        self._earlier = left_off(left, cause)
+        self._told = _newest(left if tell else self._earlier)
+        trial = to_undo(left)
+        self._undoing = Undoing(trial) if trial is not None else None
+        self._goes_on = cause
+        self.publish()
+
+    def leave_alone(self, knobs: Iterable[str], why: str) -> None:
+        """Turn these no more, until they are released."""
+        names = [knob for knob in knobs if knob not in self.tuner.state.frozen]
+        for knob in names:
+            self.tuner.freeze(knob)
+        if names:
+            self.event(f"leaves {', '.join(names)} alone: {why}", "warning")
+            self.publish()
+
+    def look(self, scene: Scene) -> None:
+        """Let the tuner look, and carry out what it proposes."""
+        self._looked_at = scene.t
+        if self._undoing is not None and not self._returned(self._undoing, scene.t):
+            return
+        if self._goes_on:
+            self.event(f"goes on: {self._goes_on}")
+            self._goes_on = ""
+        # What people have set before is held, which `freeze` has told it; what they have released since is not.
+        own = [record for record in scene.records if record.t >= self._begun]
+        proposal = self.tuner.look(replace(scene, records=own))
+        self._figure()
+        if proposal is not None:
+            ids = _ids(proposal.changes)
+            self.tuner.sent(ids)
+            if (trial := self.tuner.state.trial) is not None:
+                self._trial_t, self.run.on_trial = trial.t, frozenset(ids.values())
+            self.publish()  # on its way to the disk before the run has it: a daemon that is killed now is to know
+            self._submit(proposal.changes, proposal.why, ids)
+        self.publish()
+
+    def stop(self, viewer: str) -> None:
+        """End it; a trial, be it one that is not undone yet, goes back to what was before in the name of the viewer that asked for it."""
+        undoing, self._undoing = self._undoing, None
+        proposal = self.tuner.stop(self._node.clock.t())
+        self._figure()
+        self.publish()
+        if undoing is not None:
+            self._undo(undoing.trial, "the tuner was stopped", viewer)
+        elif proposal is not None:
+            knobs = [change.knob for change in proposal.changes]
+            news = (
+                r
+                for r in self._node.book.of(self._run)
+                if r.stage not in FINAL or r.settled >= self._looked_at
+            )
+            if chosen(knobs, news, sent=True):  # which the tuner has not seen yet
+                self.event(f"sets nothing back of {', '.join(knobs)}: a person has just chosen otherwise")
+            else:
+                self._set_back(proposal.changes, proposal.why, viewer)
+
+    def off(self, text: str, crash: str = "") -> TunerState:
+        """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it left."""
+        left = self.state
+        if not crash:
+            self.tuner.stop(self._node.clock.t())
+        state = left_off(left, crash) if crash else self.state
+        self.run.on_trial = frozenset()
+        self._publish(structs.replace(state, stand="off", text=text))
+        return left
+
+    def abandon(self, text: str, cause: str) -> None:
+        """End it without asking it: it is at fault itself. What is in effect of a trial is set back, of one on its way back, too."""
+        trial = self._undoing.trial if self._undoing is not None else to_undo(self.state)
+        self.off(text, cause)
+        self._undoing = None
+        self.event(text, "warning")
+        if trial is not None:
+            self._undo(trial, cause)
+
+    def leave(self) -> None:
+        """This daemon ends, and nobody knows when another comes: a trial is set back; what became of that, the other will see."""
+        trial = to_undo(self.state)
+        if trial is not None:
+            self._undo(trial, "the daemon ends")
+
+    def _figure(self) -> None:
+        """Have the commands of a trial carry its figure, so that there is one; of a trial that ends without, what is measured of any."""
+        run, state = self.run, self.tuner.state
+        if not run.on_trial:
+            return
+        ended = next((one for one in state.tried if one.t == self._trial_t), None)
+        trial = ended or state.trial
+        own = [r for r in self._node.book.of(run.id) if r.id in run.on_trial and r.stage == "applied"]
+        if ended is not None:
+            run.on_trial = frozenset()
+        if trial is None or trial.measured is None:
+            return
+        found = structs.replace(trial.measured, settled=ended is not None)
+        for record in own:
+            others = [other.knob for other in own if other is not record]
+            shared = change_effects.together(found, others)
+            if shared != record.measured:
+                self._node.book.measured(record, shared)
+
+    def event(self, text: str, level: Level = "info") -> None:
+        """Tell everybody something of this tuner."""
+        self._node.event("tuner", text, run=self._run, step=self.run.last_step, level=level)
+
+    def publish(self) -> None:
+        """Tell everybody how it stands, if that is news."""
+        self._publish(self.state)
+
+    def _publish(self, state: TunerState) -> None:
+        run, t = self.run, self._node.clock.t()
+        before = run.state.tuner
+        same = before is not None and _steady(state) == _steady(before)
+        if state == before or (same and t - self._told_at < PROGRESS_NS):
+            return
+        self._told_at = t
+        run.state = structs.replace(run.state, tuner=state)
+        self._node.touch()
+        if same:
+            return
+        for trial in state.tried:
+            if trial.t > self._told:
+                self._told = trial.t
+                self.event(told(trial), "warning" if trial.result == "failed" else "info")
+        self._node.remember(run)
+        self._keep(run.id)
+
+    def _returned(self, undoing: Undoing, t: int) -> bool:
+        """Whether the values of before a trial are in effect again; has them set where they are not."""
+        node, run, cause = self._node, self.run, self._goes_on
+        changes = undoing.look(t, run.state.knobs, node.book.of(run.id), run.vital(t / 1e9).step)
+        if changes and node.book.wheel(run.id, t) is None:
+            ids = _ids(changes)
+            undoing.sent(ids, t)
+            self._submit(changes, f"back to the values of before the trial: {cause}", ids)
+        if undoing.done:
+            self._undoing, self._goes_on = None, ""
+            for change in undoing.stuck:  # it is left where it is, and left alone
+                self.tuner.freeze(change.knob)
+            now = {knob.spec.name: knob.value for knob in run.state.knobs}
+            values = ", ".join(
+                f"{c.knob} {shown(now[c.knob])}" for c in undoing.trial.changes if c.knob in now
+            )
+            when = " in the middle of a trial" if undoing.trial.result == "running" else ""
+            lacks = f"; not declared, and left alone: {', '.join(undoing.missing)}" if undoing.missing else ""
+            effect = f"; in effect: {values}" if values else ""
+            self.event(f"goes on: {cause}{when}{effect}{lacks}", "warning" if undoing.stuck else "info")
+        return undoing.done
+
+    def _undo(self, trial: Trial, cause: str, viewer: str = NAME) -> None:
+        records = self._node.book.of(self._run)
+        changes = way_back(trial, self.run.state.knobs, records, coming=True)
+        self._lacking(change.knob for change in trial.changes)
+        self._set_back(changes, f"back to the values of before the trial: {cause}", viewer)
+
+    def _lacking(self, knobs: Iterable[str]) -> None:
+        """Warn of knobs that cannot be set back, because the run, as another process, has not declared them yet."""
+        declared = {knob.spec.name for knob in self.run.state.knobs}
+        if lacking := [knob for knob in knobs if knob not in declared]:
+            text = f"{', '.join(lacking)}: not declared yet, and may have the value that was tried"
+            self.event(text, "warning")
+
+    def _set_back(self, changes: Sequence[Change], why: str, viewer: str) -> None:
+        for change, reason in self._submit(changes, why, _ids(changes), viewer):
+            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
+
+    def _submit(
+        self, changes: Sequence[Change], why: str, ids: Mapping[str, str], viewer: str = NAME
+    ) -> list[tuple[Change, str]]:
+        """Give the run these commands together; those that are refused here, with the reason.
+
+        One that changes nothing takes the place of one on its way, whether that comes first or not: it is of no version.
+        """
+        node, run = self._node, self.run
+        origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)
+        versions = {knob.spec.name: knob.version for knob in run.state.knobs}
+        refused = []
+        for change in changes:
+            command = Command(
+                id=ids[change.knob],
+                run=run.id,
+                epoch=run.state.epoch,
+                verb="set",
+                knob=change.knob,
+                value=change.value,
+                expect_version=versions.get(change.knob) if change.value != change.before else None,
+                origin=origin,
+                why=why,
+            )
+            answer, onward = node.book.submit(command, run, viewer, node.clock.wall(), node.clock.t())
+            if onward is not None:
+                self._forward(onward, run)
+            else:
+                refused.append((change, answer.reason))
+        return refused
+
+
+def told(trial: Trial) -> str:
+    """An ended trial as an event has it: `kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
+    measured = trial.measured
+    figure = ""
+    if measured is not None and measured.gain is not None and measured.interval is not None:
+        gain, interval = f"{100 * measured.gain:+.1f} %", f"{100 * measured.interval:.1f}"
+        figure = (
+            f", {gain} ± {interval}" if measured.detectable else f", no detectable change (± {interval} %)"
+        )
+    return f"{trial.result} {written(trial.changes)}{figure}" + (f": {trial.text}" if trial.text else "")
+
+
+def _steady(state: TunerState) -> TunerState:
+    """A state without what changes with every look; of the time that it has had, whole steps."""
+    trial = state.trial
+    if trial is not None:
+        trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, text="")
+    return structs.replace(state, trial=trial, spent=0.0, lived_s=state.lived_s // ON_DISK_S, text="")
+
+
+def _newest(state: TunerState) -> int:
+    return max((trial.t for trial in state.tried), default=0)
+
+
+def _ids(changes: Sequence[Change]) -> dict[str, str]:
+    return {change.knob: os.urandom(8).hex() for change in changes}

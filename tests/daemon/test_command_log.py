@@ -1,0 +1,357 @@
+"""The life of a command and of a lease in the daemon, without I/O: a book, a clock that is a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hoptui.daemon.state.command_log import Book, outcome_of
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.wire.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState, Stage
+from hoptui.wire.tuning import Change
+
+KIM = Origin(user="kim", pid=1, client="dashboard")
+LEE = Origin(user="lee", pid=2, client="dashboard")
+TUNER = Origin(kind="tuner", user="kim", pid=3)
+S = 1_000_000_000
+
+
+class Desk:
+    """A book, one run, and the records it wrote."""
+
+    def __init__(self) -> None:
+        self.records: list[CommandRecord] = []
+        self.book = Book(self.records.append)
+        self.run = TrackedRun(RunState(run="r", name="toy", epoch=2, pid=9, started_wall=0.0))
+        self.t = S
+
+    def submit(self, name: str, who: Origin = KIM, **fields: Any) -> tuple[Outcome, Command | None]:
+        made: dict[str, Any] = {"run": "r", "epoch": 2, "verb": "set", "knob": "n", "value": 8}
+        fields = made | fields
+        return self.book.submit(Command(id=name, origin=who, **fields), self.run, who.user, 1.0, self.t)
+
+    def says(self, name: str, stage: Any, **fields: Any) -> CommandRecord | None:
+        return self.book.outcome("r", Outcome(id=name, stage=stage, **fields), self.t)
+
+    def lease(self, op: Any, who: Origin = KIM, **fields: Any) -> tuple[Any, str]:
+        return self.book.lease(Lease(id=1, run="r", op=op, **fields), who.user, who, self.t)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_the_whole_life(desk: Desk) -> None:
+    answer, onward = desk.submit("a", why="more throughput")
+    assert answer.stage == "sent"
+    assert onward is not None
+    for stage in ("accepted", "scheduled"):
+        desk.says("a", stage, step=5)
+    done = desk.says("a", "applied", step=5, before=4, effective=8, version=1, t=7)
+    assert done is not None
+    assert (done.stage, done.before, done.effective, done.version, done.settled) == ("applied", 4, 8, 1, 7)
+    assert [r.stage for r in desk.records] == ["sent", "accepted", "scheduled", "applied"]
+    assert [r.seq for r in desk.records] == sorted({r.seq for r in desk.records})
+    assert desk.book.since(0) == [done]
+    assert desk.book.since(done.seq) == []
+
+
+def test_an_applied_change_may_be_reverted_and_nothing_after_that(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "applied", step=5, before=4, effective=8, version=1, t=7, took_s=0.25)
+    undone = desk.says("a", "reverted", step=9, before=8, effective=2, version=2, reason="out of memory", t=9)
+    assert undone is not None
+    assert (undone.stage, undone.reason, undone.settled) == ("reverted", "out of memory", 9)
+    assert (undone.before, undone.wanted, undone.effective, undone.version) == (4, 8, 2, 2)
+    assert undone.took_s == 0.25
+    assert desk.says("a", "applied", step=5) is None
+    assert desk.says("a", "reverted", step=9) is None
+    desk.submit("b")
+    desk.says("b", "failed", step=9)
+    assert desk.says("b", "reverted", step=9) is None  # it never took effect
+
+
+def test_what_a_change_moved_besides_its_knob_is_kept_and_what_it_undid_is_told_from_the_beginning(
+    desk: Desk,
+) -> None:
+    desk.submit("a")
+    moved = (Change(knob="grad_accum", before=4, value=1),)
+    done = desk.says("a", "applied", step=5, before=8, effective=32, version=1, followed=moved)
+    assert done is not None
+    assert (done.followed, outcome_of(done).followed) == (moved, moved)
+    back = (Change(knob="grad_accum", before=1, value=2),)
+    undone = desk.says("a", "reverted", step=9, before=32, effective=16, version=2, followed=back)
+    assert undone is not None
+    assert undone.followed == (Change(knob="grad_accum", before=4, value=2),)
+
+
+def test_stages_never_go_back(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "scheduled", step=5)
+    assert desk.says("a", "accepted", step=5) is None
+    desk.says("a", "applied", effective=8, version=1)
+    assert desk.says("a", "failed") is None
+    assert desk.book.of("r")[0].stage == "applied"
+
+
+def test_a_repeated_command_is_sent_on_only_while_unanswered(desk: Desk) -> None:
+    _, first = desk.submit("a")
+    _, again = desk.submit("a")
+    assert first == again
+    desk.says("a", "accepted", step=5)
+    answer, onward = desk.submit("a")
+    assert (answer.stage, onward) == ("accepted", None)
+    assert len(desk.book.of("r")) == 1
+
+
+def test_a_run_is_being_asked_until_it_has_said_what_became_of_every_command(desk: Desk) -> None:
+    assert not desk.book.asking
+    desk.submit("a", epoch=1)
+    assert not desk.book.asking, "it was refused here"
+    desk.submit("a2")
+    desk.submit("b")
+    desk.says("a2", "accepted", step=5)
+    desk.says("a2", "applied", step=5, effective=8, version=1)
+    assert desk.book.asking
+    desk.says("b", "failed", reason="no")
+    assert not desk.book.asking
+    desk.submit("c")
+    desk.book.void("r", "the run ended", desk.t)
+    assert not desk.book.asking
+    desk.submit("d")
+    desk.book.forget("r")
+    assert not desk.book.asking
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"epoch": 1}, "stale_epoch"), ({"epoch": 3}, "stale_epoch")],
+)
+def test_epochs_are_fences(desk: Desk, change: dict[str, Any], code: str) -> None:
+    answer, onward = desk.submit("a", **change)
+    assert (answer.stage, answer.code, onward) == ("rejected", code, None)
+    assert "epoch 2" in answer.reason
+
+
+def test_an_exited_or_unknown_run(desk: Desk) -> None:
+    desk.run.exit("finished", "", 1.0)
+    assert desk.submit("a")[0].code == "no_such_run"
+    unknown = Command(id="b", run="x", epoch=1, verb="stop", origin=KIM)
+    answer, onward = desk.book.submit(unknown, None, "kim", 1.0, 1)
+    assert (answer.code, onward) == ("no_such_run", None)
+    assert desk.book.of("x") == []  # nothing piles up for runs that never were
+
+
+def test_the_wheel_is_exclusive_until_it_runs_out(desk: Desk) -> None:
+    assert desk.lease("take", seconds=15)[0].granted
+    answer, _ = desk.submit("a", LEE)
+    assert (answer.code, "kim (pid 1)" in answer.reason) == ("lease_held", True)
+    assert desk.submit("b", KIM)[0].stage == "sent"
+    refused, said = desk.lease("take", LEE)
+    assert (refused.granted, said) == (False, "")
+    desk.t += 16 * S
+    assert desk.book.wheel("r", desk.t) is None
+    assert desk.submit("c", LEE)[0].stage == "sent"
+    assert not desk.lease("renew", KIM)[0].granted
+
+
+def test_stealing_is_allowed_and_told(desk: Desk) -> None:
+    desk.lease("take")
+    state, said = desk.lease("steal", LEE)
+    assert state.granted
+    assert said == "lee (pid 2) took the wheel from kim (pid 1)"
+    assert desk.submit("a", KIM)[0].code == "lease_held"
+    assert desk.lease("release", KIM)[0].granted is False
+    assert desk.lease("release", LEE)[0].granted
+
+
+def test_who_leaves_lets_go_of_the_wheel(desk: Desk) -> None:
+    desk.lease("take")
+    assert desk.book.leave("lee", desk.t) == []
+    assert desk.book.leave("kim", desk.t) == [("r", "kim (pid 1) let go of the wheel")]
+    assert desk.book.wheel("r", desk.t) is None
+    desk.lease("take", seconds=15)
+    desk.t += 16 * S
+    assert desk.book.leave("kim", desk.t) == []  # it had run out before
+
+
+def test_a_lease_cannot_be_taken_for_a_day(desk: Desk) -> None:
+    desk.lease("take", seconds=86_400)
+    desk.t += 61 * S
+    assert desk.book.wheel("r", desk.t) is None
+
+
+def test_people_before_the_tuner(desk: Desk) -> None:
+    desk.submit("a", KIM)
+    assert desk.submit("b", TUNER)[0].stage == "sent"  # not accepted yet: nothing is held
+    desk.says("a", "accepted", step=1)
+    refused, _ = desk.submit("c", TUNER)
+    assert refused.code == "held_by_person"
+    assert desk.submit("d", TUNER, knob="other")[0].stage == "sent"
+    desk.lease("release", what="knobs")
+    assert desk.submit("e", TUNER)[0].stage == "sent"
+
+
+def test_one_knob_is_released_and_the_others_stay_held(desk: Desk) -> None:
+    for name, knob in (("a", "n"), ("b", "m")):
+        desk.submit(name, knob=knob)
+        desk.says(name, "accepted")
+    assert desk.book.held("r") == {"n", "m"}
+    desk.book.release("r", "n", KIM)
+    assert desk.book.held("r") == {"m"}
+    assert desk.submit("c", TUNER)[0].stage == "sent"
+    assert desk.submit("d", TUNER, knob="m")[0].code == "held_by_person"
+
+
+def test_what_people_have_set_is_held_after_a_restart_of_the_daemon(desk: Desk) -> None:
+    for i, (knob, who) in enumerate((("n", KIM), ("m", TUNER), ("o", KIM))):
+        desk.submit(f"c{i}", who, knob=knob)
+        desk.says(f"c{i}", "applied", version=1)
+    records = desk.book.of("r")
+    old = structs.replace(records[2], id="old", epoch=1, knob="p")  # of a process that is no more
+    later = Book(lambda _: None)
+    later.restore([old, *records[:2], structs.replace(records[2], stage="rejected")])
+    assert later.held("r") == {"n"}
+
+
+@pytest.mark.parametrize("stage", ["accepted", "scheduled", "applied"])
+@pytest.mark.parametrize("released", [False, True])
+def test_what_a_person_has_asked_for_is_held_wherever_a_daemon_was_killed(
+    desk: Desk, stage: Stage, released: bool
+) -> None:
+    desk.submit("a")
+    desk.says("a", "accepted")
+    desk.says("a", stage, step=5)
+    if released:
+        desk.book.release("r", "n", LEE)
+    held = frozenset() if released else {"n"}
+    later = Book(lambda _: None)
+    later.restore(desk.book.of("r"))
+    assert later.held("r") == held
+    for book in (desk.book, later):
+        following: Stage
+        for following in ("scheduled", "applied", "reverted"):
+            book.outcome("r", Outcome(id="a", stage=following, step=5), desk.t)
+            assert book.held("r") == held
+
+
+def test_a_change_of_which_a_daemon_heard_nothing_before_its_death_holds_once_it_is_applied(
+    desk: Desk,
+) -> None:
+    desk.submit("a")
+    later = Book(lambda _: None)
+    later.restore(desk.book.of("r"))
+    assert later.held("r") == frozenset(), "the run may refuse it"
+    later.outcome("r", Outcome(id="a", stage="applied", step=5), desk.t)
+    assert later.held("r") == {"n"}
+
+
+def test_an_older_change_that_is_undone_does_not_hold_what_was_released_since(desk: Desk) -> None:
+    for name in ("a", "b"):
+        desk.submit(name)
+        desk.says(name, "applied", step=5)
+    desk.book.release("r", "n", LEE)
+    desk.says("a", "reverted", step=9)
+    assert desk.book.held("r") == frozenset()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_who_released_a_knob_is_told_with_its_change_and_known_after_a_restart_of_the_daemon(
+    desk: Desk, together: bool
+) -> None:
+    for name, knob, value in (("a", "n", 8), ("b", "n", 16), ("c", "m", 8)):
+        desk.submit(name, knob=knob, value=value)
+        desk.says(name, "accepted")
+        desk.says(name, "applied", step=5, effective=value, version=1)
+    assert desk.book.held("r") == {"n", "m"}
+    if together:
+        desk.lease("release", what="knobs")
+    else:
+        desk.book.release("r", "n", KIM)
+        desk.book.release("r", "n", KIM)  # once is enough
+    first, last, other = desk.book.of("r")
+    assert (first.released, last.released) == (None, KIM)
+    assert last.reason == ""
+    assert (last.stage, last.effective) == ("applied", 16)
+    assert desk.records[-1].released == KIM
+    later = Book(lambda _: None)
+    later.restore([first, last, other])
+    assert later.held("r") == (frozenset() if together else {"m"})
+    again = structs.replace(last, id="d", released=None)
+    later = Book(lambda _: None)
+    later.restore([first, last, again])
+    assert later.held("r") == {"n"}, "it was set once more since"
+
+
+def test_a_release_holds_also_where_the_change_that_was_on_its_way_comes_to_nothing(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "applied", step=5)
+    desk.submit("b")
+    desk.says("b", "accepted")
+    desk.book.release("r", "n", KIM)
+    desk.says("b", "failed")
+    later = Book(lambda _: None)
+    later.restore(desk.book.of("r"))
+    assert (desk.book.held("r"), later.held("r")) == (frozenset(), frozenset())
+
+
+def test_a_restart_voids_what_is_pending_and_frees_everything(desk: Desk) -> None:
+    desk.submit("a")
+    desk.submit("b")
+    desk.says("b", "applied", effective=8, version=1)
+    desk.lease("take")
+    assert [r.id for r in desk.book.void("r", "restarted", desk.t)] == ["a"]
+    assert [r.stage for r in desk.book.of("r")] == ["voided", "applied"]
+    assert desk.book.wheel("r", desk.t) is None
+    assert desk.book.unanswered("r") == []
+
+
+def test_a_conflict_keeps_no_effective_value(desk: Desk) -> None:
+    desk.submit("a")
+    lost = desk.says("a", "rejected", code="version_conflict", effective=4, version=3)
+    assert lost is not None
+    assert (lost.effective, lost.version, lost.stage) == (None, None, "rejected")
+
+
+def test_history_is_bounded_and_survives_a_restart_of_the_daemon(desk: Desk) -> None:
+    for i in range(2100):
+        desk.submit(f"c{i}")
+    kept = desk.book.of("r")
+    assert (len(kept), kept[-1].id) == (2000, "c2099")
+    after = Book(lambda _: None)
+    after.restore(kept)
+    assert after.seq == desk.book.seq
+    assert after.number(0.0) == desk.book.seq + 1
+
+
+def test_what_a_run_restarts_for_outlives_the_restart_and_nothing_else_does(desk: Desk) -> None:
+    for name in ("a", "b"):
+        desk.submit(name, knob=name)
+        desk.says(name, "scheduled", step=5)
+    leaves: dict[str, Any] = {"code": "restarting", "reason": "restarting from x.ckpt"}
+    told = desk.says("a", "scheduled", step=5, **leaves)
+    assert told is not None
+    assert (told.stage, told.code, told.reason) == ("scheduled", "restarting", "restarting from x.ckpt")
+    assert desk.says("a", "scheduled", step=5, **leaves) is None
+    assert [r.id for r in desk.book.void("r", "the run restarted", desk.t, ended=False)] == ["b"]
+    done = desk.says("a", "applied", step=5, effective=8, version=1, took_s=9.5)
+    assert done is not None
+    assert (done.stage, done.code, done.reason, done.took_s) == ("applied", "", "", 9.5)
+
+
+def test_what_a_run_restarts_for_has_failed_when_it_ends(desk: Desk) -> None:
+    desk.submit("a")
+    desk.says("a", "scheduled", step=5, code="restarting", reason="restarting from x.ckpt")
+    (record,) = desk.book.void("r", "the run ended: killed", desk.t)
+    assert (record.stage, record.reason) == ("failed", "the run ended: killed, while restarting from x.ckpt")
+    assert record.effective is None
+
+
+def test_between_two_processes_of_a_run_nothing_is_taken(desk: Desk) -> None:
+    desk.run.restarting = True
+    answer, onward = desk.submit("a")
+    assert (answer.stage, answer.code, onward) == ("rejected", "restarting", None)
+    assert "toy is restarting" in answer.reason

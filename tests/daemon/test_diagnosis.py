@@ -1,0 +1,308 @@
+"""When the daemon looks at a run, at what of its rows, and what becomes of a verdict: with a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from bisect import bisect_right
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from hoptui.daemon.diagnosis import EVERY_S, MOST_ROWS, SETTLED_NS, Diagnosing
+from hoptui.daemon.state.gpu_ownership import Resolved
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.recording import Recording
+from hoptui.recording.known import NODE as KNOWN_NODE
+from hoptui.recording.known import RUN as KNOWN_RUN
+from hoptui.recording.known import KnownRun, decode_node
+from hoptui.wire.columns import concatenate, pack
+from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.wire.messages import CommandRecord, Pulse
+from hoptui.wire.tuning import Diagnosis
+from tests.conftest import until
+from tests.daemon.conftest import GpuNode
+from tests.daemon.quiet_node import RUN, SECOND, QuietNode
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ppo-h100.hoptui"
+
+GPU = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30, power_limit_w=700.0,
+              sm_clock_max_mhz=1980.0, pcie_generation=5, pcie_width=16)  # fmt: skip
+EAGER = {"busy": 32.0, "sm_active": 5.6, "tensor_active": 0.3, "dram_active": 0.9, "power_w": 144.0, "sm_clock_mhz": 1980.0,
+         "throttle": 0.0, "pcie_rx_bytes_per_s": 160e6, "memory_used_bytes": 1.4e9}  # fmt: skip
+PRODUCT = EAGER | {
+    "busy": 100.0, "sm_active": 96.0, "tensor_active": 94.0, "dram_active": 26.0, "power_w": 697.0, "throttle": 4.0,
+}  # fmt: skip
+PLAIN = {"iteration_s": 0.5, "phase/rollout": 0.3, "phase/update": 0.2}
+
+
+class Watched(QuietNode):
+    """A run on a GPU whose load a test chooses, and what viewers are told of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node.set_hardware(HostInfo(cpus=16), (GPU,), "")
+        self.diagnosing = Diagnosing(self.node)
+        self.begin("n1")
+
+    def begin(self, nonce: str) -> None:
+        self.hello(nonce=nonce)
+        self.run.own(Resolved((GPU.uuid,), said=True))
+
+    def train(
+        self,
+        seconds: float,
+        load: dict[str, float] = EAGER,
+        row: dict[str, float] = PLAIN,
+        every_s: float = 0.5,
+    ) -> None:
+        """So many seconds of iterations, with a reading of the GPU every second and the daemon's looks."""
+        end = self.now + int(seconds * SECOND)
+        iteration, reading = self.now + int(every_s * SECOND), self.now + SECOND
+        while (t := min(iteration, reading)) <= end:
+            self.now = t
+            if t == reading:
+                self.node.rows((pack(f"gpu/{GPU.uuid}", [(t, -1, load)]),))
+                self.diagnosing.tend()
+                reading += SECOND
+            if t == iteration:
+                self.node.rows((pack(f"run/{RUN}", [(t, self.run.last_step + 1, row)]),))
+                iteration += int(every_s * SECOND)
+
+    @property
+    def told(self) -> Diagnosis:
+        assert self.run.state.diagnosis is not None
+        return self.run.state.diagnosis
+
+    @property
+    def events(self) -> list[str]:
+        return [event.text.partition(":")[0] for event in self.node.events if event.kind == "diagnosis"]
+
+    def set(self, knob: str = "micro_batch") -> None:
+        """A change takes effect now."""
+        record = CommandRecord(id=f"c{self.now}", run=RUN, epoch=1, verb="set", knob=knob, stage="applied", step=self.run.last_step, t=self.now,
+                               settled=self.now)  # fmt: skip
+        self.node.book.restore([record])
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_a_verdict_is_told_once_and_recorded(watched: Watched) -> None:
+    watched.train(30)
+    assert watched.told.verdict == "launch-bound"
+    assert watched.told.seconds == pytest.approx(20, abs=1)
+    assert watched.events == ["launch-bound"]
+    event = next(e for e in watched.node.events if e.kind == "diagnosis")
+    assert (event.run, event.t, event.level) == (RUN, watched.told.t, "info") or event.t < watched.told.t
+    assert event.text.startswith("launch-bound: SM active 5.6 %; busy 32 %")
+
+
+def test_viewers_are_not_told_what_they_know(watched: Watched) -> None:
+    watched.train(30)
+    version = watched.node.version
+    watched.train(60)
+    assert watched.node.version == version
+
+
+def test_a_new_load_gets_a_new_verdict(watched: Watched) -> None:
+    watched.train(40)
+    watched.train(40, PRODUCT)
+    assert watched.told.verdict == "compute-bound"
+    assert watched.events == ["launch-bound", "compute-bound"]
+
+
+def test_it_looks_every_two_seconds(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    look = watched.diagnosing._look
+
+    def counted(run: TrackedRun, *rest: Any) -> bool:
+        looks.append(watched.now)
+        return look(run, *rest)
+
+    monkeypatch.setattr(watched.diagnosing, "_look", counted)
+    watched.train(40)
+    assert looks == list(range(looks[0], looks[0] + 40 * SECOND, int(EVERY_S * SECOND)))
+
+
+def test_compilation_after_a_change_does_not_count(watched: Watched) -> None:
+    watched.train(40, PRODUCT)
+    assert watched.told.verdict == "compute-bound"
+    watched.set()
+    # the change, and one iteration that compiles for 30 s, in which the GPU rests
+    watched.train(31, EAGER, PLAIN | {"iteration_s": 30.0}, every_s=30.0)
+    watched.train(40, PRODUCT)
+    assert watched.events == ["compute-bound"]
+
+
+def test_what_was_advised_is_not_advised_for_another_value(watched: Watched) -> None:
+    watched.train(30)
+    assert watched.told.advice
+    watched.set()
+    watched.train(2)
+    assert watched.told.advice == ()
+    assert watched.told.verdict == "launch-bound"
+
+
+def test_that_a_knob_was_turned_is_noticed_between_two_looks(watched: Watched) -> None:
+    watched.train(30)
+    watched.diagnosing.tend()
+    assert not watched.told.stale
+    watched.now += 1
+    watched.set()
+    watched.diagnosing.tend()
+    assert watched.told.stale
+    told = watched.told
+    watched.diagnosing.tend()
+    assert watched.told is told
+
+
+def test_evaluation_is_left_out(watched: Watched) -> None:
+    for _ in range(6):
+        watched.train(4, PRODUCT)
+        watched.train(
+            5, EAGER, {"iteration_s": 5.0, "phase/update": 0.2, "phase/evaluation": 4.8}, every_s=5.0
+        )
+    assert watched.told.verdict == "compute-bound"
+    assert "of all time goes into evaluation" in watched.told.evidence[-1]
+
+
+def test_a_paused_run_is_not_looked_at(watched: Watched) -> None:
+    watched.train(20)
+    before = watched.told
+    watched.run.pulse(Pulse(step=40, paused=True, paused_left_s=3600.0), watched.now / SECOND)
+    watched.node.rows((pack(f"run/{RUN}", [(watched.now + 1, 99, PLAIN)]),))
+    for _ in range(30):
+        watched.now += SECOND
+        watched.run.pulse(Pulse(step=40, paused=True, paused_left_s=3600.0), watched.now / SECOND)
+        watched.node.rows((pack(f"gpu/{GPU.uuid}", [(watched.now, -1, PRODUCT)]),))
+        watched.diagnosing.tend()
+    assert watched.told is before
+
+
+def test_iterations_longer_than_the_window(watched: Watched) -> None:
+    watched.train(900, PRODUCT, {"iteration_s": 60.0, "phase/update": 59.0}, every_s=60.0)
+    assert watched.told.verdict == "compute-bound"
+    assert watched.told.seconds == 180
+    assert watched.told.confidence >= 0.9
+
+
+def test_iterations_of_a_millisecond(watched: Watched) -> None:
+    watched.train(12, EAGER, {"iteration_s": 0.001, "phase/update": 0.001}, every_s=0.001)
+    assert watched.told.verdict == "launch-bound"
+    assert watched.told.seconds == pytest.approx(MOST_ROWS / 1000, abs=0.2)
+
+
+def test_the_first_iterations_do_not_count(watched: Watched) -> None:
+    watched.train(SETTLED_NS / SECOND - 1, EAGER, PLAIN | {"iteration_s": 8.0}, every_s=8.0)
+    watched.train(30, PRODUCT)
+    assert watched.events == ["compute-bound"]
+
+
+def test_another_epoch_and_another_daemon_begin_anew(watched: Watched) -> None:
+    watched.train(30)
+    watched.run.exit("exception", "killed", watched.wall())
+    watched.begin("n2")
+    assert watched.run.state.diagnosis is None
+    watched.train(30)
+    assert watched.events == ["launch-bound", "launch-bound"]
+    watched.diagnosing = Diagnosing(watched.node)  # as after a daemon that was killed: its word is of then
+    watched.now += int(EVERY_S * SECOND)
+    watched.diagnosing.tend()
+    assert watched.run.state.diagnosis is None
+    watched.train(30)
+    assert watched.told.verdict == "launch-bound"
+    assert len(watched.events) == 3
+
+
+def test_a_run_without_a_gpu_of_its_own(watched: Watched) -> None:
+    watched.run.own(Resolved((), said=True))
+    watched.train(30, row=PLAIN | {"phase/data": 0.4})
+    assert (watched.told.verdict, watched.told.confidence) == ("data-bound", 0.6)
+
+
+def test_that_nothing_is_known_is_an_event_only_after_something_was(watched: Watched) -> None:
+    blind = {"busy": 100.0}
+    watched.train(30, blind)
+    assert watched.told.verdict == "unknown"
+    assert watched.events == []
+    watched.train(40)
+    watched.train(60, blind)
+    assert watched.events == ["launch-bound", "unknown"]
+
+
+def test_others_at_work_on_its_gpu(watched: Watched) -> None:
+    def someone(percent: float | None) -> tuple[GpuProcess, ...]:
+        return (GpuProcess(gpu=GPU.uuid, pid=9, sm_percent=percent),)
+
+    watched.node.set_processes(someone(80.0))
+    watched.train(30)
+    assert watched.told.confidence == 0.6
+    assert watched.told.evidence[-1] == "other processes work on GPU 0"
+    watched.node.set_processes(someone(1.0))
+    watched.train(30)
+    assert watched.told.confidence == 0.95
+
+
+def test_a_recorded_run_gets_the_verdict_that_it_deserves() -> None:
+    """PPO on an H100 while its knobs are turned: 1.6 to 32 M environment steps a second, and its kernels stay small."""
+    with Recording.open(EXAMPLE, still=True) as recording:
+        state = msgspec.json.decode(recording.recall(KNOWN_RUN) or b"", type=KnownRun).state
+        facts = decode_node(recording.recall(KNOWN_NODE) or b"")
+        sources = {s: concatenate(s, list(recording.rows(s))) for s in recording.sources()}
+        changes = [record for record in recording.commands() if record.settled]
+    there = QuietNode(state=structs.replace(state, exit_reason="", exited_wall=0.0))
+    run = there.node.registry.get(state.run)
+    assert run is not None
+    there.node.set_hardware(HostInfo(cpus=facts.cpus), facts.gpus, "")
+    diagnosing = Diagnosing(there.node)
+    there.now = min(rows.times()[0] for rows in sources.values())
+    end = max(rows.times()[-1] for rows in sources.values())
+    diagnosing.tend()
+    seen = []
+    while there.now < end:
+        before, there.now = there.now, there.now + SECOND
+        for rows in sources.values():
+            new = rows.after(before)
+            there.node.rows((new.slice(0, bisect_right(new.times(), there.now)),))
+        there.node.book.restore(record for record in changes if before < record.settled <= there.now)
+        diagnosing.tend()
+        seen.append(run.state.diagnosis)
+    found = [diagnosis for diagnosis in seen if diagnosis is not None]
+    assert len(found) > 150
+    assert {diagnosis.verdict for diagnosis in found} == {"launch-bound"}
+    assert found[-1].confidence >= 0.9
+    assert sum(event.kind == "diagnosis" for event in there.node.events) == 1
+
+
+TRAINS = """
+import time, hoptui
+run = hoptui.connect("small")
+run.gpus(["GPU-a"])
+run.knob("grad_accum", 4, min=1, max=64, effect="speed")
+for i in run.iterations():
+    with run.phase("update"):
+        time.sleep(0.05)
+    run.log(samples=10)
+"""
+
+
+def test_from_a_training_script_to_the_command_line(gpu_node: GpuNode) -> None:
+    viewer = gpu_node.start(shorter="diagnosis:EVERY_S:0.2")
+    gpu_node.node.spawn([sys.executable, "-c", TRAINS])
+    until(lambda: any(run.diagnosis for run in gpu_node.state().runs), what="a diagnosis")
+    told = json.loads(gpu_node.node.hoptui("status", "small", "--json").stdout)
+    found = told["diagnosis"]
+    assert found["verdict"] == "launch-bound"
+    assert found["confidence"] >= 0.5
+    assert found["evidence"][:2] == ["SM active 50 %", "busy 100 %"]
+    assert found["advice"][0]["knob"] == "grad_accum"
+    (event,) = [e for e in told["events"] if e["kind"] == "diagnosis"]
+    assert event["text"].startswith("launch-bound: SM active 50 %")
+    assert "what limits it" in gpu_node.node.hoptui("status", "small").stdout
+    assert viewer.run("small").diagnosis is not None

@@ -1,0 +1,93 @@
+"""The end of a run's process: seen at once, told when its last words have had their time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from hoptui.daemon.process_watch import LAST_WORDS_S, Lives
+from hoptui.daemon.state.registry import Registry, TrackedRun
+from hoptui.wire.messages import RunHello
+
+SILENT = [("toy", "killed", "its process ended without a word")]
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    made = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield made
+    made.kill()
+    made.communicate(timeout=10)
+
+
+class Told:
+    """Lives with a run that is `child`, and what they said of it."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self.ends: list[tuple[str, str, str]] = []
+        self.poller = zmq.Poller()
+        self.lives = Lives(self.poller, self.end)
+        hello = RunHello(protocol=1, run="r", name="toy", epoch=1, nonce="n", pid=child.pid, started=0)
+        self.run, _ = Registry().hello(b"i", hello, 0.0)
+        self.lives.watch(self.run)
+        self.child = child
+
+    def end(self, run: TrackedRun, reason: str, detail: str) -> None:
+        self.ends.append((run.state.name, reason, detail))
+        run.exit(reason, detail, 0.0)
+
+    def kill(self) -> dict[object, int]:
+        """End the process; what the poller says then."""
+        self.child.kill()
+        ready = dict(self.poller.poll(10_000))
+        assert ready
+        return ready
+
+
+@pytest.fixture
+def told(child: subprocess.Popen[bytes]) -> Told:
+    return Told(child)
+
+
+def test_a_bye_that_is_read_after_the_end_explains_it(told: Told) -> None:
+    told.lives.ended(told.kill(), 100.0)
+    assert told.ends == []
+    assert told.lives.next_deadline() == 100.0 + LAST_WORDS_S
+    told.run.exit("finished", "", 0.0)  # what a Bye does
+    told.lives.ended({}, 100.0 + LAST_WORDS_S)
+    assert told.ends == []
+    assert told.lives.next_deadline() is None
+
+
+def test_an_end_without_a_word_is_told_once(told: Told) -> None:
+    told.lives.ended(told.kill(), 100.0)
+    told.lives.ended({}, 100.0 + LAST_WORDS_S / 2)
+    assert told.ends == []
+    for _ in range(2):
+        told.lives.ended({}, 100.0 + LAST_WORDS_S)
+        assert told.ends == SILENT
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_hello_of_the_next_process_ends_the_one_before_at_once(told: Told, seen: bool) -> None:
+    ready = told.kill()
+    told.child.wait(10)
+    if seen:
+        told.lives.ended(ready, 100.0)
+    told.lives.bury("r")
+    assert told.ends == SILENT
+    told.lives.ended({}, 1e9)
+    assert told.ends == SILENT
+
+
+def test_nothing_stays_open(told: Told) -> None:
+    [(number, _)] = told.poller.sockets
+    told.lives.ended(told.kill(), 100.0)
+    assert told.poller.sockets == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)

@@ -1,0 +1,261 @@
+"""Recordings as the daemon keeps them: answers from memory or disk, limits, what a new daemon is told."""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hoptui.daemon.storage.archive import REFUSED_TOLD_S, Archive
+from hoptui.daemon.storage.recordings import History
+from hoptui.daemon.storage.retention import Limits
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.boots import this_boot
+from hoptui.recording.known import RUN, KnownRun, decode_node
+from hoptui.wire.addresses import AddressError, Addresses
+from hoptui.wire.columns import Columns, pack
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.messages import Buckets, CommandRecord, NodeState, Query, RunState
+from tests.conftest import until
+
+S = 1_000_000_000
+NODE = NodeState(host="gpu07", pid=1, version="0", started_wall=0.0, wall_offset_ns=0)
+STATE = RunState(run="r", name="toy", epoch=1, pid=9, started_wall=0.0, gpus=("a",))
+KNOWN = KnownRun(state=STATE, nonce="n", process_started=7)
+SOURCE = "gpu/a"
+
+
+def rows(first: int, count: int, source: str = SOURCE, **values: float) -> Columns:
+    """One a second."""
+    return pack(source, [((first + i) * S, -1, values or {"x": float(first + i)}) for i in range(count)])
+
+
+def make(directory: Path, limits: Limits | None = None) -> History:
+    return History(Addresses(directory, directory), limits or Limits())
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    made = make(tmp_path)
+    made.remember(KNOWN, NODE)
+    yield made
+    for run in made.open:
+        made.close(run)
+
+
+def query(t0: int = 0, t1: int = 0, source: str = SOURCE, run: str = "", points: int = 512) -> Query:
+    return Query(id=1, source=source, run=run, t0=t0 * S, t1=t1 * S, points=points)
+
+
+def seconds(found: Buckets) -> list[int]:
+    return [t // S for t in array("q", found.t)]
+
+
+def test_a_new_recording_says_at_once_whose_it_is(history: History, tmp_path: Path) -> None:
+    """Its daemon may be killed before the first flush."""
+    with Recording.open(tmp_path / "r.hoptui") as recording:
+        assert recording.recall(RUN) is not None
+
+
+def test_what_is_in_memory_is_answered_from_memory(history: History) -> None:
+    live = [rows(100, 50)]
+    assert seconds(history.answer(query(100, 120), live)) == list(range(100, 121))
+
+
+def test_what_reaches_further_back_is_answered_from_the_recording(history: History) -> None:
+    history.append(("r",), [rows(1, 149)])
+    live = [rows(100, 50)]  # the ring has let go of the beginning
+    assert seconds(history.answer(query(50, 60), live)) == list(range(50, 61))
+    assert seconds(history.answer(query(), live)) == list(range(1, 150))
+    assert seconds(history.answer(query(run="r"), live)) == list(range(1, 150))
+
+
+def test_memory_that_is_older_than_the_recording_counts(history: History) -> None:
+    """The node was watched before the run began."""
+    history.append(("r",), [rows(140, 10)])
+    assert seconds(history.answer(query(90), [rows(100, 50)])) == list(range(100, 150))
+
+
+def test_a_source_that_nobody_has_is_empty(history: History) -> None:
+    found = history.answer(query(source="gpu/none", run="r"), [])
+    assert (found.id, len(found.t)) == (1, 0)
+    assert len(history.answer(query(run="../../etc/passwd"), []).t) == 0
+
+
+def test_a_run_that_is_over_is_read_from_its_file(history: History, tmp_path: Path) -> None:
+    history.append(("r",), [rows(1, 20)])
+    history.close("r")
+    assert history.open == ()
+    assert seconds(history.answer(query(run="r"), [])) == list(range(1, 21))
+
+
+def test_a_new_daemon_is_told_what_the_last_one_knew(history: History, tmp_path: Path) -> None:
+    history.append(
+        ("r",),
+        [
+            pack("run/r", [(5 * S, 3, {"loss": 0.5})]),
+            rows(1, 5, "derived/r", energy_j=1234.5, power_w=1.0),
+            rows(1, 5, energy_j=999.0),
+        ],
+    )
+    history.close("r")
+    [found] = make(tmp_path).restore()
+    assert (found.state, found.nonce, found.process_started) == (STATE, "n", 7)
+    assert (found.energy_j, found.counters) == (1234.5, {"a": 999.0})
+    assert found.newest is not None
+    assert found.newest.last() == {"loss": 0.5}
+    assert [file.name for file in tmp_path.iterdir()] == ["r.hoptui"]  # a look leaves nothing beside it
+
+
+def test_a_damaged_recording_is_left_aside(tmp_path: Path) -> None:
+    (tmp_path / "x.hoptui").write_bytes(b"no database at all" * 100)
+    assert make(tmp_path).restore() == []
+
+
+def test_the_node_is_remembered_as_it_was_last(history: History, tmp_path: Path) -> None:
+    gpus = (GpuInfo(uuid="a", index=0, name="H100"),)
+    history.node(("r", "nobody"), structs.replace(NODE, gpus=gpus))
+    history.close("r")
+    with Recording.open(tmp_path / "r.hoptui", boot=this_boot()) as recording:
+        raw = recording.recall("node")
+    assert raw is not None
+    assert decode_node(raw).gpus == gpus
+
+
+def test_a_recording_at_its_limit_loses_its_oldest_rows_and_keeps_their_summaries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[int] = []
+    thin = Recording.thin
+    monkeypatch.setattr(Recording, "thin", lambda self, most: freed.append(thin(self, most)))
+    limit = 400_000
+    history = make(tmp_path, Limits(run_bytes=limit))
+    history.remember(KNOWN, NODE)
+    for start in range(1, 120_001, 4000):
+        part = [
+            ((start + i) * S, -1, {"x": math.sin(start + i) * (start + i), "y": math.cos(7 * (start + i))})
+            for i in range(4000)
+        ]
+        history.append(("r",), [pack(SOURCE, part)])
+        history.flush()
+    history.close("r")
+    assert all(freed), "what the file holds counts, not the pages that wait in it to be used again"
+    with Recording.open(tmp_path / "r.hoptui") as recording:
+        assert recording.used_bytes < 1.6 * limit
+        assert recording.thinned_before is not None
+        found = recording.buckets(SOURCE, ("x",), points=100)
+    assert len(found.t) // 8 > 50
+    assert history.problem == ""
+
+
+def test_only_what_is_not_open_is_tidied_away(history: History, tmp_path: Path) -> None:
+    history.append(("r",), [rows(1, 5)])
+    history.flush()
+    old = tmp_path / "old.hoptui"
+    old.write_bytes(bytes(1000))
+    tidy = make(tmp_path, Limits(keep_bytes=1, keep_s=1e9))
+    tidy._open = history._open
+    tidy.tidy(now=old.stat().st_mtime + 1)
+    assert [path.name for path in tmp_path.glob("*.hoptui")] == ["r.hoptui"]
+
+
+def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path: Path) -> None:
+    with_space_for_nothing = Limits(keep_bytes=1, keep_s=1e9)
+    live = tmp_path / "live.hoptui"
+    live.write_bytes(bytes(1000))
+    answered: list[object] = []
+    archive = Archive(
+        Addresses(tmp_path, tmp_path), with_space_for_nothing, lambda _, answer: answered.append(answer)
+    )
+    archive.start()
+    try:
+        archive.restore(10.0)
+        for turn in range(1, 4):  # of its thread
+            archive.query(b"", query(), [rows(1, 5)])
+            until(lambda turn=turn: len(answered) == turn, what="an answer")  # type: ignore[misc]
+        assert live.exists()
+    finally:
+        archive.close(10.0)
+
+
+def test_a_change_that_took_effect_is_on_the_disk_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hoptui.daemon.storage.archive.FLUSH_S", 3600.0)
+    archive = Archive(Addresses(tmp_path, tmp_path), Limits(), lambda *_: None)
+    archive.start()
+    sent = CommandRecord(id="c", run="r", epoch=1, verb="set", knob="n", seq=1)
+    try:
+        archive.restore(10.0)
+        archive.run(KNOWN, NODE)
+        archive.command(sent)
+        archive.command(structs.replace(sent, stage="applied", seq=2))
+
+        def stages() -> list[str]:
+            try:
+                with Recording.open(tmp_path / "r.hoptui") as recording:
+                    return [record.stage for record in recording.commands()]
+            except RecordingError:  # it is not there, or is just being made
+                return []
+
+        until(lambda: stages() == ["applied"], what="the command on the disk")
+    finally:
+        archive.close(10.0)
+
+
+def test_jobs_that_were_refused_are_told_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr("hoptui.daemon.storage.archive.JOBS", 1)
+    archive = Archive(Addresses(tmp_path, tmp_path), Limits(), lambda *_: None)  # its thread takes nothing
+    archive.finish("a")
+    assert archive.problem == ""
+    archive.finish("b")
+    archive.finish("c")
+    assert archive.problem == "the disk did not keep up: 2 jobs were refused, the last less than a minute ago"
+    now += REFUSED_TOLD_S
+    assert archive.problem == ""
+
+
+def test_a_recording_that_could_not_be_made_is_made_when_it_can_be(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "later"
+    in_the_way.touch()
+    history = make(in_the_way)
+    history.remember(KNOWN, NODE)
+    history.flush()
+    assert "later" in history.problem
+    in_the_way.unlink()
+    in_the_way.mkdir(mode=0o755)
+    history.flush()
+    assert history.problem == f"{in_the_way} is open to others (mode 755): chmod 700 it"
+    assert not list(in_the_way.iterdir())
+    in_the_way.chmod(0o700)
+    history.flush()
+    assert history.problem == ""
+    history.append(("r",), [rows(1, 5)])
+    history.flush()
+    with Recording.open(tmp_path / "later" / "r.hoptui") as recording:
+        assert recording.last_t(SOURCE) == 5 * S
+
+
+def test_in_a_directory_that_others_may_write_nothing_is_read_or_removed(
+    history: History, tmp_path: Path
+) -> None:
+    history.close("r")
+    tmp_path.chmod(0o777)
+    later = make(tmp_path, Limits(keep_s=0.0))
+    with pytest.raises(AddressError, match="is open to others"):
+        later.restore()
+    later.tidy(time.time() + 1)
+    assert (tmp_path / "r.hoptui").exists()
+    tmp_path.chmod(0o700)
+    assert len(later.restore()) == 1
+    later.tidy(time.time() + 1)
+    assert not (tmp_path / "r.hoptui").exists()

@@ -1,0 +1,262 @@
+"""What samplers say, as the node takes it in: GPUs, owners, processes, derived rows, events."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoptui.daemon.handlers.samplers import SamplerDesk
+from hoptui.daemon.state.gpu_ownership import Ancestry
+from hoptui.daemon.state.node import Node
+from hoptui.recording.known import KnownRun
+from hoptui.wire.columns import Columns, pack
+from hoptui.wire.devices import Devices, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
+from hoptui.wire.messages import CommandRecord, Event, NodeState, Query, RunHello, RunState
+
+S = 1_000_000_000
+A = GpuInfo(uuid="GPU-a", index=0, name="H100")
+B = GpuInfo(uuid="GPU-b", index=1, name="H100")
+ROW = {"power_w": 300.0, "energy_j": 0.0, "sm_active": 50.0}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100 * S
+
+    def t(self) -> int:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now / 1e9
+
+
+class Keeper:
+    """An archive that notes what it is given."""
+
+    problem = ""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[tuple[str, ...], str]] = []
+        self.events: list[tuple[tuple[str, ...], Event]] = []
+        self.nodes: list[NodeState] = []
+        self.states: list[RunState] = []
+
+    def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
+        self.kept += [(tuple(runs), part.source) for part in parts]
+
+    def run(self, known: KnownRun, node: NodeState) -> None:
+        self.states.append(known.state)
+
+    def node(self, state: NodeState, runs: Iterable[str]) -> None:
+        self.nodes.append(state)
+
+    def event(self, event: Event, runs: Iterable[str]) -> None:
+        self.events.append((tuple(runs), event))
+
+    def command(self, record: CommandRecord) -> None: ...
+
+    def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
+
+    def finish(self, run: str) -> None: ...
+
+    def flushed(self, source: str) -> int:
+        return 0
+
+    def problem_of(self, run: str) -> str:
+        return ""
+
+
+class Desk:
+    """A node, its samplers' desk, and what came of it."""
+
+    def __init__(self, proc: Path) -> None:
+        self.clock, self.keeper, self.proc = Clock(), Keeper(), proc
+        self.node = Node(self.clock, self.keeper, lambda: None, lambda _: None)
+        self.desk = SamplerDesk(self.node, Ancestry(proc))
+        self.desk.receive(Devices(gpus=(A, B)))
+
+    def run(self, name: str, pid: int, **fields: Any) -> None:
+        hello = RunHello(protocol=1, run=name, name=name, epoch=1, nonce=name, pid=pid, started=0, **fields)
+        self.node.registry.hello(name.encode(), hello, 1.0)
+        (self.proc / str(pid)).mkdir()
+        (self.proc / str(pid) / "stat").write_text(f"{pid} (python) S 1 1 1")
+        self.desk.tend()
+
+    def tenants(self, *processes: tuple[str, int]) -> None:
+        self.desk.receive(
+            Tenants(processes=tuple(GpuProcess(gpu=g, pid=p, user="kim") for g, p in processes))
+        )
+
+    def sample(self, *uuids: str, **values: float) -> None:
+        self.clock.now += S
+        t = self.clock.now
+        self.desk.receive(Sample(parts=tuple(pack(f"gpu/{u}", [(t, -1, ROW | values)]) for u in uuids)))
+
+    def gpus(self, run: str) -> tuple[str, ...]:
+        found = self.node.registry.get(run)
+        assert found is not None
+        return found.state.gpus
+
+    def happened(self, kind: str) -> list[tuple[str, str, str]]:
+        return [(e.text, e.level, e.source) for e in self.node.events if e.kind == kind]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_the_node_has_what_both_samplers_say(desk: Desk) -> None:
+    desk.desk.receive(HostInfo(cpus=192, memory_total_bytes=2 << 40))
+    state = desk.node.state()
+    assert (state.cpus, state.memory_total_bytes, state.gpus, state.gpu_reason) == (192, 2 << 40, (A, B), "")
+    assert desk.keeper.nodes[-1].gpus == (A, B)
+
+
+def test_a_runs_gpus_are_shown_once_they_are_known(desk: Desk) -> None:
+    desk.run("one", 10, visible="1")
+    assert desk.gpus("one") == ("GPU-b",)
+    assert desk.keeper.states[-1].gpus == ("GPU-b",)  # and kept
+    desk.run("two", 20)
+    assert desk.gpus("two") == ()
+    desk.tenants(("GPU-a", 20))
+    assert desk.gpus("two") == ("GPU-a",)
+    desk.tenants()
+    assert desk.gpus("two") == ("GPU-a",)  # between two kernels it has no context
+
+
+def test_processes_come_with_their_run(desk: Desk) -> None:
+    desk.run("one", 10)
+    before = desk.node.processes_version
+    desk.tenants(("GPU-a", 10), ("GPU-b", 99))
+    assert [(p.pid, p.run) for p in desk.node.processes] == [(10, "one"), (99, "")]
+    assert desk.node.processes_version == before + 1
+    desk.tenants(("GPU-a", 10), ("GPU-b", 99))
+    assert desk.node.processes_version == before + 1
+
+
+def test_nobody_is_on_a_gpu_that_nobody_reads(desk: Desk) -> None:
+    desk.run("one", 10)
+    desk.tenants(("GPU-a", 10))
+    desk.desk.silent()
+    assert desk.node.processes == ()
+    assert desk.gpus("one") == ("GPU-a",)
+    before = desk.node.processes_version
+    desk.desk.silent()
+    assert desk.node.processes_version == before
+
+
+def test_derived_rows_are_the_runs_and_gpus_everybodys(desk: Desk) -> None:
+    desk.run("one", 10, visible="0")
+    desk.run("two", 20, visible="")
+    desk.sample("GPU-a", "GPU-b")
+    both = ("one", "two")
+    assert desk.keeper.kept == [
+        (("one",), "derived/one"),
+        (both, "gpu/GPU-a"),
+        (both, "gpu/GPU-b"),
+    ]
+    ring = desk.node.rings.get("derived/one")
+    assert ring is not None
+    row = ring.last()
+    assert row is not None
+    assert row.last() == {"power_w": 300.0, "energy_j": 0.0, "idle_power_w": 150.0}
+    desk.sample("GPU-a", energy_j=300.0)
+    row = ring.last()
+    assert row is not None
+    assert row.last()["energy_j"] == 300.0
+
+
+def test_an_account_that_breaks_costs_its_run_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.run("one", 10, visible="0")
+    desk.run("two", 20, visible="1")
+    one = desk.node.registry.get("one")
+    assert one is not None
+    monkeypatch.setattr(one, "account", None)
+    desk.sample("GPU-a", "GPU-b")
+    assert {ring.source for ring in desk.node.rings} == {"gpu/GPU-a", "gpu/GPU-b", "derived/two"}
+
+
+def test_gpus_that_cannot_be_told_are_unknown_of_their_run_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.run("one", 10, visible="0")
+    one = desk.node.registry.get("one")
+    assert one is not None
+    monkeypatch.setattr(one, "claim", None)
+    desk.run("two", 20, visible="1")
+    assert desk.gpus("two") == ("GPU-b",)
+
+
+def test_events_go_to_the_runs_on_that_gpu(desk: Desk) -> None:
+    desk.run("one", 10, visible="0")
+    desk.run("two", 20, visible="1")
+    desk.run("lost", 30)
+    desk.desk.receive(
+        Happened(source="gpu/GPU-b", t=7, kind="xid", text="Xid 79: fallen off the bus", level="alarm")
+    )
+    runs, event = desk.keeper.events[-1]
+    assert runs == ("two", "lost")
+    assert (event.kind, event.level, event.source, event.t) == ("xid", "alarm", "gpu/GPU-b", 7)
+    assert desk.node.happened["xid", "alarm", "GPU-b"] == 1
+    desk.node.event("sampler", "the GPU sampler ended")
+    assert desk.keeper.events[-1][0] == ("one", "two", "lost")
+
+
+def test_a_gpu_that_hangs_and_comes_back_is_told(desk: Desk) -> None:
+    desk.desk.leave({1: 60.0})
+    [b] = [gpu for gpu in desk.node.gpus if gpu.uuid == "GPU-b"]
+    assert b.reason == "does not answer: a driver call hung; it is tried again after 60 s"
+    desk.desk.leave({1: 120.0})
+    desk.clock.now += 60 * S
+    desk.desk.leave({})
+    assert desk.happened("gpu") == [
+        ("does not answer: a driver call hung; it is tried again after 60 s", "alarm", "gpu/GPU-b"),
+        ("back: it can be read again", "info", "gpu/GPU-b"),
+    ]
+
+
+def test_a_loss_that_the_sampler_tells_is_not_told_twice(desk: Desk) -> None:
+    lost = GpuInfo(uuid="GPU-a", index=0, name="H100", reason="GPU is lost")
+    desk.desk.receive(Devices(gpus=(lost, B)))
+    desk.desk.receive(Happened(source="gpu/GPU-a", t=1, kind="gpu", text="GPU is lost", level="alarm"))
+    desk.desk.receive(Happened(source="gpu/GPU-a", t=2, kind="gpu", text="back", level="info"))
+    desk.desk.receive(Devices(gpus=(A, B)))
+    assert [text for text, _, _ in desk.happened("gpu")] == ["GPU is lost", "back"]
+
+
+def test_a_hidden_pid_is_not_looked_up_here(tmp_path: Path) -> None:
+    """In a container the driver's number may be another process of ours: the sampler leaves its user empty."""
+    desk = Desk(tmp_path)
+    desk.run("one", os.getpid(), visible="")
+    desk.desk.receive(Tenants(processes=(GpuProcess(gpu="GPU-a", pid=os.getpid()),)))
+    assert [p.run for p in desk.node.processes] == [""]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "run"), [("pid:[4026532281]", "one"), ("pid:[4026531836]", ""), ("", "")]
+)
+def test_a_pid_that_nobody_can_look_up_is_the_claimants_in_a_container_alone(
+    tmp_path: Path, namespace: str, run: str
+) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    if namespace:
+        (tmp_path / "self/ns/pid").symlink_to(namespace)
+    desk = Desk(tmp_path)
+    desk.run("one", 10, visible="0")
+    desk.desk.receive(Tenants(processes=(GpuProcess(gpu="GPU-a", pid=31_337),)))
+    assert [p.run for p in desk.node.processes] == [run]
+
+
+def test_viewers_are_told_why_a_sampler_has_never_answered(tmp_path: Path) -> None:
+    node = Node(Clock(), Keeper(), lambda: None, lambda _: None)
+    desk = SamplerDesk(node, Ancestry(tmp_path))
+    desk.troubled("the GPU sampler ended (exit code 2)")
+    assert node.state().gpu_reason == "the GPU sampler ended (exit code 2)"
+    told = node.version
+    desk.troubled("the GPU sampler ended (exit code 2)")
+    assert node.version == told

@@ -1,0 +1,373 @@
+"""The desk for tuners: requests, commands, what is told and kept. The tuner is a script."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from msgspec import structs
+
+from hoptui.daemon.tuning.controller import told
+from hoptui.daemon.tuning.interrupted_trial import to_undo
+from hoptui.tuner.observation import Known
+from hoptui.wire.devices import GpuInfo
+from hoptui.wire.measured import Measured
+from hoptui.wire.messages import Lease, Origin
+from hoptui.wire.tuning import Change, Limits, Trial
+from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
+
+BEN = Origin(user="ben", pid=8, client="dashboard")
+
+
+# requests ---------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_started_and_says_so_to_everybody(quiet: QuietNode) -> None:
+    version = quiet.node.version
+    answer = quiet.tune(limits=Limits(budget=0.05))
+    assert answer.granted
+    assert (answer.state.stand, answer.state.user, answer.state.limits.budget) == ("baseline", "ana", 0.05)
+    assert quiet.tuner == answer.state
+    assert quiet.node.version > version
+    assert quiet.said() == ["started by ana (pid 7)"]
+    assert quiet.keeper.states[-1].tuner == answer.state  # on its way to the disk
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"run": "nobody12"}, "no live run has the id 'nobody12'"),
+        ({"op": "stop"}, "lm is not being tuned"),
+        ({"op": "freeze", "knob": "lr"}, "lm is not being tuned"),
+        ({"op": "freeze", "knob": "warp"}, "lm has no knob 'warp'; it has micro_batch, lr"),
+        ({"op": "release", "knob": "warp"}, "lm has no knob 'warp'; it has micro_batch, lr"),
+        ({"limits": Limits(memory=math.nan)}, "memory is a share of a GPU's, more than 0 and at most 1, not nan"),
+        ({"limits": Limits(budget=0.0)}, "the budget is a share of the run's time, more than 0 and at most 1, not 0"),
+        ({"limits": Limits(power_w=-1.0)}, "power is in watts, more than 0, not -1"),
+        ({"limits": Limits(learning=("warp",))}, "lm has no knob 'warp'; it has micro_batch, lr"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_a_sentence(
+    quiet: QuietNode, fields: dict[str, object], reason: str
+) -> None:
+    answer = quiet.tune(**({"op": "start"} | fields))  # type: ignore[arg-type]
+    assert (answer.granted, answer.reason) == (False, reason)
+    assert not quiet.scripts
+
+
+def test_a_run_without_a_knob_of_effect_speed_has_to_be_allowed_another() -> None:
+    quiet = QuietNode()
+    quiet.hello(knobs=())
+    assert quiet.tune().reason == "lm has declared no knobs so far"
+    quiet.hello(knobs=(LR,))
+    assert "nothing to turn" in quiet.tune().reason
+    assert "nothing to turn" in quiet.tune(limits=Limits(learning=("*",))).reason, "it is not there for speed"
+    assert quiet.tune(limits=Limits(learning=("lr",))).granted
+
+
+@pytest.mark.parametrize("limits", [Limits(power_w=400.0), Limits(objective="energy")])
+def test_power_is_no_matter_for_a_run_without_a_gpu_once_that_is_known(
+    quiet: QuietNode, limits: Limits
+) -> None:
+    assert quiet.tune(limits=limits).granted, "the sampler has not answered yet"
+    quiet.tune("stop")
+    quiet.node.sampler_problem = ""
+    refused = quiet.tune(limits=limits)
+    assert (refused.granted, refused.reason) == (
+        False,
+        "lm has no GPU, and the power that it draws is not known without",
+    )
+    assert quiet.tune(limits=Limits()).granted
+    quiet.tune("stop")
+    quiet.node.gpus = (GpuInfo(uuid="A", index=0, name="H100"),)
+    assert quiet.tune(limits=limits).granted, "it may be on that one: nobody knows"
+
+
+def test_a_second_start_is_refused_unless_the_first_was_dry(quiet: QuietNode) -> None:
+    assert quiet.tune(limits=Limits(dry=True)).granted
+    assert quiet.tune(who=BEN).granted
+    again = quiet.tune()
+    assert (again.granted, again.reason) == (
+        False,
+        "lm is being tuned already, started by ben: stop that first",
+    )
+    assert again.state.user == "ben"
+    assert len(quiet.scripts) == 2
+
+
+def test_what_a_tuner_before_has_tried_is_told_on_and_undone_no_more(trying: QuietNode) -> None:
+    trying.script.end("reverted", "slower")
+    trying.look()
+    trying.tune("stop")
+    said = len(trying.said())
+    trying.now += 1
+    answer = trying.tune(limits=Limits(dry=True))
+    assert [trial.result for trial in answer.state.tried] == ["reverted"]
+    assert answer.state.started == trying.now
+    assert trying.said()[said:] == ["started by ana (pid 7), dry"], "and told as news only once"
+    assert to_undo(answer.state) is None
+
+
+def test_a_tuner_that_is_started_again_goes_on_with_the_account_of_the_run(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.script.put(spent=0.02, lived_s=1800.0)
+    quiet.look()
+    quiet.tune("stop")
+    answer = quiet.tune()
+    assert (answer.state.spent, answer.state.lived_s) == (0.02, 1800.0)
+    quiet.tune("stop")
+    assert (quiet.tuner.spent, quiet.tuner.lived_s) == (0.02, 1800.0), "nor is it lost where it never looks"
+
+
+def test_what_people_have_set_is_left_alone_until_it_is_released(quiet: QuietNode) -> None:
+    quiet.person("micro_batch", 48)
+    quiet.tune()
+    assert quiet.script.state.frozen == ("micro_batch",)
+    quiet.script.propose(structs.replace(UP, before=48))
+    quiet.look()
+    assert quiet.node.book.of(RUN)[-1].code == "held_by_person"
+    assert quiet.tune("release", knob="micro_batch").granted
+    assert not quiet.script.state.frozen
+    quiet.script.propose(structs.replace(UP, before=48))
+    quiet.look()
+    assert [command.value for command in quiet.commands] == [64]
+
+
+def test_what_was_released_before_the_start_is_not_seen_as_set(quiet: QuietNode) -> None:
+    quiet.person("micro_batch", 48)
+    assert quiet.tune("release", knob="micro_batch").granted
+    quiet.look()
+    quiet.tune()
+    assert quiet.script.state.frozen == ()
+    quiet.person("lr", 1e-3)
+    quiet.look()
+    assert [record.knob for record in quiet.script.scenes[-1].records] == ["lr"]
+
+
+def test_knobs_are_released_together(quiet: QuietNode) -> None:
+    quiet.person("micro_batch", 48)
+    quiet.person("lr", 1e-3)
+    quiet.tune()
+    assert quiet.script.state.frozen == ("lr", "micro_batch")
+    quiet.tuners.release(quiet.run, quiet.node.book.held(RUN), BEN)
+    assert (quiet.tuner.frozen, quiet.node.book.held(RUN)) == ((), frozenset())
+
+
+def test_a_knob_is_frozen_and_everybody_is_told(quiet: QuietNode) -> None:
+    quiet.tune()
+    assert quiet.tune("freeze", knob="lr").state.frozen == ("lr",)
+    assert quiet.said()[-1] == "leaves lr alone: ana (pid 7) said so"
+
+
+# commands ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_proposal_goes_the_way_of_everybodys_commands(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.script.propose(UP, Change(knob="lr", before=3e-4, value=1e-3))
+    quiet.look()
+    first, second = quiet.commands
+    assert (first.knob, first.value, first.epoch, first.expect_version) == ("micro_batch", 64, 1, 0)
+    assert (first.origin.kind, first.origin.user, first.why) == ("tuner", "ana", "memory is free")
+    assert second.knob == "lr"
+    assert quiet.script.ids == {"micro_batch": first.id, "lr": second.id}
+    quiet.outcome(first)
+    quiet.look()
+    records = {record.id: record.stage for record in quiet.script.scenes[-1].records}
+    assert records == {first.id: "applied", second.id: "sent"}
+    assert quiet.run.state.knobs[0].by == "the tuner"
+
+
+def test_a_trial_is_on_the_disk_before_the_run_hears_of_it(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.script.propose(UP)
+    quiet.keeper.log.clear()
+    quiet.look()
+    log = quiet.keeper.log
+    assert log.index("run trial") < log.index("keep") < log.index("send micro_batch=64")
+    kept = quiet.keeper.states[-1].tuner
+    assert kept is not None
+    assert kept.trial is not None
+    assert kept.trial.changes == (UP,)
+
+
+def test_who_has_the_wheel_has_it_against_the_tuner(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.node.book.lease(Lease(id=1, run=RUN, op="take", seconds=15.0), "v2", BEN, quiet.now)
+    quiet.script.propose(UP)
+    quiet.look()
+    assert quiet.script.scenes[-1].wheel == "ben (pid 8)"
+    assert quiet.node.book.of(RUN)[-1].code == "lease_held"
+    assert quiet.commands == []
+    refused = quiet.tune("stop", viewer="v1")
+    assert "ben (pid 8) has the wheel" in refused.reason
+    assert quiet.tune("stop", viewer="v2", who=BEN).granted
+    assert [c.value for c in quiet.commands] == [32]  # in ben's name: the wheel is his
+
+
+# telling ----------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_told_without_news_and_progress_once_a_second(trying: QuietNode) -> None:
+    trying.look()
+    version, kept = trying.node.version, len(trying.keeper.states)
+    trying.look(0.4)
+    assert trying.node.version == version
+    for step in range(1, 6):
+        assert trying.script.state.trial is not None
+        trial = structs.replace(trying.script.state.trial, iterations=step)
+        trying.script.put(trial=trial, text=f"{step} of 15")
+        trying.look(0.4)
+    assert trying.node.version in (version + 2, version + 3)
+    assert len(trying.keeper.states) == kept  # that alone is not worth a write
+
+
+@pytest.mark.parametrize(
+    ("detectable", "figure"), [(True, "+6.1 % ± 1.2"), (False, "no detectable change (± 1.2 %)")]
+)
+def test_an_event_has_the_evidence(detectable: bool, figure: str) -> None:
+    measured = Measured(gain=0.061, interval=0.012, detectable=detectable)
+    trial = Trial(changes=(UP,), result="kept", measured=measured, text="memory was free")
+    assert told(trial) == f"kept micro_batch 32 → 64, {figure}: memory was free"
+
+
+def test_each_ended_trial_is_one_event(trying: QuietNode) -> None:
+    trying.script.end("kept", "memory was free")
+    for _ in range(3):
+        trying.look()
+    assert trying.said()[-1] == "kept micro_batch 32 → 64: memory was free"
+    assert len(trying.said()) == 2
+
+
+def test_it_is_stopped_and_a_trial_taken_back(trying: QuietNode) -> None:
+    assert trying.tune("stop", who=BEN).state.stand == "off"
+    assert trying.said()[-2:] == [
+        "stopped by ben (pid 8)",
+        "interrupted micro_batch 32 → 64: stopped",
+    ]
+    trying.outcome(trying.commands[-1])
+    assert trying.value() == 32
+    looks = len(trying.script.scenes)
+    trying.look()
+    assert len(trying.script.scenes) == looks
+    assert trying.tune().granted
+
+
+def test_a_tuner_that_breaks_costs_itself_and_nothing_else(trying: QuietNode) -> None:
+    trying.script.plan.append(ZeroDivisionError())
+    trying.look()
+    assert (trying.tuner.stand, trying.tuner.tried[-1].result) == ("off", "unfinished")
+    assert "it broke" in trying.tuner.text
+    assert any(e.level == "warning" and "it broke" in e.text for e in trying.node.events)
+    assert trying.commands[-1].value == 32
+    trying.look()
+    assert trying.tune().granted
+
+
+def test_a_fault_is_not_met_again_every_second(quiet: QuietNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def broken(*_: object) -> None:
+        looks.append(quiet.now)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("hoptui.daemon.handlers.tuners.scene", broken)
+    for _ in range(60):
+        quiet.look()
+    assert len(looks) == 1
+    assert quiet.run.state.tuner is None
+
+
+# memory -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_run_of_the_kind_starts_from_what_was_found(quiet: QuietNode) -> None:
+    quiet.tune()
+    assert quiet.script.known is None
+    for peak in (100, 105, 109):  # it grows a little all the time
+        quiet.script.rests = Known({"micro_batch": 128}, peak=peak)
+        quiet.look()
+    assert [result.peak for result in quiet.keeper.settled] == [100]
+    quiet.script.rests = Known({"micro_batch": 128}, peak=120)
+    quiet.look()
+    quiet.tune("stop")
+    quiet.tune()
+    assert quiet.script.known == Known({"micro_batch": 128}, peak=120)
+    quiet.tune("stop")
+    quiet.tune(limits=Limits(objective="energy"))
+    assert quiet.script.known is None
+
+
+def test_what_was_found_with_other_values_of_what_it_may_not_turn_is_no_start(quiet: QuietNode) -> None:
+    both = Known({"micro_batch": 128, "lr": 1e-3}, peak=100)
+    quiet.tune(limits=Limits(learning=("lr",)))
+    quiet.script.rests = both
+    quiet.look()
+    quiet.tune("stop")
+    quiet.tune()
+    assert quiet.script.known is None
+    quiet.tune("stop")
+    quiet.person("lr", 1e-3)
+    quiet.tune()
+    assert quiet.script.known == both
+
+
+# what its trials did ------------------------------------------------------------------------------------------------------
+
+
+def measures(quiet: QuietNode, gain: float | None, **fields: object) -> None:
+    """What the tuner has measured of its trial so far."""
+    assert quiet.script.state.trial is not None
+    found = Measured(metric="tokens_per_s", gain=gain, interval=0.01, **fields)  # type: ignore[arg-type]
+    quiet.script.put(trial=structs.replace(quiet.script.state.trial, measured=found))
+
+
+def test_the_command_of_a_trial_carries_its_figure_and_no_other(trying: QuietNode) -> None:
+    measures(trying, None, note="measuring: 7 of 15 iterations")
+    trying.look()
+    trying.rows(*[500.0] * 60)
+    (record,) = trying.node.book.of(RUN)
+    assert record.measured is not None
+    assert (record.measured.note, record.measured.settled) == ("measuring: 7 of 15 iterations", False)
+    measures(trying, 0.06)
+    trying.script.end("kept", "")
+    trying.look()
+    told = trying.tuner.tried[-1].measured
+    assert told is not None
+    assert (told.gain, told.settled) == (0.06, True), "as the history has it"
+    trying.rows(*[500.0] * 60)
+    (record,) = trying.node.book.of(RUN)
+    assert record.measured is not None
+    assert (record.measured.gain, record.measured.settled) == (0.06, True)
+
+
+def test_a_trial_that_ends_without_a_figure_is_measured_as_any_change(quiet: QuietNode) -> None:
+    quiet.rows(*[100.0] * 40)
+    quiet.tune()
+    quiet.script.propose(UP)
+    quiet.look()
+    quiet.outcome(quiet.commands[0])
+    quiet.rows(*[120.0] * 60)
+    (record,) = quiet.node.book.of(RUN)
+    assert record.measured is None
+    quiet.script.end("interrupted", "a person set lr")
+    quiet.look()
+    quiet.rows(120.0)
+    (record,) = quiet.node.book.of(RUN)
+    assert record.measured is not None
+    assert record.measured.gain == pytest.approx(0.2, abs=0.01)
+
+
+def test_knobs_of_one_trial_say_that_they_share_its_figure() -> None:
+    quiet = QuietNode()
+    quiet.hello(knobs=(MICRO, LR))
+    quiet.tune(limits=Limits(learning=("lr",)))
+    quiet.script.propose(UP, Change(knob="lr", before=3e-4, value=6e-4))
+    quiet.look()
+    for command in quiet.commands:
+        quiet.outcome(command)
+    measures(quiet, 0.06)
+    quiet.script.end("reverted", "")
+    quiet.look()
+    notes = [r.measured and (r.measured.gain, r.measured.note) for r in quiet.node.book.of(RUN)]
+    assert notes == [(0.06, "together with lr"), (0.06, "together with micro_batch")]
