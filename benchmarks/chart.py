@@ -22,6 +22,8 @@ import msgspec
 
 from benchmarks.measure import Terminal, bench, quantile, report, spread, tell
 from benchmarks.replay import REPLAY
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import NodeState, RunState
 from hoptui.recording import Recording
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
@@ -31,8 +33,6 @@ from hoptui.tui.widgets.plot import Mark, Paper, plot
 from hoptui.tui.widgets.scale import clock_ticks
 from hoptui.viewer.recorded import RecordedStore
 from hoptui.viewer.series import Series
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import NodeState, RunState
 
 SECOND = 1_000_000_000
 HOURS, HZ = 24, 2

@@ -23,16 +23,16 @@ from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.storage.archive import Archive
 from hoptui.daemon.storage.retention import Limits
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import Devices, HostInfo, Sample
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Limits as TunerLimits
+from hoptui.node.addresses import Addresses
+from hoptui.protocol import codec, messages
 from hoptui.viewer.client import Change, Link
 from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.protocol import NO_LIMITS, Conversation, Details, Leased, LeaseOp, TuneOp
 from hoptui.viewer.store import Store
-from hoptui.wire import codec, messages
-from hoptui.wire.addresses import Addresses
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import Devices, HostInfo, Sample
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.tuning import Limits as TunerLimits
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND

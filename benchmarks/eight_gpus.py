@@ -15,10 +15,11 @@ from pathlib import Path
 
 from benchmarks.measure import Bench, bench, until
 from benchmarks.replay import gpu_row
-from hoptui.wire import codec, presence
-from hoptui.wire.addresses import addresses
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import Devices, FromSampler, GpuInfo, Sample
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import Devices, FromSampler, GpuInfo, Sample
+from hoptui.node import presence
+from hoptui.node.addresses import addresses
+from hoptui.protocol import codec
 
 COUNT = 8
 ALL = ",".join(map(str, range(COUNT)))
@@ -40,7 +41,7 @@ GPUS = tuple(
 SERVE = """
 import sys
 from hoptui.daemon.server import Server
-from hoptui.wire.addresses import addresses
+from hoptui.node.addresses import addresses
 Server(addresses(), 60.0, samplers={"gpus": [sys.executable, "-m", "benchmarks.eight_gpus"]}).run()
 """
 

@@ -22,9 +22,9 @@ import psutil
 
 from benchmarks.day import SECOND, DayClient, DayNode, SimulatedClock
 from benchmarks.measure import machine, report, tell
+from hoptui.node.addresses import Addresses
 from hoptui.tui.app import HoptuiApp
 from hoptui.viewer.config import Config
-from hoptui.wire.addresses import Addresses
 
 HOURS, MOST_MIB = 24, 150.0
 SETTLED = 6

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import SPELL_S, Bench, until
+from hoptui.domain.columns import Columns, concatenate
+from hoptui.domain.devices import GpuInfo
 from hoptui.viewer.session import Session
-from hoptui.wire.columns import Columns, concatenate
-from hoptui.wire.devices import GpuInfo
 
 ALL = 1 << 62
 """As if every event and command were known already: an answer then waits for rows."""

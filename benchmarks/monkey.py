@@ -16,6 +16,8 @@ from textual.keys import key_to_character
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from hoptui.domain.knobs import KnobValue
+from hoptui.protocol.messages import Verb
 from hoptui.tui.actions import ACTIONS
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.screens.confirm import Confirm
@@ -28,8 +30,6 @@ from hoptui.tui.screens.tuner import TunerScreen
 from hoptui.tui.turns import taken
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.viewer.history import UNDO
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import Verb
 
 LEAVES = {"q", "ctrl+c", "ctrl+q"}
 ODD = ("1", "8", "backspace", "ctrl+z", "x", "space", "ctrl+a", "shift+tab", "ctrl+w")

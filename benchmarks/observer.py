@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks.gpu_node import Load
 from benchmarks.measure import SPELL_S, machine, quantile, report, tell, until
 from hoptui.daemon.sampling.process import Child
-from hoptui.wire.devices import Sample, Watch
+from hoptui.domain.devices import Sample, Watch
 
 HZ = 10.0
 HOST_HZ = 1.0

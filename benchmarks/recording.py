@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import report, spread, tell
+from hoptui.domain.columns import Columns
 from hoptui.recording import Recording
-from hoptui.wire.columns import Columns
 
 SECOND = 1_000_000_000
 DAY_S, WEEK_S = 86_400, 7 * 86_400

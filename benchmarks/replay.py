@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 
 from benchmarks.measure import Terminal, bench, report, spread, tell
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import CommandRecord, Event, NodeState, Origin, RunState
 from hoptui.recording import Recording
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Event, NodeState, Origin, RunState
 
 SECOND = 1_000_000_000
 LENGTH_S = 3600

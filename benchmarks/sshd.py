@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import until
-from hoptui.wire.addresses import Addresses
+from hoptui.node.addresses import Addresses
 
 PLACES = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd")
 HOST, STRANGER = "far", "stranger"

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from benchmarks.measure import Bench, report, spread, until
+from hoptui.domain.columns import Columns, concatenate
+from hoptui.node.addresses import addresses
 from hoptui.recording import Recording
-from hoptui.wire.addresses import addresses
-from hoptui.wire.columns import Columns, concatenate
 
 WINDOWS = 5
 WARM_UP = 0.1

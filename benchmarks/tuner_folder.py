@@ -27,11 +27,11 @@ from hoptui.daemon.diagnosis import EVERY_S, FEW, LEAST_NS, WINDOW_NS
 from hoptui.daemon.tuning.observations import POINTS
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, Window
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Limits
 from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.tuner.observation import Memory, Scene
 from hoptui.tuner.tuner import Tuner
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.tuning import Limits
 from trainer.vision.images import CHUNK
 
 STEP_S, IMAGE_S = 0.0052, 0.0002577

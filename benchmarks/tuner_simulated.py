@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
+from hoptui.domain.tuning import Advice, Diagnosis
+from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.measurement.change_points import ShiftDetector
 from hoptui.tuner.observation import Memory, Proposal, Scene
 from hoptui.tuner.tuner import Tuner
-from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
-from hoptui.wire.messages import CommandRecord, Origin
-from hoptui.wire.tuning import Advice, Diagnosis
 
 SECOND = 1_000_000_000
 GB = 1_000_000_000

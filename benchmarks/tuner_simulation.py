@@ -26,10 +26,10 @@ from benchmarks.tuner_simulated import (
     SimulatedRun,
     knob,
 )
+from hoptui.domain.tuning import Limits
 from hoptui.tuner.measurement.change_points import ShiftDetector
 from hoptui.tuner.search.space import notches
 from hoptui.tuner.tuner import Tuner
-from hoptui.wire.tuning import Limits
 
 SAFE = 1.12
 """What the oracle leaves for the tails of a peak."""

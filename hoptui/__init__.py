@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoptui.wire.version import VERSION
+from hoptui.protocol.version import VERSION
 
 __version__ = VERSION
 __all__ = ["Knob", "KnobHandle", "Run", "__version__", "connect", "peak_flops"]

@@ -11,6 +11,8 @@ from msgspec import structs
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from hoptui.domain.knobs import KnobValue
+from hoptui.protocol.messages import RunState, Verb
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.fleet import FleetApp, Reached
 from hoptui.tui.messages import StoreChanged
@@ -19,8 +21,6 @@ from hoptui.viewer.client import Change, Client, Link
 from hoptui.viewer.config import read
 from hoptui.viewer.recorded import RecordedStore
 from hoptui.viewer.replay import Replay
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import RunState, Verb
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "ppo-h100.hoptui"

@@ -20,8 +20,9 @@ import psutil
 import pytest
 import zmq
 
-from hoptui.wire import codec, messages, presence
-from hoptui.wire.addresses import Addresses, addresses
+from hoptui.node import presence
+from hoptui.node.addresses import Addresses, addresses
+from hoptui.protocol import codec, messages
 
 T = TypeVar("T")
 DEADLINE_S = 15.0

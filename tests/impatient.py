@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from hoptui.wire.addresses import Addresses
+from hoptui.node.addresses import Addresses
 from tests.conftest import TestNode, until
 
 BRISK = "server:HEARD_S:0.1 server:TICK_S:0.1 server:STILL_TICK_S:0.1 server:LATEST_TICK_S:0.1"

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, interactive, usage
+from hoptui.node.addresses import AddressError, addresses
 from hoptui.viewer import config
 from hoptui.viewer.config import Config
 from hoptui.viewer.places import BadPlace, Place, is_path, parse
 from hoptui.viewer.way import Here, There, Way
-from hoptui.wire.addresses import AddressError, addresses
 
 
 def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:

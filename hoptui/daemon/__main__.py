@@ -15,7 +15,7 @@ def main() -> int:
 
     The daemon is started in the background by whatever needs it, so its options are few and read by hand.
     """
-    from hoptui.wire.addresses import AddressError, addresses
+    from hoptui.node.addresses import AddressError, addresses
 
     try:
         detach, metrics = _options(sys.argv[1:])

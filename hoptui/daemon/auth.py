@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from hoptui.wire.credentials import peer_of
+from hoptui.node.credentials import peer_of
 
 log = logging.getLogger("hoptui.daemon")
 

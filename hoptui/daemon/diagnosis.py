@@ -9,10 +9,10 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import PHASE, GpuWindow, Window, gpu_window, iterations, mean_of
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.tuning import told
 from hoptui.tuner.measurement.effect import WARM_UP
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.tuning import told
 
 SECOND = 1_000_000_000
 EVERY_S = 2.0

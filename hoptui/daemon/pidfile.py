@@ -10,9 +10,9 @@ import os
 import time
 from pathlib import Path
 
+from hoptui.protocol.messages import PROTOCOL
+from hoptui.protocol.version import VERSION
 from hoptui.recording.boots import this_boot
-from hoptui.wire.messages import PROTOCOL
-from hoptui.wire.version import VERSION
 
 
 def write(path: Path, metrics: str) -> None:

@@ -31,9 +31,10 @@ from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.storage.archive import Archive
 from hoptui.daemon.storage.retention import limits, refused
-from hoptui.wire import codec, devices, messages
-from hoptui.wire.addresses import Addresses
-from hoptui.wire.credentials import Peer
+from hoptui.domain import devices
+from hoptui.node.addresses import Addresses
+from hoptui.node.credentials import Peer
+from hoptui.protocol import codec, messages
 
 log = logging.getLogger("hoptui.daemon")
 

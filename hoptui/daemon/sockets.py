@@ -11,9 +11,9 @@ from pathlib import Path
 
 import zmq
 
-from hoptui.wire.addresses import Addresses
-from hoptui.wire.codec import MAX_BYTES
-from hoptui.wire.credentials import Peer, peer_of
+from hoptui.node.addresses import Addresses
+from hoptui.node.credentials import Peer, peer_of
+from hoptui.protocol.codec import MAX_BYTES
 
 ZAP_DOMAIN = b"hoptui"
 READABLE = int(zmq.POLLIN)

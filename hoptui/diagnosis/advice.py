@@ -25,8 +25,8 @@ from hoptui.diagnosis.knob_roles import (
 )
 from hoptui.diagnosis.saturation import FULL_SM, HALF_EMPTY
 from hoptui.diagnosis.window import Window
-from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.tuning import Advice, Verdict
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.tuning import Advice, Verdict
 
 CPU_FULL = 0.9
 FIRST_WORKERS = 4

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hoptui.diagnosis.window import GpuWindow
-from hoptui.wire.tuning import Verdict
+from hoptui.domain.tuning import Verdict
 
 MOST_CERTAIN = 0.95
 UNSURE = 0.6

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from hoptui.diagnosis.evidence import UNSURE, Finding, Means, Scale, percent, told, watts
 from hoptui.diagnosis.window import Window
-from hoptui.wire.tuning import Verdict
+from hoptui.domain.tuning import Verdict
 
 DATA = frozenset(
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value
+from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value
 
 Role = Literal[
     "micro_batch", "accumulation", "minibatch", "envs", "rollout", "workers", "prefetch", "pin", "compile", "graphs",

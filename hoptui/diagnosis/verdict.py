@@ -12,7 +12,7 @@ from hoptui.diagnosis.evidence import UNSURE, Finding, Means, percent, told
 from hoptui.diagnosis.idle_causes import WAITING, launching, noticed, waiting, waits_for_the_host
 from hoptui.diagnosis.saturation import capacity, healthy, protection, unused_memory
 from hoptui.diagnosis.window import Window
-from hoptui.wire.tuning import Diagnosis, Verdict
+from hoptui.domain.tuning import Diagnosis, Verdict
 
 SECOND = 1_000_000_000
 FEW_ROWS, FEW_ITERATIONS, SHORT_S = 5, 3, 5.0

@@ -8,10 +8,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.pace import LONGEST_S, took
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.throughput import LONGEST_S, took
 
 NAN = math.nan
 SECOND = 1_000_000_000
@@ -20,7 +20,7 @@ ASIDE = ("evaluation", "checkpoint", "paused")
 """Outermost phases that are no training: what GPUs do in an iteration with much of them says nothing about the rest."""
 MOST_ASIDE = 0.1
 POWER_CAP, HEAT, BRAKE = 0x04, 0x20 | 0x40, 0x80
-"""Bits of the `throttle` reading, as in `hoptui.wire.throttle`."""
+"""Bits of the `throttle` reading, as in `hoptui.domain.devices`."""
 
 
 @dataclass(frozen=True)

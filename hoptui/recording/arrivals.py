@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hoptui.wire.columns import Columns
+from hoptui.domain.columns import Columns
 
 _LEVEL = 1
 _names = msgspec.json.Decoder(tuple[str, ...])

@@ -6,9 +6,9 @@ import itertools
 from array import array
 from collections.abc import Collection, Sequence
 
+from hoptui.domain.columns import Columns
 from hoptui.recording.packing import Packed, pack
 from hoptui.recording.summary import Figures, Summary
-from hoptui.wire.columns import Columns
 
 ROWS = 512
 _STAMPS = 2  # columns before the values: t, step

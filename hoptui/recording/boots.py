@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import CommandRecord, Event
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import CommandRecord, Event
 
 Record = TypeVar("Record", Event, CommandRecord)
 

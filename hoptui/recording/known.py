@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hoptui.wire.messages import NodeState, RunState
+from hoptui.protocol.messages import NodeState, RunState
 
 RUN, NODE = "run", "node"
 """Keys of the table `meta`; the values are JSON of the structs below (`RUN`) and of a NodeState without runs (`NODE`)."""

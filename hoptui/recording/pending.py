@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TypeVar
 
-from hoptui.wire.columns import Columns, concatenate
-from hoptui.wire.messages import CommandRecord, Event
+from hoptui.domain.columns import Columns, concatenate
+from hoptui.protocol.messages import CommandRecord, Event
 
 MAX_BYTES = 8 << 20
 MAX_RECORDS = 4096

@@ -11,6 +11,8 @@ from types import TracebackType
 
 import msgspec
 
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import Buckets, CommandRecord, Event
 from hoptui.recording import arrivals, boots, resample
 from hoptui.recording.boots import Boot, Frame, Record, added, moved, shifted
 from hoptui.recording.database import (
@@ -24,8 +26,6 @@ from hoptui.recording.pending import Pending
 from hoptui.recording.records import Records
 from hoptui.recording.summary import Summary
 from hoptui.recording.tables import Tables
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import Buckets, CommandRecord, Event
 
 
 class Recording:

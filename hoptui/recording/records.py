@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
+from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording.database import RecordingError, errors_named
-from hoptui.wire.messages import CommandRecord, Event
 
 Record = TypeVar("Record", Event, CommandRecord)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import sub
 
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import Buckets
 from hoptui.recording.summary import Summary, totals
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import Buckets
 
 GAP_SPACINGS = 3
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from hoptui.protocol.messages import RunState
 from hoptui.recording.database import RecordingError, errors_named
 from hoptui.recording.known import RUN, KnownRun
 from hoptui.recording.recording import Recording
-from hoptui.wire.messages import RunState
 
 SUFFIX = ".hoptui"
 

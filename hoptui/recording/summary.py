@@ -13,8 +13,8 @@ from itertools import chain, pairwise
 from operator import mul, sub
 from typing import NamedTuple
 
+from hoptui.domain.columns import Columns
 from hoptui.recording.packing import digits
-from hoptui.wire.columns import Columns
 
 FACTOR = 32
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from hoptui.domain.columns import Columns, concatenate
 from hoptui.recording import arrivals, blocks
 from hoptui.recording.arrivals import Arrival
 from hoptui.recording.blocks import ROWS
 from hoptui.recording.database import RecordingError, errors_named
 from hoptui.recording.summary import FACTOR, Summary, coarsen, summarise
-from hoptui.wire.columns import Columns, concatenate
 
 MOST_AT_ONCE = 16 * ROWS
 """Rows that one flush makes blocks of: a file of schema 1 has all its rows in `arrivals`."""

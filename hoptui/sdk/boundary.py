@@ -15,6 +15,9 @@ from typing import Any, Literal
 
 from msgspec import structs
 
+from hoptui.domain.knobs import KnobValue, check_value, coefficient, shown
+from hoptui.domain.tuning import Change
+from hoptui.protocol.messages import Command, Note, Outcome
 from hoptui.sdk.declarations import Declarations
 from hoptui.sdk.desk import Desk, who
 from hoptui.sdk.knobs import KnobHandle, SetterError
@@ -22,9 +25,6 @@ from hoptui.sdk.phases import Phase, Phases
 from hoptui.sdk.ranks import Agreement, Identity, Ranks, SharingError, Single, Turn
 from hoptui.sdk.restart import Handover, Waiting, arrived
 from hoptui.sdk.values import travelling
-from hoptui.wire.knobs import KnobValue, check_value, coefficient, shown
-from hoptui.wire.messages import Command, Note, Outcome
-from hoptui.wire.tuning import Change
 
 log = logging.getLogger("hoptui")
 

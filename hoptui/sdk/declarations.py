@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+from hoptui.domain.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale, check_value
+from hoptui.protocol.messages import Command, Flops
 from hoptui.sdk.knobs import Knob, KnobHandle, annotated, field_reader, field_setter
 from hoptui.sdk.values import plain_name
-from hoptui.wire.knobs import Cost, Effect, KnobError, KnobSpec, KnobValue, Scale, check_value
-from hoptui.wire.messages import Command, Flops
 
 log = logging.getLogger("hoptui")
 T = TypeVar("T", bool, int, float, str)

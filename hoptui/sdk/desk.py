@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from hoptui.domain.knobs import KnobError, check_value, missing, shown
+from hoptui.domain.tuning import TUNER
+from hoptui.protocol.messages import FINAL, Command, Outcome
 from hoptui.sdk.knobs import KnobHandle
-from hoptui.wire.knobs import KnobError, check_value, missing, shown
-from hoptui.wire.messages import FINAL, Command, Outcome
-from hoptui.wire.tuning import TUNER
 
 REMEMBERED = 4096
 MOST_TRACED = 1000

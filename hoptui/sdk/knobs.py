@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from hoptui.wire import knobs as wire
-from hoptui.wire.knobs import Cost, Effect, Kind, KnobError, KnobSpec, KnobState, KnobValue, Scale
-from hoptui.wire.tuning import TUNER
+from hoptui.domain import knobs as wire
+from hoptui.domain.knobs import Cost, Effect, Kind, KnobError, KnobSpec, KnobState, KnobValue, Scale
+from hoptui.domain.tuning import TUNER
 
 T = TypeVar("T", bound=KnobValue)
 
@@ -37,7 +37,7 @@ class Knob:
         """The declaration as it travels.
 
         Raises:
-            KnobError: see `hoptui.wire.knobs.check_spec`.
+            KnobError: see `hoptui.domain.knobs.check_spec`.
         """
         kind = kind or wire.kind_of(default)
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

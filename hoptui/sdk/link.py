@@ -15,11 +15,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from hoptui.node import presence
+from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.protocol import codec, messages
 from hoptui.sdk import descriptors, environment, fork
 from hoptui.sdk.outgoing import Outgoing
 from hoptui.sdk.values import plain_name
-from hoptui.wire import codec, messages, presence
-from hoptui.wire.addresses import AddressError, Addresses, addresses
 
 if TYPE_CHECKING:
     from hoptui.sdk.run import Run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from hoptui.domain.columns import Columns, pack
 from hoptui.sdk.values import Entry, plain_name
-from hoptui.wire.columns import Columns, pack
 
 RESEND_S = 30.0
 """Rows younger than this can be sent again to a daemon that lost them."""

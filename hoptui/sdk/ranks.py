@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from hoptui.wire.knobs import KnobValue, shown
-from hoptui.wire.messages import Command
+from hoptui.domain.knobs import KnobValue, shown
+from hoptui.protocol.messages import Command
 
 T = TypeVar("T")
 COMPARED_EVERY = 100

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from hoptui.domain.knobs import KnobValue, shown
+from hoptui.protocol.messages import Outcome
 from hoptui.sdk.knobs import KnobHandle
-from hoptui.wire.knobs import KnobValue, shown
-from hoptui.wire.messages import Outcome
 
 VARIABLE = "_HOPTUI_RESTART"
 """From a process to the one that takes its place; nobody else is to set it."""

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
+from hoptui.protocol.messages import Outcome
 from hoptui.sdk import environment, fork, restart
 from hoptui.sdk.boundary import MICROSECONDS, Boundary
 from hoptui.sdk.ranks import Agreement, Identity, Ranks, Single
 from hoptui.sdk.values import Entry, Settler, travelling
-from hoptui.wire.messages import Outcome
 
 log = logging.getLogger("hoptui")
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
+    from hoptui.domain import devices
     from hoptui.telemetry.sampler import GpuSampler, HostSampler
-    from hoptui.wire import devices
 
 GRACE_S = 0.5
 
@@ -80,7 +80,7 @@ def _gpus(options: argparse.Namespace) -> GpuSampler:
 
 
 def _serve(sampler: HostSampler | GpuSampler, commands: int, out: int) -> int:
-    from hoptui.wire import codec
+    from hoptui.protocol import codec
 
     clock = time.monotonic_ns
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hoptui.domain.devices import IDLE, REASONS, SLOWDOWN, SLOWDOWN_CAUSES, Happened, Level
 from hoptui.telemetry.codes import SECOND_NS
 from hoptui.telemetry.xids import explain
-from hoptui.wire.devices import Happened, Level
-from hoptui.wire.throttle import IDLE, REASONS, SLOWDOWN, SLOWDOWN_CAUSES
 
 QUIET_NS = 10 * SECOND_NS
 """An event of one kind and cause is told at most once in this time; those in between are counted."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.telemetry.codes import FATAL, NO_PERMISSION, REFUSED, SECOND_NS, UNSUPPORTED
 from hoptui.telemetry.energy import Energy
 from hoptui.telemetry.gpm import IN_MIG_MODE, Gpm, Query
@@ -16,7 +17,6 @@ from hoptui.telemetry.peaks import Peaks, estimated_mfu, peaks_of
 from hoptui.telemetry.reader import NOT_SUPPORTED, Reader
 from hoptui.telemetry.readings import ARCHITECTURES, ENERGY, FACTS, HEALTH, INSTANCE_FACTS, MEMORY, ROW
 from hoptui.telemetry.tenants import People, Shares, running
-from hoptui.wire.devices import GpuInfo, GpuProcess
 
 _NVLINK_TRAFFIC = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
 NOT_IN_MIG_MODE = "in MIG mode: the driver does not tell it"

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
 from hoptui.telemetry.bell import Bell, address
 from hoptui.telemetry.codes import DRIVER_GONE, SECOND_NS
 from hoptui.telemetry.gpm import Query
@@ -14,8 +16,6 @@ from hoptui.telemetry.gpu import Job, Surroundings
 from hoptui.telemetry.mark import DRIVER, IDLE, SetMark, no_mark
 from hoptui.telemetry.slot import NOT_LISTED, RETRY_NS, Slot, lost
 from hoptui.telemetry.tenants import People
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import GpuInfo, GpuProcess, Happened
 
 LISTEN_NS = SECOND_NS
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
 from hoptui.telemetry.codes import SECOND_NS
 from hoptui.telemetry.host import Host
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.processes import Processes
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
 
 DEFAULT_HZ = 1.0
 MIN_HZ = 0.1

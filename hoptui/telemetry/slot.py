@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
 from hoptui.telemetry.bell import Bell, address
 from hoptui.telemetry.codes import LOST, SECOND_NS
 from hoptui.telemetry.events import Alarms
 from hoptui.telemetry.gpu import Gpu, Job, Surroundings
 from hoptui.telemetry.mig import instances
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import GpuInfo, GpuProcess, Happened
 
 RETRY_NS = 30 * SECOND_NS
 LAYOUT_NS = 10 * SECOND_NS

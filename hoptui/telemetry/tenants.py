@@ -8,9 +8,9 @@ from typing import Any
 
 import psutil
 
+from hoptui.domain.devices import GpuProcess
+from hoptui.node.pid_namespace import whose_pids
 from hoptui.telemetry.codes import NOT_FOUND, SECOND_NS
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.namespace import whose_pids
 
 LONGEST_COMMAND = 200
 _MIB = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hoptui.wire.devices import Level
+from hoptui.domain.devices import Level
 
 XIDS: dict[int, tuple[Level, str]] = {
     13: (

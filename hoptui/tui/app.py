@@ -10,6 +10,7 @@ from textual.binding import ActiveBinding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
 
+from hoptui.protocol.messages import RunState
 from hoptui.tui.actions import ACTIONS, bindings
 from hoptui.tui.board import Board
 from hoptui.tui.commands import Palette, PaletteBox
@@ -24,7 +25,6 @@ from hoptui.tui.view import Connection, View, undoable
 from hoptui.viewer.client import Change
 from hoptui.viewer.config import Config
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
-from hoptui.wire.messages import RunState
 
 FAST_HZ = 10.0
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hoptui.domain.knobs import KnobState
 from hoptui.tui.panels import implied
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.steering import advised
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobState
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, parse_value
 from hoptui.viewer import format as text
 from hoptui.viewer.history import as_typed
-from hoptui.wire.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, parse_value
 
 ROUND = (1, 2, 3, 5)
 """What people try of each power of ten on a log scale: 1e-4, 2e-4, 3e-4, 5e-4, 1e-3."""

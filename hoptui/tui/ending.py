@@ -6,10 +6,10 @@ from __future__ import annotations
 import signal
 from typing import NamedTuple
 
+from hoptui.domain.devices import GpuProcess
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer.process import Held, NotYoursError
-from hoptui.wire.devices import GpuProcess
 
 _LONGEST = 300
 

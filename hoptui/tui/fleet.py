@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from hoptui.protocol.messages import RunState
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.drawn import RENEW_EVERY_S
@@ -30,7 +31,6 @@ from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Change, Client
 from hoptui.viewer.config import Config
 from hoptui.viewer.way import Way
-from hoptui.wire.messages import RunState
 
 SOON_S = 2.0
 """A link that is younger than this may come by itself."""

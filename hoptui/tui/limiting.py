@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Limits, may_turn
 from hoptui.viewer import format as text
 from hoptui.viewer import tuning
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.tuning import Limits, may_turn
 
 EVERY = Limits(learning=("*",))
 MEMORY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.98)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.protocol.messages import RunState
 from hoptui.tui.editing import Seen
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
-from hoptui.wire.messages import RunState
 
 
 class Staged(NamedTuple):

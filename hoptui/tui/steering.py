@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple, Unpack
 
+from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value
+from hoptui.domain.tuning import Advice, Limits, Tuned
+from hoptui.protocol.messages import FINAL, CommandRecord, Verb
 from hoptui.tui.view import AnyStore, Connection, View, undoable
 from hoptui.viewer import format as text
 from hoptui.viewer.history import UNDO, command_line, named
 from hoptui.viewer.protocol import NO_LIMITS, Details, TuneOp
-from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value
-from hoptui.wire.messages import FINAL, CommandRecord, Verb
-from hoptui.wire.tuning import Advice, Limits, Tuned
 
 HOLD_S = 60.0
 RENEW_S = 20.0

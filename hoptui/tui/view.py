@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Unpack
 
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Limits, Tuned
+from hoptui.protocol.messages import (
+    FINAL,
+    CommandRecord,
+    Event,
+    LeaseState,
+    NodeState,
+    RunState,
+    Verb,
+    Vital,
+)
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
 from hoptui.viewer.client import Link
 from hoptui.viewer.history import UNDO, left
 from hoptui.viewer.protocol import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
 from hoptui.viewer.series import Window
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import FINAL, CommandRecord, Event, LeaseState, NodeState, RunState, Verb, Vital
-from hoptui.wire.tuning import Limits, Tuned
 
 if TYPE_CHECKING:
     from hoptui.tui.wheel import Held

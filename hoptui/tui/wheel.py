@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hoptui.protocol.messages import LeaseState, Origin
 from hoptui.tui.view import Connection, View
 from hoptui.viewer import words
 from hoptui.viewer.protocol import LEASE_S, LeaseOp
-from hoptui.wire.messages import LeaseState, Origin
 
 RENEW_S = LEASE_S["wheel"] / 3
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from hoptui.wire.knobs import KnobState, KnobValue, coefficient
-from hoptui.wire.messages import CommandRecord, State
-from hoptui.wire.tuning import Change, Diagnosis
+from hoptui.domain.knobs import KnobState, KnobValue, coefficient
+from hoptui.domain.tuning import Change, Diagnosis
+from hoptui.protocol.messages import CommandRecord, State
 
 
 @dataclass(frozen=True)

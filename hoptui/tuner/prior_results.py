@@ -13,9 +13,9 @@ from pathlib import PurePath
 import msgspec
 from msgspec import structs
 
-from hoptui.wire.knobs import KnobSpec, KnobValue
-from hoptui.wire.messages import CommandRecord, RunState
-from hoptui.wire.tuning import Objective
+from hoptui.domain.knobs import KnobSpec, KnobValue
+from hoptui.domain.tuning import Objective
+from hoptui.protocol.messages import CommandRecord, RunState
 
 MOST = 500
 """Results kept, the newest: a kind of run has one for each objective and each set of knobs that a tuner might turn."""

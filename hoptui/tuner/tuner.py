@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
+from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState, written
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.tuner.measurement.incumbent import Incumbent
 from hoptui.tuner.measurement.throughput_series import Series
@@ -18,8 +20,6 @@ from hoptui.tuner.trial.budget import Budget
 from hoptui.tuner.trial.overrides import People
 from hoptui.tuner.trial.rollback import TRIES, Return
 from hoptui.tuner.trial.trial import Attempt, Move, again, blames, compare, figured, length, obstacle
-from hoptui.wire.messages import CommandRecord
-from hoptui.wire.tuning import Change, Limits, Result, Stand, Trial, TunerState, written
 
 TOLD = 50
 """So many ended trials are told."""

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.tuning import Diagnosis, Measured, heard
+from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import FINAL, CommandRecord, Event, RunState
-from hoptui.wire.tuning import Diagnosis, heard
 
 LEFT_A_VALUE = ("applied", "failed", "reverted")  # stages in which a knob's value was read back
 ALIVE = ("started", "restarted", "reconnected")

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from hoptui.node.addresses import AddressError, addresses
+from hoptui.protocol.messages import CommandRecord
 from hoptui.recording import Recording, RecordingError, shelf
-from hoptui.wire.addresses import AddressError, addresses
-from hoptui.wire.messages import CommandRecord
 
 
 def recorded(path: Path) -> list[CommandRecord]:

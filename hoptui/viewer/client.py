@@ -19,6 +19,11 @@ from typing import Literal, NamedTuple, Unpack
 import zmq
 from msgspec.structs import replace
 
+from hoptui.domain.tuning import Limits
+from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.node.credentials import user_name
+from hoptui.protocol import codec
+from hoptui.protocol.messages import Buckets, Command, Origin, State, Verb, ViewerBye
 from hoptui.viewer.connection import LAST_WORD_MS, Connection
 from hoptui.viewer.flow import on_the_line
 from hoptui.viewer.outbox import Outbox
@@ -34,11 +39,6 @@ from hoptui.viewer.protocol import (
 )
 from hoptui.viewer.store import Store
 from hoptui.viewer.way import Here, Trouble, Way
-from hoptui.wire import codec
-from hoptui.wire.addresses import AddressError, Addresses, addresses
-from hoptui.wire.credentials import user_name
-from hoptui.wire.messages import Buckets, Command, Origin, State, Verb, ViewerBye
-from hoptui.wire.tuning import Limits
 
 Change = Literal["link", "node", "events", "commands", "vitals"]
 

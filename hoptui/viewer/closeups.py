@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hoptui.protocol.messages import Buckets
 from hoptui.viewer.tiles import Cache, Entries, entries_bytes, known_entries
-from hoptui.wire.messages import Buckets
 
 TILE = 256
 MOST_BYTES = 8 << 20

@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hoptui.node.addresses import AddressError, addresses
+from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError, shelf
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.recorded import RecordedStore
-from hoptui.wire.addresses import AddressError, addresses
-from hoptui.wire.messages import RunState
 
 AGAIN_S = 5.0  # a recording that is being written is read anew so often
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import zmq
 
-from hoptui.wire import codec
+from hoptui.protocol import codec
 
 MOST_PER_TURN = 64
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import Buckets, Query
 from hoptui.viewer.closeups import Look
 from hoptui.viewer.flow import HUNGRY, Appetite
 from hoptui.viewer.store import Store
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import Buckets, Query
 
 FINE_NS = 60 * 10**9
 RECENT_NS = 600 * 10**9

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 
-from hoptui.wire.knobs import KnobSpec, KnobValue
+from hoptui.domain.knobs import KnobSpec, KnobValue
 
 UNKNOWN = "–"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")

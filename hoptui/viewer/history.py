@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.domain.knobs import KnobValue
+from hoptui.protocol.messages import CommandRecord, NodeState, Origin, RunState
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import CommandRecord, NodeState, Origin, RunState
 
 UNDO = "undo of "
 """How the reason of a command begins that undoes another; the id of that one follows."""

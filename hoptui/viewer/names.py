@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hoptui.protocol.messages import NodeState, RunState, Vital
 from hoptui.viewer.format import clean
-from hoptui.wire.messages import NodeState, RunState, Vital
 
 
 class NoSuchRun(ValueError):  # noqa: N818 - says what is the case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from threading import Lock
 
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
 PATIENCE_S = 15.0

@@ -11,12 +11,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
+from hoptui.domain.columns import Columns, concatenate
+from hoptui.protocol.messages import Buckets
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.summary import FACTOR as GROUP
 from hoptui.viewer.closeups import STEPS, iterations
 from hoptui.viewer.tiles import ENTRY_BYTES, Cache, Entries, entries_bytes, known_entries
-from hoptui.wire.columns import Columns, concatenate
-from hoptui.wire.messages import Buckets
 
 PAGE_ROWS = 1024
 SHORTEST_NS, LONGEST_NS = 10**9, 600 * 10**9

@@ -11,9 +11,9 @@ from types import TracebackType
 
 import psutil
 
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.messages import NodeState
-from hoptui.wire.namespace import whose_pids
+from hoptui.domain.devices import GpuProcess
+from hoptui.node.pid_namespace import whose_pids
+from hoptui.protocol.messages import NodeState
 
 CLOCKS_APART_S = 30.0
 """A daemon and the process that it is agree on when it started, within what a clock may be set by."""

@@ -11,14 +11,14 @@ from typing import Literal, TypedDict
 
 import msgspec
 
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.tuning import Limits, Tune, Tuned
+from hoptui.protocol import messages
+from hoptui.protocol.messages import FINAL, PROTOCOL, Outcome
 from hoptui.viewer.flow import Flow
 from hoptui.viewer.following import Following
 from hoptui.viewer.outbox import Outbox, patience_s
 from hoptui.viewer.store import Store
-from hoptui.wire import messages
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import FINAL, PROTOCOL, Outcome
-from hoptui.wire.tuning import Limits, Tune, Tuned
 
 LeaseOp = Literal["take", "renew", "release", "steal"]
 Leased = Literal["wheel", "pause", "knobs"]

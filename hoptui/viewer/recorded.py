@@ -12,6 +12,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.tuning import Tuned
+from hoptui.protocol.messages import CommandRecord, Event, LeaseState, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.known import NODE, RUN, KnownRun, decode_node
 from hoptui.viewer.as_of import Chronicle
@@ -19,9 +22,6 @@ from hoptui.viewer.closeups import STEPS
 from hoptui.viewer.front import BACK_PAGES, Front, Newest
 from hoptui.viewer.pages import Pages
 from hoptui.viewer.series import NAN, Window, bucketed
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import CommandRecord, Event, LeaseState, NodeState, RunState, Vital
-from hoptui.wire.tuning import Tuned
 
 SECOND = 1_000_000_000
 RAW_ROWS = 4096  # windows of no more rows are drawn from the rows themselves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hoptui.wire.messages import CommandRecord, RunState, Vital
+from hoptui.protocol.messages import CommandRecord, RunState, Vital
 
 SECOND = 1_000_000_000
 WITHIN_S = 600.0

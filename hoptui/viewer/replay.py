@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
 
+from hoptui.domain.devices import Level
+from hoptui.domain.tuning import Limits, Tuned
+from hoptui.node.credentials import user_name
+from hoptui.protocol.messages import CommandRecord, LeaseState, Origin, Verb
 from hoptui.recording import Recording
 from hoptui.viewer import format as text
 from hoptui.viewer.client import Link
 from hoptui.viewer.protocol import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
 from hoptui.viewer.recorded import RecordedStore
-from hoptui.wire.credentials import user_name
-from hoptui.wire.devices import Level
-from hoptui.wire.messages import CommandRecord, LeaseState, Origin, Verb
-from hoptui.wire.tuning import Limits, Tuned
 
 SECOND = 1_000_000_000
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 1000.0)

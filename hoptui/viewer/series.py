@@ -15,8 +15,8 @@ from operator import sub
 from threading import RLock
 from typing import NamedTuple
 
+from hoptui.protocol.messages import Buckets
 from hoptui.viewer.closeups import Part
-from hoptui.wire.messages import Buckets
 
 CAPACITY = 2048
 SLACK = 8

@@ -11,6 +11,11 @@ from typing import TypeVar, Unpack
 
 import zmq
 
+from hoptui.domain.tuning import Limits, Tune, Tuned
+from hoptui.node import presence
+from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.protocol import codec, messages
+from hoptui.protocol.messages import FINAL, PROTOCOL, Command, Outcome, RunState, Verb
 from hoptui.viewer.connection import LAST_WORD_MS, dealer
 from hoptui.viewer.protocol import (
     NO_LIMITS,
@@ -23,10 +28,6 @@ from hoptui.viewer.protocol import (
     mismatch,
 )
 from hoptui.viewer.starting import unstable
-from hoptui.wire import codec, messages, presence
-from hoptui.wire.addresses import AddressError, Addresses, addresses
-from hoptui.wire.messages import FINAL, PROTOCOL, Command, Outcome, RunState, Verb
-from hoptui.wire.tuning import Limits, Tune, Tuned
 
 T = TypeVar("T", bound=messages.ToViewer)
 ASK_AGAIN_S = 1.0

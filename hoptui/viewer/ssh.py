@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from hoptui.protocol.messages import PROTOCOL
+from hoptui.protocol.version import VERSION
 from hoptui.viewer.format import clean
 from hoptui.viewer.places import Place
-from hoptui.wire.messages import PROTOCOL
-from hoptui.wire.version import VERSION
 
 OPTIONS = (
     "BatchMode=yes",  # nothing may ask for a password: the terminal is the dashboard's

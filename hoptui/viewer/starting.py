@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from hoptui.wire.addresses import Addresses
+from hoptui.node.addresses import Addresses
 
 
 def unstable(where: Addresses) -> str:

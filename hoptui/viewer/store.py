@@ -14,12 +14,10 @@ from threading import RLock
 
 import msgspec
 
-from hoptui.viewer.clock import NodeClock
-from hoptui.viewer.closeups import STEPS, Closeups, Look, iterations
-from hoptui.viewer.series import Series, Window
-from hoptui.wire.columns import Columns, run_of
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.messages import (
+from hoptui.domain.columns import Columns, run_of
+from hoptui.domain.devices import GpuProcess
+from hoptui.domain.tuning import Tuned
+from hoptui.protocol.messages import (
     FINAL,
     Buckets,
     Command,
@@ -32,7 +30,9 @@ from hoptui.wire.messages import (
     RunState,
     Vital,
 )
-from hoptui.wire.tuning import Tuned
+from hoptui.viewer.clock import NodeClock
+from hoptui.viewer.closeups import STEPS, Closeups, Look, iterations
+from hoptui.viewer.series import Series, Window
 
 __all__ = ["Series", "Store", "Window"]
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from hoptui.wire.messages import Buckets
+from hoptui.protocol.messages import Buckets
 
 ENTRY_BYTES = 512  # what an entry of a cache costs besides its arrays
 

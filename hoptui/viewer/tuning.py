@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hoptui.domain.tuning import (
+    YOUNG_S,
+    Change,
+    Limits,
+    Objective,
+    Result,
+    Stand,
+    Trial,
+    TunerState,
+    written,
+)
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.words import Word
-from hoptui.wire.tuning import YOUNG_S, Change, Limits, Objective, Result, Stand, Trial, TunerState, written
 
 STANDS: dict[Stand, Word] = {
     "off": Word("◌", "off"),

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from hoptui.node.addresses import IPC_PATH_MAX, AddressError
+from hoptui.protocol.messages import PROTOCOL
 from hoptui.viewer import ssh
 from hoptui.viewer.child import Child
 from hoptui.viewer.places import Place
-from hoptui.wire.addresses import IPC_PATH_MAX, AddressError
-from hoptui.wire.messages import PROTOCOL
 
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 OPEN_S = 30.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hoptui.domain.tuning import Diagnosis, Verdict
 from hoptui.viewer import format as text
-from hoptui.wire.tuning import Diagnosis, Verdict
 
 SURE = 0.7
 """A verdict with less confidence is told with a `perhaps`."""

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from hoptui.node import presence
+from hoptui.node.addresses import Addresses, addresses
 from hoptui.viewer import ssh, tunnel
 from hoptui.viewer.places import Place
 from hoptui.viewer.starting import unstable
 from hoptui.viewer.tunnel import Tunnel
-from hoptui.wire import presence
-from hoptui.wire.addresses import Addresses, addresses
 
 QUIET_S = 1.0  # after so long without a word the daemon's lock is looked at
 START_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)

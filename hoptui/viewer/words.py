@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import CommandRecord, Event, Origin, RunState, Stage, State, Vital
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Event, Origin, RunState, Stage, State, Vital
 
 
 class Word(NamedTuple):

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.dashboard import ages
 from benchmarks.measure import Terminal
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import RunState
+from hoptui.domain.columns import pack
+from hoptui.protocol.messages import RunState
 
 SECOND = 1_000_000_000
 STARTED = 50.0

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import endurance
 from benchmarks.day import KNOBS, RUN, SECOND, START, DayClient, DayNode, SimulatedClock
 from benchmarks.eight_gpus import GPUS
-from hoptui.wire.addresses import Addresses
+from hoptui.node.addresses import Addresses
 
 
 def where(base: Path) -> Addresses:

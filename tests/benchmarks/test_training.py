@@ -26,8 +26,8 @@ from benchmarks import (
 )
 from benchmarks.measure import Bench
 from benchmarks.training import Iteration, Trained, options
-from hoptui.wire import presence
-from hoptui.wire.columns import pack
+from hoptui.domain.columns import pack
+from hoptui.node import presence
 from tests.impatient import daemon_child
 from trainer.__main__ import app
 from trainer.lm.config import PRESETS as LM_PRESETS

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.live import SHORT
 from benchmarks.tuner_grid import CASES, QUICK, Case, found_after, met, snake
-from hoptui.wire.tuning import Result, Trial, TunerState
+from hoptui.domain.tuning import Result, Trial, TunerState
 from trainer.__main__ import app
 
 

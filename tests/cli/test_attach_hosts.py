@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from hoptui.cli import launcher
+from hoptui.protocol.messages import PROTOCOL
 from hoptui.tui import fleet
 from hoptui.viewer.places import Place
 from hoptui.viewer.way import Here, There, Way
-from hoptui.wire.messages import PROTOCOL
 from tests.cli.conftest import Hoptui
 from tests.conftest import TestNode, until
 

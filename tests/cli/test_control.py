@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.wire.messages import Command, FromViewer, Lease, Outcome, Shutdown, ToViewer
+from hoptui.protocol.messages import Command, FromViewer, Lease, Outcome, Shutdown, ToViewer
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon, make_run
 

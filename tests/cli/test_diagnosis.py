@@ -6,9 +6,9 @@ import json
 
 from msgspec import structs
 
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import Vital
-from hoptui.wire.tuning import Advice, Diagnosis
+from hoptui.domain.columns import pack
+from hoptui.domain.tuning import Advice, Diagnosis
+from hoptui.protocol.messages import Vital
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon, make_run
 

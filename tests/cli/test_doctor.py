@@ -13,9 +13,9 @@ from hoptui.cli.commands.doctor import IDS
 from hoptui.cli.doctor import machine
 from hoptui.cli.doctor.check import Check, within
 from hoptui.cli.support import snapshot as node_module
-from hoptui.wire import presence
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo
+from hoptui.node import presence
 from tests.cli.conftest import Hoptui
 from tests.cli.doctor.conftest import H100
 from tests.viewer.fake_daemon import FakeDaemon, make_node, make_run

@@ -9,10 +9,10 @@ from msgspec import structs
 
 from hoptui.cli.commands.gpus import derived_lines
 from hoptui.cli.support import snapshot as node_module
-from hoptui.wire import presence
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import Delta, Fetch, FromViewer, ToViewer, Vital
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.node import presence
+from hoptui.protocol.messages import Delta, Fetch, FromViewer, ToViewer, Vital
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run
 

@@ -12,12 +12,12 @@ import pytest
 from msgspec import structs
 
 from hoptui.cli.commands import daemon as daemon_module
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.tuning import Measured
+from hoptui.node import presence
+from hoptui.protocol.messages import Event, Origin, ViewerHello
 from hoptui.recording import Recording
 from hoptui.recording.known import KnownRun
-from hoptui.wire import presence
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Event, Origin, ViewerHello
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon, make_record, make_run
 

@@ -15,14 +15,14 @@ import pytest
 from hoptui.cli import launcher
 from hoptui.cli.commands import rm
 from hoptui.cli.support.recordings import size
+from hoptui.domain.columns import pack
+from hoptui.node import presence
+from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import KnownRun
 from hoptui.tui import opening as dashboard
 from hoptui.viewer.config import Config
-from hoptui.wire import presence
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import RunState
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_record, make_run
 

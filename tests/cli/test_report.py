@@ -14,12 +14,11 @@ from hoptui.cli.report import html, markdown
 from hoptui.cli.report import page as telling
 from hoptui.cli.report.document import MOST_ROWS, Document
 from hoptui.daemon.tuning import controller as daemon_tuning
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Advice, Change, Diagnosis, Measured, Trial, TunerState
+from hoptui.protocol.messages import Origin
 from hoptui.recording import Recording
 from hoptui.viewer.report import read
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Origin
-from hoptui.wire.tuning import Advice, Change, Diagnosis, Trial, TunerState
 from tests.cli.conftest import Hoptui
 from tests.cli.test_recordings import over, record
 from tests.cli.test_report_document import Page

@@ -5,11 +5,11 @@ import json
 import pytest
 from msgspec import structs
 
+from hoptui.domain.columns import pack
+from hoptui.domain.tuning import Measured
+from hoptui.node import presence
+from hoptui.protocol.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
 from hoptui.viewer.format import duration
-from hoptui.wire import presence
-from hoptui.wire.columns import pack
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_record, make_run
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Fetch, FromViewer, RunState, ToViewer
-from hoptui.wire.tuning import Change, Limits, Trial, Tune, Tuned, TunerState
+from hoptui.domain.tuning import Change, Limits, Measured, Trial, Tune, Tuned, TunerState
+from hoptui.protocol.messages import Fetch, FromViewer, RunState, ToViewer
 from tests.cli.conftest import Hoptui
 from tests.viewer.fake_daemon import FakeDaemon, make_run
 

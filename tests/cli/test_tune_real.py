@@ -6,8 +6,8 @@ import os
 import signal
 from typing import Any
 
-from hoptui.wire.messages import RunState
-from hoptui.wire.tuning import Tune, Tuned, TunerState
+from hoptui.domain.tuning import Tune, Tuned, TunerState
+from hoptui.protocol.messages import RunState
 from tests.cli.conftest import Hoptui
 from tests.conftest import RawViewer, TestNode, until
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hoptui.wire import messages
+from hoptui.protocol import messages
 from tests.conftest import RawViewer, TestNode, until
 from tests.daemon.quiet_node import UP, QuietNode
 from tests.impatient import BRISK, SHORTEN
@@ -18,7 +18,7 @@ from tests.impatient import BRISK, SHORTEN
 FAKE = Path(__file__).with_name("fake_gpus.py")
 SERVE = f"""{SHORTEN}
 from hoptui.daemon.server import Server
-from hoptui.wire.addresses import addresses
+from hoptui.node.addresses import addresses
 Server(addresses(), 20.0, sys.argv[1], {{"gpus": sys.argv[2:]}}).run()
 """
 

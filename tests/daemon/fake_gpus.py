@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hoptui.wire import codec
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import Devices, GpuInfo, GpuProcess, Happened, Sample, Tenants
-from hoptui.wire.messages import Message
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import Devices, GpuInfo, GpuProcess, Happened, Sample, Tenants
+from hoptui.protocol import codec
+from hoptui.protocol.messages import Message
 
 GPUS = tuple(
     GpuInfo(

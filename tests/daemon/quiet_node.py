@@ -11,15 +11,24 @@ from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Change, Limits, Trial, Tune, Tuned, TunerState
+from hoptui.protocol import messages
+from hoptui.protocol.messages import (
+    Command,
+    CommandRecord,
+    Event,
+    NodeState,
+    Origin,
+    Outcome,
+    Query,
+    RunState,
+)
 from hoptui.recording.known import KnownRun
 from hoptui.tuner.observation import Known, Proposal, Scene
 from hoptui.tuner.prior_results import Settled, with_newer
 from hoptui.tuner.tuner import Tuner
-from hoptui.wire import messages
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import Command, CommandRecord, Event, NodeState, Origin, Outcome, Query, RunState
-from hoptui.wire.tuning import Change, Limits, Trial, Tune, Tuned, TunerState
 
 SECOND = 1_000_000_000
 ANA = Origin(user="ana", pid=7, client="cli")

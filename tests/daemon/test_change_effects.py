@@ -7,10 +7,10 @@ import math
 from msgspec import structs
 
 from hoptui.daemon.state import change_effects
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.measurement.effect import WARM_UP
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord
 
 METRIC = "tokens_per_s"
 

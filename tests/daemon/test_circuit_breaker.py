@@ -8,9 +8,9 @@ from msgspec import structs
 from hoptui.daemon.circuit_breaker import AFTER_FAULT_NS, Faults
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.tuners import BROKE
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import PROTOCOL, Bye, RunHello
-from hoptui.wire.tuning import Diagnosis, TunerState
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.tuning import Diagnosis, TunerState
+from hoptui.protocol.messages import PROTOCOL, Bye, RunHello
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode, Script
 
 

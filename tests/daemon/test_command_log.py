@@ -9,8 +9,8 @@ from msgspec import structs
 
 from hoptui.daemon.state.command_log import Book, outcome_of
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.wire.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState, Stage
-from hoptui.wire.tuning import Change
+from hoptui.domain.tuning import Change
+from hoptui.protocol.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState, Stage
 
 KIM = Origin(user="kim", pid=1, client="dashboard")
 LEE = Origin(user="lee", pid=2, client="dashboard")

@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.state.derived_rows import Account, Reading, headline, reading
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import Flops, RunState
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.protocol.messages import Flops, RunState
 
 S = 1_000_000_000
 NAN = math.nan

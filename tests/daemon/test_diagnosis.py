@@ -15,14 +15,14 @@ from msgspec import structs
 from hoptui.daemon.diagnosis import EVERY_S, MOST_ROWS, SETTLED_NS, Diagnosing
 from hoptui.daemon.state.gpu_ownership import Resolved
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.columns import concatenate, pack
+from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.domain.tuning import Diagnosis
+from hoptui.protocol.messages import CommandRecord, Pulse
 from hoptui.recording import Recording
 from hoptui.recording.known import NODE as KNOWN_NODE
 from hoptui.recording.known import RUN as KNOWN_RUN
 from hoptui.recording.known import KnownRun, decode_node
-from hoptui.wire.columns import concatenate, pack
-from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo
-from hoptui.wire.messages import CommandRecord, Pulse
-from hoptui.wire.tuning import Diagnosis
 from tests.conftest import until
 from tests.daemon.conftest import GpuNode
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode

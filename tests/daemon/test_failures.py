@@ -16,8 +16,8 @@ import psutil
 import pytest
 import zmq
 
-from hoptui.wire import codec, messages
-from hoptui.wire.messages import RunState
+from hoptui.protocol import codec, messages
+from hoptui.protocol.messages import RunState
 from tests.conftest import SCRIPT, RawViewer, TestNode, until
 from tests.impatient import impatient_daemon
 
@@ -231,7 +231,7 @@ def test_another_user_is_refused(node: TestNode) -> None:
     node.where.directory.parent.chmod(0o755)
     stranger = f"""
 import os, zmq, sys
-from hoptui.wire import codec, messages
+from hoptui.protocol import codec, messages
 os.setgid(65534); os.setuid(65534)
 sockets = []
 for path, hello in (({str(node.where.viewers)!r}, messages.ViewerHello(protocol=1, viewer="x", client="x")),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved, assign, resolve, together
-from hoptui.wire.devices import GpuInfo, GpuProcess
+from hoptui.domain.devices import GpuInfo, GpuProcess
 
 GPUS = tuple(GpuInfo(uuid=f"GPU-{i}{i}aa-1", index=i, name="H100") for i in range(4))
 MIG = (

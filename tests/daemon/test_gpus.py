@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.domain.columns import Columns
+from hoptui.protocol import messages
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.known import RUN
-from hoptui.wire import messages
-from hoptui.wire.columns import Columns
 from tests.conftest import RawViewer, TestNode, until
 from tests.daemon.conftest import GpuNode
 

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from hoptui.daemon.sampling.driver_mark import DRIVER
 from hoptui.daemon.sampling.hardware import NOT_LISTED, Hardware, changes
-from hoptui.wire.devices import Devices, GpuInfo
+from hoptui.domain.devices import Devices, GpuInfo
 
 A = GpuInfo(uuid="GPU-a", index=0, name="H100")
 B = GpuInfo(uuid="GPU-b", index=1, name="H100")

@@ -6,10 +6,10 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.tuning.observations import RECORDS, scene
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.domain.tuning import Change
 from hoptui.tuner.observation import Memory
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo
-from hoptui.wire.tuning import Change
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 GIB = 1 << 30

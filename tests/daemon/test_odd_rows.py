@@ -13,9 +13,9 @@ from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.prometheus.endpoint import snapshot
 from hoptui.daemon.prometheus.exposition import families
 from hoptui.daemon.state.gpu_ownership import Ancestry
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import Devices, GpuInfo, HostInfo, Sample
-from hoptui.wire.messages import Pulse, Rows
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import Devices, GpuInfo, HostInfo, Sample
+from hoptui.protocol.messages import Pulse, Rows
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 ODD = (math.inf, -math.inf, math.nan, 1e308, -1e308, 5e-324, -1.0, 0.0, 1e18)

@@ -12,7 +12,7 @@ import zmq
 
 from hoptui.daemon.process_watch import LAST_WORDS_S, Lives
 from hoptui.daemon.state.registry import Registry, TrackedRun
-from hoptui.wire.messages import RunHello
+from hoptui.protocol.messages import RunHello
 
 SILENT = [("toy", "killed", "its process ended without a word")]
 

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 
-from hoptui.wire import messages
+from hoptui.protocol import messages
 from tests.conftest import TestNode, over, until
 from tests.impatient import impatient_daemon
 from tests.sdk.two_ranks import pair

@@ -14,13 +14,13 @@ from msgspec import structs
 from hoptui.daemon.storage.archive import REFUSED_TOLD_S, Archive
 from hoptui.daemon.storage.recordings import History
 from hoptui.daemon.storage.retention import Limits
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import GpuInfo
+from hoptui.node.addresses import AddressError, Addresses
+from hoptui.protocol.messages import Buckets, CommandRecord, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import this_boot
 from hoptui.recording.known import RUN, KnownRun, decode_node
-from hoptui.wire.addresses import AddressError, Addresses
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.messages import Buckets, CommandRecord, NodeState, Query, RunState
 from tests.conftest import until
 
 S = 1_000_000_000

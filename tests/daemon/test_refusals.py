@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hoptui.wire import messages
-from hoptui.wire.messages import RunState
+from hoptui.protocol import messages
+from hoptui.protocol.messages import RunState
 from tests.conftest import RawViewer, new_node
 
 

@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.state.registry import DuplicateRunError, Registry
-from hoptui.wire.columns import pack
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import Outcome, Pulse, RunHello
+from hoptui.domain.columns import pack
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.protocol.messages import Outcome, Pulse, RunHello
 from tests.daemon.quiet_node import QuietNode
 
 S = 1_000_000_000

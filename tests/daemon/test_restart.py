@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.wire import messages
-from hoptui.wire.messages import RunState
+from hoptui.protocol import messages
+from hoptui.protocol.messages import RunState
 from tests.conftest import TestNode, over, until
 from tests.impatient import impatient_daemon
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hoptui.daemon.state.row_buffers import JOINED, Ring
-from hoptui.wire.columns import Columns, pack
+from hoptui.domain.columns import Columns, pack
 
 
 def one(t: int, **values: float) -> Columns:

@@ -12,10 +12,10 @@ import pytest
 from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import Devices, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
+from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunHello, RunState
 from hoptui.recording.known import KnownRun
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import Devices, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
-from hoptui.wire.messages import CommandRecord, Event, NodeState, Query, RunHello, RunState
 
 S = 1_000_000_000
 A = GpuInfo(uuid="GPU-a", index=0, name="H100")

@@ -14,10 +14,10 @@ import zmq
 from hoptui.daemon.auth import Gate
 from hoptui.daemon.server import BURST
 from hoptui.daemon.sockets import Doorway
+from hoptui.domain.columns import pack
+from hoptui.node.credentials import Peer
+from hoptui.protocol import codec, messages
 from hoptui.recording import Recording, RecordingError
-from hoptui.wire import codec, messages
-from hoptui.wire.columns import pack
-from hoptui.wire.credentials import Peer
 from tests.conftest import TestNode, until
 from tests.impatient import impatient_daemon
 

@@ -17,15 +17,15 @@ import pytest
 from hoptui.daemon.sampling.driver_mark import DRIVER, NOTHING
 from hoptui.daemon.sampling.process import Child
 from hoptui.daemon.sampling.supervisor import START_S, UNDEAD, Sampler
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Tenants, Watch
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Tenants, Watch
 from tests.conftest import until
 
 FAKE = Path(__file__).with_name("fake_gpus.py")
 ROOT = Path(__file__).parents[2]
 SPEAKS = """
 import os, sys, time
-from hoptui.wire import codec, devices
+from hoptui.protocol import codec, devices
 def say(message):
     sys.stdout.buffer.write(codec.framed(message)); sys.stdout.flush()
 say(devices.HostInfo(cpus=4))

@@ -6,11 +6,10 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.tuning.interrupted_trial import DECLARED_NS, PATIENCE_NS
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Change, Limits, Measured, Trial, TunerState
+from hoptui.protocol.messages import Bye, CommandRecord, Declare, Outcome
 from hoptui.tuner.observation import Known
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Bye, CommandRecord, Declare, Outcome
-from hoptui.wire.tuning import Change, Limits, Trial, TunerState
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
 

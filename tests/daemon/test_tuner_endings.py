@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hoptui.protocol.messages import Bye, Lease
 from hoptui.sdk.desk import Desk
 from hoptui.sdk.knobs import Knob, KnobHandle
-from hoptui.wire.messages import Bye, Lease
 from tests.daemon.quiet_node import ANA, LR, RUN, UP, QuietNode
 
 STAGES = ("sent", "accepted", "scheduled")

@@ -9,11 +9,10 @@ from msgspec import structs
 
 from hoptui.daemon.tuning.controller import told
 from hoptui.daemon.tuning.interrupted_trial import to_undo
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.tuning import Change, Limits, Measured, Trial
+from hoptui.protocol.messages import Lease, Origin
 from hoptui.tuner.observation import Known
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Lease, Origin
-from hoptui.wire.tuning import Change, Limits, Trial
 from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
 BEN = Origin(user="ben", pid=8, client="dashboard")

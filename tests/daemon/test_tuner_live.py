@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
+from hoptui.domain.tuning import Limits, Trial, Tune, Tuned, TunerState
+from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording
-from hoptui.wire.messages import RunState
-from hoptui.wire.tuning import Limits, Trial, Tune, Tuned, TunerState
 from tests.conftest import RawViewer, TestNode, until
 
 SECONDS = 60.0

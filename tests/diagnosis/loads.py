@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hoptui.diagnosis.window import GpuWindow, Window, gpu_window
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 
 SECOND = 1_000_000_000
 _READ = json.loads((Path(__file__).parent / "data" / "loads.json").read_text())

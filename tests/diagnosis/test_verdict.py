@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hoptui.diagnosis.verdict import CHALLENGES, FIRST, Diagnostician, findings
 from hoptui.diagnosis.window import Window
-from hoptui.wire.tuning import Diagnosis, Verdict, heard, told
+from hoptui.domain.tuning import Diagnosis, Verdict, heard, told
 from tests.diagnosis.loads import H100, H200, SECOND, UNKNOWN, knob, readings, synthetic, window
 
 LABELS: dict[str, Verdict] = {

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hoptui.diagnosis.window import Iterations, gpu_window, iterations, mean_of
-from hoptui.wire.columns import pack
+from hoptui.domain.columns import pack
 from tests.diagnosis.loads import SECOND, gpu
 
 Row = dict[str, float]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.domain.columns import Columns, pack
 from hoptui.recording import Recording
 from hoptui.recording.boots import Boot
-from hoptui.wire.columns import Columns, pack
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, boots
 from hoptui.recording.boots import Boot, this_boot
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import CommandRecord, Event
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

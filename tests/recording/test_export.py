@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.columns import Columns, pack
+from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError, blocks, export, tables
 from hoptui.recording.blocks import ROWS
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import CommandRecord, Event
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

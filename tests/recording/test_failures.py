@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.pending import Pending
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import CommandRecord, Event
 
 MakeRows = Callable[..., Columns]
 
@@ -28,7 +28,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from hoptui.recording import Recording
-from hoptui.wire.columns import pack
+from hoptui.domain.columns import pack
 recording = Recording.create(Path(sys.argv[1]))
 t = recording.last_t("run/r1")
 while True:

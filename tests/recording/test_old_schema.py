@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.domain.columns import concatenate, pack
 from hoptui.recording import Recording
 from hoptui.recording.boots import Boot
 from hoptui.recording.database import SCHEMA
-from hoptui.wire.columns import concatenate, pack
 
 SECOND = 1_000_000_000
 OLD = Path(__file__).parent / "data" / "schema1.hoptui"

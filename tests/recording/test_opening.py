@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.domain.columns import Columns
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.database import APPLICATION_ID, SCHEMA
-from hoptui.wire.columns import Columns
 
 MakeRows = Callable[..., Columns]
 

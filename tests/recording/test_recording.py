@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.blocks import ROWS
 from hoptui.recording.boots import Boot
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Event, Origin
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.columns import Columns, pack
+from hoptui.protocol.messages import Buckets
 from hoptui.recording.resample import buckets
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import Buckets
 
 NAN = math.nan
 Plain = list[tuple[int, int, dict[str, float]]]

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hoptui.domain.columns import Columns
+from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError, shelf
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import RUN, KnownRun
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import RunState
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Event, Origin
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

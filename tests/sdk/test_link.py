@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.node.addresses import Addresses
+from hoptui.protocol import codec, messages
 from hoptui.sdk.link import LinkThread
 from hoptui.sdk.run import Run
-from hoptui.wire import codec, messages
-from hoptui.wire.addresses import Addresses
 
 zmq = pytest.importorskip("zmq")
 

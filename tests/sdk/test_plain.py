@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import hoptui
+from hoptui.protocol import codec, messages
+from hoptui.protocol.messages import Command, Outcome
 from hoptui.sdk.link import LinkThread
 from hoptui.sdk.run import Run
-from hoptui.wire import codec, messages
-from hoptui.wire.messages import Command, Outcome
 
 numpy = pytest.importorskip("numpy")
 

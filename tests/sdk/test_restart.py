@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import pytest
 
 import hoptui
+from hoptui.protocol.messages import Command, Origin, Outcome
 from hoptui.sdk import boundary
 from hoptui.sdk.restart import VARIABLE, Handover, Waiting, leave, take
 from hoptui.sdk.run import Run
-from hoptui.wire.messages import Command, Origin, Outcome
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import pytest
 
 import hoptui
+from hoptui.protocol.messages import Flops
 from hoptui.sdk.run import Run
-from hoptui.wire.messages import Flops
 from tests.sdk.unit_run import rows, send
 
 pytestmark = pytest.mark.usefixtures("off")

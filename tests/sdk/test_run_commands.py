@@ -7,9 +7,9 @@ import time
 import pytest
 
 import hoptui
+from hoptui.domain.tuning import Change
 from hoptui.sdk.knobs import SetterError
 from hoptui.sdk.run import Run
-from hoptui.wire.tuning import Change
 from tests.sdk.unit_run import send
 
 pytestmark = pytest.mark.usefixtures("off")

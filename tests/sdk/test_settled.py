@@ -7,8 +7,8 @@ import time
 import pytest
 
 import hoptui
+from hoptui.protocol.messages import Command, Outcome
 from hoptui.sdk.run import Run
-from hoptui.wire.messages import Command, Outcome
 
 
 class Cut:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hoptui.protocol.messages import Command, Origin, Outcome
 from hoptui.sdk.run import Run
-from hoptui.wire.messages import Command, Origin, Outcome
 
 LIMIT_S = 20.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from hoptui.protocol.messages import Command, Origin, Outcome
 from hoptui.sdk.run import Run
-from hoptui.wire.messages import Command, Origin, Outcome
 
 PERSON = Origin(user="kim", pid=7)
 

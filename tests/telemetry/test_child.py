@@ -16,11 +16,11 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import Devices, FromSampler, HostInfo, Sample, Watch
+from hoptui.protocol import codec
 from hoptui.telemetry.mark import DRIVER, IDLE
 from hoptui.telemetry.nvml import NOT_ASKED
-from hoptui.wire import codec
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import Devices, FromSampler, HostInfo, Sample, Watch
 
 DEADLINE_S = 20.0  # generous: the machine may be busy with other tests
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo
 from hoptui.telemetry.codes import REFUSED
 from hoptui.telemetry.gpm import IN_MIG_MODE
 from hoptui.telemetry.gpu import NOT_IN_MIG_MODE
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.reader import NOT_SUPPORTED
 from hoptui.telemetry.slot import one_row
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
+from hoptui.domain.devices import GpuInfo
 from hoptui.telemetry.mark import DRIVER, IDLE
 from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
 from hoptui.telemetry.peaks import peaks_of
 from hoptui.telemetry.reader import NOT_SUPPORTED
 from hoptui.telemetry.slot import NOT_LISTED
-from hoptui.wire.devices import GpuInfo
 from tests.telemetry.fake_nvml import FakeNvml
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
+from hoptui.domain.columns import Columns
 from hoptui.telemetry.codes import SECOND_NS
 from hoptui.telemetry.gpm import METRICS
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.readings import HEALTH, ROW
-from hoptui.wire.columns import Columns
 
 RANGES = {
     "%": (0, 100),

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.devices import Devices, FromSampler, Happened, HostInfo, Sample, Tenants, Watch
 from hoptui.telemetry.host import Host
 from hoptui.telemetry.nvml import NOT_ASKED, Gpus
 from hoptui.telemetry.processes import Processes
 from hoptui.telemetry.sampler import GpuSampler, HostSampler, Pace
-from hoptui.wire.devices import Devices, FromSampler, Happened, HostInfo, Sample, Tenants, Watch
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hoptui.domain.devices import Happened
 from hoptui.telemetry.nvml import Gpus
-from hoptui.wire.devices import Happened
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock

@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 import hoptui
-from hoptui.wire.messages import Command, Outcome
+from hoptui.protocol.messages import Command, Outcome
 from trainer.ppo import train as training
 from trainer.ppo.job import Job
 from trainer.ppo.report import Result

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 from trainer.__main__ import main
 from trainer.common import ranks as common
 from trainer.common.ranks import Ranks

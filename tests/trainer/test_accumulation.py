@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.memory import Trial
 from trainer.common.phases import HostClock

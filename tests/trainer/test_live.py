@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hoptui
-from hoptui.wire.knobs import relations
+from hoptui.domain.knobs import relations
 from tests.conftest import TestNode, until
 from tests.trainer.warm import Warm
 from trainer.__main__ import main

@@ -20,7 +20,7 @@ SCRIPT = """
 import json, os, sys, time
 import torch
 import hoptui
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 from trainer.ppo import train as training
 from trainer.ppo.job import Job
 from trainer.common import ranks as common

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.flat_gradient import FlatGradient
 from trainer.ppo import train as training

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import hoptui
+from hoptui.protocol.messages import Command
 from hoptui.sdk import boundary
-from hoptui.wire.messages import Command
 from tests.trainer.gpu.small import iterate, ppo_state
 from tests.trainer.tensors import assert_equal
 from trainer.common.graphs import Graphs, Work

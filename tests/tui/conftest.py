@@ -14,17 +14,11 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from hoptui.tui.app import HoptuiApp
-from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer.client import Change, Link
-from hoptui.viewer.config import Config
-from hoptui.viewer.protocol import NO_LIMITS, Details, ReadOnlyError, TuneOp
-from hoptui.viewer.store import Store
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import (
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Limits, Measured
+from hoptui.protocol.messages import (
     Command,
     CommandRecord,
     Delta,
@@ -36,7 +30,12 @@ from hoptui.wire.messages import (
     Verb,
     Vital,
 )
-from hoptui.wire.tuning import Limits
+from hoptui.tui.app import HoptuiApp
+from hoptui.tui.widgets.lines import Lines
+from hoptui.viewer.client import Change, Link
+from hoptui.viewer.config import Config
+from hoptui.viewer.protocol import NO_LIMITS, Details, ReadOnlyError, TuneOp
+from hoptui.viewer.store import Store
 from tests.tui.haste import no_naps, style_sheets_parsed_once
 from tests.tui.replay_player import Player
 from tests.viewer.recorded_run import ID, write

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 from textual.events import MouseScrollUp
 
+from hoptui.protocol.messages import Event
 from hoptui.tui.panels import chart_head
 from hoptui.tui.replay import ReplayApp
 from hoptui.tui.screens.chart import ChartScreen
@@ -20,7 +21,6 @@ from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.timeline import Extent
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer.replay import Replay
-from hoptui.wire.messages import Event
 from tests.viewer.recorded_run import FIRST, write
 
 MakeScene = Callable[..., Any]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.protocol.messages import Event
 from hoptui.tui.board import Board, Chart, Pick
 from hoptui.tui.lines import width_of
 from hoptui.tui.panels import catalogue, charts
@@ -16,7 +17,6 @@ from hoptui.tui.panels.axes import Side, StepAxis, TimeAxis, counterpart
 from hoptui.tui.view import View
 from hoptui.tui.widgets.plot import Curve
 from hoptui.viewer.aligned import MILLI, Iterations
-from hoptui.wire.messages import Event
 
 MakeScene = Callable[..., Any]
 SECOND = 1_000_000_000

@@ -10,14 +10,14 @@ import pytest
 from textual.events import Key
 from textual.widgets import Input
 
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.protocol.messages import LeaseState, Origin, Outcome
 from hoptui.tui.panels import editor
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.conflict import Conflict
 from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.screens.staged import StagedBox
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import LeaseState, Origin, Outcome
 from tests.tui.conftest import KNOBS, RUN
 
 MakeScene = Callable[..., Any]

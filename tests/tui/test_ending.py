@@ -13,13 +13,13 @@ import msgspec
 import psutil
 import pytest
 
+from hoptui.domain.devices import GpuProcess
 from hoptui.tui.ending import Endings
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.viewer import process as module
 from hoptui.viewer.process import NotYoursError
-from hoptui.wire.devices import GpuProcess
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

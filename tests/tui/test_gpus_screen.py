@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.devices import GpuProcess
+from hoptui.protocol.messages import Event
 from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer.meanings import DERIVED, GPU
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.messages import Event
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -10,6 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.tuning import Measured
+from hoptui.node.addresses import addresses
+from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.recording import Recording
 from hoptui.tui.lines import lay
 from hoptui.tui.panels import history, outcomes
@@ -23,9 +26,6 @@ from hoptui.viewer.client import Link
 from hoptui.viewer.format import grouped
 from hoptui.viewer.replay import Replay
 from hoptui.viewer.store import MOST_COMMANDS
-from hoptui.wire.addresses import addresses
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Origin
 from tests.viewer.recorded_run import ID, at, write
 
 MakeScene = Callable[..., Any]

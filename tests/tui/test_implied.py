@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.columns import pack
+from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.tui.panels import implied
 from hoptui.tui.view import View
-from hoptui.wire.columns import pack
-from hoptui.wire.knobs import KnobSpec, KnobState
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"

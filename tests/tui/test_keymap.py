@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.tui.actions import ACTIONS, key_text, of
 from hoptui.tui.keymap import settle
 from hoptui.tui.panels import editor
@@ -18,7 +19,6 @@ from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.run import RunScreen
 from hoptui.viewer import config
 from hoptui.viewer.config import Asked, Config
-from hoptui.wire.knobs import KnobSpec, KnobState
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -11,6 +11,8 @@ from textual.command import CommandPalette
 from textual.events import MouseDown, MouseUp
 from textual.widgets import Input
 
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import Delta, Outcome
 from hoptui.tui import asking
 from hoptui.tui.frame import EVERYTHING
 from hoptui.tui.screens.confirm import Confirm
@@ -21,8 +23,6 @@ from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Link
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Delta, Outcome
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.knobs import KnobState
 from hoptui.tui.lines import Line
 from hoptui.tui.panels import editor, knobs
 from hoptui.tui.view import View
-from hoptui.wire.knobs import KnobState
 from tests.tui.conftest import KNOBS, RUN
 
 LONG = "pieces that a minibatch is computed in, more where memory runs out; 0 chooses the least that fits"

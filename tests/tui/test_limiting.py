@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Limits
 from hoptui.tui.limiting import Draft
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.tuning import Limits
 
 KNOBS = (
     KnobState(spec=KnobSpec(name="micro_batch", kind="int", default=8, effect="speed"), value=8),

@@ -16,6 +16,8 @@ from textual.geometry import Size
 
 from benchmarks import monkey
 from benchmarks.monkey import Gesture, Seen, Sent, UnmeantError
+from hoptui.domain.devices import GpuProcess
+from hoptui.domain.tuning import Limits
 from hoptui.tui import asking
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.finder import Finder
@@ -25,8 +27,6 @@ from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.screens.staged import StagedBox
 from hoptui.tui.screens.tuner import TunerScreen
 from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.tuning import Limits
 from tests.tui.tuned_run import DIAGNOSIS, STATE
 
 MakeScene = Callable[..., Any]

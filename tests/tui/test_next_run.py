@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.protocol.messages import State, Vital
 from hoptui.tui.panels import runs
-from hoptui.wire.messages import State, Vital
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

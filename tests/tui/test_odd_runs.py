@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hoptui.wire.columns import pack
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.measured import Measured
+from hoptui.domain.columns import pack
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Measured
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import Event
 from hoptui.tui.lines import Line, lay
 from hoptui.tui.panels import events, history, knobs, outcomes
 from hoptui.tui.view import View
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Event
 from tests.tui.conftest import START, WALL
 
 MakeScene = Callable[..., Any]

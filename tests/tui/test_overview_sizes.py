@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.devices import GpuProcess
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer.client import Link
-from hoptui.wire.devices import GpuProcess
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from hoptui.domain.columns import pack
+from hoptui.protocol.messages import Buckets, RankState
 from hoptui.tui.panels import phases
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import Buckets, RankState
 from tests.tui.conftest import RUN, SECOND, Scene
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.devices import GpuProcess
 from hoptui.tui.screens.run import RunScreen
-from hoptui.wire.devices import GpuProcess
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

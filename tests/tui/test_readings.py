@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.columns import pack
 from hoptui.tui.panels.readings import headline, recent
 from hoptui.tui.view import View
-from hoptui.wire.columns import pack
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hoptui.protocol.messages import Event
 from hoptui.tui.widgets.line_chart import LineChart
-from hoptui.wire.messages import Event
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

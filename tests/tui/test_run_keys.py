@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hoptui.domain.columns import pack
+from hoptui.protocol.messages import LeaseState, Origin
 from hoptui.tui.widgets.panel import Panel
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import LeaseState, Origin
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.columns import pack
 from hoptui.tui.panels import compact, throughput, tuner
 from hoptui.tui.screens.run_panels import Stretch
 from hoptui.tui.view import View
-from hoptui.wire.columns import pack
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

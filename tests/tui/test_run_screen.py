@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.columns import pack
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
 from hoptui.viewer.client import Link
-from hoptui.wire.columns import pack
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

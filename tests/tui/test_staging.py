@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.editing import Seen
 from hoptui.tui.panels import knobs
 from hoptui.tui.panels import staged as panel
 from hoptui.tui.staging import Staged, Staging
 from hoptui.tui.view import View
-from hoptui.wire.messages import CommandRecord
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"

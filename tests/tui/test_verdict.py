@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 import pytest
 from msgspec import structs
 
+from hoptui.domain.columns import pack
+from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.tui.panels import phases, verdict
-from hoptui.wire.columns import pack
-from hoptui.wire.tuning import Advice, Diagnosis
 from tests.tui.conftest import RUN, SECOND, Scene
 
 MakeScene = Callable[..., Scene]

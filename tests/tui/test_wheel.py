@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hoptui.protocol.messages import LeaseState, Origin
 from hoptui.tui.view import View
 from hoptui.tui.wheel import Wheel
-from hoptui.wire.messages import LeaseState, Origin
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"

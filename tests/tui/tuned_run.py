@@ -6,10 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Origin
-from hoptui.wire.tuning import Advice, Change, Diagnosis, Limits, Trial, TunerState
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, TunerState
+from hoptui.protocol.messages import Origin
 from tests.tui.conftest import SECOND, START, Scene
 
 TUNER = Origin(kind="tuner", user="ana", client="tuner")

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
+from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits
+from hoptui.protocol.messages import CommandRecord, Origin, Stage
 from hoptui.tuner.observation import Memory, Proposal, Scene
 from hoptui.tuner.tuner import Tuner
-from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
-from hoptui.wire.messages import CommandRecord, Origin, Stage
-from hoptui.wire.tuning import Advice, Change, Diagnosis, Limits
 
 SECOND = 1_000_000_000
 GIB = 1 << 30

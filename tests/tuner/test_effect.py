@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.tuning import Measured
 from hoptui.tuner.measurement import effect
 from hoptui.tuner.measurement.effect import LOOKS, WARM_UP, measure
-from hoptui.wire.measured import Measured
 
 SEEDS = 300
 

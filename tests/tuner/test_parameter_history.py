@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from hoptui.domain.tuning import Measured
 from hoptui.tuner.search.parameter_history import BELIEVED, CEILING_S, LEFT_S, SWAYS_S, Track
-from hoptui.wire.measured import Measured
 
 SECOND = 1_000_000_000
 

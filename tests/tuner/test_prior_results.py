@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.domain.tuning import Change
+from hoptui.protocol.messages import CommandRecord, Flops, RunState
 from hoptui.tuner.prior_results import MOST, Settled, best, key, with_newer
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
-from hoptui.wire.messages import CommandRecord, Flops, RunState
-from hoptui.wire.tuning import Change
 
 LAYERS = KnobSpec(name="layers", kind="int", default=12, cost="restart")
 BATCH = KnobSpec(name="batch_tokens", kind="int", default=4096)

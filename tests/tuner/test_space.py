@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hoptui.domain.knobs import KnobSpec
+from hoptui.domain.tuning import Advice, Diagnosis, Limits
 from hoptui.tuner.search.space import advised, levers, notches, ranked, standstill
-from hoptui.wire.knobs import KnobSpec
-from hoptui.wire.tuning import Advice, Diagnosis, Limits
 from tests.tuner.simulated_run import PRODUCT, knob, pair
 
 RUN = (

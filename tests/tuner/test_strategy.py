@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.wire.tuning import Advice
+from hoptui.domain.tuning import Advice
 from tests.tuner.simulated_run import GIB, Course, diagnosed, knob, level, pair
 
 COMPILE = Advice(knob="compile", direction="to", value="on")

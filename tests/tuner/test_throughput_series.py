@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.tuning import Objective
 from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.tuner.measurement.throughput_series import BASELINE, BEFORE, LEAST, Series
 from hoptui.tuner.observation import Scene
-from hoptui.wire.tuning import Objective
 from tests.tuner.simulated_run import SECOND
 
 SCATTERED = [

@@ -7,11 +7,10 @@ import random
 
 import pytest
 
+from hoptui.domain.tuning import YOUNG_S, Measured
 from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.tuner.trial.budget import Budget
 from hoptui.tuner.trial.trial import compare, decide, doubt, figure, harmful
-from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import YOUNG_S
 
 SECOND = 1_000_000_000
 

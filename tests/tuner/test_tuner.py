@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.tuning import Advice, Diagnosis, Limits
+from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.search.parameter_history import CEILING_S, SHAPES
 from hoptui.tuner.search.space import OFF_S, STANDSTILL_S
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import CommandRecord, Stage
-from hoptui.wire.tuning import Advice, Diagnosis, Limits
 from tests.tuner.simulated_run import (
     GIB,
     SECOND,

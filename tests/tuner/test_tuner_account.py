@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.wire.tuning import Change, Limits, Trial, TunerState
+from hoptui.domain.tuning import Change, Limits, Trial, TunerState
 from tests.tuner.simulated_run import Course
 
 TAKEN_BACK = Trial(changes=(Change(knob="micro_batch", before=8, value=4),), result="reverted")

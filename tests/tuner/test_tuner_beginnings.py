@@ -7,11 +7,11 @@ import math
 import pytest
 from msgspec import structs
 
+from hoptui.domain.tuning import Limits
+from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.observation import Known, Shift
 from hoptui.tuner.search.parameter_history import CEILING_S
 from hoptui.tuner.tuner import Tuner
-from hoptui.wire.messages import CommandRecord, Stage
-from hoptui.wire.tuning import Limits
 from tests.tuner.simulated_run import GIB, SECOND, Course, knob, launch_bound, level, pair, results
 
 

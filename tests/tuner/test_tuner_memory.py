@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from hoptui.domain.tuning import Limits
 from hoptui.tuner.observation import Memory, Scene
 from hoptui.tuner.search.memory_guard import Room
 from hoptui.tuner.search.parameter_history import Tracks
-from hoptui.wire.tuning import Limits
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, grown, knob
 
 

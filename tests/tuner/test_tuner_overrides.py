@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.tuning import Limits
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Limits
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, knob, launch_bound, level, pair, results
 
 

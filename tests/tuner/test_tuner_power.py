@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.wire.tuning import Limits
+from hoptui.domain.tuning import Limits
 from tests.tuner.simulated_run import Course, results
 
 

@@ -6,10 +6,9 @@ import math
 
 import pytest
 
+from hoptui.domain.tuning import Advice, Limits, Measured
 from hoptui.tuner.search.parameter_history import BELIEVED, SWAYS_S, Tracks
 from hoptui.tuner.search.space import Candidate, Lever
-from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import Advice, Limits
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, diagnosed, knob, level, results
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hoptui.domain.tuning import Change
+from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.trial.rollback import DECLARED_S, RETRY_S, TRIES
 from hoptui.tuner.trial.trial import harmful
-from hoptui.wire.messages import CommandRecord, Stage
-from hoptui.wire.tuning import Change
 from tests.tuner.simulated_run import GIB, SECOND, Course, knob, launch_bound, level, pair, results
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.knobs import check_value
+from hoptui.domain.tuning import Limits
+from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.search.space import NEAR, levers
-from hoptui.wire.knobs import check_value
-from hoptui.wire.messages import CommandRecord, Stage
-from hoptui.wire.tuning import Limits
 from tests.tuner.simulated_run import GIB, Course, Values, knob, pair
 
 SHARE = 0.85

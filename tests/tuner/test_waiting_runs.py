@@ -7,9 +7,9 @@ from statistics import median
 
 import pytest
 
+from hoptui.domain.throughput import level, uneven
 from hoptui.tuner.measurement.effect import BLOCK, LOOKS, WARM_UP, measure
 from hoptui.tuner.trial.trial import compare, harmful
-from hoptui.wire.pace import level, uneven
 from tests.tuner.test_effect import throughput
 
 COMPUTE_S = 0.01

@@ -12,12 +12,13 @@ from pathlib import Path
 import zmq
 from msgspec import structs
 
-from hoptui.wire import codec
-from hoptui.wire.addresses import Addresses
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import (
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Tune, Tuned
+from hoptui.node.addresses import Addresses
+from hoptui.protocol import codec
+from hoptui.protocol.messages import (
     PROTOCOL,
     Buckets,
     Command,
@@ -40,7 +41,6 @@ from hoptui.wire.messages import (
     ViewerWelcome,
     Vital,
 )
-from hoptui.wire.tuning import Tune, Tuned
 
 SECOND = 1_000_000_000
 HOLD_LOCK = (

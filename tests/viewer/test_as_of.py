@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.tuning import Change, Diagnosis, TunerState
+from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.viewer.as_of import Chronicle, command_as_of, knob_as_of
-from hoptui.wire.messages import CommandRecord, Event, RunState
-from hoptui.wire.tuning import Change, Diagnosis, TunerState
 from tests.viewer.recorded_run import ANA, COMMANDS, EVENTS, KNOBS, LENGTH_S, STATE, at, command, event
 
 LR, GRAD_ACCUM, EPOCHS = KNOBS

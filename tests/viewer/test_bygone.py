@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.node.addresses import addresses
+from hoptui.protocol.messages import CommandRecord
 from hoptui.recording import Recording
 from hoptui.viewer.bygone import older, recorded
-from hoptui.wire.addresses import addresses
-from hoptui.wire.messages import CommandRecord
 
 
 @pytest.fixture(autouse=True)

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from hoptui.domain.columns import pack
+from hoptui.domain.tuning import Limits, Tune
+from hoptui.node import presence
+from hoptui.node.addresses import Addresses
+from hoptui.protocol.messages import Command, Fetch, Lease, Outcome, ViewerHello, Vital
 from hoptui.viewer import way
 from hoptui.viewer.client import Change, Client
 from hoptui.viewer.places import Place
 from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.way import Here, Trouble
-from hoptui.wire import presence
-from hoptui.wire.addresses import Addresses
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import Command, Fetch, Lease, Outcome, ViewerHello, Vital
-from hoptui.wire.tuning import Limits, Tune
 from tests.conftest import until
 from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run, tuned
 

@@ -6,12 +6,12 @@ import itertools
 import math
 from array import array
 
+from hoptui.domain.columns import Columns, pack
+from hoptui.protocol.messages import Buckets, Delta, NodeState, Query, RunState
 from hoptui.recording.resample import buckets
 from hoptui.viewer.closeups import LATE_NS, PATIENCE_NS, STEPS, TILE, Closeups, Look
 from hoptui.viewer.following import Following
 from hoptui.viewer.store import Store
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import Buckets, Delta, NodeState, Query, RunState
 
 S = 1_000_000_000
 RUN = "r1"

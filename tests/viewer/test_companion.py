@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hoptui.domain.columns import pack
 from hoptui.recording import Recording
 from hoptui.recording.known import RUN, KnownRun
 from hoptui.viewer.companion import AGAIN_S, CannotCompare, Companion, comparable
-from hoptui.wire.columns import pack
 from tests.viewer.recorded_run import BOOT, FIRST, ID, LENGTH_S, SECOND, STATE, write
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hoptui.domain.columns import pack
+from hoptui.protocol.messages import PROTOCOL, Buckets, Delta, Fetch, FromViewer, Query, ViewerWelcome
 from hoptui.viewer.flow import HUNGRY, LATE_S, MODEST, RECOVER_S, THRIFTY, Appetite, Flow, on_the_line
 from hoptui.viewer.following import Following
 from hoptui.viewer.outbox import Outbox
 from hoptui.viewer.protocol import Conversation
 from hoptui.viewer.store import Store
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import PROTOCOL, Buckets, Delta, Fetch, FromViewer, Query, ViewerWelcome
 from tests.viewer.fake_daemon import SECOND, make_node, make_run
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo
+from hoptui.protocol.messages import Buckets, Delta, Query, RankState, Vital
 from hoptui.viewer.flow import HUNGRY
 from hoptui.viewer.following import FINE_NS, RECENT_NS, RETURN_S, Following
 from hoptui.viewer.store import Store
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.messages import Buckets, Delta, Query, RankState, Vital
 from tests.viewer.fake_daemon import SECOND, make_node, make_run
 
 NOW = 10_000 * SECOND

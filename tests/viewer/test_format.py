@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoptui.domain.knobs import KnobSpec, KnobValue
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import KnobSpec, KnobValue
 
 LOG = KnobSpec(name="lr", kind="float", default=3e-4, scale="log")
 

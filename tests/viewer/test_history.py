@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import Origin
 from hoptui.viewer.history import Filter, again, command_line, named, newest_first, person, reason
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import Origin
 from tests.viewer.fake_daemon import make_node, make_record, make_run
 
 ANA = make_record("a", why="more work", seq=1)

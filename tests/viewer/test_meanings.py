@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from hoptui.domain.devices import REASONS
 from hoptui.viewer.meanings import DERIVED, GPU, GROUPS, HOST, PROCESS, Meaning, alarms, reasons, value_text
-from hoptui.wire.throttle import REASONS
 
 ROWS = [
     "busy", "memory_busy", "power_w", "power_average_w", "memory_used_bytes", "memory_total_bytes",

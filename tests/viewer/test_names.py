@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from hoptui.protocol.messages import RunState, Vital
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
-from hoptui.wire.messages import RunState, Vital
 from tests.viewer.fake_daemon import make_node, make_run
 
 LIVE = Vital(state="live")

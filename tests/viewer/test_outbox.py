@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import math
 
+from hoptui.protocol.messages import Command
 from hoptui.viewer.outbox import PATIENCE_S, Outbox
-from hoptui.wire.messages import Command
 
 
 def command(number: int = 1, ttl_s: float = 600.0) -> Command:

@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
+from hoptui.domain.devices import GpuProcess
+from hoptui.protocol.messages import NodeState
 from hoptui.viewer import process as module
 from hoptui.viewer.process import Held, NotYoursError
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.messages import NodeState
 
 ME = psutil.Process()
 

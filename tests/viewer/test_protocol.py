@@ -6,20 +6,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.viewer.flow import HUNGRY
-from hoptui.viewer.outbox import Outbox
-from hoptui.viewer.protocol import (
-    HELLO_S,
-    LATEST_S,
-    LATEST_SELDOM_S,
-    SILENCE_S,
-    WAIT_S,
-    Conversation,
-)
-from hoptui.viewer.store import Store
-from hoptui.wire.columns import pack
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.messages import (
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuProcess
+from hoptui.protocol.messages import (
     PROTOCOL,
     Buckets,
     Command,
@@ -37,6 +26,17 @@ from hoptui.wire.messages import (
     ViewerWelcome,
     Vital,
 )
+from hoptui.viewer.flow import HUNGRY
+from hoptui.viewer.outbox import Outbox
+from hoptui.viewer.protocol import (
+    HELLO_S,
+    LATEST_S,
+    LATEST_SELDOM_S,
+    SILENCE_S,
+    WAIT_S,
+    Conversation,
+)
+from hoptui.viewer.store import Store
 from tests.viewer.fake_daemon import SECOND, make_node, make_record, make_run
 
 RUN = "run/abcd2345"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.columns import Columns, pack
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.known import KnownRun
 from hoptui.tui.view import AnyStore
@@ -17,7 +18,6 @@ from hoptui.viewer import pages
 from hoptui.viewer.recorded import RAW_ROWS, RecordedStore
 from hoptui.viewer.series import Window, bucketed
 from hoptui.viewer.store import Store
-from hoptui.wire.columns import Columns, pack
 from tests.viewer.recorded_run import (
     BOOT,
     COMMANDS,

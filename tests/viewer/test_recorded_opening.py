@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hoptui.domain.columns import pack
 from hoptui.recording import Recording, RecordingError
 from hoptui.viewer.recorded import RecordedStore
-from hoptui.wire.columns import pack
 from tests.viewer.recorded_run import (
     EVENTS,
     FIRST,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from hoptui.domain.columns import Columns, pack
+from hoptui.protocol.messages import Event
 from hoptui.recording import Recording, RecordingError
 from hoptui.viewer.report import Report, diagnosed, read
 from hoptui.viewer.report.stretches import LONGEST_S, ends
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import Event
 from tests.viewer.recorded_run import COMMANDS, EVENTS, FIRST, ID, SECOND, STATE, at, command, event, write
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ppo-h100.hoptui"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hoptui.protocol.messages import Buckets
 from hoptui.viewer.series import CAPACITY, FORGET, HOLE, NEIGHBOURS, Series, Window
-from hoptui.wire.messages import Buckets
 
 NAN = math.nan
 

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.viewer.protocol import ReadOnlyError
-from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
-from hoptui.wire import presence
-from hoptui.wire.columns import pack
-from hoptui.wire.messages import (
+from hoptui.domain.columns import pack
+from hoptui.domain.tuning import Tune
+from hoptui.node import presence
+from hoptui.protocol.messages import (
     Command,
     Error,
     Fetch,
@@ -18,7 +17,8 @@ from hoptui.wire.messages import (
     Stage,
     ToViewer,
 )
-from hoptui.wire.tuning import Tune
+from hoptui.viewer.protocol import ReadOnlyError
+from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
 from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run, tuned
 
 RUN = make_run()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.protocol.messages import PROTOCOL
+from hoptui.protocol.version import VERSION
 from hoptui.viewer import ssh
 from hoptui.viewer.places import Place
-from hoptui.wire.messages import PROTOCOL
-from hoptui.wire.version import VERSION
 
 GPU07 = Place("gpu07", "ana", 2222)
 

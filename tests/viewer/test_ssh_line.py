@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from benchmarks.sshd import HOST, STRANGER, NoSshdError, Sshd, found_sshd
+from hoptui.node.addresses import addresses
+from hoptui.node.credentials import user_name
 from hoptui.viewer.client import Client
 from hoptui.viewer.places import Place
 from hoptui.viewer.way import There
-from hoptui.wire.addresses import addresses
-from hoptui.wire.credentials import user_name
 from tests.conftest import TestNode, until
 
 YOUNG_S = 2.0

@@ -5,9 +5,8 @@ from typing import Any
 
 from msgspec import structs
 
-from hoptui.viewer.store import MOST_COMMANDS, MOST_EVENTS, MOST_NAMES, Store
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.messages import (
+from hoptui.domain.columns import Columns, pack
+from hoptui.protocol.messages import (
     Buckets,
     Command,
     CommandRecord,
@@ -18,6 +17,7 @@ from hoptui.wire.messages import (
     Outcome,
     Vital,
 )
+from hoptui.viewer.store import MOST_COMMANDS, MOST_EVENTS, MOST_NAMES, Store
 from tests.viewer.fake_daemon import SECOND, make_node, make_record, make_run
 
 RUN = "run/abcd2345"

@@ -6,9 +6,8 @@ from typing import get_args
 
 import pytest
 
+from hoptui.domain.tuning import Change, Limits, Measured, Objective, Result, Stand, Trial, TunerState
 from hoptui.viewer import tuning
-from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import Change, Limits, Objective, Result, Stand, Trial, TunerState
 
 
 def test_every_state_has_a_symbol_and_a_word() -> None:

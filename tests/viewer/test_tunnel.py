@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.node.addresses import AddressError
+from hoptui.protocol.messages import PROTOCOL
 from hoptui.viewer.child import Child
 from hoptui.viewer.places import Place
 from hoptui.viewer.tunnel import AGAIN_S, LOOK_S, OPEN_S, Tunnel, sweep
 from hoptui.viewer.way import There
-from hoptui.wire.addresses import AddressError
-from hoptui.wire.messages import PROTOCOL
 from tests.conftest import until
 
 WORD = f'{{"protocol":{PROTOCOL},"version":"0.1.0","user":"ana"}}'

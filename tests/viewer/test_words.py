@@ -5,11 +5,10 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
+from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState
+from hoptui.domain.tuning import Change, Measured
+from hoptui.protocol.messages import CommandRecord, Event, Origin, Stage, State, Vital
 from hoptui.viewer import words
-from hoptui.wire.knobs import Cost, Effect, KnobSpec, KnobState
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Event, Origin, Stage, State, Vital
-from hoptui.wire.tuning import Change
 from tests.viewer.fake_daemon import make_record, make_run
 
 

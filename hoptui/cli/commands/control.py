@@ -11,10 +11,10 @@ from hoptui.cli.support.options import Run, Timeout, Yes
 from hoptui.cli.support.outcomes import Given, follow
 from hoptui.cli.support.snapshot import Look, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, agreed, interactive, say, usage
+from hoptui.domain.knobs import KnobValue
+from hoptui.protocol.messages import RunState, Verb
 from hoptui.viewer import format as text
 from hoptui.viewer.history import command_line, named
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import RunState, Verb
 
 TIMEOUT_S = 600.0
 RENEW_S = 20.0

@@ -17,11 +17,11 @@ from hoptui.cli.support.options import Json
 from hoptui.cli.support.recordings import size, taken
 from hoptui.cli.support.snapshot import Look, look, refuse_read_only
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
+from hoptui.node import presence
+from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.protocol.messages import NodeState
 from hoptui.viewer import format as text
 from hoptui.viewer.session import NoDaemon, Session, Unreachable
-from hoptui.wire import presence
-from hoptui.wire.addresses import AddressError, Addresses, addresses
-from hoptui.wire.messages import NodeState
 
 STOP_S = 5.0
 METRICS_S = 5.0

@@ -16,9 +16,9 @@ from hoptui.cli.support.options import Json
 from hoptui.cli.support.outcomes import Given, follow, told
 from hoptui.cli.support.snapshot import Look, look
 from hoptui.cli.support.terminal import OK, REJECTED, dump, interactive, say, table, usage
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.protocol.messages import RunState
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.messages import RunState
 
 REPORTED = ("knob", "from", "to", "stage", "effective", "iteration")
 TURNED = ("grad_accum", "num_envs")

@@ -11,7 +11,7 @@ from hoptui.cli.doctor import machine as software
 from hoptui.cli.doctor.check import Check, within
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.terminal import dump, say
-from hoptui.wire.addresses import AddressError, Addresses, addresses
+from hoptui.node.addresses import AddressError, Addresses, addresses
 
 SYMBOLS = {"ok": "✓", "warning": "⚠", "failed": "✕", "unknown": "–"}
 IDS = (

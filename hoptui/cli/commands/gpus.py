@@ -10,10 +10,10 @@ from typing import Any
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import Look, headline, look
 from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, warn
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.protocol.messages import RunState
 from hoptui.viewer import format as text
 from hoptui.viewer.meanings import GPU, words
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import RunState
 
 NUMBERS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
 """The columns of `line` that are aligned to the right."""

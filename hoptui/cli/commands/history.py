@@ -11,11 +11,11 @@ from cyclopts import Parameter
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
+from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.history import Filter, again, left, named, reason
 from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
-from hoptui.wire.messages import CommandRecord, NodeState, RunState
 
 
 def history(

@@ -12,9 +12,9 @@ from hoptui.cli.support.options import Json, Run, Timeout
 from hoptui.cli.support.outcomes import Given, follow, told
 from hoptui.cli.support.snapshot import knobs_of, look
 from hoptui.cli.support.terminal import OK, REJECTED, dump, say, table, usage, warn
+from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, missing, parse_value
+from hoptui.protocol.messages import Outcome, RunState
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import KnobError, KnobState, KnobValue, check_value, missing, parse_value
-from hoptui.wire.messages import Outcome, RunState
 
 TIMEOUT_S = 600.0
 

@@ -10,9 +10,9 @@ from hoptui.cli.commands.status import age, summary, throughput
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import START_ONE, Look, look
 from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
+from hoptui.protocol.messages import RunState
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.messages import RunState
 
 if TYPE_CHECKING:  # it brings sqlite3, which a plain `ls` has no use for
     from hoptui.recording.shelf import Entry

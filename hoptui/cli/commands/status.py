@@ -10,11 +10,11 @@ from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import SECOND, Look, headline, knobs_of, look
 from hoptui.cli.support.terminal import OK, dump, say, table
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Diagnosis
+from hoptui.protocol.messages import Event, RunState, Vital
 from hoptui.viewer import format as text
 from hoptui.viewer import remaining, tuning, verdicts, words
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import Event, RunState, Vital
-from hoptui.wire.tuning import Diagnosis
 
 LAST = 10  # events and commands in `status`
 

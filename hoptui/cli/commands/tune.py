@@ -14,12 +14,12 @@ from hoptui.cli.commands import knobs
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import NONE, Look, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
+from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
+from hoptui.protocol.messages import RunState
 from hoptui.viewer import format as text
 from hoptui.viewer import tuning, words
 from hoptui.viewer.history import command_line, named
 from hoptui.viewer.session import Unreachable
-from hoptui.wire.messages import RunState
-from hoptui.wire.tuning import Limits, Objective, Trial, TunerState, check_limits
 
 RETURN_S = 30.0
 """How long a daemon that is gone may take to come back: runs start another by themselves."""

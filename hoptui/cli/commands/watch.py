@@ -11,11 +11,11 @@ from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import NONE, Look, headline, look
 from hoptui.cli.support.terminal import OK, dump, say, usage, warn
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuInfo
+from hoptui.protocol.messages import RunState
 from hoptui.viewer import format as text
 from hoptui.viewer import verdicts, words
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.messages import RunState
 
 MOST_METRICS = 6
 MOST_HZ = 10.0

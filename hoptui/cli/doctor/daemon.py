@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from hoptui import __version__
 from hoptui.cli.doctor.check import Check
 from hoptui.cli.support.snapshot import STALE_S, Look
+from hoptui.protocol.messages import NodeState
 from hoptui.viewer import format as text
-from hoptui.wire.messages import NodeState
 
 
 def daemon(node: NodeState, *, started: bool) -> Check:

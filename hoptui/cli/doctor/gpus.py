@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hoptui.cli.doctor.check import Check, Status
 from hoptui.daemon.state.gpu_ownership import NO_DEVICES, Claim, resolve
+from hoptui.domain.devices import GpuInfo
 from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
 from hoptui.viewer import format as text
-from hoptui.wire.devices import GpuInfo
 
 ROOT = Path("/")
 NVIDIA = "0x10de"  # PCI vendor

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hoptui import __version__
 from hoptui.cli.doctor.check import Check
+from hoptui.node.pid_namespace import whose_pids
 from hoptui.viewer import format as text
-from hoptui.wire.namespace import whose_pids
 
 LEAST_ZMQ = (4, 3, 5)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hoptui.cli.doctor.check import Check
 from hoptui.cli.support.recordings import size
+from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.viewer import format as text
-from hoptui.wire.addresses import AddressError, Addresses, secure
 
 LEAST_FREE = 1 << 30
 NETWORK = (

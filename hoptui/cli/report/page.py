@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from hoptui.cli.report import comparison, costs, timeline, tuner_trials
 from hoptui.cli.report.document import Document, Facts, Paragraph, Section, Table, when
+from hoptui.protocol.messages import Event
+from hoptui.protocol.version import VERSION
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.report import Report
-from hoptui.wire.messages import Event
-from hoptui.wire.version import VERSION
 
 LIFE = ("started", "restarted", "reconnected", "exited")
 MOST_EVENTS = 60

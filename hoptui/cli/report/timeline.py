@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hoptui.cli.report.document import Block, Chart, Mark, Paragraph, Section, Table, cut, when
+from hoptui.protocol.messages import CommandRecord
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.history import person, reason
 from hoptui.viewer.report import Report
 from hoptui.viewer.report.facts import ITERATION
-from hoptui.wire.messages import CommandRecord
 
 
 def section(report: Report) -> Section:

@@ -15,9 +15,9 @@ from typing import NoReturn
 
 from hoptui.cli.support.snapshot import Look
 from hoptui.cli.support.terminal import REJECTED, Fail
+from hoptui.node.addresses import AddressError, addresses, secure
+from hoptui.protocol.messages import RunState
 from hoptui.viewer import format as text
-from hoptui.wire.addresses import AddressError, addresses, secure
-from hoptui.wire.messages import RunState
 
 LIVE_S = 120.0  # importing torch from a cold disk takes a while
 END_S = 15.0

@@ -56,7 +56,7 @@ def _keep_traceback(words: Sequence[str]) -> str:
     """Write the traceback where it can be read later, and say where."""
     import traceback
 
-    from hoptui.wire.addresses import AddressError, addresses
+    from hoptui.node.addresses import AddressError, addresses
 
     try:
         path = addresses().directory / "cli.log"

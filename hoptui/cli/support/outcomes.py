@@ -6,11 +6,11 @@ import time
 from typing import Any, NamedTuple
 
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, warn
+from hoptui.domain.knobs import KnobSpec, KnobValue
+from hoptui.protocol.messages import FINAL, Outcome
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.session import Session
-from hoptui.wire.knobs import KnobSpec, KnobValue
-from hoptui.wire.messages import FINAL, Outcome
 
 SOON_S = 1.0  # an outcome that takes longer is announced first
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hoptui.cli.support.terminal import MISSING, Fail
+from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.recording import shelf
 from hoptui.recording.shelf import Entry
 from hoptui.viewer import format as text
 from hoptui.viewer.places import RECORDED, is_path
-from hoptui.wire.addresses import AddressError, Addresses, addresses
 
 MOST_LISTED = 5
 

@@ -10,6 +10,9 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, warn
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.protocol.messages import Delta, NodeState, RunState
 from hoptui.viewer import config
 from hoptui.viewer.config import Config
 from hoptui.viewer.history import command_line
@@ -17,9 +20,6 @@ from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.viewer.protocol import ReadOnlyError
 from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.viewer.store import Store
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import Delta, NodeState, RunState
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
 

@@ -16,11 +16,11 @@ from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
 from hoptui.daemon.storage.recordings import Found
-from hoptui.wire import messages
-from hoptui.wire.credentials import Peer
-from hoptui.wire.knobs import shown
-from hoptui.wire.messages import CommandRecord
-from hoptui.wire.version import VERSION
+from hoptui.domain.knobs import shown
+from hoptui.node.credentials import Peer
+from hoptui.protocol import messages
+from hoptui.protocol.messages import CommandRecord
+from hoptui.protocol.version import VERSION
 
 FUTURE_NS = 1_000_000_000
 LONGEST_WAIT_S = 3.0

@@ -9,8 +9,17 @@ from hoptui.daemon.state.derived_rows import Reading, reading
 from hoptui.daemon.state.gpu_ownership import Ancestry, assign, resolve, together
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.wire.columns import Columns, pack
-from hoptui.wire.devices import Devices, FromSampler, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
+from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import (
+    Devices,
+    FromSampler,
+    GpuInfo,
+    GpuProcess,
+    Happened,
+    HostInfo,
+    Sample,
+    Tenants,
+)
 
 TWICE_NS = 10_000_000_000
 """The sampler and the daemon may both notice that a GPU is lost or back: within so long it is told once."""

@@ -11,13 +11,13 @@ import msgspec
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
-from hoptui.wire import messages
-from hoptui.wire.codec import MAX_BYTES
-from hoptui.wire.columns import Columns
-from hoptui.wire.credentials import Peer
-from hoptui.wire.messages import CommandRecord, Origin
-from hoptui.wire.tuning import Tune
-from hoptui.wire.version import VERSION
+from hoptui.domain.columns import Columns
+from hoptui.domain.tuning import Tune
+from hoptui.node.credentials import Peer
+from hoptui.protocol import messages
+from hoptui.protocol.codec import MAX_BYTES
+from hoptui.protocol.messages import CommandRecord, Origin
+from hoptui.protocol.version import VERSION
 
 GONE_S = 15.0
 LONGEST_WAIT_S = 10.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from hoptui.daemon.state.derived_rows import headline
-from hoptui.wire.messages import NodeState, State, Vital
+from hoptui.protocol.messages import NodeState, State, Vital
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hoptui.daemon.sampling.driver_mark import NOTHING, Mark
-from hoptui.wire import codec
-from hoptui.wire.devices import FromSampler, Sample, Watch
+from hoptui.domain.devices import FromSampler, Sample, Watch
+from hoptui.protocol import codec
 
 LARGEST_READ = 1 << 16  # what a pipe holds; a larger buffer would be mapped anew for each read
 LONGEST_LINE = 500

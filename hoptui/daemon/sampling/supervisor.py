@@ -15,8 +15,8 @@ from typing import Literal
 
 from hoptui.daemon.sampling.driver_mark import DRIVER
 from hoptui.daemon.sampling.process import Child
-from hoptui.wire.codec import WireError
-from hoptui.wire.devices import Devices, FromSampler, Sample, Tenants, Watch
+from hoptui.domain.devices import Devices, FromSampler, Sample, Tenants, Watch
+from hoptui.protocol.codec import WireError
 
 PAUSES_S = (60.0, 120.0, 300.0)
 FORGIVEN_S = 900.0

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import structs
 
 from hoptui.diagnosis.knob_roles import reads
+from hoptui.domain.columns import Columns
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.measurement.effect import LOOKS, PATIENT, WARM_UP, measure
-from hoptui.wire.columns import Columns
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord
 
 LATEST = 32
 """So many of a run's newest commands are looked at: as many knobs may be changed together and still be measured."""

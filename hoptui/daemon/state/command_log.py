@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.tuner.trial.overrides import ASKED
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import (
+from hoptui.domain.tuning import TUNER, Change, Measured
+from hoptui.protocol.messages import (
     FINAL,
     Command,
     CommandRecord,
@@ -24,7 +23,7 @@ from hoptui.wire.messages import (
     Outcome,
     Stage,
 )
-from hoptui.wire.tuning import TUNER, Change
+from hoptui.tuner.trial.overrides import ASKED
 
 KEPT = 2000
 LONGEST_LEASE_S = 60.0

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.messages import Flops, RunState
-from hoptui.wire.pace import took
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.throughput import took
+from hoptui.protocol.messages import Flops, RunState
 
 SECOND = 1_000_000_000
 WINDOW_NS = 10 * SECOND

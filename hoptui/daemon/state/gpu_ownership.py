@@ -12,8 +12,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hoptui.wire.devices import GpuInfo, GpuProcess
-from hoptui.wire.namespace import whose_pids
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.node.pid_namespace import whose_pids
 
 MOST_ANCESTORS = 64
 

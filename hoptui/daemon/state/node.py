@@ -17,11 +17,11 @@ from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.daemon.state.row_buffers import Rings, one_row
+from hoptui.domain.columns import Columns, run_of
+from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
+from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
+from hoptui.protocol.version import VERSION
 from hoptui.recording.known import KnownRun
-from hoptui.wire.columns import Columns, run_of
-from hoptui.wire.devices import GpuInfo, GpuProcess, HostInfo, Level
-from hoptui.wire.messages import CommandRecord, Event, NodeState, Query
-from hoptui.wire.version import VERSION
 
 EVENTS_KEPT = 4000
 MOST_EVENTS = 500

@@ -13,9 +13,11 @@ from msgspec import structs
 
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
-from hoptui.wire.columns import Columns
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import (
+from hoptui.domain.columns import Columns
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.throughput import level, took, usable
+from hoptui.domain.tuning import Diagnosis
+from hoptui.protocol.messages import (
     Declare,
     LeaseState,
     Outcome,
@@ -26,8 +28,6 @@ from hoptui.wire.messages import (
     State,
     Vital,
 )
-from hoptui.wire.pace import level, took, usable
-from hoptui.wire.tuning import Diagnosis
 
 NO_PULSE_S = 5.0
 """Without a pulse for so long a run that still exists is `unresponsive`."""

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from hoptui.wire.columns import NAN, Columns, concatenate, pack
+from hoptui.domain.columns import NAN, Columns, concatenate, pack
 
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20

@@ -19,12 +19,12 @@ import msgspec
 from hoptui.daemon.state.change_effects import CHANGED
 from hoptui.daemon.storage.recordings import Found, History, rows_as_buckets
 from hoptui.daemon.storage.retention import Limits
+from hoptui.domain.columns import Columns
+from hoptui.node.addresses import AddressError, Addresses, secure
+from hoptui.protocol.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 from hoptui.recording import RecordingError
 from hoptui.recording.known import KnownRun
 from hoptui.tuner.prior_results import MOST, Settled, with_newer
-from hoptui.wire.addresses import AddressError, Addresses, secure
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 
 log = logging.getLogger("hoptui.daemon")
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from hoptui.daemon.storage.retention import Limits
+from hoptui.domain.columns import Columns, run_of
+from hoptui.node.addresses import AddressError, Addresses, secure
+from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError, shelf
 from hoptui.recording.boots import this_boot
 from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
 from hoptui.recording.resample import buckets
-from hoptui.wire.addresses import AddressError, Addresses, secure
-from hoptui.wire.columns import Columns, run_of
-from hoptui.wire.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 
 log = logging.getLogger("hoptui.daemon")
 

@@ -16,12 +16,12 @@ from hoptui.daemon.state import change_effects
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning.interrupted_trial import Undoing, chosen, left_off, settled, to_undo, way_back
+from hoptui.domain.devices import Level
+from hoptui.domain.knobs import shown
+from hoptui.domain.tuning import Change, Trial, TunerState, written
+from hoptui.protocol.messages import FINAL, Command, Origin
 from hoptui.tuner.observation import Scene
 from hoptui.tuner.tuner import TOLD, Tuner
-from hoptui.wire.devices import Level
-from hoptui.wire.knobs import shown
-from hoptui.wire.messages import FINAL, Command, Origin
-from hoptui.wire.tuning import Change, Trial, TunerState, written
 
 NAME = "tuner"
 """The tuner among the viewers: who has the wheel has it against it."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Change, Trial, TunerState
+from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tuner.trial.overrides import ASKED
 from hoptui.tuner.trial.trial import figured
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import FINAL, CommandRecord
-from hoptui.wire.tuning import Change, Trial, TunerState
 
 PATIENCE_NS, BOUNDARIES = 10_000_000_000, 2
 """So long after the run has been heard again, and up to so many iterations on, it may still carry out what it was sent before: of an

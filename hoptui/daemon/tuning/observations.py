@@ -9,10 +9,10 @@ from hoptui.daemon.state.change_effects import ASIDE, throughput
 from hoptui.daemon.state.command_log import author
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import IDLE, REASONS
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.observation import Memory, Scene
-from hoptui.wire.columns import Columns
-from hoptui.wire.messages import CommandRecord
-from hoptui.wire.throttle import IDLE, REASONS
 
 POINTS = 512
 """Rows of the run that are looked at, the newest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from hoptui.protocol.messages import RunState
 from hoptui.tui.board import LEAST_NS, Pick
 from hoptui.tui.timeline import Extent
 from hoptui.tui.view import SECOND, AnyStore, View
@@ -12,7 +13,6 @@ from hoptui.tui.widgets.scale import clock_ticks, count_ticks, elapsed, elapsed_
 from hoptui.viewer import format as text
 from hoptui.viewer.aligned import MILLI, Iterations, Shifted, Stepped
 from hoptui.viewer.closeups import STEPS
-from hoptui.wire.messages import RunState
 
 LEAST_STEPS = 4 * MILLI
 

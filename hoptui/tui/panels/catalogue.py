@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, get_args
 
+from hoptui.protocol.messages import RunState
 from hoptui.tui.board import Pick
 from hoptui.tui.panels import gpus
 from hoptui.tui.panels.readings import label_of, number
@@ -11,7 +12,6 @@ from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import DERIVED, GPU, HOST, PROCESS, Meaning, Unit, value_text
-from hoptui.wire.messages import RunState
 
 UNITS: frozenset[str] = frozenset(get_args(Unit))
 _SUFFIXES: tuple[tuple[str, Unit], ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
+from hoptui.protocol.messages import RunState
 from hoptui.tui.board import Board, Chart, Pick
 from hoptui.tui.lines import FULL, Line, Span, pack, width_of
 from hoptui.tui.panels import events, gpus, learning, throughput
@@ -17,7 +18,6 @@ from hoptui.tui.widgets.plot import Curve, Mark
 from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.series import HOLE
-from hoptui.wire.messages import RunState
 
 INKS = "1234"
 VALUE = 9  # cells of a value: what stands after it does not move

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import NamedTuple
 
+from hoptui.domain.devices import GpuInfo
 from hoptui.tui.lines import Line, Span, bar
 from hoptui.tui.panels import gpus
 from hoptui.tui.panels.readings import current, ratio, spark
@@ -13,7 +14,6 @@ from hoptui.viewer import format as text
 from hoptui.viewer import meanings
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import DERIVED, GPU, GROUPS, Meaning, value_text
-from hoptui.wire.devices import GpuInfo
 
 SPARK_S = 60.0
 _OWN_PLACE = ("memory_total_bytes", "processes")  # beside the memory used, and the title of the processes

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
+from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.editing import Draft
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels import implied
@@ -13,8 +15,6 @@ from hoptui.tui.panels.outcomes import effect, stage
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue
-from hoptui.wire.messages import CommandRecord
 
 LABEL = 14
 

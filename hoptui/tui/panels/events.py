@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import textwrap
 
+from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.outcomes import STAGE_INKS, effect
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.messages import CommandRecord, Event
 
 LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
 LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hoptui.domain.devices import GpuInfo
 from hoptui.tui.lines import Line, Span, bar
 from hoptui.tui.panels.gpus import (
     FIGURES,
@@ -25,7 +26,6 @@ from hoptui.tui.panels.readings import ratio
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import meanings
-from hoptui.wire.devices import GpuInfo
 
 _POWER, _MEMORY = 10, 12  # cells of these columns
 

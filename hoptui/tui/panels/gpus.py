@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 
+from hoptui.domain.devices import GpuInfo
 from hoptui.tui.lines import GAP, Line, Span, pack
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.readings import Gauge, current, fact, gauges, of, percent, ratio
@@ -14,7 +15,6 @@ from hoptui.viewer import format as text
 from hoptui.viewer import meanings
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import Reason, value_text
-from hoptui.wire.devices import GpuInfo
 
 WORK = (("sm_active", "SM", "1"), ("tensor_active", "tensor", "3"), ("dram_active", "DRAM", "4"))
 PLAIN_WORK = (("busy", "busy", "1"), ("memory_busy", "memory busy", "3"))  # before Hopper

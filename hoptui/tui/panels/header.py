@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from hoptui.protocol.messages import State
 from hoptui.tui.lines import FULL, GAP, HALF, TRACK, Line, Span, width_of
 from hoptui.tui.panels import gpus, remaining, waiting
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.words import Word
-from hoptui.wire.messages import State
 
 INKS: dict[State, str] = {
     "live": "good",

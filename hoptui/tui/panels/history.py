@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, overload
 
+from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.panels.outcomes import STAGE_INKS, effect, stage
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.history import UNDO, again, named, person, reason
-from hoptui.wire.messages import FINAL, CommandRecord
 
 LABEL = 12
 EFFECT = "effect"

@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hoptui.protocol.messages import RunState
 from hoptui.tui.lines import GAP, Line, Span, width_of
 from hoptui.tui.panels import gpus, header, runs
 from hoptui.tui.panels.readings import current, headline
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer.words import Word
-from hoptui.wire.messages import RunState
 
 LINKS: dict[str, tuple[Word, str]] = {
     "connecting": (Word("◌", "connecting"), "warn"),

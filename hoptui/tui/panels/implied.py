@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from types import MappingProxyType
 
+from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue, Relation, relations
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels.readings import current
 from hoptui.tui.view import SECOND, View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobSpec, KnobState, KnobValue, Relation, relations
 
 RANKS = "ranks"
 """In an invariant the number of processes, which no knob changes."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
 from hoptui.tui.panels import implied, tuner, waiting
 from hoptui.tui.panels.outcomes import course, effect, stages
@@ -12,8 +14,6 @@ from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.messages import FINAL, CommandRecord
 
 RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
 NUMBERS = ("int", "float")  # the kinds of knobs whose values are never cut

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import CommandRecord, Stage
 
 STAGE_INKS: dict[Stage, str] = {
     "sent": "2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.gpus import readings
@@ -9,7 +10,6 @@ from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import value_text
-from hoptui.wire.devices import GpuInfo, GpuProcess
 
 _GPU, _PID, _USER, _MEMORY, _SM, _RUN = 4, 9, 11, 10, 7, 18
 _NARROW = 56  # with less there is no room for the user and the SM share

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hoptui.domain.throughput import level, usable
 from hoptui.tui.lines import GAP, Line, Span, bar
 from hoptui.tui.view import OLD_S, SECOND, View
 from hoptui.tui.widgets import raster
@@ -13,7 +14,6 @@ from hoptui.viewer import format as text
 from hoptui.viewer import words
 from hoptui.viewer.format import UNKNOWN
 from hoptui.viewer.meanings import value_text
-from hoptui.wire.pace import level, usable
 
 LEAST_BAR = 4  # cells
 POINTS, MOST_ROWS = 16, 512  # what a mean is taken of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+from hoptui.protocol.messages import RunState, State
 from hoptui.tui.lines import Line, Span, bar, width_of
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.header import INKS
@@ -13,7 +14,6 @@ from hoptui.tui.panels.readings import headline
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.messages import RunState, State
 
 T = TypeVar("T")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hoptui.domain.knobs import relations
+from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.lines import Line, Span, width_of
 from hoptui.tui.panels.editor import overtaken
 from hoptui.tui.panels.knobs import SHORT_COSTS
@@ -11,8 +13,6 @@ from hoptui.tui.panels.outcomes import course
 from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import relations
-from hoptui.wire.messages import FINAL, CommandRecord
 
 
 def rows(

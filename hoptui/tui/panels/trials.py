@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hoptui.domain.tuning import Measured
 from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
 from hoptui.tui.panels import tuner
 from hoptui.tui.panels.outcomes import STAGE_INKS, measured_effect
@@ -14,7 +15,6 @@ from hoptui.viewer import format as text
 from hoptui.viewer import tuning, words
 from hoptui.viewer.history import UNDO
 from hoptui.viewer.words import Word
-from hoptui.wire.measured import Measured
 
 GAP, MARGIN = 2, 2
 EFFECT = 20  # cells that an effect has at least: a gain with its interval, or that none was found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hoptui.domain.knobs import KnobState, relations
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.tui.panels import tuner
 from hoptui.tui.view import View
 from hoptui.viewer import format as text
 from hoptui.viewer import words
-from hoptui.wire.knobs import KnobState, relations
 
 
 def ordered(view: View) -> list[KnobState]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
 from hoptui.tui.lines import Line, Span, bar, first_fitting, width_of
 from hoptui.tui.panels import phases, verdict
 from hoptui.tui.panels.outcomes import measured_effect
@@ -13,8 +15,6 @@ from hoptui.tui.view import SECOND, View
 from hoptui.viewer import format as text
 from hoptui.viewer import tuning, verdicts
 from hoptui.viewer.tuning import RESULTS, STANDS
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
 
 LABEL = 9
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used

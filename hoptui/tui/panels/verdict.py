@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hoptui.domain.tuning import Diagnosis
 from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.panels import phases
 from hoptui.tui.panels.phases import OTHER, Phase, Split
@@ -11,7 +12,6 @@ from hoptui.tui.steering import advised
 from hoptui.tui.view import SECOND, View
 from hoptui.viewer import format as text
 from hoptui.viewer import verdicts
-from hoptui.wire.tuning import Diagnosis
 
 SIGN = Span("▸ ", "key")
 UNKNOWN = "what holds the run back is not known"

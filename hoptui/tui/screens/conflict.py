@@ -6,6 +6,7 @@ from typing import Literal
 
 from textual.app import ComposeResult
 
+from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.tui.actions import bindings, key_text, of
 from hoptui.tui.frame import EVERYTHING, Frame
 from hoptui.tui.panels import editor
@@ -14,7 +15,6 @@ from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
-from hoptui.wire.knobs import KnobState, KnobValue
 
 Choice = Literal["theirs", "mine", "back"]
 

@@ -6,6 +6,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
+from hoptui.domain.devices import GpuInfo
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
@@ -21,7 +22,6 @@ from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.scale import SPANS
 from hoptui.viewer import format as text
 from hoptui.viewer.meanings import GPU, value_text
-from hoptui.wire.devices import GpuInfo
 
 _BELOW = ("", "-charting", "-listing")  # what stands below the readings in a small terminal
 

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.copying import copy_again
 from hoptui.tui.frame import EVERYTHING, Frame
@@ -26,7 +27,6 @@ from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
 from hoptui.viewer.history import Filter, newest_first, person
 from hoptui.viewer.store import MOST_COMMANDS
-from hoptui.wire.messages import CommandRecord
 
 FORMS = "words that are said of a command, stage:applied, by:ana"
 

@@ -8,6 +8,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.editing import Draft, Seen
@@ -22,8 +24,6 @@ from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
 from hoptui.viewer.history import as_typed
-from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.messages import FINAL, CommandRecord
 
 WIDTH, FRAME = 78, 6  # cells of the box, and of its border and padding
 REST = 8  # lines of the box besides what is told of the knob and of what was sent

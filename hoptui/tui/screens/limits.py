@@ -6,6 +6,7 @@ import textwrap
 
 from textual.app import ComposeResult
 
+from hoptui.domain.tuning import Limits
 from hoptui.tui import asking
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
@@ -18,7 +19,6 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.viewer import format as text
-from hoptui.wire.tuning import Limits
 
 AROUND = 8  # lines of the box besides the list, and of what stays visible of the screen below
 NAME = 28

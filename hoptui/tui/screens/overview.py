@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
+from hoptui.domain.devices import GpuProcess
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.ending import Endings
 from hoptui.tui.frame import Frame
@@ -21,7 +22,6 @@ from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
 from hoptui.viewer import format as text
 from hoptui.viewer.process import NotYoursError
-from hoptui.wire.devices import GpuProcess
 
 SPAN_S = 300.0
 MANY_GPUS = 4  # with more of them there is no room for everything in a small terminal

@@ -9,6 +9,8 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Click
 from textual.reactive import reactive
 
+from hoptui.domain.knobs import KnobState
+from hoptui.protocol.messages import Verb
 from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.frame import Frame
@@ -32,8 +34,6 @@ from hoptui.tui.widgets.line_chart import LineChart
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, Panel
 from hoptui.tui.widgets.scale import SPANS
-from hoptui.wire.knobs import KnobState
-from hoptui.wire.messages import Verb
 
 VERBS: dict[str, Verb] = {
     "pause": "pause",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
+from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.copying import copy_again
 from hoptui.tui.frame import Frame
@@ -15,7 +16,6 @@ from hoptui.tui.screens.box import TextBox
 from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.wire.messages import CommandRecord
 
 
 class Story(TextBox):

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
+from hoptui.domain.tuning import Limits
 from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.frame import Frame
@@ -21,7 +22,6 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, Panel
-from hoptui.wire.tuning import Limits
 
 LEAST_LISTS = 6  # lines that the lists keep of a low terminal, borders and heads included
 BARS = 2  # lines of the header and the key bar

@@ -17,11 +17,11 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from hoptui.diagnosis.evidence import percent
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.throughput import level, uneven, usable
 from hoptui.tuner.measurement.effect import BLOCK, WARM_UP
 from hoptui.tuner.observation import Memory, Scene, Shift
 from hoptui.tuner.search.memory_model import NOTICED
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.pace import level, uneven, usable
 
 STRETCH = 90
 """Iterations that are compared where waits count: several of all workers."""

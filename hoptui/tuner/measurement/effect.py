@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import fmean, median, variance
 from typing import NamedTuple
 
-from hoptui.wire.measured import Measured
-from hoptui.wire.pace import level, unclear, uneven, usable
+from hoptui.domain.throughput import level, unclear, uneven, usable
+from hoptui.domain.tuning import Measured
 
 BLOCK = 5
 MIN_BLOCKS = 3

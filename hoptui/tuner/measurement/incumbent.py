@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hoptui.domain.knobs import KnobValue
 from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.tuner.measurement.throughput_series import Series
 from hoptui.tuner.observation import Scene
-from hoptui.wire.knobs import KnobValue
 
 DIFFERENT = 0.10
 """A speed that differs by so much after somebody else's change means that the search starts anew."""

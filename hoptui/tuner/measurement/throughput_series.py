@@ -7,11 +7,11 @@ from collections import deque
 from itertools import islice
 from statistics import stdev
 
+from hoptui.domain.throughput import level, usable
+from hoptui.domain.tuning import Objective
 from hoptui.tuner.measurement.effect import BLOCK, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
 from hoptui.tuner.observation import Scene
 from hoptui.tuner.trial.trial import CLEAR
-from hoptui.wire.pace import level, usable
-from hoptui.wire.tuning import Objective
 
 BASELINE = 30
 """Iterations that the values in effect are measured over before anything is tried."""

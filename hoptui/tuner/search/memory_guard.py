@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from hoptui.domain.knobs import KnobValue
 from hoptui.tuner.observation import Memory, Scene
 from hoptui.tuner.search.memory_model import Neighbours
 from hoptui.tuner.search.parameter_history import DEAR, FARTHEST, OFTEN, Tracks
 from hoptui.tuner.search.space import Candidate
-from hoptui.wire.knobs import KnobValue
 
 FULL = 0.95
 """Memory that is fuller than this is about to run out."""

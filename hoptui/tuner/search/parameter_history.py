@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from statistics import fmean, linear_regression
 
 from hoptui.diagnosis.evidence import percent
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.tuning import Limits, Measured
 from hoptui.tuner.observation import Memory, Scene
 from hoptui.tuner.search.memory_model import NOTICED, MemoryModel
 from hoptui.tuner.search.space import READERS, Candidate, Lever, levers
 from hoptui.tuner.trial.trial import WORTH
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import Limits
 
 CEILING_S = 1800.0
 """What failed is not tried again for so long; the second time for twice as long, and so on."""

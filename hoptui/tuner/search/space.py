@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Literal
 
 from hoptui.diagnosis.knob_roles import NAMES, OFF, Role
-from hoptui.wire.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, relations
-from hoptui.wire.tuning import Change, Diagnosis, Limits, Verdict, may_turn
+from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, relations
+from hoptui.domain.tuning import Change, Diagnosis, Limits, Verdict, may_turn
 
 Family = Literal["batch", "input", "env", "mode", "other"]
 """What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run knows."""

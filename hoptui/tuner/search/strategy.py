@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hoptui.diagnosis.evidence import percent
+from hoptui.domain.knobs import KnobError, KnobValue, check_value, shown
+from hoptui.domain.tuning import Diagnosis, Verdict
 from hoptui.tuner.observation import Known, Scene
 from hoptui.tuner.search.parameter_history import FARTHEST, Track, Tracks
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
 from hoptui.tuner.trial.trial import WORTH
-from hoptui.wire.knobs import KnobError, KnobValue, check_value, shown
-from hoptui.wire.tuning import Diagnosis, Verdict
 
 NOT_SMALLER: tuple[Verdict, ...] = ("launch-bound", "memory-unused", "power-limited")
 """Against these, nothing smaller helps."""

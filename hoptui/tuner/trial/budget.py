@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hoptui.wire.tuning import YOUNG_S
+from hoptui.domain.tuning import YOUNG_S
 
 
 class Budget:

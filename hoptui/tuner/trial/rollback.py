@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.tuning import Change, Trial
 from hoptui.tuner.observation import Scene
 from hoptui.tuner.trial.trial import Move
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.tuning import Change, Trial
 
 RETRY_S, TRIES = 10.0, 5
 """A way back that was refused is tried again after so long, so many times."""

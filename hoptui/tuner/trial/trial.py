@@ -9,14 +9,13 @@ from typing import Literal, NamedTuple
 
 from hoptui.diagnosis.evidence import percent
 from hoptui.diagnosis.knob_roles import reads
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.throughput import level, usable
+from hoptui.domain.tuning import Change, Limits, Measured, Trial
+from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tuner.measurement.effect import BLOCK, LOOKS, PATIENT, WARM_UP, measure
 from hoptui.tuner.observation import Scene
 from hoptui.tuner.search.space import Candidate, Lever
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import FINAL, CommandRecord
-from hoptui.wire.pace import level, usable
-from hoptui.wire.tuning import Change, Limits, Trial
 
 WORTH = 0.02
 """A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hoptui.wire.throttle import REASONS, Reason
+from hoptui.domain.devices import REASONS, Reason
 
 _MOST = 1 << 53  # a greater float is no bit mask
 

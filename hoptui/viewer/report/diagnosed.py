@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from hoptui.domain.tuning import heard
+from hoptui.protocol.messages import Event
 from hoptui.viewer.as_of import ALIVE
-from hoptui.wire.messages import Event
-from hoptui.wire.tuning import heard
 
 DIAGNOSIS = "diagnosis"
 UNDIAGNOSED = ""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.knobs import KnobValue
+from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.viewer.report.diagnosed import Held
-from hoptui.wire.devices import GpuInfo
-from hoptui.wire.knobs import KnobValue
-from hoptui.wire.messages import CommandRecord, Event, RunState
 
 ITERATION = "iteration_s"
 """What stands for the throughput of a run that tells no rate: the seconds of an iteration, of which fewer are better."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
+from hoptui.protocol.messages import Event, RunState
 from hoptui.recording import Recording
 from hoptui.viewer.history import left
 from hoptui.viewer.recorded import RecordedStore
@@ -12,7 +13,6 @@ from hoptui.viewer.report import diagnosed
 from hoptui.viewer.report.facts import ITERATION, Curve, Energy, Phase, Report
 from hoptui.viewer.report.stretches import Sources, ends, stretch
 from hoptui.viewer.report.sums import PHASE, Sums, summed
-from hoptui.wire.messages import Event, RunState
 
 TUNER, SHIFT = "tuner", "shift"
 TOOK_EFFECT = ("applied", "reverted")

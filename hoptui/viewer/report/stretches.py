@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
+from hoptui.domain.throughput import level, usable
+from hoptui.protocol.messages import CommandRecord
 from hoptui.recording import Recording
 from hoptui.viewer.report.facts import ITERATION, Stretch
-from hoptui.wire.messages import CommandRecord
-from hoptui.wire.pace import level, usable
 
 SECOND = 1_000_000_000
 LONGEST_S = 60.0

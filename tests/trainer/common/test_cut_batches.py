@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 from tests.trainer.gpu.small import lm_state, vision_state, weights
 from tests.trainer.lm.conftest import CLOCK
 from trainer.common.batch import piece_for

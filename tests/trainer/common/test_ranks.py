@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import hoptui
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 from tests.trainer.warm import Warm, ranks
 from trainer.common.errors import UsageError
 from trainer.common.ranks import ALONE, join

@@ -11,7 +11,7 @@ import pytest
 
 import hoptui
 from hoptui import Knob
-from hoptui.wire.messages import Command, Outcome
+from hoptui.protocol.messages import Command, Outcome
 from trainer.common import saving
 from trainer.common.ranks import ALONE, RESTARTS, Ranks
 from trainer.common.restart import LEFT, Restart, kept

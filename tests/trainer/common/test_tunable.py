@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.wire.tuning import Limits, may_turn
+from hoptui.domain.tuning import Limits, may_turn
 from trainer.common.options import declared
 from trainer.lm.config import LMConfig
 from trainer.ppo.config import PPOConfig

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hoptui
-from hoptui.wire.messages import Command, Outcome
+from hoptui.protocol.messages import Command, Outcome
 from tests.trainer.gpu.small import scarce
 from trainer.common.options import KnobValues
 from trainer.lm import train as lm

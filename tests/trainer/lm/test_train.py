@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui.wire.messages import Command
+from hoptui.protocol.messages import Command
 from tests.trainer.tensors import tensors
 from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui.wire.messages import Command, Outcome
+from hoptui.protocol.messages import Command, Outcome
 from trainer.common.checkpoint import read_checkpoint
 from trainer.vision import train as training
 from trainer.vision.job import VisionOptions

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from hoptui.wire.messages import Origin
+from hoptui.protocol.messages import Origin
 from tests.trainer.vision.conftest import SteeredVision, assert_equal, saved, weights
 from trainer.common.errors import UsageError
 from trainer.vision import images as rooms

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.devices import GpuProcess
+from hoptui.domain.tuning import Measured
+from hoptui.protocol.messages import LeaseState, Origin, Outcome
 from hoptui.tui.ending import Endings
 from hoptui.viewer.process import Held
-from hoptui.wire.devices import GpuProcess
-from hoptui.wire.measured import Measured
-from hoptui.wire.messages import LeaseState, Origin, Outcome
 from tests.tui.conftest import RUN, Scene
 
 Snapshot = Callable[..., None]

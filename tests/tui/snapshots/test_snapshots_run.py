@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from hoptui.protocol.messages import Event, LeaseState, Origin
 from hoptui.tui.editing import Seen
 from hoptui.viewer.client import Link
 from hoptui.viewer.config import Config
 from hoptui.viewer.remembered import Remembered
-from hoptui.wire.messages import Event, LeaseState, Origin
 from tests.tui.conftest import RUN, START, WALL, Scene
 
 Snapshot = Callable[..., None]

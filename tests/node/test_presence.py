@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.wire import presence
-from hoptui.wire.addresses import Addresses
-from hoptui.wire.presence import StartError, daemon_lives, start_daemon
+from hoptui.node import presence
+from hoptui.node.addresses import Addresses
+from hoptui.node.presence import StartError, daemon_lives, start_daemon
 
 # Takes the lock as the daemon does and waits; with "fork", a child of it that does nothing outlives it.
 HOLDER = """

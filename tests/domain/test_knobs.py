@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.wire.knobs import (
+from hoptui.domain.knobs import (
     Kind,
     KnobError,
     KnobSpec,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.wire.columns import Columns, check, concatenate, pack
+from hoptui.domain.columns import Columns, check, concatenate, pack
 
 Row = tuple[int, int, dict[str, float]]
 

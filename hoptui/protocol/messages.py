@@ -10,11 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from hoptui.wire.columns import Columns
-from hoptui.wire.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
-from hoptui.wire.knobs import KnobState, KnobValue
-from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import Change, Diagnosis, Tune, Tuned, TunerState
+from hoptui.domain.columns import Columns
+from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.tuning import Change, Diagnosis, Measured, Tune, Tuned, TunerState
 
 PROTOCOL = 1
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from hoptui.wire.pace import level, uneven
+from hoptui.domain.throughput import level, uneven
 
 FAST, WAIT = 100.0, 2.5  # iterations a second: 10 and 400 ms
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.wire import codec, devices, messages
-from hoptui.wire.addresses import Addresses
-from hoptui.wire.columns import pack
-from hoptui.wire.knobs import KnobSpec, KnobState
-from hoptui.wire.measured import Measured
-from hoptui.wire.tuning import Advice, Change, Diagnosis, Limits, Trial, Tune, Tuned, TunerState
+from hoptui.domain import devices
+from hoptui.domain.columns import pack
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, Tune, Tuned, TunerState
+from hoptui.node.addresses import Addresses
+from hoptui.protocol import codec, messages
 
 ACCUM = KnobState(
     spec=KnobSpec(

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.wire import codec, devices, messages
-from hoptui.wire.codec import MAX_BYTES, MAX_FRAMES, MAX_VIEWER_BYTES, Framer, WireError, encode, framed
-from hoptui.wire.columns import Columns, pack
+from hoptui.domain import devices
+from hoptui.domain.columns import Columns, pack
+from hoptui.protocol import codec, messages
+from hoptui.protocol.codec import MAX_BYTES, MAX_FRAMES, MAX_VIEWER_BYTES, Framer, WireError, encode, framed
 
 Decode = Callable[[Sequence[bytes]], object]
 Decoders = list[tuple[object, Decode]]

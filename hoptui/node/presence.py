@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hoptui.wire.addresses import Addresses
+from hoptui.node.addresses import Addresses
 
 
 class StartError(Exception):

@@ -7,7 +7,8 @@ from typing import Generic, TypeVar, get_args
 
 import msgspec
 
-from hoptui.wire import columns, devices, messages
+from hoptui.domain import columns, devices
+from hoptui.protocol import messages
 
 MAX_FRAMES = 4
 MAX_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.wire.addresses import IPC_PATH_MAX, AddressError, Addresses, addresses, secure
+from hoptui.node.addresses import IPC_PATH_MAX, AddressError, Addresses, addresses, secure
 
 
 @pytest.fixture(autouse=True)
