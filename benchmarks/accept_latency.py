@@ -16,10 +16,10 @@ from typing import Any
 from textual import events
 
 from benchmarks.measure import bench, quantile, report, tell
+from hoptui.client.client import Change, Client
+from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.view import AnyStore
-from hoptui.viewer.client import Change, Client
-from hoptui.viewer.config import Config
 
 COMMANDS = 100
 

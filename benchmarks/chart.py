@@ -23,6 +23,8 @@ import msgspec
 from benchmarks.measure import Terminal, bench, quantile, report, spread, tell
 from benchmarks.replay import REPLAY
 from hoptui.domain.columns import Columns
+from hoptui.model.recorded.store import RecordedStore
+from hoptui.model.series import Series
 from hoptui.protocol.messages import NodeState, RunState
 from hoptui.recording import Recording
 from hoptui.recording.boots import Boot
@@ -31,8 +33,6 @@ from hoptui.tui.lines import lay
 from hoptui.tui.widgets.line_chart import Drawn, Pen, whole_dots
 from hoptui.tui.widgets.plot import Mark, Paper, plot
 from hoptui.tui.widgets.scale import clock_ticks
-from hoptui.viewer.recorded import RecordedStore
-from hoptui.viewer.series import Series
 
 SECOND = 1_000_000_000
 HOURS, HZ = 24, 2

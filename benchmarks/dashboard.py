@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.eight_gpus import ALL, eight_gpus
 from benchmarks.measure import Bench, Terminal, bench, quantile, report, spread, tell, until
+from hoptui.client.session import Session
 from hoptui.protocol.messages import RunState
-from hoptui.viewer.session import Session
 
 SETTLE_S, SLICE_S, SLICES, QUIET_SLICES = 8.0, 5.0, 12, 4
 SET_S = 20.0

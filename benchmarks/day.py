@@ -14,6 +14,8 @@ import msgspec
 
 from benchmarks.eight_gpus import ALL, GPUS, row
 from benchmarks.measure import until
+from hoptui.client.client import Change, Link
+from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Leased, LeaseOp, Outbox, TuneOp
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
@@ -27,12 +29,9 @@ from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, HostInfo, Sample
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Limits as TunerLimits
+from hoptui.model.store import Store
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
-from hoptui.viewer.client import Change, Link
-from hoptui.viewer.outbox import Outbox
-from hoptui.viewer.protocol import NO_LIMITS, Conversation, Details, Leased, LeaseOp, TuneOp
-from hoptui.viewer.store import Store
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND

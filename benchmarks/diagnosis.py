@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import Bench, bench, tell, until
 from benchmarks.training import TORCHRUN, TRAINER, Options, finish, gpus, spawn
+from hoptui.client.session import Session
 from hoptui.domain.tuning import Diagnosis, Verdict
+from hoptui.presentation.diagnosis import SURE
 from hoptui.protocol.messages import NodeState, RunState
-from hoptui.viewer.session import Session
-from hoptui.viewer.verdicts import SURE
 
 STEADY_S = 18.0
 """A verdict is watched for so long after it is told first: until its window is full."""

@@ -23,8 +23,8 @@ import psutil
 from benchmarks.day import SECOND, DayClient, DayNode, SimulatedClock
 from benchmarks.measure import machine, report, tell
 from hoptui.node.addresses import Addresses
+from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
-from hoptui.viewer.config import Config
 
 HOURS, MOST_MIB = 24, 150.0
 SETTLED = 6

@@ -14,12 +14,12 @@ from benchmarks.dashboard import RUN, ages
 from benchmarks.eight_gpus import eight_gpus
 from benchmarks.measure import Bench, Terminal, bench, quantile, report, spread, tell, until
 from benchmarks.sshd import HOST, Sshd
+from hoptui.client.client import Client
+from hoptui.client.session import Session
+from hoptui.client.transport.routes import There
+from hoptui.client.transport.target import Place
 from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import RunState
-from hoptui.viewer.client import Client
-from hoptui.viewer.places import Place
-from hoptui.viewer.session import Session
-from hoptui.viewer.way import There
 
 TIMES = 7
 THIN = 30_000.0  # bytes a second

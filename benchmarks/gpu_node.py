@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import SPELL_S, Bench, until
+from hoptui.client.session import Session
 from hoptui.domain.columns import Columns, concatenate
 from hoptui.domain.devices import GpuInfo
-from hoptui.viewer.session import Session
 
 ALL = 1 << 62
 """As if every event and command were known already: an answer then waits for rows."""

@@ -13,11 +13,11 @@ from msgspec import structs
 
 from benchmarks.measure import Bench, until
 from benchmarks.training import Started, last_line
+from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level
 from hoptui.domain.tuning import Limits, TunerState
 from hoptui.protocol.messages import FINAL, RunState
-from hoptui.viewer.session import Session
 
 Point = Mapping[str, KnobValue]
 """Knobs and their values."""

@@ -58,7 +58,7 @@ print(json.dumps({"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.
 
 VIEWER = """
 import sys
-from hoptui.viewer.client import Client
+from hoptui.client.client import Client
 client = Client(client="bench")
 client.start()
 client.watch(sys.argv[1])

@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from hoptui.client.session import Session
 from hoptui.protocol.messages import RunState
-from hoptui.viewer.session import Session
 
 Figures = TypeVar("Figures")
 

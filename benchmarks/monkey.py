@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from hoptui.domain.knobs import KnobValue
+from hoptui.model.command_history import UNDO
 from hoptui.protocol.messages import Verb
 from hoptui.tui.actions import ACTIONS
 from hoptui.tui.app import HoptuiApp
@@ -29,7 +30,6 @@ from hoptui.tui.screens.staged import StagedBox
 from hoptui.tui.screens.tuner import TunerScreen
 from hoptui.tui.turns import taken
 from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.viewer.history import UNDO
 
 LEAVES = {"q", "ctrl+c", "ctrl+q"}
 ODD = ("1", "8", "backspace", "ctrl+z", "x", "space", "ctrl+a", "shift+tab", "ctrl+w")

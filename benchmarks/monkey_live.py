@@ -25,12 +25,12 @@ from typing import Any
 from benchmarks import monkey
 from benchmarks.eight_gpus import ALL, eight_gpus
 from benchmarks.measure import Bench, machine, report, tell, until
+from hoptui.client.client import Change, Client
+from hoptui.client.session import RefusedError
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.protocol.messages import CommandRecord
+from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
-from hoptui.viewer.client import Change, Client
-from hoptui.viewer.config import Config
-from hoptui.viewer.session import RefusedError
 
 SECONDS, SEED = 600.0, 1
 SITTING_S = 30.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.measure import Bench, bench, tell, until
 from benchmarks.training import Iteration, ended, finish, options, start
-from hoptui.viewer.session import Session
+from hoptui.client.session import Session
 
 PPO = ("ppo", "--env", "CartPole-v1", "--evaluate-every", "0", "--iterations", "1000000")
 CASE = (*PPO, "--preset", "cartpole")

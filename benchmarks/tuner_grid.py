@@ -41,9 +41,9 @@ from benchmarks.diagnosis import pictures
 from benchmarks.live import Live, Point
 from benchmarks.measure import Bench, bench, report, spread, tell
 from benchmarks.training import start
+from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits, TunerState
-from hoptui.viewer.session import Session
 
 LEAST_RATIO, MOST_TRIALS = 0.95, 20
 TURNS = 3

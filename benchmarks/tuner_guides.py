@@ -20,8 +20,8 @@ from benchmarks.live import Live
 from benchmarks.measure import Bench, bench, report, tell
 from benchmarks.training import start
 from benchmarks.tuner_grid import tried
+from hoptui.client.session import Session
 from hoptui.domain.tuning import Limits
-from hoptui.viewer.session import Session
 
 PROMISED = "10–20 ×"
 """What the guides say of their settings."""

@@ -11,16 +11,16 @@ from msgspec import structs
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from hoptui.client.client import Change, Client, Link
+from hoptui.client.replay import Replay
 from hoptui.domain.knobs import KnobValue
+from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import RunState, Verb
+from hoptui.settings.config import read
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.fleet import FleetApp, Reached
 from hoptui.tui.messages import StoreChanged
 from hoptui.tui.replay import ReplayApp
-from hoptui.viewer.client import Change, Client, Link
-from hoptui.viewer.config import read
-from hoptui.viewer.recorded import RecordedStore
-from hoptui.viewer.replay import Replay
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "ppo-h100.hoptui"

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, interactive, usage
+from hoptui.client.transport.routes import Here, There, Way
+from hoptui.client.transport.target import BadPlace, Place, is_path, parse
 from hoptui.node.addresses import AddressError, addresses
-from hoptui.viewer import config
-from hoptui.viewer.config import Config
-from hoptui.viewer.places import BadPlace, Place, is_path, parse
-from hoptui.viewer.way import Here, There, Way
+from hoptui.settings import config
+from hoptui.settings.config import Config
 
 
 def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
@@ -108,7 +108,7 @@ def open_dashboard(run: str | None, options: Options | None = None) -> int:
 
     The client sets out before the dashboard is imported, so that there is something to draw when there is something to draw on.
     """
-    from hoptui.viewer.client import Client
+    from hoptui.client.client import Client
 
     found = configured(options)
     with _uncollected(), contextlib.closing(Client(read_only=found.read_only)) as client:

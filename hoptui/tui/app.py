@@ -10,7 +10,10 @@ from textual.binding import ActiveBinding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
 
+from hoptui.client.client import Change
+from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
 from hoptui.protocol.messages import RunState
+from hoptui.settings.config import Config
 from hoptui.tui.actions import ACTIONS, bindings
 from hoptui.tui.board import Board
 from hoptui.tui.commands import Palette, PaletteBox
@@ -22,9 +25,6 @@ from hoptui.tui.screens.live import LiveScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.staging import Staging
 from hoptui.tui.view import Connection, View, undoable
-from hoptui.viewer.client import Change
-from hoptui.viewer.config import Config
-from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
 
 FAST_HZ = 10.0
 

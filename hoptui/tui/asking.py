@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hoptui.domain.knobs import KnobState
+from hoptui.presentation import numbers, vocabulary
 from hoptui.tui.panels import implied
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.steering import advised
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
@@ -35,7 +34,7 @@ def to_stop(app: HoptuiApp, run: str) -> None:
     found = app.view(run).run
     if found is None:
         return
-    name = text.clean(found.name, 40)
+    name = numbers.clean(found.name, 40)
     question = f"Stop {name} (pid {found.pid})?"
 
     def stop() -> None:
@@ -56,8 +55,8 @@ def to_undo(app: HoptuiApp, run: str) -> None:
     def undo() -> None:
         app.tell(app.steering.undo(app.view(run), record).refused)
 
-    name = text.clean(record.knob, 40)
-    change = f"{text.value(knob.value, knob.spec)} → {text.value(record.before, knob.spec)}"
+    name = numbers.clean(record.knob, 40)
+    change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(record.before, knob.spec)}"
     about_change(app, f"Undo {name}", f"Set {name} back, {change}?", [knob], undo)
 
 
@@ -75,8 +74,8 @@ def to_take_advice(app: HoptuiApp, run: str) -> None:
     def send() -> None:
         app.tell(app.steering.advise(app.view(run), advice, knob).refused)
 
-    name = text.clean(knob.spec.name, 40)
-    change = f"{text.value(knob.value, knob.spec)} → {text.value(advice.value, knob.spec)}"
+    name = numbers.clean(knob.spec.name, 40)
+    change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(advice.value, knob.spec)}"
     about_change(app, f"Set {name}", f"Set {name} {change}?", [knob], send)
 
 
@@ -96,7 +95,7 @@ def to_turn_wheel(app: HoptuiApp, run: str) -> None:
     elif held.mine:
         app.wheel.give_back(run)
     else:
-        question = f"Take the wheel from {words.who(held.holder)}?"
+        question = f"Take the wheel from {vocabulary.who(held.holder)}?"
         _ask(app, "Take the wheel", question, TAKEN, take)
 
 

@@ -14,10 +14,10 @@ from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits
 from textual.css.query import NoMatches
 from textual.screen import Screen
 
+from hoptui.presentation import numbers
 from hoptui.tui.actions import ACTIONS, Action
 from hoptui.tui.panels import learning, runs
 from hoptui.tui.preferences import HIDEABLE
-from hoptui.viewer import format as text
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
@@ -85,23 +85,25 @@ class Palette(Provider):
         if isinstance(screen, RunScreen):
             view = screen.view()
             for knob in view.run.knobs if view.run and app.steering.may(view, "set") else ():
-                name, value = text.clean(knob.spec.name), text.value(knob.value, knob.spec)
+                name, value = numbers.clean(knob.spec.name), numbers.value(knob.value, knob.spec)
                 edit = partial(app.edit_knob, str(screen.run_id), knob.spec.name)
                 yield Entry(f"knob: edit {name}", f"now {value}", edit)
             for metric in learning.metrics(view):
                 yield Entry(
-                    f"chart: show {text.clean(metric)}",
+                    f"chart: show {numbers.clean(metric)}",
                     "in the learning chart",
                     partial(screen.choose, metric),
                 )
         yield from _panels(app, screen)
         view = app.view(None)
         for gpu in () if isinstance(screen, GpusScreen) else view.gpus():
-            name = f"GPU: show {gpu.index} {text.clean(gpu.name, 40)}"
+            name = f"GPU: show {gpu.index} {numbers.clean(gpu.name, 40)}"
             yield Entry(name, "every reading with its meaning", partial(app.open_gpus, gpu.uuid))
         for run in runs.ordered(view):
             yield Entry(
-                f"run: open {text.clean(run.name)}", f"{run.run}, pid {run.pid}", partial(app.open_run, run)
+                f"run: open {numbers.clean(run.name)}",
+                f"{run.run}, pid {run.pid}",
+                partial(app.open_run, run),
             )
         yield from self._actions(lambda action: action.scope in _LAST and action.id not in _OTHERWISE)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hoptui.model.alignment import MILLI, Iterations
 from hoptui.tui.panels.axes import Axis, Side, StepAxis, TimeAxis
 from hoptui.tui.view import AnySeries, View
-from hoptui.viewer.aligned import MILLI, Iterations
 
 if TYPE_CHECKING:
-    from hoptui.viewer.companion import Companion
+    from hoptui.model.reference_run import Companion
 
 
 class Comparison:
@@ -23,7 +23,7 @@ class Comparison:
     def open(self, path: Path, now: float) -> str:
         """Compare with a recording from now on (`now` is seconds, monotonic), or say in a sentence why that cannot be."""
         # Here, because a live dashboard needs no SQLite:
-        from hoptui.viewer.companion import CannotCompare, Companion
+        from hoptui.model.reference_run import CannotCompare, Companion
 
         try:
             opened = Companion(path, now)

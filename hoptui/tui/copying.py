@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hoptui.model.command_history import again, named
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.view import View
-from hoptui.viewer.history import again, named
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp

@@ -18,6 +18,7 @@ from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.timer import Timer
 
+from hoptui.client.client import Change
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.frame import EVERYTHING, REST_S, Frame, News, Pace
 from hoptui.tui.messages import StoreChanged
@@ -27,7 +28,6 @@ from hoptui.tui.screens.live import Live, LiveScreen
 from hoptui.tui.steering import Steering
 from hoptui.tui.view import SECOND, Connection, View
 from hoptui.tui.wheel import Wheel
-from hoptui.viewer.client import Change
 
 RENEW_EVERY_S = 1.0
 TURN_S = 0.0002

@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, parse_value
-from hoptui.viewer import format as text
-from hoptui.viewer.history import as_typed
+from hoptui.model.command_history import as_typed
+from hoptui.presentation import numbers
 
 ROUND = (1, 2, 3, 5)
 """What people try of each power of ten on a log scale: 1e-4, 2e-4, 3e-4, 5e-4, 1e-3."""
@@ -53,7 +53,7 @@ class Draft:
         try:
             self.value, self.error = parse_value(self.spec, typed), ""
         except KnobError as error:
-            said = text.clean(str(error)) if typed.strip() else f"{self.spec.name} needs a value"
+            said = numbers.clean(str(error)) if typed.strip() else f"{self.spec.name} needs a value"
             self.value, self.error = None, said
 
     def step(self, direction: int, current: KnobValue, *, leap: bool = False) -> None:

@@ -7,9 +7,9 @@ import signal
 from typing import NamedTuple
 
 from hoptui.domain.devices import GpuProcess
+from hoptui.model.process_handle import Held, NotYoursError
+from hoptui.presentation import numbers
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer.process import Held, NotYoursError
 
 _LONGEST = 300
 
@@ -45,18 +45,18 @@ class Endings:
 
     def question(self, view: View, shown: GpuProcess, held: Held) -> Question:
         """What to ask: it names the pid, the user and the command, as they are now."""
-        who = f"process {held.pid} of {text.clean(held.user, 40)}"
-        lines = [text.clean(held.command, _LONGEST)]
+        who = f"process {held.pid} of {numbers.clean(held.user, 40)}"
+        lines = [numbers.clean(held.command, _LONGEST)]
         run = view.store.run(shown.run) if shown.run else None
         if run is not None:
             lines.append(
-                f"It belongs to the run {text.clean(run.name, 40)}. Stop the run itself if it is to end well."
+                f"It belongs to the run {numbers.clean(run.name, 40)}. Stop the run itself if it is to end well."
             )
         since = self._asked.get((held.pid, held.started))
         if since is None:
             lines.append("SIGTERM asks it to end. What it has not saved may be lost.")
             return Question("End process", f"End {who}?", "\n".join(lines), signal.SIGTERM)
-        ago = text.duration(max(0.0, view.clock - since))
+        ago = numbers.duration(max(0.0, view.clock - since))
         lines.append(
             f"It was asked to end {ago} ago and is still there. SIGKILL ends it at once: it can save nothing."
         )

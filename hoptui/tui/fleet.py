@@ -14,7 +14,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from hoptui.client.client import Change, Client
+from hoptui.client.transport.routes import Way
 from hoptui.protocol.messages import RunState
+from hoptui.settings.config import Config
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.drawn import RENEW_EVERY_S
@@ -28,9 +31,6 @@ from hoptui.tui.view import SECOND, Connection, View
 from hoptui.tui.wheel import Wheel
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer.client import Change, Client
-from hoptui.viewer.config import Config
-from hoptui.viewer.way import Way
 
 SOON_S = 2.0
 """A link that is younger than this may come by itself."""

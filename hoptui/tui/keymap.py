@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from textual.binding import Binding, BindingsMap
 from textual.keys import KEY_ALIASES, Keys
 
+from hoptui.settings.config import Asked, near
 from hoptui.tui.actions import ACTIONS, BEFORE_ALL, Action, Scope, character, key_text
-from hoptui.viewer.config import Asked, near
 
 UNBOUND = "no_key"
 """A name that no key has: Textual ignores an empty one and would keep the default."""

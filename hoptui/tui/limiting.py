@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, may_turn
-from hoptui.viewer import format as text
-from hoptui.viewer import tuning
+from hoptui.presentation import numbers, tuner
 
 EVERY = Limits(learning=("*",))
 MEMORY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.98)
@@ -57,27 +56,27 @@ class Draft:
         return [
             Limit(
                 "memory",
-                text.percent(now.memory, decimals=0),
+                numbers.percent(now.memory, decimals=0),
                 "The share of a GPU's memory that a trial may be expected to take, other processes' included.",
                 lambda was, by: replace(was, memory=_stepped(MEMORY, was.memory, by)),
             ),
             Limit(
                 "budget",
-                f"{tuning.share(now.budget)} of the time",
+                f"{tuner.share(now.budget)} of the time",
                 "The share of the run's time that trials may take, the standing still of a change included.",
                 lambda was, by: replace(was, budget=_stepped(BUDGET, was.budget, by)),
             ),
             Limit(
                 "objective",
                 now.objective,
-                f"{tuning.OBJECTIVES[now.objective].capitalize()}.",
+                f"{tuner.OBJECTIVES[now.objective].capitalize()}.",
                 lambda was, by: replace(
                     was, objective="energy" if was.objective == "throughput" else "throughput"
                 ),
             ),
             Limit(
                 "power",
-                f"{text.grouped(now.power_w)} W" if now.power_w is not None else "any",
+                f"{numbers.grouped(now.power_w)} W" if now.power_w is not None else "any",
                 "A trial in which a GPU draws more is taken back.",
                 lambda was, by: replace(was, power_w=self._power(was.power_w, by)),
             ),
@@ -108,9 +107,9 @@ class Draft:
             kept = tuple(one for one in was.learning if one != name)
             return replace(was, learning=kept if may else (*kept, name))
 
-        about = f": {text.clean(knob.spec.description, 80)}" if knob.spec.description else ""
+        about = f": {numbers.clean(knob.spec.description, 80)}" if knob.spec.description else ""
         return Limit(
-            f"may turn {text.clean(name, 40)}",
+            f"may turn {numbers.clean(name, 40)}",
             "yes" if may else "no",
             f"It changes the mathematics{about}. Without leave the tuner does not touch it.",
             turn,

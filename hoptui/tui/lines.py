@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from hoptui.viewer import format as text
+from hoptui.presentation import numbers
 
 
 class Span(NamedTuple):
@@ -96,7 +96,7 @@ def as_ascii(string: str) -> str:
         return string
     for symbol, stand_in in _WITH_A_BLANK.items():
         string = string.replace(symbol, stand_in)
-    return text.ascii_only(string.translate(_OWN_ASCII))
+    return numbers.ascii_only(string.translate(_OWN_ASCII))
 
 
 def as_shown(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from hoptui.viewer.client import Change
+from hoptui.client.client import Change
 
 
 class StoreChanged(Message):

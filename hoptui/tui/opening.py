@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hoptui.client.client import Change, Client
+from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.steering import left_paused
-from hoptui.viewer.client import Change, Client
-from hoptui.viewer.config import Config
 
 
 def run(run: str | None, *, config: Config | None = None, client: Client | None = None) -> int:
@@ -39,8 +39,8 @@ def replay(path: str, *, config: Config | None = None) -> int:
     Raises:
         RecordingError: the file is no recording, cannot be read, or has nothing in it.
     """
+    from hoptui.client.replay import Replay
     from hoptui.tui.replay import ReplayApp  # here, because it needs SQLite, which a live dashboard does not
-    from hoptui.viewer.replay import Replay
 
     config = config or Config()
     app = ReplayApp(Replay(path), config=config)

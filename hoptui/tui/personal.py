@@ -11,13 +11,13 @@ from textual.app import App
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import SeverityLevel
 
+from hoptui.presentation import numbers
 from hoptui.tui import themes
 from hoptui.tui.actions import Action, key_text
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.keymap import for_textual
 from hoptui.tui.preferences import Preferences
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer import format as text
 
 LONGEST_TOLD = 600  # characters: a command to be copied by hand is whole
 
@@ -105,7 +105,7 @@ class PersonalApp(App[None]):
     ) -> None:
         """Show a sentence for a while (`timeout` in seconds); nothing for an empty one."""
         if sentence:
-            told = text.clean(sentence, LONGEST_TOLD)
+            told = numbers.clean(sentence, LONGEST_TOLD)
             self.notify(told, title=title, severity=severity, timeout=timeout, markup=False)
 
     # keys --------------------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.settings import ui_state
+from hoptui.settings.config import Config, Value
 from hoptui.tui import keymap, themes
 from hoptui.tui.actions import DEFAULT_KEYS
-from hoptui.viewer import remembered
-from hoptui.viewer.config import Config, Value
 
 HERE = "chosen here"
 """The origin of a choice that ends with this sitting."""
@@ -119,7 +119,7 @@ class Preferences:
     def _remember(self, **fields: str | tuple[str, ...]) -> str:
         if self.config.choices is None:
             return ""
-        problem = remembered.change(self.config.choices, **fields)
+        problem = ui_state.change(self.config.choices, **fields)
         if problem:
             return f"not remembered: {problem}"
         self._kept = structs.replace(self._kept, **fields)

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from hoptui.client.replay import Reel, Replay
+from hoptui.presentation import numbers
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.frame import EVERYTHING, Frame
@@ -17,8 +19,6 @@ from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.view import View
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.time_bar import Sought, TimeBar
-from hoptui.viewer import format as text
-from hoptui.viewer.replay import Reel, Replay
 
 WIDE = 100  # cells from which the key bar has room for all keys of a replay
 NEEDED = ("replay.play", "replay.go_to")
@@ -135,7 +135,7 @@ class ReplayApp(HoptuiApp):
 
 def _about(reel: Reel) -> str:
     """`2026-05-04 12:45:01 … 14:59:06 · run.hoptui`."""
-    first, last = text.day_clock(reel.wall(reel.start)), text.day_clock(reel.wall(reel.end))
+    first, last = numbers.day_clock(reel.wall(reel.start)), numbers.day_clock(reel.wall(reel.end))
     if first[:10] == last[:10]:
         last = last[11:]
-    return f"{first} … {last} · {text.clean(Path(reel.path).name, 40)}"
+    return f"{first} … {last} · {numbers.clean(Path(reel.path).name, 40)}"

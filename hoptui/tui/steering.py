@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple, Unpack
 
+from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value
 from hoptui.domain.tuning import Advice, Limits, Tuned
+from hoptui.model.command_history import UNDO, command_line, named
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import FINAL, CommandRecord, Verb
 from hoptui.tui.view import AnyStore, Connection, View, undoable
-from hoptui.viewer import format as text
-from hoptui.viewer.history import UNDO, command_line, named
-from hoptui.viewer.protocol import NO_LIMITS, Details, TuneOp
 
 HOLD_S = 60.0
 RENEW_S = 20.0
@@ -201,7 +201,7 @@ def advised(view: View) -> tuple[Advice, KnobState] | None:
 def left_paused(store: AnyStore, run: str, host: str = "") -> str:
     """What to say on the terminal of a run, by its id, that somebody paused and then left; `host` is its node, if not this one."""
     known = store.run(run)
-    name = text.clean(known.name if known else run, 60)
+    name = numbers.clean(known.name if known else run, 60)
     who, where = (f"{host}/{name}", f", on {host}") if host else (name, "")
     resume = command_line("resume", named(known, store.node) if known else run)
     return f"{who} stays paused and goes on by itself within {HOLD_S:.0f} s; at once{where}: {resume}"

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Unpack
 
+from hoptui.client.client import Link
+from hoptui.client.conversation import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Tuned
+from hoptui.model.command_history import UNDO, left
+from hoptui.model.series import Window
 from hoptui.protocol.messages import (
     FINAL,
     CommandRecord,
@@ -19,14 +23,10 @@ from hoptui.protocol.messages import (
     Vital,
 )
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
-from hoptui.viewer.client import Link
-from hoptui.viewer.history import UNDO, left
-from hoptui.viewer.protocol import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
-from hoptui.viewer.series import Window
 
 if TYPE_CHECKING:
+    from hoptui.client.replay import Reel
     from hoptui.tui.wheel import Held
-    from hoptui.viewer.replay import Reel
 
 SECOND = 1_000_000_000
 LATE = 5.0  # iterations without a row
@@ -34,7 +34,7 @@ OLD_S = 5.0  # readings of a GPU or the host older than this are not current
 
 
 class AnySeries(Protocol):
-    """One metric, of a live store or of a recording as of its position; see `hoptui.viewer.series.Series`."""
+    """One metric, of a live store or of a recording as of its position; see `hoptui.model.series.Series`."""
 
     @property
     def last(self) -> float: ...
@@ -53,7 +53,7 @@ class AnySeries(Protocol):
 
 
 class AnyStore(Protocol):
-    """What the dashboard asks of `hoptui.viewer.store.Store` and of `hoptui.viewer.recorded.RecordedStore` alike."""
+    """What the dashboard asks of `hoptui.model.store.Store` and of `hoptui.model.recorded.store.RecordedStore` alike."""
 
     @property
     def node(self) -> NodeState | None: ...
@@ -82,7 +82,7 @@ class AnyStore(Protocol):
 
 
 class Connection(Protocol):
-    """What the dashboard needs of `hoptui.viewer.client.Client` and of `hoptui.viewer.replay.Replay` alike."""
+    """What the dashboard needs of `hoptui.client.client.Client` and of `hoptui.client.replay.Replay` alike."""
 
     @property
     def store(self) -> AnyStore: ...

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hoptui.client.conversation import LEASE_S, LeaseOp
+from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import LeaseState, Origin
 from hoptui.tui.view import Connection, View
-from hoptui.viewer import words
-from hoptui.viewer.protocol import LEASE_S, LeaseOp
 
 RENEW_S = LEASE_S["wheel"] / 3
 
@@ -27,7 +27,7 @@ class Held(NamedTuple):
     def __str__(self) -> str:
         if self.mine:
             return "you have the wheel of this run: others are refused"
-        return f"{words.who(self.holder)} has the wheel for {max(1.0, self.left_s):.0f} s more: others are refused"
+        return f"{vocabulary.who(self.holder)} has the wheel for {max(1.0, self.left_s):.0f} s more: others are refused"
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Wheel:
             return ""
         if lease == wish.before or lease.viewer == self._viewer:
             return ""
-        return f"{words.who(lease.holder)} has taken the wheel"
+        return f"{vocabulary.who(lease.holder)} has taken the wheel"
 
     def _of_node(self, run: str) -> LeaseState | None:
         """What the node says of the wheel: it may be a moment behind an answer."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from hoptui.cli.main import main
-from tests.viewer.conftest import daemon
-from tests.viewer.fake_daemon import FakeDaemon, make_run
+from tests.client.conftest import daemon
+from tests.client.fake_daemon import FakeDaemon, make_run
 
 __all__ = ["daemon", "hoptui", "ppo"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from hoptui.cli import launcher
+from hoptui.client.transport.routes import Here, There, Way
+from hoptui.client.transport.target import Place
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.tui import fleet
-from hoptui.viewer.places import Place
-from hoptui.viewer.way import Here, There, Way
 from tests.cli.conftest import Hoptui
 from tests.conftest import TestNode, until
 

@@ -9,7 +9,7 @@ import pytest
 
 from hoptui.protocol.messages import Command, FromViewer, Lease, Outcome, Shutdown, ToViewer
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon, make_run
 
 
 def sent(daemon: FakeDaemon) -> list[tuple[str, str, object]]:
@@ -312,7 +312,7 @@ def test_a_daemon_that_dies_while_we_wait(
     hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is lost: the command is asked for again by its id, and a new daemon answers."""
-    monkeypatch.setattr("hoptui.viewer.session.ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr("hoptui.client.session.ASK_AGAIN_S", 0.05)
     done = ppo.stages
     ppo.stages = ppo.stages[:2]
 

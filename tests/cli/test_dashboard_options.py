@@ -9,9 +9,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from hoptui.cli import launcher
+from hoptui.client import client
+from hoptui.settings.config import Config
 from hoptui.tui import opening as dashboard
-from hoptui.viewer import client
-from hoptui.viewer.config import Config
 from tests.cli.conftest import Hoptui
 
 

@@ -13,8 +13,8 @@ import pytest
 from hoptui.cli.commands import demo as demo_module
 from hoptui.cli.support import demo_process
 from tests.cli.conftest import Hoptui
+from tests.client.fake_daemon import FakeDaemon
 from tests.conftest import TestNode, until
-from tests.viewer.fake_daemon import FakeDaemon
 
 STAND_IN = """
 import sys, time, hoptui

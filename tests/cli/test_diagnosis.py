@@ -10,7 +10,7 @@ from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import Vital
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon, make_run
 
 FOUND = Diagnosis(
     verdict="launch-bound",

@@ -18,7 +18,7 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.node import presence
 from tests.cli.conftest import Hoptui
 from tests.cli.doctor.conftest import H100
-from tests.viewer.fake_daemon import FakeDaemon, make_node, make_run
+from tests.client.fake_daemon import FakeDaemon, make_node, make_run
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 from hoptui.recording import Recording
 from tests.cli.conftest import Hoptui
 from tests.cli.test_recordings import over, record
-from tests.viewer.fake_daemon import FakeDaemon
+from tests.client.fake_daemon import FakeDaemon
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.node import presence
 from hoptui.protocol.messages import Delta, Fetch, FromViewer, ToViewer, Vital
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_run
+from tests.client.fake_daemon import SECOND, FakeDaemon, make_run
 
 GIB = 1 << 30
 FIRST = GpuInfo(

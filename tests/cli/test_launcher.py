@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hoptui.cli import launcher
+from hoptui.client import client
 from hoptui.tui import opening as dashboard
-from hoptui.viewer import client
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import FakeDaemon
+from tests.client.fake_daemon import FakeDaemon
 
 
 @pytest.mark.parametrize(

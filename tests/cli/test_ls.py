@@ -19,7 +19,7 @@ from hoptui.protocol.messages import Event, Origin, ViewerHello
 from hoptui.recording import Recording
 from hoptui.recording.known import KnownRun
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import FakeDaemon, make_record, make_run
+from tests.client.fake_daemon import FakeDaemon, make_record, make_run
 
 # daemon ----------------------------------------------------------------------------------------------------------------
 

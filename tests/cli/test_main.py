@@ -12,7 +12,7 @@ import hoptui as package
 from hoptui.cli import main as main_module
 from hoptui.cli.support.terminal import Fail, say
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import FakeDaemon
+from tests.client.fake_daemon import FakeDaemon
 
 COMMANDS = [
     "attach",

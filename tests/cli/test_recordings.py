@@ -21,10 +21,10 @@ from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import KnownRun
+from hoptui.settings.config import Config
 from hoptui.tui import opening as dashboard
-from hoptui.viewer.config import Config
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_record, make_run
+from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run
 
 DAY = 86400.0
 

@@ -16,14 +16,14 @@ from hoptui.cli.report.document import MOST_ROWS, Document
 from hoptui.daemon.tuning import controller as daemon_tuning
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Measured, Trial, TunerState
+from hoptui.model.report import read
 from hoptui.protocol.messages import Origin
 from hoptui.recording import Recording
-from hoptui.viewer.report import read
 from tests.cli.conftest import Hoptui
 from tests.cli.test_recordings import over, record
 from tests.cli.test_report_document import Page
-from tests.viewer.fake_daemon import FakeDaemon
-from tests.viewer.recorded_run import (
+from tests.client.fake_daemon import FakeDaemon
+from tests.model.recorded_run import (
     COMMANDS,
     EVENTS,
     GPU,

@@ -16,8 +16,8 @@ from hoptui.cli.report import comparison, html, markdown
 from hoptui.cli.report import page as telling
 from hoptui.cli.report.document import Chart, Document, Mark, Section, Share, Shares
 from hoptui.cli.report.html import svg
+from hoptui.model.report import Curve, read
 from hoptui.recording import Recording
-from hoptui.viewer.report import Curve, read
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ppo-h100.hoptui"
 SECOND = 1_000_000_000

@@ -8,10 +8,10 @@ from msgspec import structs
 from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Measured
 from hoptui.node import presence
+from hoptui.presentation.numbers import duration
 from hoptui.protocol.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
-from hoptui.viewer.format import duration
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import SECOND, FakeDaemon, make_record, make_run
+from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run
 
 RUN = "run/abcd2345"
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol.messages import Fetch, FromViewer, RunState, ToViewer
 from tests.cli.conftest import Hoptui
-from tests.viewer.fake_daemon import FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon, make_run
 
 RUN = make_run()
 UP = Change(knob="grad_accum", before=4, value=8)
@@ -151,7 +151,7 @@ def test_a_refusal_is_one_sentence(hoptui: Hoptui, tuning: Tuning) -> None:
 def test_ctrl_c_ends_the_watching_only_and_says_so(hoptui: Hoptui, tuning: Tuning) -> None:
     tuning.states = [ON]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hoptui.viewer.tuning.standing", _interrupt)
+        patch.setattr("hoptui.presentation.tuner.standing", _interrupt)
         ended = hoptui("tune", "ppo")
     assert ended.code == 130
     assert ended.err == (

@@ -14,10 +14,13 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from hoptui.client.client import Change, Link
+from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Limits, Measured
+from hoptui.model.store import Store
 from hoptui.protocol.messages import (
     Command,
     CommandRecord,
@@ -30,15 +33,12 @@ from hoptui.protocol.messages import (
     Verb,
     Vital,
 )
+from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer.client import Change, Link
-from hoptui.viewer.config import Config
-from hoptui.viewer.protocol import NO_LIMITS, Details, ReadOnlyError, TuneOp
-from hoptui.viewer.store import Store
+from tests.model.recorded_run import ID, write
 from tests.tui.haste import no_naps, style_sheets_parsed_once
 from tests.tui.replay_player import Player
-from tests.viewer.recorded_run import ID, write
 
 __all__ = ["no_naps", "style_sheets_parsed_once"]
 

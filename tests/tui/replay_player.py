@@ -9,10 +9,10 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from hoptui.client.replay import Replay
+from hoptui.settings.config import Config
 from hoptui.tui.replay import ReplayApp
-from hoptui.viewer.config import Config
-from hoptui.viewer.replay import Replay
-from tests.viewer.recorded_run import FIRST, SECOND, at
+from tests.model.recorded_run import FIRST, SECOND, at
 
 Script = Callable[[ReplayApp, Pilot[None]], Awaitable[None]]
 FULL, COMPACT, TINY = (120, 40), (80, 24), (58, 14)

@@ -12,6 +12,7 @@ import pytest
 from rich.style import Style
 from textual.widgets import Input
 
+from hoptui.client.client import Link
 from hoptui.tui import themes
 from hoptui.tui.actions import ACTIONS
 from hoptui.tui.drawn import TURN_S
@@ -19,7 +20,6 @@ from hoptui.tui.frame import Frame
 from hoptui.tui.screens.knob_editor import KnobEditor
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer.client import Link
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 from textual.events import MouseScrollUp
 
+from hoptui.client.replay import Replay
 from hoptui.protocol.messages import Event
 from hoptui.tui.panels import chart_head
 from hoptui.tui.replay import ReplayApp
@@ -20,8 +21,7 @@ from hoptui.tui.screens.finder import Finder, Option, matches
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.timeline import Extent
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer.replay import Replay
-from tests.viewer.recorded_run import FIRST, write
+from tests.model.recorded_run import FIRST, write
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

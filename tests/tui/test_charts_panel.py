@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.model.alignment import MILLI, Iterations
 from hoptui.protocol.messages import Event
 from hoptui.tui.board import Board, Chart, Pick
 from hoptui.tui.lines import width_of
@@ -16,7 +17,6 @@ from hoptui.tui.panels import catalogue, charts
 from hoptui.tui.panels.axes import Side, StepAxis, TimeAxis, counterpart
 from hoptui.tui.view import View
 from hoptui.tui.widgets.plot import Curve
-from hoptui.viewer.aligned import MILLI, Iterations
 
 MakeScene = Callable[..., Any]
 SECOND = 1_000_000_000

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from hoptui.domain.devices import GpuProcess
+from hoptui.model import process_handle as module
+from hoptui.model.process_handle import NotYoursError
 from hoptui.tui.ending import Endings
 from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
-from hoptui.viewer import process as module
-from hoptui.viewer.process import NotYoursError
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.client.client import Link
 from hoptui.tui.panels import compact, events, gpus, header, knobs, learning, phases, processes, runs, waiting
 from hoptui.tui.view import View
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer.client import Link
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

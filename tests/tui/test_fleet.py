@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from hoptui.client.client import Change, Link
+from hoptui.settings.config import Config
 from hoptui.tui.fleet import FleetApp
 from hoptui.tui.panels import header, hosts
 from hoptui.tui.screens.hosts import HostsScreen
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
-from hoptui.viewer.client import Change, Link
-from hoptui.viewer.config import Config
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from hoptui.domain.devices import GpuProcess
+from hoptui.presentation.readings import DERIVED, GPU
 from hoptui.protocol.messages import Event
 from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer.meanings import DERIVED, GPU
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from hoptui.presentation.readings import GPU
 from hoptui.tui.actions import ACTIONS, DEFAULT_KEYS
 from hoptui.tui.lines import Line, width_of
 from hoptui.tui.panels import help_page
 from hoptui.tui.panels.help_page import NOTES, READINGS, TITLES
 from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.viewer.meanings import GPU
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

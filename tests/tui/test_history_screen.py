@@ -10,8 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.client.client import Link
+from hoptui.client.replay import Replay
 from hoptui.domain.tuning import Measured
+from hoptui.model.store import MOST_COMMANDS
 from hoptui.node.addresses import addresses
+from hoptui.presentation.numbers import grouped
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.recording import Recording
 from hoptui.tui.lines import lay
@@ -22,11 +26,7 @@ from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.story import Story
 from hoptui.tui.view import View
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer.client import Link
-from hoptui.viewer.format import grouped
-from hoptui.viewer.replay import Replay
-from hoptui.viewer.store import MOST_COMMANDS
-from tests.viewer.recorded_run import ID, at, write
+from tests.model.recorded_run import ID, at, write
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.settings import config
+from hoptui.settings.config import Asked, Config
 from hoptui.tui.actions import ACTIONS, key_text, of
 from hoptui.tui.keymap import settle
 from hoptui.tui.panels import editor
@@ -17,8 +19,6 @@ from hoptui.tui.screens.confirm import Confirm
 from hoptui.tui.screens.gpus import GpusScreen
 from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.run import RunScreen
-from hoptui.viewer import config
-from hoptui.viewer.config import Asked, Config
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

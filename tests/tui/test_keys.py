@@ -11,6 +11,7 @@ from textual.command import CommandPalette
 from textual.events import MouseDown, MouseUp
 from textual.widgets import Input
 
+from hoptui.client.client import Link
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Delta, Outcome
 from hoptui.tui import asking
@@ -22,7 +23,6 @@ from hoptui.tui.screens.live import LiveScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer.client import Link
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

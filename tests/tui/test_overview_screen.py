@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.client.client import Link
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.protocol.messages import Event, Vital
 from hoptui.tui.screens.gpus import GpusScreen
@@ -16,7 +17,6 @@ from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer.client import Link
 
 SECOND = 1_000_000_000
 MakeScene = Callable[..., Any]

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.client.client import Link
 from hoptui.domain.devices import GpuProcess
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer.client import Link
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from hoptui.client.client import Link
 from hoptui.domain.columns import pack
 from hoptui.tui.panels import header, remaining
-from hoptui.viewer.client import Link
 from tests.tui.conftest import RUN, SECOND, Scene
 
 

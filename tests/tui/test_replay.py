@@ -12,6 +12,7 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 
 from hoptui.recording import Recording, RecordingError
+from hoptui.settings.config import Config
 from hoptui.tui import opening as dashboard
 from hoptui.tui.actions import of
 from hoptui.tui.replay import ReplayApp
@@ -20,10 +21,9 @@ from hoptui.tui.screens.help import Help
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.time_bar import TimeBar
-from hoptui.viewer.config import Config
+from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.replay_player import COMPACT, Player
 from tests.tui.test_terminal import Screen, assert_restored
-from tests.viewer.recorded_run import LENGTH_S, at
 
 Read = Callable[[Any, str], str]
 

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from textual.color import Color
 
+from hoptui.client.client import Link
+from hoptui.settings.config import Config
+from hoptui.settings.ui_state import Remembered
 from hoptui.tui import themes
 from hoptui.tui.frame import EVERYTHING
 from hoptui.tui.lines import Line
@@ -15,9 +18,6 @@ from hoptui.tui.panels import compact, gpus, header, outcomes
 from hoptui.tui.preferences import ALONE, Preferences
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer.client import Link
-from hoptui.viewer.config import Config
-from hoptui.viewer.remembered import Remembered
 from tests.tui.conftest import RUN
 
 MakeScene = Callable[..., Any]

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.client.client import Link
 from hoptui.domain.columns import pack
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer.client import Link
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

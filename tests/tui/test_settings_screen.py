@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from hoptui.settings import config, ui_state
+from hoptui.settings.config import Config
+from hoptui.settings.ui_state import Remembered
 from hoptui.tui.lines import Line, fitted
 from hoptui.tui.panels import settings
 from hoptui.tui.personal import told
 from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.settings import SettingsScreen
-from hoptui.viewer import config, remembered
-from hoptui.viewer.config import Config
-from hoptui.viewer.remembered import Remembered
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -36,7 +36,7 @@ def said(line: Line) -> str:
 
 
 def kept(home: Path) -> Remembered:
-    return remembered.load(home / "hoptui/dashboard.json")[0]
+    return ui_state.load(home / "hoptui/dashboard.json")[0]
 
 
 def origins(preferences: Preferences) -> dict[str, str]:

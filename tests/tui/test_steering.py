@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from hoptui.client.client import Link
 from hoptui.protocol.messages import Outcome
 from hoptui.tui.steering import RENEW_S, Sent, Steering, left_paused
 from hoptui.tui.view import View
-from hoptui.viewer.client import Link
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"

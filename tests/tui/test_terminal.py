@@ -25,7 +25,7 @@ APP = """
 import sys
 from functools import partial
 from hoptui.tui import opening
-from hoptui.viewer.client import Client
+from hoptui.client.client import Client
 opening.Client = partial(Client, start_daemon=False)
 sys.exit(opening.run("ppo-cartpole"))
 """

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from hoptui.client.replay import Reel, Tick
+from hoptui.settings.config import Asked, Config
 from hoptui.tui.lines import lay
 from hoptui.tui.replay import ReplayApp
 from hoptui.tui.screens.replay_go_to import GoTo
 from hoptui.tui.screens.run import RunScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.time_bar import TimeBar, elapsed, track
-from hoptui.viewer.config import Asked, Config
-from hoptui.viewer.replay import Reel, Tick
+from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.replay_player import COMPACT, FULL, TINY, Player
-from tests.viewer.recorded_run import LENGTH_S, at
 
 Read = Callable[[Any, str], str]
 

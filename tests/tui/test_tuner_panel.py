@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
+from hoptui.client.client import Link
 from hoptui.domain.tuning import Advice, Diagnosis, Limits, TunerState
 from hoptui.tui.lines import Line, lay, width_of
 from hoptui.tui.panels import help_page, knobs, throughput, trials, tuned_knobs, tuner
 from hoptui.tui.steering import advised
 from hoptui.tui.view import View
-from hoptui.viewer.client import Link
 from tests.tui.conftest import RUN, SECOND, START, Scene
 from tests.tui.tuned_run import ADVICE, DIAGNOSIS, HOLDING, STATE, STOPPED, TRIED, tuned
 

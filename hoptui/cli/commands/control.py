@@ -12,9 +12,9 @@ from hoptui.cli.support.outcomes import Given, follow
 from hoptui.cli.support.snapshot import Look, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, agreed, interactive, say, usage
 from hoptui.domain.knobs import KnobValue
+from hoptui.model.command_history import command_line, named
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState, Verb
-from hoptui.viewer import format as text
-from hoptui.viewer.history import command_line, named
 
 TIMEOUT_S = 600.0
 RENEW_S = 20.0
@@ -42,9 +42,9 @@ def pause(
         if code == OK and hold:
             return _hold(seen, found, timeout)
         if code == OK:
-            name = text.clean(found.name)
+            name = numbers.clean(found.name)
             ends = command_line("resume", named(found, seen.node))
-            say(f"{name} goes on by itself in {text.duration(seconds)}; {ends} ends the pause")
+            say(f"{name} goes on by itself in {numbers.duration(seconds)}; {ends} ends the pause")
         return code
 
 
@@ -101,7 +101,7 @@ def _give(
     if not timeout > 0:
         raise usage(f"--timeout takes seconds, more than 0, not {timeout:g}")
     command = seen.session.submit(run, verb, hold_s=hold_s, value=value)
-    code, _ = follow(seen.session, [Given(command, f"{verb} {text.clean(run.name)}")], timeout_s=timeout)
+    code, _ = follow(seen.session, [Given(command, f"{verb} {numbers.clean(run.name)}")], timeout_s=timeout)
     return code
 
 
@@ -115,11 +115,11 @@ def _hold(seen: Look, run: RunState, timeout: float) -> int:
             seen.refresh()
     except KeyboardInterrupt:
         return _give(seen, run, "resume", timeout)
-    raise Fail(f"{text.clean(run.name)} ({run.run}) has exited", MISSING)
+    raise Fail(f"{numbers.clean(run.name)} ({run.run}) has exited", MISSING)
 
 
 def _confirm(run: RunState) -> None:
-    name = text.clean(run.name)
+    name = numbers.clean(run.name)
     if not interactive():
         raise usage(f"stopping {name} (pid {run.pid}) needs --yes where nobody can be asked")
     if not agreed(f"stop {name} (pid {run.pid})?"):

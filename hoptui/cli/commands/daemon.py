@@ -17,11 +17,11 @@ from hoptui.cli.support.options import Json
 from hoptui.cli.support.recordings import size, taken
 from hoptui.cli.support.snapshot import Look, look, refuse_read_only
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
+from hoptui.client.session import NoDaemon, Session, Unreachable
 from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import NodeState
-from hoptui.viewer import format as text
-from hoptui.viewer.session import NoDaemon, Session, Unreachable
 
 STOP_S = 5.0
 METRICS_S = 5.0
@@ -119,11 +119,11 @@ def stop(*, json: Json = False) -> int:
 
 
 def _tell(node: NodeState, told: dict[str, Any]) -> None:
-    since = text.duration(time.time() - node.started_wall)
+    since = numbers.duration(time.time() - node.started_wall)
     say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {told['directory']}")
     say(f"{told['runs']} live {'run' if told['runs'] == 1 else 'runs'}")
     if node.gpus and node.hz:
-        say(f"GPUs are sampled {text.often(node.hz)}")
+        say(f"GPUs are sampled {numbers.often(node.hz)}")
     if node.metrics:
         say(f"metrics for Prometheus: http://{node.metrics}/metrics")
     count, used = told["recordings"]["count"], told["recordings"]["size_bytes"]
@@ -184,7 +184,7 @@ def _await_metrics(seen: Look, asked: str | None, there: bool) -> str | None:
 
 def _no_metrics(seen: Look) -> str:
     """Why the daemon serves none although it should, as it says."""
-    return next((text.clean(e.text) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
+    return next((numbers.clean(e.text) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
 
 
 def _is_it(served: str, asked: str) -> bool:

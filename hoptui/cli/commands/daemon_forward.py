@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, give_up_stdout, usage, warn
+from hoptui.client.transport.routes import Here
+from hoptui.client.transport.ssh import Forwarded
 from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.credentials import user_name
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.protocol.version import VERSION
-from hoptui.viewer.ssh import Forwarded
-from hoptui.viewer.way import Here
 
 LOOK_S = 0.5
 FIRST_LOOK_S = 0.01  # while a daemon begins

@@ -17,8 +17,8 @@ from hoptui.cli.support.outcomes import Given, follow, told
 from hoptui.cli.support.snapshot import Look, look
 from hoptui.cli.support.terminal import OK, REJECTED, dump, interactive, say, table, usage
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
-from hoptui.viewer import format as text
 
 REPORTED = ("knob", "from", "to", "stage", "effective", "iteration")
 TURNED = ("grad_accum", "num_envs")
@@ -129,9 +129,9 @@ def _print(summary: dict[str, Any]) -> None:
     table(
         [
             ("run", summary["run"]),
-            ("iterations", text.grouped(summary["iterations"])),
-            ("env steps/s", text.si(summary["env_steps_per_s"])),
-            ("evaluation return", text.si(summary["evaluation_return"])),
+            ("iterations", numbers.grouped(summary["iterations"])),
+            ("env steps/s", numbers.si(summary["env_steps_per_s"])),
+            ("evaluation return", numbers.si(summary["evaluation_return"])),
         ]
     )
     found = summary["gpus"]
@@ -140,4 +140,4 @@ def _print(summary: dict[str, Any]) -> None:
         return
     for gpu in found:
         busy, watts = gpu.get("busy"), gpu.get("power_w")
-        say(f"GPU {gpu['index']} {gpu['name']}: busy {text.si(busy)} %, {text.si(watts)} W")
+        say(f"GPU {gpu['index']} {gpu['name']}: busy {numbers.si(busy)} %, {numbers.si(watts)} W")

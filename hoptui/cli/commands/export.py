@@ -24,10 +24,10 @@ from hoptui.cli.support.terminal import (
     to_stdout,
     usage,
 )
+from hoptui.presentation import numbers
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording import export as writers
 from hoptui.recording.export import Wanted
-from hoptui.viewer import format as text
 
 Format = Literal["csv", "jsonl", "parquet"]
 SECOND = 1_000_000_000
@@ -103,7 +103,7 @@ def _wanted(
     for source in sources or ():
         if not any(one == source or one.startswith(f"{source}/") for one in there):
             kinds = ", ".join(dict.fromkeys(one.partition("/")[0] for one in there)) or "none"
-            raise usage(f"the recording has no source {text.clean(source, 60)!r}; it has {kinds}")
+            raise usage(f"the recording has no source {numbers.clean(source, 60)!r}; it has {kinds}")
     names = tuple(dict.fromkeys(name.strip() for name in (metrics or "").split(",") if name.strip()))
     if metrics is not None and not names:
         raise usage("--metrics names none")
@@ -125,7 +125,7 @@ def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]
         if name not in known:
             some = ", ".join(list(known)[:MOST_NAMED]) or "none"
             more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-            raise usage(f"the recording has no metric {text.clean(name, 60)!r}; it has {some}{more}")
+            raise usage(f"the recording has no metric {numbers.clean(name, 60)!r}; it has {some}{more}")
 
 
 def _stamp(opened: Recording, option: str, typed: str | None) -> int:
@@ -136,7 +136,7 @@ def _stamp(opened: Recording, option: str, typed: str | None) -> int:
         if "T" in typed:
             wall = datetime.fromisoformat(typed).timestamp()
             return max(1, round(wall * SECOND) - opened.wall_offset_ns)
-    from hoptui.viewer.replay import Replay
+    from hoptui.client.replay import Replay
 
     try:
         with contextlib.closing(Replay(opened.path)) as replay:

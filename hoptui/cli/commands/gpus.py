@@ -11,9 +11,9 @@ from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import Look, headline, look
 from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, warn
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.presentation import numbers
+from hoptui.presentation.readings import GPU, units
 from hoptui.protocol.messages import RunState
-from hoptui.viewer import format as text
-from hoptui.viewer.meanings import GPU, words
 
 NUMBERS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
 """The columns of `line` that are aligned to the right."""
@@ -87,11 +87,13 @@ def line(gpu: GpuInfo, now: dict[str, float]) -> tuple[str, ...]:
         str(gpu.index),
         _name(gpu),
         *(f"{label} {_share(now.get(name))}" for label, name in SHARES),
-        _of(text.grouped(now.get("power_w")), gpu.power_limit_w and text.grouped(gpu.power_limit_w), "W"),
-        _of(text.gib(now.get("memory_used_bytes")), text.gib(_memory(gpu, now)), "GiB"),
-        f"{text.grouped(now.get('temperature_c'))} °C",
-        f"{text.grouped(now.get('sm_clock_mhz'))} MHz",
-        text.clean(gpu.reason) or note,
+        _of(
+            numbers.grouped(now.get("power_w")), gpu.power_limit_w and numbers.grouped(gpu.power_limit_w), "W"
+        ),
+        _of(numbers.gib(now.get("memory_used_bytes")), numbers.gib(_memory(gpu, now)), "GiB"),
+        f"{numbers.grouped(now.get('temperature_c'))} °C",
+        f"{numbers.grouped(now.get('sm_clock_mhz'))} MHz",
+        numbers.clean(gpu.reason) or note,
     )
 
 
@@ -103,7 +105,7 @@ def unknown(gpu: GpuInfo, now: dict[str, float]) -> list[str]:
         why = next((gpu.missing[key] for key in keys if key in gpu.missing), "")
         if why and name not in now:
             reasons.setdefault(why, []).append(label)
-    return [f"{', '.join(labels)} unknown: {text.clean(why)}" for why, labels in reasons.items()]
+    return [f"{', '.join(labels)} unknown: {numbers.clean(why)}" for why, labels in reasons.items()]
 
 
 def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
@@ -113,7 +115,7 @@ def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
     shares = [f"{label} {_share(_mean(all_of_them, name))}" for label, name in SHARES]
     watts = [now["power_w"] for now in all_of_them if "power_w" in now]
     power = sum(watts) if len(watts) == len(all_of_them) else None
-    return [*shares, f"{text.grouped(power)} W"]
+    return [*shares, f"{numbers.grouped(power)} W"]
 
 
 def derived(seen: Look, run: RunState) -> dict[str, float]:
@@ -127,10 +129,10 @@ def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str
     lines: list[tuple[str, str]] = []
     if (watts := get("power_w")) is not None:
         idle = get("idle_power_w")
-        aside = f", {text.grouped(idle)} W of it for SM time without work" if idle is not None else ""
-        lines.append(("power", f"{text.grouped(watts)} W{aside}"))
+        aside = f", {numbers.grouped(idle)} W of it for SM time without work" if idle is not None else ""
+        lines.append(("power", f"{numbers.grouped(watts)} W{aside}"))
     energies = [
-        words.small(found[name], "J") + suffix
+        units.small(found[name], "J") + suffix
         for name, suffix in (
             ("energy_j", ""),
             ("energy_per_iteration_j", " an iteration"),
@@ -152,8 +154,8 @@ def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str
         lines.append(("MFU", ", ".join(shares)))
     if (least := get("memory_headroom_bytes")) is not None:
         own = get("gpu_memory_bytes")
-        aside = f", {text.gib(own)} GiB used by its processes" if own is not None else ""
-        lines.append(("memory", f"{text.gib(least)} GiB free on the fullest GPU{aside}"))
+        aside = f", {numbers.gib(own)} GiB used by its processes" if own is not None else ""
+        lines.append(("memory", f"{numbers.gib(least)} GiB free on the fullest GPU{aside}"))
     return lines
 
 
@@ -174,18 +176,18 @@ def _list(seen: Look, processes: Sequence[GpuProcess]) -> None:
         if here:
             table([_process_line(seen, process) for process in here], right=(2, 3), indent="    ")
         elif "processes" in gpu.missing:
-            say(f"    who is on it is unknown: {text.clean(gpu.missing['processes'])}")
+            say(f"    who is on it is unknown: {numbers.clean(gpu.missing['processes'])}")
 
 
 def _process_line(seen: Look, process: GpuProcess) -> tuple[str, ...]:
     run = seen.store.run(process.run) if process.run else None
     return (
         f"pid {process.pid}",
-        text.clean(process.user, 32) or text.UNKNOWN,
-        words.value_text("B", process.memory_used_bytes),
+        numbers.clean(process.user, 32) or numbers.UNKNOWN,
+        units.value_text("B", process.memory_used_bytes),
         f"SM {_share(process.sm_percent)}",
-        f"run {text.clean(run.name, 40)} ({run.run})" if run else "",
-        text.clean(process.command, 80) or text.UNKNOWN,
+        f"run {numbers.clean(run.name, 40)} ({run.run})" if run else "",
+        numbers.clean(process.command, 80) or numbers.UNKNOWN,
     )
 
 
@@ -221,8 +223,8 @@ def _details(seen: Look, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[
 
 def _name(gpu: GpuInfo) -> str:
     """What it is, and of a MIG instance as much of its UUID as tells it from its like."""
-    name = text.clean(gpu.name.removeprefix("NVIDIA "), 40)
-    return f"{name} {text.clean(gpu.uuid[:12])}" if gpu.parent else name
+    name = numbers.clean(gpu.name.removeprefix("NVIDIA "), 40)
+    return f"{name} {numbers.clean(gpu.uuid[:12])}" if gpu.parent else name
 
 
 def _memory(gpu: GpuInfo, now: dict[str, float]) -> float | None:
@@ -235,14 +237,14 @@ def _mean(all_of_them: Sequence[dict[str, float]], name: str) -> float | None:
 
 
 def _share(per_cent: float | None) -> str:
-    return words.value_text("%", per_cent)
+    return units.value_text("%", per_cent)
 
 
 def _of(part: str, whole: str | float | None, unit: str) -> str:
-    return f"{part} / {whole} {unit}" if whole and whole != text.UNKNOWN else f"{part} {unit}"
+    return f"{part} / {whole} {unit}" if whole and whole != numbers.UNKNOWN else f"{part} {unit}"
 
 
 def _unit(run: RunState, found: dict[str, float]) -> str:
     """What the headline rate counts: `env step`, `token`."""
     name, _ = headline(run, found)
-    return text.clean(name.removesuffix("_per_s").replace("_", " ").removesuffix("s"), 20) or "unit"
+    return numbers.clean(name.removesuffix("_per_s").replace("_", " ").removesuffix("s"), 20) or "unit"

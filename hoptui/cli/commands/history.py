@@ -11,11 +11,10 @@ from cyclopts import Parameter
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
+from hoptui.model.command_history import Filter, again, left, named, reason
+from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.history import Filter, again, left, named, reason
-from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run
 
 
 def history(
@@ -38,8 +37,8 @@ def history(
     if as_commands and json:
         raise usage("--as-commands is text: it cannot be had with --json")
     wanted = Filter.parse(filter)
-    if wanted.stage and not any(stage.startswith(wanted.stage) for stage in words.STAGES):
-        raise usage(f"no command is in a stage {wanted.stage!r}: there are {', '.join(words.STAGES)}")
+    if wanted.stage and not any(stage.startswith(wanted.stage) for stage in vocabulary.STAGES):
+        raise usage(f"no command is in a stage {wanted.stage!r}: there are {', '.join(vocabulary.STAGES)}")
     found, node, records = _asked(run)
     kept = [record for record in records if wanted.wants(record)]
     if json:
@@ -76,7 +75,7 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "iteration": record.step,
         "code": record.code,
         "reason": record.reason,
-        "released": words.who(record.released) if record.released is not None else None,
+        "released": vocabulary.who(record.released) if record.released is not None else None,
         "why": record.why,
         "took_s": record.took_s,
         "measured": record.measured,
@@ -86,10 +85,10 @@ def shown(record: CommandRecord) -> dict[str, Any]:
 def _line(
     record: CommandRecord, known: Mapping[str, CommandRecord], units: Mapping[str, str]
 ) -> tuple[str, ...]:
-    speeds, effect = words.speeds(record.measured, units), words.effect_text(record.measured)
-    why = f"“{text.clean(reason(record, known), 160)}”" if record.why else ""
-    last = "  ".join(filter(None, (words.stage_text(record), speeds, effect, why)))
-    return (text.day_clock(record.wall), words.who(record.origin), words.change(record), last)
+    speeds, effect = vocabulary.speeds(record.measured, units), vocabulary.effect_text(record.measured)
+    why = f"“{numbers.clean(reason(record, known), 160)}”" if record.why else ""
+    last = "  ".join(filter(None, (vocabulary.stage_text(record), speeds, effect, why)))
+    return (numbers.day_clock(record.wall), vocabulary.who(record.origin), vocabulary.change(record), last)
 
 
 def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
@@ -110,13 +109,13 @@ def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
 
 def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
     """These, and before them those that only the recording knows still."""
+    from hoptui.model import command_history
     from hoptui.recording import RecordingError
-    from hoptui.viewer import bygone
 
     if not path.exists():
         return newest
     try:
-        recorded = bygone.recorded(path)
+        recorded = command_history.recorded(path)
     except RecordingError as error:
         warn(f"hoptui: {error}: older commands than those that the daemon knows are not listed")
         return newest
@@ -126,8 +125,8 @@ def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
 
 def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     from hoptui.cli.support import recordings
+    from hoptui.model import command_history
     from hoptui.recording import RecordingError
-    from hoptui.viewer import bygone
 
     where = recordings.places()
     found = recordings.entries(where)
@@ -140,6 +139,6 @@ def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     try:
-        return entry.state, None, [left(record) for record in bygone.recorded(entry.path)]
+        return entry.state, None, [left(record) for record in command_history.recorded(entry.path)]
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

@@ -13,8 +13,8 @@ from hoptui.cli.support.outcomes import Given, follow, told
 from hoptui.cli.support.snapshot import knobs_of, look
 from hoptui.cli.support.terminal import OK, REJECTED, dump, say, table, usage, warn
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, missing, parse_value
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import Outcome, RunState
-from hoptui.viewer import format as text
 
 TIMEOUT_S = 600.0
 
@@ -109,7 +109,7 @@ def named(run: RunState, name: str) -> KnobState:
     for knob in run.knobs:
         if knob.spec.name == name:
             return knob
-    raise usage(missing(text.clean(run.name), name, [knob.spec.name for knob in run.knobs]))
+    raise usage(missing(numbers.clean(run.name), name, [knob.spec.name for knob in run.knobs]))
 
 
 def _wish(run: RunState, name: str, typed: str) -> _Wish:

@@ -10,9 +10,8 @@ from hoptui.cli.commands.status import age, summary, throughput
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import START_ONE, Look, look
 from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 if TYPE_CHECKING:  # it brings sqlite3, which a plain `ls` has no use for
     from hoptui.recording.shelf import Entry
@@ -64,12 +63,12 @@ def _list(seen: Look, runs: list[RunState]) -> None:
 def _line(seen: Look, run: RunState) -> tuple[str, ...]:
     vital = seen.store.vital(run.run)
     state = "exited" if not seen.lives(run) else vital.state if vital else None
-    symbol, word = words.STATES[state] if state else words.UNKNOWN_STATE
-    iteration = text.grouped(vital.step if vital else None)
-    total = f" / {text.grouped(run.total)}" if run.total else ""
+    symbol, word = vocabulary.STATES[state] if state else vocabulary.UNKNOWN_STATE
+    iteration = numbers.grouped(vital.step if vital else None)
+    total = f" / {numbers.grouped(run.total)}" if run.total else ""
     latest = seen.store.latest(f"run/{run.run}")
-    rate = throughput(run, vital, latest) if seen.lives(run) else text.UNKNOWN
-    return (f"{symbol} {word}", text.clean(run.name, 40), run.run, iteration + total, rate, age(run))
+    rate = throughput(run, vital, latest) if seen.lives(run) else numbers.UNKNOWN
+    return (f"{symbol} {word}", numbers.clean(run.name, 40), run.run, iteration + total, rate, age(run))
 
 
 # with recordings -------------------------------------------------------------------------------------------------------
@@ -135,8 +134,8 @@ def _recorded_line(entry: Entry) -> tuple[str, ...]:
     from hoptui.cli.support import recordings
 
     ended = entry.state is not None and entry.state.exit_reason
-    symbol, word = words.STATES["exited"] if ended else words.UNKNOWN_STATE
-    blank = text.UNKNOWN
+    symbol, word = vocabulary.STATES["exited"] if ended else vocabulary.UNKNOWN_STATE
+    blank = numbers.UNKNOWN
     return (
         f"{symbol} {word}",
         recordings.title(entry),
@@ -153,5 +152,5 @@ def _kept(run: RunState | None, entry: Entry | None) -> tuple[str, str]:
 
     why = entry.problem if entry else ""
     if not why and run is not None and run.exit_reason:
-        why = words.state_text(None, run).partition(": ")[2]
-    return size(entry.size_bytes) if entry else text.UNKNOWN, why
+        why = vocabulary.state_text(None, run).partition(": ")[2]
+    return size(entry.size_bytes) if entry else numbers.UNKNOWN, why

@@ -69,7 +69,7 @@ def _kind(path: Path | None) -> Format:
 def _written(path: Path, kind: Format) -> str:
     from hoptui.cli.report import html, markdown
     from hoptui.cli.report import page as telling
-    from hoptui.viewer import report as facts
+    from hoptui.model import report as facts
 
     try:
         with Recording.open(path) as opened:

@@ -14,10 +14,10 @@ from hoptui.cli.support.options import Yes
 from hoptui.cli.support.recordings import age, age_s, size, title
 from hoptui.cli.support.snapshot import look, refuse_read_only
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, interactive, say, table, usage
+from hoptui.client.session import NoDaemon
+from hoptui.presentation import numbers
 from hoptui.recording import RecordingError, shelf
 from hoptui.recording.shelf import Entry
-from hoptui.viewer import format as text
-from hoptui.viewer.session import NoDaemon
 
 FEWEST_LETTERS, WHOLE_ID = 4, 100
 """How much of an id names a recording to delete."""
@@ -122,4 +122,4 @@ def _delete(chosen: Sequence[Entry], *, dry_run: bool, yes: bool) -> int:
 
 def _line(entry: Entry) -> tuple[str, ...]:
     why = entry.problem or (entry.state.exit_reason if entry.state else "")
-    return (title(entry), entry.run, size(entry.size_bytes), f"{age(entry)} ago", text.clean(why))
+    return (title(entry), entry.run, size(entry.size_bytes), f"{age(entry)} ago", numbers.clean(why))

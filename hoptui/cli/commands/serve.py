@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from hoptui.cli.support.snapshot import look, refuse_read_only
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, say, usage
-from hoptui.viewer.places import is_path
+from hoptui.client.transport.target import is_path
 
 PORT = 8765
 DRIVER = "hoptui.tui.browser:BrowserDriver"

@@ -12,9 +12,9 @@ from hoptui.cli.support.snapshot import SECOND, Look, headline, knobs_of, look
 from hoptui.cli.support.terminal import OK, dump, say, table
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Diagnosis
+from hoptui.model import eta
+from hoptui.presentation import diagnosis, numbers, tuner, vocabulary
 from hoptui.protocol.messages import Event, RunState, Vital
-from hoptui.viewer import format as text
-from hoptui.viewer import remaining, tuning, verdicts, words
 
 LAST = 10  # events and commands in `status`
 
@@ -50,14 +50,18 @@ def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) ->
     name, value = headline(run, metrics)
     if vital is not None and vital.throughput is not None:
         value = vital.throughput
-    return f"{text.si(value)} {words.unit_of(name, run.units)}" if text.known(value) else text.UNKNOWN
+    return (
+        f"{numbers.si(value)} {vocabulary.unit_of(name, run.units)}"
+        if numbers.known(value)
+        else numbers.UNKNOWN
+    )
 
 
 def age(run: RunState) -> str:
     """How long a run has been going, or how long ago it ended."""
     if run.exited_wall:
-        return f"{text.duration(time.time() - run.exited_wall)} ago"
-    return text.duration(time.time() - run.started_wall)
+        return f"{numbers.duration(time.time() - run.exited_wall)} ago"
+    return numbers.duration(time.time() - run.started_wall)
 
 
 def _details(seen: Look, run: RunState) -> dict[str, Any]:
@@ -114,18 +118,18 @@ def _ranks(seen: Look, run: RunState) -> list[dict[str, Any]]:
 def _tell(seen: Look, run: RunState) -> None:
     vital = seen.store.vital(run.run)
     metrics = seen.store.latest(f"run/{run.run}")
-    symbol = words.STATES[vital.state].symbol if vital else words.UNKNOWN_STATE.symbol
-    say(f"{text.clean(run.name)}  {run.run}  pid {run.pid}  epoch {run.epoch}  on {seen.node.host}")
-    say(f"{symbol} {words.state_text(vital, run)}")
-    total = f" of {text.grouped(run.total)}" if run.total else ""
-    say(f"iteration {text.grouped(vital.step if vital else None)}{total}, {_pace(seen, run, metrics)}")
+    symbol = vocabulary.STATES[vital.state].symbol if vital else vocabulary.UNKNOWN_STATE.symbol
+    say(f"{numbers.clean(run.name)}  {run.run}  pid {run.pid}  epoch {run.epoch}  on {seen.node.host}")
+    say(f"{symbol} {vocabulary.state_text(vital, run)}")
+    total = f" of {numbers.grouped(run.total)}" if run.total else ""
+    say(f"iteration {numbers.grouped(vital.step if vital else None)}{total}, {_pace(seen, run, metrics)}")
     phases = _phases(metrics)
     whole = max(metrics.get("iteration_s", 0.0), sum(s for name, s in phases.items() if "/" not in name))
     if phases:
         say()
         say("where the last iteration went")
         rows = [
-            (_inset(name), text.seconds(s), text.percent(s / whole if whole else None))
+            (_inset(name), numbers.seconds(s), numbers.percent(s / whole if whole else None))
             for name, s in phases.items()
         ]
         table(rows, right=(1, 2), indent="  ")
@@ -134,13 +138,13 @@ def _tell(seen: Look, run: RunState) -> None:
     if run.tuner is not None and run.tuner.stand != "off" and seen.lives(run):
         say()
         say("the tuner")
-        say(f"  {tuning.standing(run.tuner)}")
+        say(f"  {tuner.standing(run.tuner)}")
     if run.world > 1:
         _tell_ranks(seen, run)
     _tell_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
-    plain = [(name, text.si(metrics[name]), run.units.get(name, "")) for name in own]
+    plain = [(name, numbers.si(metrics[name]), run.units.get(name, "")) for name in own]
     if plain:
         say()
         say("metrics")
@@ -155,11 +159,11 @@ def _tell(seen: Look, run: RunState) -> None:
 def _tell_diagnosis(found: Diagnosis, *, ended: bool) -> None:
     say()
     say("what limited it last" if ended else "what limits it")
-    say(f"  {text.clean(verdicts.sentence(found))}")
+    say(f"  {numbers.clean(diagnosis.sentence(found))}")
     for figure in found.evidence[found.verdict == "unknown" :]:
-        say(f"    {text.clean(figure)}")
+        say(f"    {numbers.clean(figure)}")
     for advice in () if ended else found.advice:
-        say(f"  {'try ' if advice.knob else ''}{text.clean(advice.text)}")
+        say(f"  {'try ' if advice.knob else ''}{numbers.clean(advice.text)}")
 
 
 def _tell_ranks(seen: Look, run: RunState) -> None:
@@ -170,8 +174,8 @@ def _tell_ranks(seen: Look, run: RunState) -> None:
         (
             f"rank {r['rank']}",
             f"pid {r['pid']}",
-            text.seconds(r["iteration_s"]),
-            f"{text.duration(r['age_s'])} ago" if r["age_s"] is not None else "",
+            numbers.seconds(r["iteration_s"]),
+            f"{numbers.duration(r['age_s'])} ago" if r["age_s"] is not None else "",
         )
         for r in found
     ]
@@ -200,13 +204,13 @@ def _inset(phase: str) -> str:
 
 
 def _tell_past(seen: Look, run: RunState) -> None:
-    lines = [(e.wall, words.happened(e)) for e in _events(seen, run)]
-    lines += [(c.wall, words.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
+    lines = [(e.wall, vocabulary.happened(e)) for e in _events(seen, run)]
+    lines += [(c.wall, vocabulary.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
     if lines:
         say()
         say("last events")
         for wall, line in sorted(lines)[-LAST:]:
-            say(f"  {text.clock(wall)}  {line}")
+            say(f"  {numbers.clock(wall)}  {line}")
 
 
 def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
@@ -215,9 +219,9 @@ def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
         return f"ended {age(run)}"
     parts = [throughput(run, vital, metrics)]
     if vital and vital.iteration_s:
-        parts.append(f"{text.seconds(vital.iteration_s)} an iteration")
+        parts.append(f"{numbers.seconds(vital.iteration_s)} an iteration")
     if vital and (left := _left_s(seen, run, vital)) is not None:
-        parts.append(f"{text.duration(left)} to go")
+        parts.append(f"{numbers.duration(left)} to go")
     return ", ".join([*parts, f"running for {age(run)}"])
 
 
@@ -228,26 +232,26 @@ def _left_s(seen: Look, run: RunState, vital: Vital) -> float | None:
     source = f"run/{run.run}"
     begun = int(run.started_wall * SECOND) - seen.node.wall_offset_ns
     commands = (record for record in seen.store.commands.values() if record.run == run.run)
-    start = remaining.since(begun, vital.last_t, commands)
+    start = eta.since(begun, vital.last_t, commands)
     found = seen.session.query(
-        source, ("iteration_s",), run=run.run, t0=start, t1=vital.last_t, points=remaining.POINTS
+        source, ("iteration_s",), run=run.run, t0=start, t1=vital.last_t, points=eta.POINTS
     )
-    pace = remaining.pace_s(array("q", found.t), array("q", found.step))
-    return remaining.left_s(run, vital, pace or vital.iteration_s)
+    pace = eta.pace_s(array("q", found.t), array("q", found.step))
+    return eta.left_s(run, vital, pace or vital.iteration_s)
 
 
 def knob_line(knob: KnobState) -> tuple[str, ...]:
     """A knob as one row: name, value, bounds, effect, cost, how long its last change took, and who set it."""
     spec = knob.spec
     if spec.choices:
-        bounds = " | ".join(text.value(choice, spec) for choice in spec.choices)
+        bounds = " | ".join(numbers.value(choice, spec) for choice in spec.choices)
     elif spec.min is None and spec.max is None:
         bounds = ""
     else:
-        bounds = f"{text.value(spec.min, spec)} … {text.value(spec.max, spec)}"
+        bounds = f"{numbers.value(spec.min, spec)} … {numbers.value(spec.max, spec)}"
     note = "" if knob.in_effect else "not in effect as asked"
-    by = f"set by {text.clean(knob.by, 40)}" if knob.by else ""
-    shown = f"{text.value(knob.value, spec)} {text.clean(spec.unit, 12)}".rstrip()
-    last = words.took(knob.took_s)
+    by = f"set by {numbers.clean(knob.by, 40)}" if knob.by else ""
+    shown = f"{numbers.value(knob.value, spec)} {numbers.clean(spec.unit, 12)}".rstrip()
+    last = vocabulary.took(knob.took_s)
     cost = f"{spec.cost} ({last})" if last else spec.cost
     return (spec.name, shown, bounds, spec.effect, cost, ", ".join(filter(None, (note, by))))

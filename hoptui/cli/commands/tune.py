@@ -14,12 +14,11 @@ from hoptui.cli.commands import knobs
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import NONE, Look, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
+from hoptui.client.session import Unreachable
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
+from hoptui.model.command_history import command_line, named
+from hoptui.presentation import numbers, tuner, vocabulary
 from hoptui.protocol.messages import RunState
-from hoptui.viewer import format as text
-from hoptui.viewer import tuning, words
-from hoptui.viewer.history import command_line, named
-from hoptui.viewer.session import Unreachable
 
 RETURN_S = 30.0
 """How long a daemon that is gone may take to come back: runs start another by themselves."""
@@ -119,7 +118,7 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
             dump({"run": found.run, "tuner": state})
         elif act.op in ("freeze", "release"):
             does = "leaves alone" if act.op == "freeze" else "may turn"
-            say(f"the tuner of {text.clean(found.name)} {does} {text.clean(act.knob)}")
+            say(f"the tuner of {numbers.clean(found.name)} {does} {numbers.clean(act.knob)}")
         else:
             _tell(state)
     return OK
@@ -144,11 +143,11 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
             if json:
                 dump({"run": found.run, "tuner": state})
             else:
-                say(f"{text.clean(found.name)} is being tuned: {tuning.limits(state.limits)}")
+                say(f"{numbers.clean(found.name)} is being tuned: {tuner.limits(state.limits)}")
             return OK
         if not json:
             say(
-                f"{'watching' if watches else 'tuning'} {text.clean(found.name)}: {tuning.limits(state.limits)}"
+                f"{'watching' if watches else 'tuning'} {numbers.clean(found.name)}: {tuner.limits(state.limits)}"
             )
         return _watch(seen, found, state.tried if answer.granted else (), json=json)
 
@@ -156,7 +155,7 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
 def _dry(seen: Look, run: RunState, state: TunerState, *, mine: bool, json: bool) -> int:
     """Tell what the tuner would try next, as soon as it knows; a dry tuner of our own ends with that."""
     if not json and state.stand == "baseline":
-        say(f"looking at {text.clean(run.name)} (Ctrl-C ends it)")
+        say(f"looking at {numbers.clean(run.name)} (Ctrl-C ends it)")
     version = 0
     try:
         while not (state.next or state.stand in ("holding", "off")):
@@ -169,15 +168,15 @@ def _dry(seen: Look, run: RunState, state: TunerState, *, mine: bool, json: bool
     if json:
         dump({"run": run.run, "next": state.next, "text": state.text, "limits": state.limits})
     elif mine:
-        say(text.clean(state.text, 300))
+        say(numbers.clean(state.text, 300))
     else:
-        say(f"next it would try {tuning.changes(state.next) or 'nothing'}: {text.clean(state.text, 300)}")
+        say(f"next it would try {tuner.changes(state.next) or 'nothing'}: {numbers.clean(state.text, 300)}")
     return OK
 
 
 def _watch(seen: Look, run: RunState, earlier: Iterable[Trial], *, json: bool) -> int:
     """A line for each trial as it ends, until the tuner or the run does; none for those of `earlier` tuners."""
-    name = text.clean(run.name)
+    name = numbers.clean(run.name)
     told = {trial.t for trial in earlier}
     said = ""
     version = 0
@@ -192,11 +191,11 @@ def _watch(seen: Look, run: RunState, earlier: Iterable[Trial], *, json: bool) -
                 if trial.t not in told:
                     told.add(trial.t)
                     _tell_trial(seen, now, trial, json=json)
-            standing = tuning.standing(state)
+            standing = tuner.standing(state)
             words_alone = re.sub(r"[\d.,]+", "", standing)  # a figure that moves is no news
             if standing and words_alone != said and not json:
                 said = words_alone
-                say(f"{text.clock(time.time())}  {standing}")
+                say(f"{numbers.clock(time.time())}  {standing}")
             if state.stand == "off":
                 return OK
     except KeyboardInterrupt:
@@ -226,27 +225,27 @@ def _tell_trial(seen: Look, run: RunState, trial: Trial, *, json: bool) -> None:
     if json:
         dump({"run": run.run, "time": wall, "trial": trial})
         return
-    speeds = words.speeds(trial.measured, run.units)
-    say("  ".join(filter(None, (text.clock(wall), tuning.sentence(trial), speeds))))
+    speeds = vocabulary.speeds(trial.measured, run.units)
+    say("  ".join(filter(None, (numbers.clock(wall), tuner.sentence(trial), speeds))))
 
 
 def _tell(state: TunerState) -> None:
     """How a tuner stands, in a few lines."""
-    word = tuning.STANDS[state.stand]
-    say(f"{word.symbol} {word.text}: {text.clean(state.text, 300) or tuning.STANDS_FOR[state.stand]}")
+    word = tuner.STANDS[state.stand]
+    say(f"{word.symbol} {word.text}: {numbers.clean(state.text, 300) or tuner.STANDS_FOR[state.stand]}")
     if not state.started:
         return
-    by = f", for {text.clean(state.user)}" if state.user else ""
-    say(f"  within  {tuning.limits(state.limits)}{by}")
+    by = f", for {numbers.clean(state.user)}" if state.user else ""
+    say(f"  within  {tuner.limits(state.limits)}{by}")
     if state.trial is not None:
-        say(f"  trying  {tuning.changes(state.trial.changes)}, {tuning.progress(state.trial)}")
+        say(f"  trying  {tuner.changes(state.trial.changes)}, {tuner.progress(state.trial)}")
     elif state.next:
-        say(f"  next    {tuning.changes(state.next)}")
+        say(f"  next    {tuner.changes(state.next)}")
     for trial in state.tried:
-        say(f"  tried   {tuning.sentence(trial)}")
+        say(f"  tried   {tuner.sentence(trial)}")
     if state.frozen:
-        say(f"  alone   {', '.join(map(text.clean, state.frozen))}")
-    say(f"  spent   {tuning.cost(state)}")
+        say(f"  alone   {', '.join(map(numbers.clean, state.frozen))}")
+    say(f"  spent   {tuner.cost(state)}")
 
 
 def _limits(

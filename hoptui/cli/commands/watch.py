@@ -13,9 +13,8 @@ from hoptui.cli.support.snapshot import NONE, Look, headline, look
 from hoptui.cli.support.terminal import OK, dump, say, usage, warn
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
+from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.protocol.messages import RunState
-from hoptui.viewer import format as text
-from hoptui.viewer import verdicts, words
 
 MOST_METRICS = 6
 MOST_HZ = 10.0
@@ -48,7 +47,7 @@ def watch(
             _stream(seen, found, printer, every, hz)
         elif metrics and (vital := seen.store.vital(found.run)):
             printer.row(vital.last_t, vital.step, metrics)
-        state = words.state_text(seen.store.vital(found.run), seen.store.run(found.run) or found)
+        state = vocabulary.state_text(seen.store.vital(found.run), seen.store.run(found.run) or found)
         warn(f"{found.name} ({found.run}) {state}")
     return OK
 
@@ -84,13 +83,13 @@ class _Printer:
             )
             return
         self._names = self._names or list(_telling(run, metrics))
-        shown = [f"{text.clean(name, 30)} {text.si(metrics.get(name))}" for name in self._names]
+        shown = [f"{numbers.clean(name, 30)} {numbers.si(metrics.get(name))}" for name in self._names]
         summed = gpus.together([gpus.readings(self._seen, gpu) for gpu in mine])
-        say("  ".join([text.clock(wall), f"iteration {text.grouped(step)}", *shown, *summed]))
+        say("  ".join([numbers.clock(wall), f"iteration {numbers.grouped(step)}", *shown, *summed]))
         if run.diagnosis is not None and run.diagnosis.verdict != self._verdict:
             self._verdict = run.diagnosis.verdict
-            told = verdicts.line(run.diagnosis, advises=self._seen.lives(run))
-            say(f"{text.clock(wall)}  {text.clean(told, 400)}")
+            told = diagnosis.line(run.diagnosis, advises=self._seen.lives(run))
+            say(f"{numbers.clock(wall)}  {numbers.clean(told, 400)}")
 
     def gpu(self, gpu: GpuInfo, t: int, readings: dict[str, float]) -> None:
         """A row of one of its GPUs."""
@@ -100,7 +99,7 @@ class _Printer:
             dump({**row, "readings": readings})
             return
         cells = [cell for cell in gpus.line(gpu, readings)[2:] if cell]
-        say("  ".join([f"{text.clock(wall)}.{int(wall * 10) % 10}", f"GPU {gpu.index}", *cells]))
+        say("  ".join([f"{numbers.clock(wall)}.{int(wall * 10) % 10}", f"GPU {gpu.index}", *cells]))
 
 
 def _telling(run: RunState, metrics: dict[str, float]) -> dict[str, None]:

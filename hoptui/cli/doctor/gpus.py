@@ -11,8 +11,8 @@ from pathlib import Path
 from hoptui.cli.doctor.check import Check, Status
 from hoptui.daemon.state.gpu_ownership import NO_DEVICES, Claim, resolve
 from hoptui.domain.devices import GpuInfo
+from hoptui.presentation import numbers
 from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
-from hoptui.viewer import format as text
 
 ROOT = Path("/")
 NVIDIA = "0x10de"  # PCI vendor
@@ -52,7 +52,7 @@ def permissions(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
         )
         return Check("gpu-permissions", "warning", f"{which}: not yours to read and write", advice)
     refused = [
-        f"GPU {gpu.index}: {text.clean(sentence)}"
+        f"GPU {gpu.index}: {numbers.clean(sentence)}"
         for gpu in gpus
         for sentence in dict.fromkeys((gpu.reason, *gpu.missing.values()))
         if "permission" in sentence.lower()
@@ -68,16 +68,16 @@ def permissions(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
 
 def nvml(gpus: Sequence[GpuInfo], reason: str) -> Check:
     """Which GPUs answer, and why others do not."""
-    lost = [f"GPU {gpu.index}: {text.clean(gpu.reason)}" for gpu in gpus if gpu.reason]
+    lost = [f"GPU {gpu.index}: {numbers.clean(gpu.reason)}" for gpu in gpus if gpu.reason]
     working = [gpu for gpu in gpus if not gpu.reason]
     kinds: dict[str, list[GpuInfo]] = {}
     for gpu in working:
-        kinds.setdefault(text.clean(gpu.name, 60), []).append(gpu)
+        kinds.setdefault(numbers.clean(gpu.name, 60), []).append(gpu)
     names = [f"{_which(them)}: {name}" for name, them in kinds.items()]
     if lost:
         return Check("nvml", "warning", "; ".join([*lost, *names]), "nvidia-smi and dmesg say more")
     if not working:
-        detail = text.clean(reason) or "no GPU was found"
+        detail = numbers.clean(reason) or "no GPU was found"
         advice = "host and training panels work; readings need an NVIDIA driver on this node"
         return Check("nvml", "warning", detail, advice)
     return Check("nvml", "ok", f"{'; '.join(names)}; driver {working[0].driver or 'unknown'}")
@@ -93,7 +93,7 @@ def gpm(gpus: Sequence[GpuInfo], readings: Mapping[str, Mapping[str, float]]) ->
             counted.append(gpu)
         elif gpu.uuid not in cut_up:
             reason = gpu.missing.get("gpm") or gpu.reason or NONE_YET
-            why.setdefault(text.clean(reason), []).append(gpu)
+            why.setdefault(numbers.clean(reason), []).append(gpu)
     parts = [f"{_which(counted)}: SM, tensor and DRAM activity"] if counted else []
     parts += [f"{_which(them)}: {reason}" for reason, them in why.items()]
     if not why:
@@ -111,7 +111,7 @@ def cuda_visible(gpus: Sequence[GpuInfo], environ: Mapping[str, str]) -> Check:
     if asked is None:
         detail = f"CUDA_VISIBLE_DEVICES is not set: training started here sees every GPU{slurm}"
         return _check("warning" if unordered else "ok", detail, order if unordered else "")
-    shown = f"CUDA_VISIBLE_DEVICES={text.clean(asked, 80)}{slurm}"
+    shown = f"CUDA_VISIBLE_DEVICES={numbers.clean(asked, 80)}{slurm}"
     if asked.strip() in NO_DEVICES:
         return _check("warning", f"{shown}: training started here sees no GPU", "unset it to use GPUs")
     if not gpus:

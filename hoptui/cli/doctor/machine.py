@@ -15,7 +15,7 @@ from pathlib import Path
 from hoptui import __version__
 from hoptui.cli.doctor.check import Check
 from hoptui.node.pid_namespace import whose_pids
-from hoptui.viewer import format as text
+from hoptui.presentation import numbers
 
 LEAST_ZMQ = (4, 3, 5)
 
@@ -70,7 +70,7 @@ def clock(
     if daemon_started is not None and abs(daemon_started) > JUMPED_S:
         way = "forward" if daemon_started > 0 else "back"
         jumped = (
-            f"the wall clock jumped {way} by {text.duration(abs(daemon_started))} since the daemon started"
+            f"the wall clock jumped {way} by {numbers.duration(abs(daemon_started))} since the daemon started"
         )
         advice = "rows are in order all the same (monotonic time); hoptui daemon stop makes it look at the clock anew"
         return Check("clock", "warning", f"{detail}; {jumped}", advice)
@@ -118,7 +118,7 @@ def container(environ: Mapping[str, str], root: Path = ROOT) -> Check:
     if here < there:
         parts.append(f"{here} of the host's {there} GPUs are in it")
     elif given and given not in ("all", "void", "none"):
-        parts.append(f"NVIDIA_VISIBLE_DEVICES={text.clean(given, 60)}")
+        parts.append(f"NVIDIA_VISIBLE_DEVICES={numbers.clean(given, 60)}")
     return Check("container", "ok", "; ".join(parts), advice)
 
 

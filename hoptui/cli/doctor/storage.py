@@ -11,7 +11,7 @@ from pathlib import Path
 from hoptui.cli.doctor.check import Check
 from hoptui.cli.support.recordings import size
 from hoptui.node.addresses import AddressError, Addresses, secure
-from hoptui.viewer import format as text
+from hoptui.presentation import numbers
 
 LEAST_FREE = 1 << 30
 NETWORK = (
@@ -86,10 +86,12 @@ def recordings(where: Addresses, environ: Mapping[str, str]) -> Check:
     detail = f"{count}, {size(used)} of {most / GB:g} GB"
     if complaints := refused(environ):
         advice = "set it where the daemon starts, then hoptui daemon stop (runs survive)"
-        return Check("recordings", "warning", f"{detail}; {text.clean('; '.join(complaints), 200)}", advice)
+        return Check(
+            "recordings", "warning", f"{detail}; {numbers.clean('; '.join(complaints), 200)}", advice
+        )
     damaged = [entry for entry in entries if entry.problem]
     if damaged:
-        which = ", ".join(text.clean(entry.run, 40) for entry in damaged[:3])
+        which = ", ".join(numbers.clean(entry.run, 40) for entry in damaged[:3])
         more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
         advice = "hoptui ls --all says what is wrong, hoptui rm RUN deletes one"
         return Check("recordings", "warning", f"{detail}; cannot be read: {which}{more}", advice)
@@ -109,7 +111,7 @@ def sockets(where: Addresses, answer_s: float) -> Check:
     if open_to:
         detail = f"{open_to[0]} is open to others (mode {stat.S_IMODE(open_to[0].stat().st_mode):o})"
         return Check("sockets", "warning", detail, f"chmod 600 {open_to[0]}")
-    return Check("sockets", "ok", f"{where.viewers} answers in {text.seconds(answer_s)}")
+    return Check("sockets", "ok", f"{where.viewers} answers in {numbers.seconds(answer_s)}")
 
 
 def file_system(path: Path, mounts: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from hoptui.cli.doctor.check import Check
 from hoptui.cli.support.terminal import interactive
-from hoptui.viewer.config import read, short
+from hoptui.settings.config import read, short
 
 TMUX_S = 1.0
 

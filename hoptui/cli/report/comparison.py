@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hoptui.cli.report.document import Block, Figure, Figures, Paragraph, Section, Table
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.meanings import DERIVED, GPU, value_text
-from hoptui.viewer.report import Report, Stretch
-from hoptui.viewer.report.facts import ITERATION
+from hoptui.model.report import Report, Stretch
+from hoptui.model.report.facts import ITERATION
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.readings import DERIVED, GPU, value_text
 
 TWICE = 1.95  # from there on a factor says more than per cent
 MOST_PHASES = 4
@@ -73,13 +72,13 @@ def section(report: Report) -> Section:
 def difference(before: float | None, after: float | None) -> str:
     """`+6.1 %`, from twice on `× 2.00`, up to a half `÷ 2.00`; unknown where either is, or where there is nothing to compare with."""
     if before is None or after is None or before <= 0 or after <= 0:
-        return text.UNKNOWN
+        return numbers.UNKNOWN
     ratio = after / before
     if ratio >= TWICE:
-        return f"× {text.si(ratio)}"
+        return f"× {numbers.si(ratio)}"
     if ratio <= 1 / TWICE:
-        return f"÷ {text.si(1 / ratio)}"
-    return text.percent(ratio - 1, signed=True)
+        return f"÷ {numbers.si(1 / ratio)}"
+    return numbers.percent(ratio - 1, signed=True)
 
 
 def _figures(report: Report) -> Iterator[Figure]:
@@ -97,18 +96,18 @@ def _figures(report: Report) -> Iterator[Figure]:
     joules = report.energy.joules
     if joules is not None:
         idle = report.energy.idle
-        note = f"{text.percent(idle, decimals=0)} of it for idle SM time" if idle is not None else ""
+        note = f"{numbers.percent(idle, decimals=0)} of it for idle SM time" if idle is not None else ""
         yield Figure("energy of the GPUs", watt_hours(joules), note)
-    steps = f"{text.grouped(report.steps)} iterations" if report.steps is not None else ""
-    yield Figure("duration", text.duration((report.span[1] - report.span[0]) / 1e9), steps)
+    steps = f"{numbers.grouped(report.steps)} iterations" if report.steps is not None else ""
+    yield Figure("duration", numbers.duration((report.span[1] - report.span[0]) / 1e9), steps)
 
 
 def watt_hours(joules: float | None) -> str:
     """`10.8 Wh`, `1.42 kWh`."""
     return (
-        text.UNKNOWN
+        numbers.UNKNOWN
         if joules is None
-        else f"{text.si(joules / 3600)}{'' if joules / 3600 >= 1000 else ' '}Wh"
+        else f"{numbers.si(joules / 3600)}{'' if joules / 3600 >= 1000 else ' '}Wh"
     )
 
 
@@ -120,8 +119,8 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     phases = [f"phase/{phase.name}" for phase in report.phases[:MOST_PHASES]]
     for name in (ITERATION, *phases):
         before, after = _at_ends(report, name)
-        label = "iteration" if name == ITERATION else f"… in {text.clean(name.removeprefix('phase/'), 24)}"
-        yield label, text.seconds(before), text.seconds(after), difference(before, after)
+        label = "iteration" if name == ITERATION else f"… in {numbers.clean(name.removeprefix('phase/'), 24)}"
+        yield label, numbers.seconds(before), numbers.seconds(after), difference(before, after)
     for source, names, meanings in (("gpu", OF_GPUS, GPU), ("derived", TOGETHER, DERIVED)):
         for name in names:
             before, after = _at_ends(report, f"{source}/{name}")
@@ -143,7 +142,7 @@ def _why_unknown(report: Report) -> Iterator[str]:
                 found.setdefault((what, why), []).append(str(gpu.index))
     for (what, why), indices in found.items():
         which = "GPU" if len(indices) == 1 else "GPUs"
-        yield f"Not known of {which} {', '.join(indices)}: {what} ({text.clean(why, 300)})."
+        yield f"Not known of {which} {', '.join(indices)}: {what} ({numbers.clean(why, 300)})."
 
 
 def _apart(by: float, unit: str) -> str:
@@ -159,16 +158,16 @@ def _knobs(report: Report) -> str:
         name = knob.spec.name
         before = report.knobs_at_first.get(name)
         if name in report.knobs_at_first and before != knob.value:
-            told = text.alike(before, knob.value)
-            found.append(f"{text.clean(name, 40)} {told[0]} → {told[1]}")
+            told = numbers.alike(before, knob.value)
+            found.append(f"{numbers.clean(name, 40)} {told[0]} → {told[1]}")
     return ", ".join(found)
 
 
 def _told(stretch: Stretch | None) -> str:
     if stretch is None:
         return "too few iterations"
-    first, last = (text.grouped(step) for step in stretch.steps)
-    return f"iterations {first} to {last} in {text.duration((stretch.t1 - stretch.t0) / 1e9)}"
+    first, last = (numbers.grouped(step) for step in stretch.steps)
+    return f"iterations {first} to {last} in {numbers.duration((stretch.t1 - stretch.t0) / 1e9)}"
 
 
 def _metric(report: Report) -> str:
@@ -188,9 +187,9 @@ def _speed(report: Report, value: float | None) -> str:
 
 
 def _figure(report: Report, value: float | None) -> str:
-    return text.seconds(value) if _metric(report) == ITERATION else text.si(value)
+    return numbers.seconds(value) if _metric(report) == ITERATION else numbers.si(value)
 
 
 def _unit(report: Report) -> str:
     metric = _metric(report)
-    return "an iteration" if metric == ITERATION else words.unit_of(metric, report.state.units)
+    return "an iteration" if metric == ITERATION else vocabulary.unit_of(metric, report.state.units)

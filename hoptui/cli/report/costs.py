@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from hoptui.cli.report.comparison import watt_hours
 from hoptui.cli.report.document import Block, Facts, Paragraph, Section, Share, Shares, spent
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.meanings import value_text
-from hoptui.viewer.report import Report
-from hoptui.viewer.report.diagnosed import UNDIAGNOSED
-from hoptui.viewer.report.facts import ITERATION
+from hoptui.model.report import Report
+from hoptui.model.report.diagnosis_time import UNDIAGNOSED
+from hoptui.model.report.facts import ITERATION
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.readings import value_text
 
 LEAST = 0.005  # a remainder smaller than that is not worth a line
 
@@ -25,7 +24,7 @@ def diagnosis(report: Report) -> Section:
             "not diagnosed" if one.verdict == UNDIAGNOSED else one.verdict,
             one.seconds / whole,
             spent(one.seconds),
-            text.clean(one.evidence, 300),
+            numbers.clean(one.evidence, 300),
         )
         for one in report.verdicts
     ]
@@ -33,8 +32,8 @@ def diagnosis(report: Report) -> Section:
     last = report.state.diagnosis
     if last is not None and last.verdict != "unknown":
         # A run that has ended is told from its events, which do not say how sure they are.
-        sure = f", {text.percent(last.confidence, decimals=0)} confident" if last.confidence else ""
-        advice = "; ".join(text.clean(one.text, 300) for one in last.advice if one.text)
+        sure = f", {numbers.percent(last.confidence, decimals=0)} confident" if last.confidence else ""
+        advice = "; ".join(numbers.clean(one.text, 300) for one in last.advice if one.text)
         blocks.append(
             Paragraph(f"The last verdict: {last.verdict}{sure}.{f' Advice: {advice}.' if advice else ''}")
         )
@@ -48,19 +47,19 @@ def time(report: Report) -> Section:
     if report.iterating_s is None or not whole > 0:
         if not report.phases:
             return Section(title, (Paragraph("Not known: no phase is recorded, or not all of the run."),))
-        rows = [Share(text.clean(p.name, 40), p.share, spent(p.seconds)) for p in report.phases]
+        rows = [Share(numbers.clean(p.name, 40), p.share, spent(p.seconds)) for p in report.phases]
         said = "Of the iterations that are still recorded one by one."
         return Section(title, (Shares(rows), Paragraph(said, faint=True)))
     in_phases = sum(phase.seconds for phase in report.phases)
     whole = max(whole, report.iterating_s, in_phases)
-    rows = [Share(text.clean(p.name, 40), p.seconds / whole, spent(p.seconds)) for p in report.phases]
+    rows = [Share(numbers.clean(p.name, 40), p.seconds / whole, spent(p.seconds)) for p in report.phases]
     between = report.iterating_s - in_phases
     named = "in no phase" if rows else "in iterations"
     outside = whole - max(report.iterating_s, in_phases)
     stood = sum(change.took_s or 0.0 for change in report.changes)
     note = (
         f"{spent(stood)} of it for changes of knobs"
-        if stood >= words.NOTICED_S and stood <= outside * 1.1
+        if stood >= vocabulary.NOTICED_S and stood <= outside * 1.1
         else ""
     )
     for label, seconds, said in ((named, between, ""), ("outside iterations", outside, note)):
@@ -76,12 +75,14 @@ def energy(report: Report) -> Section:
         return Section(title, (Paragraph("Not known: no energy reading of this run's GPUs is recorded."),))
     rows = [("all", watt_hours(used.joules)), ("mean power", value_text("W", used.watts))]
     if used.idle is not None:
-        part = watt_hours(used.joules * used.idle) if used.joules is not None else text.UNKNOWN
-        rows.append(("for idle SM time", f"{text.percent(used.idle, decimals=0)}, {part}"))
+        part = watt_hours(used.joules * used.idle) if used.joules is not None else numbers.UNKNOWN
+        rows.append(("for idle SM time", f"{numbers.percent(used.idle, decimals=0)}, {part}"))
     else:
-        rows.append(("for idle SM time", text.UNKNOWN))
+        rows.append(("for idle SM time", numbers.UNKNOWN))
     if report.curve is not None and report.curve.metric != ITERATION:
-        unit = words.unit_of(report.curve.metric, report.state.units).removesuffix("/s").removesuffix("s")
+        unit = (
+            vocabulary.unit_of(report.curve.metric, report.state.units).removesuffix("/s").removesuffix("s")
+        )
         rows.append((f"per {unit}", _all_in(used.per_unit_j)))
     said = (
         "Of the run's GPUs on this node, their boards and neighbours on them included; not of CPUs, network and cooling. Energy for idle "
@@ -91,4 +92,4 @@ def energy(report: Report) -> Section:
 
 
 def _all_in(joules: float | None) -> str:
-    return text.UNKNOWN if joules is None else f"{value_text('J', joules)}, start-up and pauses included"
+    return numbers.UNKNOWN if joules is None else f"{value_text('J', joules)}, start-up and pauses included"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+from hoptui.model.report import Curve, Report
+from hoptui.presentation import numbers
 from hoptui.tui.widgets.scale import elapsed
-from hoptui.viewer import format as text
-from hoptui.viewer.report import Curve, Report
 
 
 class Paragraph(NamedTuple):
@@ -113,11 +113,11 @@ def when(report: Report, t: int) -> str:
 
 def spent(seconds: float) -> str:
     """A time that went into something: `340 ms`, `5.21 s`, from a minute on `1 m 35 s`."""
-    return text.duration(seconds) if seconds >= 60 else text.seconds(seconds)
+    return numbers.duration(seconds) if seconds >= 60 else numbers.seconds(seconds)
 
 
 def cut(rows: Sequence[Row]) -> tuple[Sequence[Row], list[Paragraph]]:
     """The first rows of a list, and what is to be said of the others."""
     left = len(rows) - MOST_ROWS
-    said = f"The first {MOST_ROWS}; {text.grouped(left)} more are in the recording."
+    said = f"The first {MOST_ROWS}; {numbers.grouped(left)} more are in the recording."
     return rows[:MOST_ROWS], [Paragraph(said, faint=True)] if left > 0 else []

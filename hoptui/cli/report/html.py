@@ -19,8 +19,8 @@ from hoptui.cli.report.document import (
     Shares,
     Table,
 )
+from hoptui.presentation import numbers
 from hoptui.tui.widgets.scale import Scale, elapsed_ticks, value_scale
-from hoptui.viewer import format as text
 
 """How the HTML page looks: one style sheet, light or dark as the reader's system is, and for paper."""
 
@@ -83,7 +83,7 @@ ROOM = 20  # between the numbers of two marks
 def svg(chart: Chart) -> str:
     """The picture; it takes the colours of the page."""
     scale = value_scale([0.0, *chart.curve.mean], TICKS_Y)
-    alt = f"{chart.title} over {text.duration((chart.span[1] - chart.span[0]) / 1e9)}"
+    alt = f"{chart.title} over {numbers.duration((chart.span[1] - chart.span[0]) / 1e9)}"
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_escape(alt)}">',
         f'<text class="title" x="0" y="14">{_escape(chart.title)}</text>',
@@ -172,7 +172,7 @@ def _y(value: float, scale: Scale) -> float:
 
 
 def _escape(plain: str) -> str:
-    return html.escape(text.clean(plain, 400))
+    return html.escape(numbers.clean(plain, 400))
 
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -203,7 +203,7 @@ def write(document: Document) -> str:
 
 def escape(plain: str) -> str:
     """Foreign text as text, in an element or a quoted attribute: no markup, no control or invisible characters."""
-    return html.escape(text.clean(plain, LONGEST))
+    return html.escape(numbers.clean(plain, LONGEST))
 
 
 def _block(block: Block, *, leading: bool = False) -> str:
@@ -251,7 +251,7 @@ def _aligned(column: int, right: Sequence[int], cell: str = "") -> str:
 def _share(row: Share) -> str:
     width = 100 * min(max(row.share, 0.0), 1.0)
     return (
-        f'<tr><td class="name">{escape(row.label)}</td><td class="number">{text.percent(row.share, decimals=0)}</td>'
+        f'<tr><td class="name">{escape(row.label)}</td><td class="number">{numbers.percent(row.share, decimals=0)}</td>'
         f'<td class="track"><span class="bar" style="width:{width:.1f}%"></span></td>'
         f'<td class="number">{escape(row.amount)}</td><td>{escape(row.note)}</td></tr>'
     )

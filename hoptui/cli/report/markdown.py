@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hoptui.cli.report.document import Block, Chart, Document, Facts, Figures, Paragraph, Shares, Table
+from hoptui.presentation import numbers
 from hoptui.tui.widgets.scale import value_scale
-from hoptui.viewer import format as text
 
 COLUMNS, LINES = 72, 8
 BAR = 20
@@ -28,7 +28,7 @@ def write(document: Document) -> str:
 
 def escape(plain: str) -> str:
     """Foreign text as text: no markup, no HTML, no end of a table's cell. An underscore within a word marks nothing."""
-    return _SPECIAL.sub(lambda found: f"\\{found.group()}", " ".join(text.clean(plain, LONGEST).split()))
+    return _SPECIAL.sub(lambda found: f"\\{found.group()}", " ".join(numbers.clean(plain, LONGEST).split()))
 
 
 def _block(block: Block) -> str:
@@ -48,7 +48,7 @@ def _block(block: Block) -> str:
             return _table(
                 ("", "share", "", "time", ""),
                 [
-                    (one.label, text.percent(one.share, decimals=0), bar(one.share), one.amount, one.note)
+                    (one.label, numbers.percent(one.share, decimals=0), bar(one.share), one.amount, one.note)
                     for one in rows
                 ],
                 (1, 3),
@@ -89,7 +89,7 @@ def drawn(chart: Chart) -> Iterator[str]:
     means = columns(chart, COLUMNS)
     scale = value_scale([0.0, *means], 3)
     label = max((len(one) for one in scale.labels), default=0)
-    yield f"{chart.title}, {text.clean(chart.unit)}"
+    yield f"{chart.title}, {numbers.clean(chart.unit)}"
     marks = dict(
         zip(
             ((scale.top - tick) / (scale.top - scale.bottom) for tick in scale.ticks),
@@ -110,7 +110,7 @@ def drawn(chart: Chart) -> Iterator[str]:
     yield f"{zero:>{label}} └{'─' * COLUMNS}"
     if chart.marks:
         yield f"{'':>{label}}  {_numbers(chart)}".rstrip()
-    whole = text.duration((chart.span[1] - chart.span[0]) / 1e9)
+    whole = numbers.duration((chart.span[1] - chart.span[0]) / 1e9)
     yield f"{'':>{label}}  0{whole:>{COLUMNS - 1}}"
 
 

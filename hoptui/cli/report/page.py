@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from hoptui.cli.report import comparison, costs, timeline, tuner_trials
 from hoptui.cli.report.document import Document, Facts, Paragraph, Section, Table, when
+from hoptui.model.report import Report
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import Event
 from hoptui.protocol.version import VERSION
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.report import Report
 
 LIFE = ("started", "restarted", "reconnected", "exited")
 MOST_EVENTS = 60
@@ -35,10 +34,10 @@ def page(report: Report, made: float) -> Document:
         Section("The run", (_head(report),)),
     ]
     return Document(
-        text.clean(state.name) or state.run,
+        numbers.clean(state.name) or state.run,
         lead,
         sections,
-        f"Written by hoptui {VERSION} on {text.day_clock(made)} from the recording of run {state.run}.",
+        f"Written by hoptui {VERSION} on {numbers.day_clock(made)} from the recording of run {state.run}.",
     )
 
 
@@ -50,21 +49,21 @@ def summary(report: Report) -> str:
         return f"{gained} No change of a knob took effect."
     found = sum(change.measured is not None and change.measured.detectable for change in applied)
     tuned = sum(change.origin.kind == "tuner" for change in applied)
-    of_them = "all" if tuned == len(applied) else text.grouped(tuned)
+    of_them = "all" if tuned == len(applied) else numbers.grouped(tuned)
     by = "" if not tuned else f", {of_them} of them by the tuner" if len(applied) > 1 else " by the tuner"
-    many = f"{text.grouped(len(applied))} changes of knobs" if len(applied) > 1 else "One change of a knob"
-    return f"{gained} {many} took effect{by}; {text.grouped(found) if found else 'none'} changed throughput measurably."
+    many = f"{numbers.grouped(len(applied))} changes of knobs" if len(applied) > 1 else "One change of a knob"
+    return f"{gained} {many} took effect{by}; {numbers.grouped(found) if found else 'none'} changed throughput measurably."
 
 
 def _by_itself(report: Report) -> str:
     """That the throughput changed without anybody's doing, which the figures of beginning and end would hide."""
     times = len(report.shifts)
-    often = "once" if times == 1 else f"{text.grouped(times)} times"
+    often = "once" if times == 1 else f"{numbers.grouped(times)} times"
     return f" It changed {often} though no knob was turned." if times else ""
 
 
 def _where_and_when(report: Report) -> str:
-    began = text.day_clock(report.wall(report.span[0]))
+    began = numbers.day_clock(report.wall(report.span[0]))
     end = f"ended {_end(report)}" if report.state.exit_reason else f"had not ended {_end(report)}"
     return f"GPUs: {_gpus(report)}. It began {began} and {end}."
 
@@ -73,18 +72,18 @@ def _head(report: Report) -> Facts:
     state, first = report.state, report.wall(report.span[0])
     rows = [
         ("run", state.run),
-        ("command", text.clean(state.argv, 1000).strip() or text.UNKNOWN),
-        ("host", text.clean(report.host) or text.UNKNOWN),
+        ("command", numbers.clean(state.argv, 1000).strip() or numbers.UNKNOWN),
+        ("host", numbers.clean(report.host) or numbers.UNKNOWN),
         ("GPUs", _gpus(report)),
-        ("began", text.day_clock(first)),
+        ("began", numbers.day_clock(first)),
         ("ended" if state.exit_reason else "not ended", _end(report)),
         ("lasted", _lasted(report)),
         ("iterations", _iterations(report)),
     ]
     if state.world > 1:
-        rows.append(("ranks", text.grouped(state.world)))
+        rows.append(("ranks", numbers.grouped(state.world)))
     if report.complete_from is not None:
-        gone = text.day_clock(report.wall(report.complete_from))
+        gone = numbers.day_clock(report.wall(report.complete_from))
         rows.append(("note", f"of the time before {gone} only summaries are kept"))
     return Facts(rows)
 
@@ -92,33 +91,31 @@ def _head(report: Report) -> Facts:
 def _gpus(report: Report) -> str:
     counts: dict[str, int] = {}
     for gpu in report.gpus:
-        name = text.clean(gpu.name) + (f", driver {text.clean(gpu.driver, 40)}" if gpu.driver else "")
+        name = numbers.clean(gpu.name) + (f", driver {numbers.clean(gpu.driver, 40)}" if gpu.driver else "")
         counts[name] = counts.get(name, 0) + 1
     return "; ".join(f"{count} × {name}" for name, count in counts.items()) or "none is known"
 
 
 def _end(report: Report) -> str:
     state = report.state
-    last = text.day_clock(report.wall(report.span[1]))
+    last = numbers.day_clock(report.wall(report.span[1]))
     if not state.exit_reason:
         return f"by {last}, where this report ends"
-    said = words.state_text(None, state).partition(": ")[2]
-    return f"{text.day_clock(state.exited_wall or report.wall(report.span[1]))}: {said}"
+    said = vocabulary.state_text(None, state).partition(": ")[2]
+    return f"{numbers.day_clock(state.exited_wall or report.wall(report.span[1]))}: {said}"
 
 
 def _lasted(report: Report) -> str:
     whole = (report.span[1] - report.span[0]) / 1e9
     if report.state.epoch < 2:
-        return text.duration(whole)
+        return numbers.duration(whole)
     restarts = "one restart" if report.state.epoch == 2 else f"{report.state.epoch - 1} restarts"
-    return (
-        f"{text.duration(whole)} with {restarts}; a process lived for {text.duration(report.alive_s)} of it"
-    )
+    return f"{numbers.duration(whole)} with {restarts}; a process lived for {numbers.duration(report.alive_s)} of it"
 
 
 def _iterations(report: Report) -> str:
-    total = f" of {text.grouped(report.state.total)}" if report.state.total else ""
-    return f"{text.grouped(report.steps)}{total}"
+    total = f" of {numbers.grouped(report.state.total)}" if report.state.total else ""
+    return f"{numbers.grouped(report.steps)}{total}"
 
 
 def _events(report: Report) -> Section:
@@ -137,7 +134,7 @@ def _events(report: Report) -> Section:
         (
             when(report, group[0].t),
             "" if group[0].level == "info" else group[0].level,
-            f"{names.get(group[0].source, '')}{text.clean(group[0].text, 300)}",
+            f"{names.get(group[0].source, '')}{numbers.clean(group[0].text, 300)}",
             _again(report, group),
         )
         for group in found[:MOST_EVENTS]
@@ -151,4 +148,4 @@ def _events(report: Report) -> Section:
 def _again(report: Report, group: Sequence[Event]) -> str:
     if len(group) == 1:
         return ""
-    return f"{text.grouped(len(group))} times, the last after {when(report, group[-1].t)}"
+    return f"{numbers.grouped(len(group))} times, the last after {when(report, group[-1].t)}"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hoptui.cli.report.document import Block, Chart, Mark, Paragraph, Section, Table, cut, when
+from hoptui.model.command_history import person, reason
+from hoptui.model.report import Report
+from hoptui.model.report.facts import ITERATION
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.history import person, reason
-from hoptui.viewer.report import Report
-from hoptui.viewer.report.facts import ITERATION
 
 
 def section(report: Report) -> Section:
@@ -18,7 +17,7 @@ def section(report: Report) -> Section:
     blocks = [_chart(report), *_changes(report)]
     if report.shifts:
         events, more = cut(report.shifts)
-        told = [(when(report, e.t), text.grouped(e.step), text.clean(e.text, 300)) for e in events]
+        told = [(when(report, e.t), numbers.grouped(e.step), numbers.clean(e.text, 300)) for e in events]
         blocks += [Table(("after", "iteration", "not by a knob"), told, right=(0, 1)), *more]
     for title, records in (
         ("Asked for, without effect:", report.refused),
@@ -27,7 +26,8 @@ def section(report: Report) -> Section:
         if records:
             shown, more = cut(records)
             rows = [
-                (when(report, c.t), words.change(c), person(c.origin), words.stage_text(c)) for c in shown
+                (when(report, c.t), vocabulary.change(c), person(c.origin), vocabulary.stage_text(c))
+                for c in shown
             ]
             table = Table(("after", "command", "by", "outcome"), rows, right=(0,))
             blocks += [Paragraph(title), table, *more]
@@ -39,12 +39,13 @@ def _chart(report: Report) -> Block:
     if curve is None:
         return Paragraph("No iteration is recorded.")
     marks = [
-        Mark(c.settled or c.t, number, words.change(c)) for number, c in enumerate(report.changes, start=1)
+        Mark(c.settled or c.t, number, vocabulary.change(c))
+        for number, c in enumerate(report.changes, start=1)
     ]
     ends = (("beginning", report.first), ("end", report.last))
     stretches = [(name, found.t0, found.t1) for name, found in ends if found is not None]
     title = "Time of an iteration" if curve.metric == ITERATION else "Throughput"
-    unit = "s" if curve.metric == ITERATION else words.unit_of(curve.metric, report.state.units)
+    unit = "s" if curve.metric == ITERATION else vocabulary.unit_of(curve.metric, report.state.units)
     notes = [(event.t, event.text) for event in report.shifts]
     return Chart(title, unit, curve, report.span, marks, stretches, notes)
 
@@ -52,7 +53,7 @@ def _chart(report: Report) -> Block:
 def _changes(report: Report) -> list[Block]:
     if not report.changes:
         return []
-    units = {words.unit_of(c.measured.metric, report.state.units) for c in report.changes if c.measured}
+    units = {vocabulary.unit_of(c.measured.metric, report.state.units) for c in report.changes if c.measured}
     unit = units.pop() if len(units) == 1 else ""
     known = {record.id: record for record in (*report.changes, *report.refused, *report.commands)}
     shown, more = cut(report.changes)
@@ -72,17 +73,19 @@ def _change(
     # The tuner's reasons stand in a section of their own.
     said = reason(record, known) if record.origin.kind == "person" else ""
     if record.stage == "reverted":
-        effect = words.stage_text(record)
+        effect = vocabulary.stage_text(record)
     else:
-        effect = words.effect_text(measured) or "not measured"
-    speeds = words.speeds(measured, report.state.units)
+        effect = vocabulary.effect_text(measured) or "not measured"
+    speeds = vocabulary.speeds(measured, report.state.units)
     return (
         str(number),
         when(report, record.settled or record.t),
-        text.grouped(record.step),
-        ", ".join(filter(None, (words.change(record), words.followed(record), said and f"“{said}”"))),
+        numbers.grouped(record.step),
+        ", ".join(
+            filter(None, (vocabulary.change(record), vocabulary.followed(record), said and f"“{said}”"))
+        ),
         person(record.origin),
-        speeds.removesuffix(f" {unit}") or text.UNKNOWN,
+        speeds.removesuffix(f" {unit}") or numbers.UNKNOWN,
         effect,
-        text.seconds(record.took_s),
+        numbers.seconds(record.took_s),
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hoptui.cli.report.document import Block, Paragraph, Section, Table, cut, when
-from hoptui.viewer import format as text
-from hoptui.viewer import tuning, words
-from hoptui.viewer.report import Report
+from hoptui.model.report import Report
+from hoptui.presentation import numbers, tuner, vocabulary
 
 TITLE = "What the tuner tried"
 
@@ -15,8 +14,8 @@ def section(report: Report) -> Section:
     state = report.state.tuner
     blocks: list[Block] = []
     if state is not None:
-        who = f" by {text.clean(state.user, 40)}" if state.user else ""
-        within, spent = tuning.limits(state.limits), f"took {tuning.cost(state)}"
+        who = f" by {numbers.clean(state.user, 40)}" if state.user else ""
+        within, spent = tuner.limits(state.limits), f"took {tuner.cost(state)}"
         again = sum(event.text.startswith("started by") for event in report.tuner_events) > 1
         if again:
             blocks.append(Paragraph(f"Started last{who}: {within}. Since then trials {spent}."))
@@ -26,11 +25,11 @@ def section(report: Report) -> Section:
         rows = [
             (
                 when(report, trial.t),
-                tuning.changes(trial.changes),
-                " ".join(tuning.RESULTS[trial.result]),
-                words.effect_text(trial.measured) or text.UNKNOWN,
-                tuning.progress(trial),
-                text.clean(trial.text, 300),
+                tuner.changes(trial.changes),
+                " ".join(tuner.RESULTS[trial.result]),
+                vocabulary.effect_text(trial.measured) or numbers.UNKNOWN,
+                tuner.progress(trial),
+                numbers.clean(trial.text, 300),
             )
             for trial in listed
         ]
@@ -45,17 +44,17 @@ def section(report: Report) -> Section:
         told = [
             (
                 when(report, c.t),
-                words.change(c),
-                words.stage_text(c),
-                words.effect_text(c.measured) or text.UNKNOWN,
+                vocabulary.change(c),
+                vocabulary.stage_text(c),
+                vocabulary.effect_text(c.measured) or numbers.UNKNOWN,
             )
             for c in commands
         ]
         blocks += [Table(("after", "tried", "outcome", "effect"), told, right=(0,)), *more]
     trials = state.tried if state is not None else ()
-    rest = [e for e in report.tuner_events if not any(tuning.tells(e.text, trial) for trial in trials)]
+    rest = [e for e in report.tuner_events if not any(tuner.tells(e.text, trial) for trial in trials)]
     if rest:
         said, more = cut(rest)
-        lines = [(when(report, event.t), text.clean(event.text, 300)) for event in said]
+        lines = [(when(report, event.t), numbers.clean(event.text, 300)) for event in said]
         blocks += [Table(("after", "it said"), lines, right=(0,)), *more]
     return Section(TITLE, blocks or (Paragraph("Nothing: it was not on."),))

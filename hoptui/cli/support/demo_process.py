@@ -16,8 +16,8 @@ from typing import NoReturn
 from hoptui.cli.support.snapshot import Look
 from hoptui.cli.support.terminal import REJECTED, Fail
 from hoptui.node.addresses import AddressError, addresses, secure
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
-from hoptui.viewer import format as text
 
 LIVE_S = 120.0  # importing torch from a cold disk takes a while
 END_S = 15.0
@@ -122,7 +122,7 @@ class Training:
         if code is None:
             return
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        said = text.clean(lines[-1]) if lines else "it printed nothing"
+        said = numbers.clean(lines[-1]) if lines else "it printed nothing"
         raise Fail(
             f"the demo's training ended (exit code {code}): {said}; its output is in {self.log}", REJECTED
         )

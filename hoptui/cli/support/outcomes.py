@@ -6,11 +6,10 @@ import time
 from typing import Any, NamedTuple
 
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, warn
+from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobSpec, KnobValue
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import FINAL, Outcome
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.session import Session
 
 SOON_S = 1.0  # an outcome that takes longer is announced first
 
@@ -27,8 +26,8 @@ class Given(NamedTuple):
     def __str__(self) -> str:
         if self.spec is None:
             return self.verb
-        change = f"{text.value(self.before, self.spec)} → {text.value(self.value, self.spec)}"
-        return f"{text.clean(self.spec.name)} {change}"
+        change = f"{numbers.value(self.before, self.spec)} → {numbers.value(self.value, self.spec)}"
+        return f"{numbers.clean(self.spec.name)} {change}"
 
 
 def follow(
@@ -82,15 +81,15 @@ def _tell(one: Given, outcome: Outcome, timeout_s: float, *, quiet: bool) -> Non
         one = one._replace(before=outcome.before)
     why = f": {outcome.reason}" if outcome.reason else ""
     if outcome.stage == "applied":
-        at = f" at iteration {text.grouped(outcome.step)}" if outcome.step is not None else ""
+        at = f" at iteration {numbers.grouped(outcome.step)}" if outcome.step is not None else ""
         got = outcome.effective
         if one.spec is not None and got is not None and got != one.value:
-            why = f": {text.value(got, one.spec)} is in effect{why}"
-        took = f", {words.took(outcome.took_s)}" if words.took(outcome.took_s) else ""
+            why = f": {numbers.value(got, one.spec)} is in effect{why}"
+        took = f", {vocabulary.took(outcome.took_s)}" if vocabulary.took(outcome.took_s) else ""
         if not quiet:
             say(f"{one}  applied{at}{took}{why}")
     elif outcome.stage in FINAL:
-        warn(f"hoptui: {one}  {words.STAGES[outcome.stage].text}{why}")
+        warn(f"hoptui: {one}  {vocabulary.STAGES[outcome.stage].text}{why}")
     else:
         warn(f"hoptui: {one}  still {_so_far(outcome)} after {timeout_s:g} s")
 
@@ -100,5 +99,5 @@ def _so_far(outcome: Outcome) -> str:
         return "on its way to the run"
     if outcome.code == "restarting":
         return f"waiting for the run, which is {outcome.reason}"
-    step = f" for iteration {text.grouped(outcome.step)}" if outcome.step is not None else ""
+    step = f" for iteration {numbers.grouped(outcome.step)}" if outcome.step is not None else ""
     return f"scheduled{step}"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hoptui.cli.support.terminal import MISSING, Fail
+from hoptui.client.transport.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.presentation import numbers
 from hoptui.recording import shelf
 from hoptui.recording.shelf import Entry
-from hoptui.viewer import format as text
-from hoptui.viewer.places import RECORDED, is_path
 
 MOST_LISTED = 5
 
@@ -43,7 +43,7 @@ def find(name: str) -> Path:
     if is_path(name):
         path = Path(name).expanduser()
         if not path.exists():
-            raise Fail(f"there is no file {text.clean(name)}", MISSING)
+            raise Fail(f"there is no file {numbers.clean(name)}", MISSING)
         return path
     where = places()
     found = entries(where)
@@ -60,12 +60,14 @@ def one(found: Sequence[Entry], name: str, where: Addresses, *, shortest: int = 
     """
     which = matching(found, name, shortest=shortest)
     if not which:
-        raise Fail(f"no recording of a run {text.clean(name, 60)!r} in {where.state}{_there(found)}", MISSING)
+        raise Fail(
+            f"no recording of a run {numbers.clean(name, 60)!r} in {where.state}{_there(found)}", MISSING
+        )
     if len(which) > 1:
         listed = ", ".join(f"{e.run} ({age(e)} ago)" for e in which[:MOST_LISTED])
         more = f" and {len(which) - MOST_LISTED} more" if len(which) > MOST_LISTED else ""
         raise Fail(
-            f"{text.clean(name, 60)!r} is {len(which)} recordings: {listed}{more}; say which by its id",
+            f"{numbers.clean(name, 60)!r} is {len(which)} recordings: {listed}{more}; say which by its id",
             MISSING,
         )
     return which[0]
@@ -92,7 +94,7 @@ def taken(state: Path) -> tuple[int, int]:
 
 def title(entry: Entry) -> str:
     """The name of its run, as far as the recording can be read."""
-    return text.clean(entry.state.name, 40) if entry.state is not None else text.UNKNOWN
+    return numbers.clean(entry.state.name, 40) if entry.state is not None else numbers.UNKNOWN
 
 
 def size(count: float) -> str:
@@ -112,7 +114,7 @@ def age_s(entry: Entry) -> float:
 
 def age(entry: Entry) -> str:
     """The same for people."""
-    return text.duration(age_s(entry))
+    return numbers.duration(age_s(entry))
 
 
 def _there(found: Sequence[Entry]) -> str:

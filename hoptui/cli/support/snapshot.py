@@ -10,16 +10,16 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, warn
+from hoptui.client.conversation import ReadOnlyError
+from hoptui.client.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.model.command_history import command_line
+from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run, lives
+from hoptui.model.store import Store
 from hoptui.protocol.messages import Delta, NodeState, RunState
-from hoptui.viewer import config
-from hoptui.viewer.config import Config
-from hoptui.viewer.history import command_line
-from hoptui.viewer.names import Ambiguous, NoSuchRun, find_run, lives
-from hoptui.viewer.protocol import ReadOnlyError
-from hoptui.viewer.session import NoDaemon, RefusedError, Session, Unreachable
-from hoptui.viewer.store import Store
+from hoptui.settings import config
+from hoptui.settings.config import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
 
@@ -104,7 +104,7 @@ class Look:
         if next(state.glob("*.hoptui"), None) is None:
             return ""
         from hoptui.cli.support.recordings import entries, matching
-        from hoptui.viewer.places import is_path
+        from hoptui.client.transport.target import is_path
 
         which = matching(entries(self.session.where), name)
         if not which:

@@ -53,7 +53,7 @@ def dump(value: object) -> None:
 
 def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
     """Aligned columns two spaces apart; the columns in `right` are aligned to the right."""
-    from hoptui.viewer.format import clean
+    from hoptui.presentation.numbers import clean
 
     kept = [[clean(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
@@ -93,7 +93,7 @@ def _print(line: str) -> None:
 
 
 def _fit(text: str, encoding: str | None) -> str:
-    from hoptui.viewer.format import ascii_only, clean
+    from hoptui.presentation.numbers import ascii_only, clean
 
     text = clean(text, 4000)
     if (encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32"):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from hoptui.model.alignment import MILLI, Iterations, Shifted, Stepped
+from hoptui.model.detail_requests import STEPS
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
 from hoptui.tui.board import LEAST_NS, Pick
 from hoptui.tui.timeline import Extent
 from hoptui.tui.view import SECOND, AnyStore, View
 from hoptui.tui.widgets.line_chart import Drawn
 from hoptui.tui.widgets.scale import clock_ticks, count_ticks, elapsed, elapsed_ticks
-from hoptui.viewer import format as text
-from hoptui.viewer.aligned import MILLI, Iterations, Shifted, Stepped
-from hoptui.viewer.closeups import STEPS
 
 LEAST_STEPS = 4 * MILLI
 
@@ -127,7 +127,7 @@ class TimeAxis:
     def word(self, x: int) -> str:
         if self._by is not None and self._start is not None:
             return elapsed((x - self._start) / SECOND)
-        return text.clock((x + wall_offset_ns(self._view)) / SECOND)
+        return numbers.clock((x + wall_offset_ns(self._view)) / SECOND)
 
 
 class StepAxis:
@@ -182,7 +182,7 @@ class StepAxis:
             store.look_closer(*pick, t0, t1, points)
 
     def word(self, x: int) -> str:
-        return text.grouped(x / MILLI)
+        return numbers.grouped(x / MILLI)
 
 
 def newest_stamp(view: View) -> int:

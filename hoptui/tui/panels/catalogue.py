@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, get_args
 
+from hoptui.presentation import numbers
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import DERIVED, GPU, HOST, PROCESS, Meaning, Unit, value_text
 from hoptui.protocol.messages import RunState
 from hoptui.tui.board import Pick
 from hoptui.tui.panels import gpus
 from hoptui.tui.panels.readings import label_of, number
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer.format import UNKNOWN
-from hoptui.viewer.meanings import DERIVED, GPU, HOST, PROCESS, Meaning, Unit, value_text
 
 UNITS: frozenset[str] = frozenset(get_args(Unit))
 _SUFFIXES: tuple[tuple[str, Unit], ...] = (
@@ -116,7 +116,7 @@ def _unit(run: RunState | None, kind: str, metric: str) -> tuple[str, str]:
     """The unit of a metric without a meaning of its own, as declared or as its name ends, and its label."""
     declared = run.units.get(metric, "") if run is not None and kind in ("run", "rank") else ""
     if declared:
-        return text.clean(declared, 24), label_of(metric)
+        return numbers.clean(declared, 24), label_of(metric)
     if metric.startswith("phase/"):
         return "s", label_of(metric)
     for suffix, unit in _SUFFIXES:

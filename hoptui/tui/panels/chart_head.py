@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from hoptui.presentation import numbers
 from hoptui.tui.board import Board
 from hoptui.tui.lines import GAP, Line, Span, first_fitting
 from hoptui.tui.panels import header
 from hoptui.tui.panels.axes import Axis, StepAxis, TimeAxis
 from hoptui.tui.timeline import Extent
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
 
 _MODES = {
     "live": ("● live", "good"),
@@ -19,8 +19,8 @@ _MODES = {
 
 def identity(view: View, board: Board, beside: str) -> Line:
     """`hoptui  ppo-cartpole · chart 2 of 4  beside ppo-before`."""
-    host = text.clean(view.node.host, 40) if view.node else ""
-    name = text.clean(view.run.name, 40) if view.run else host
+    host = numbers.clean(view.node.host, 40) if view.node else ""
+    name = numbers.clean(view.run.name, 40) if view.run else host
     count = f" · chart {board.index + 1} of {len(board.charts)}" if board.charts else " · charts"
     return (
         *header.titled(name, count),
@@ -59,7 +59,7 @@ def span_line(
     cross = board.timeline.cross
     if cross is None:
         return (*shown, *kind)
-    also = f"  iteration {text.grouped(iteration)}" if iteration is not None else ""
+    also = f"  iteration {numbers.grouped(iteration)}" if iteration is not None else ""
     if isinstance(axis, StepAxis):
         also = f"  {TimeAxis(view).word(axis.stamp(cross))}"
     least = (*shown, Span("   crosshair ", "dim"), Span(axis.word(cross), "strong"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
+from hoptui.model.series import HOLE
+from hoptui.presentation import numbers
+from hoptui.presentation.numbers import UNKNOWN
 from hoptui.protocol.messages import RunState
 from hoptui.tui.board import Board, Chart, Pick
 from hoptui.tui.lines import FULL, Line, Span, pack, width_of
@@ -15,9 +18,6 @@ from hoptui.tui.panels.readings import headline
 from hoptui.tui.view import View
 from hoptui.tui.widgets.line_chart import Pen
 from hoptui.tui.widgets.plot import Curve, Mark
-from hoptui.viewer import format as text
-from hoptui.viewer.format import UNKNOWN
-from hoptui.viewer.series import HOLE
 
 INKS = "1234"
 VALUE = 9  # cells of a value: what stands after it does not move
@@ -184,7 +184,7 @@ def _first_words(called: list[str]) -> list[str]:
 def sides(own: RunState, beside: RunState) -> tuple[str, str]:
     """What two runs are called beside each other: their names, their ids where these are the same."""
     one, two = (own.name, beside.name) if own.name != beside.name else (own.run, beside.run)
-    return text.clean(one, 24), text.clean(two, 24)
+    return numbers.clean(one, 24), numbers.clean(two, 24)
 
 
 def values(
@@ -235,7 +235,7 @@ def _spacing(curve: Curve) -> int:
 
 
 def _item(ink: str, label: str, cells: int, value: str, gap: str) -> Line:
-    name = (Span(f"{gap}{text.clean(label, cells)}", "dim"),) if label else ()
+    name = (Span(f"{gap}{numbers.clean(label, cells)}", "dim"),) if label else ()
     if not value:
         return Span(FULL, ink), *name
     room = max(VALUE, len(value)) if cells > 6 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hoptui.presentation import numbers
 from hoptui.tui.lines import Line, Span, fitted, pack
 from hoptui.tui.panels import gpus, host, learning, phases, verdict, waiting
 from hoptui.tui.panels.header import banner, rate, state
@@ -11,7 +12,6 @@ from hoptui.tui.view import SECOND, View
 from hoptui.tui.widgets import raster
 from hoptui.tui.widgets.line_chart import whole_dots
 from hoptui.tui.widgets.scale import value_scale
-from hoptui.viewer import format as text
 
 MOST_GPUS = 4
 
@@ -30,10 +30,10 @@ def summary(
     figures = max(24, min(46, width - 20))
     across = width - figures - 2
     latest = view.store.latest(view.source)
-    unit = text.clean(view.run.units.get(metric, ""), 12)
+    unit = numbers.clean(view.run.units.get(metric, ""), 12)
     others = [fact(label_of(n), number(latest.get(n)), VALUE) for n in learning.metrics(view) if n != metric]
     beside: list[Line] = [
-        (Span(text.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
+        (Span(numbers.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
         last_change(view, figures) or unmeasured(view, "no change"),
         (Span(number(latest.get(metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
         next(iter(pack(others, figures, "  ")), ()),
@@ -61,15 +61,15 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     head = headline(view)
     run, vital = view.run, view.vital
     found: list[Line] = [
-        (Span(text.clean(run.name if run else name, 30), "strong"), Span("  "), *state(view), *rate(view))
+        (Span(numbers.clean(run.name if run else name, 30), "strong"), Span("  "), *state(view), *rate(view))
     ]
     shout = banner(view)
     if shout is not None:
         found.append((Span(shout.said(width), shout.ink),))
     if run is not None and vital is not None:
-        of = f" / {text.grouped(run.total)}" if run.total else ""
-        found.append(_figure("iteration", f"{text.grouped(vital.step)}{of}"))
-    found.append(_figure(head.unit or "speed", text.si(head.value)))
+        of = f" / {numbers.grouped(run.total)}" if run.total else ""
+        found.append(_figure("iteration", f"{numbers.grouped(vital.step)}{of}"))
+    found.append(_figure(head.unit or "speed", numbers.si(head.value)))
     latest = view.store.latest(view.source).get(metric)
     if metric:
         found.append(_figure(label_of(metric), number(latest)))

@@ -6,14 +6,14 @@ import textwrap
 from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.presentation import numbers
+from hoptui.presentation import readings as meanings
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import DERIVED, GPU, GROUPS, Meaning, value_text
 from hoptui.tui.lines import Line, Span, bar
 from hoptui.tui.panels import gpus
 from hoptui.tui.panels.readings import current, ratio, spark
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import meanings
-from hoptui.viewer.format import UNKNOWN
-from hoptui.viewer.meanings import DERIVED, GPU, GROUPS, Meaning, value_text
 
 SPARK_S = 60.0
 _OWN_PLACE = ("memory_total_bytes", "processes")  # beside the memory used, and the title of the processes
@@ -128,12 +128,12 @@ def _told(now: dict[str, float]) -> str:
 
 def facts(gpu: GpuInfo) -> str:
     """What does not change about a GPU, for a border: driver, architecture, peaks."""
-    found = [f"driver {text.clean(gpu.driver, 20)}"] if gpu.driver else []
-    found += [text.clean(gpu.architecture, 20)] if gpu.architecture else []
+    found = [f"driver {numbers.clean(gpu.driver, 20)}"] if gpu.driver else []
+    found += [numbers.clean(gpu.architecture, 20)] if gpu.architecture else []
     if "bf16" in gpu.peak_flops:
         found.append(f"{gpu.peak_flops['bf16'] / 1e12:.0f} TFLOP/s bf16")
     if gpu.memory_bandwidth_bytes_per_s:
-        found.append(f"{text.si(gpu.memory_bandwidth_bytes_per_s)}B/s")
+        found.append(f"{numbers.si(gpu.memory_bandwidth_bytes_per_s)}B/s")
     return " · ".join(found)
 
 
@@ -143,7 +143,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
     shown = value_text(meaning.unit, value)
     missing = next((gpu.missing[need] for need in (*meaning.needs, name) if need in gpu.missing), "")
     if value is None and missing:
-        note, ink = text.clean(missing), "warn"
+        note, ink = numbers.clean(missing), "warn"
     match name:
         case "power_w":
             shown = gpus.watts(now, gpu)
@@ -202,7 +202,11 @@ def _last_xid(view: View, gpu: GpuInfo, note: str) -> tuple[str, str, str]:
     source = f"gpu/{gpu.uuid}"
     for event in reversed(view.store.events):
         if event.kind == "xid" and event.source == source:
-            return text.clock(event.wall), text.clean(event.text), "bad" if event.level == "alarm" else "warn"
+            return (
+                numbers.clock(event.wall),
+                numbers.clean(event.text),
+                "bad" if event.level == "alarm" else "warn",
+            )
     return "none seen", note, "dim"
 
 

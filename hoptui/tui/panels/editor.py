@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping
 
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.editing import Draft
 from hoptui.tui.lines import Line, Span
@@ -13,8 +14,6 @@ from hoptui.tui.panels import implied
 from hoptui.tui.panels.knobs import bounds
 from hoptui.tui.panels.outcomes import effect, stage
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 LABEL = 14
 
@@ -25,17 +24,19 @@ def about(view: View, knob: KnobState, wanted: KnobValue | None, width: int, mos
     As many whatever is typed. Where there is no room the description goes first, then what stands last.
     """
     spec = knob.spec
-    told = textwrap.wrap(text.clean(spec.description), width)
+    told = textwrap.wrap(numbers.clean(spec.description), width)
     described: list[Line] = [*((Span(line, "dim"),) for line in told), *([()] if told else [])]
-    unit = f" {text.clean(spec.unit, 16)}" if spec.unit else ""
-    by = f", set by {text.clean(knob.by, 40)}" if knob.by else ""
+    unit = f" {numbers.clean(spec.unit, 16)}" if spec.unit else ""
+    by = f", set by {numbers.clean(knob.by, 40)}" if knob.by else ""
     version = f"   version {knob.version}{by}"
-    now = (Span(f"{text.value(knob.value, spec)}{unit}", "strong"), Span(version, "dim"))
+    now = (Span(f"{numbers.value(knob.value, spec)}{unit}", "strong"), Span(version, "dim"))
     found: list[Line] = [
         _labelled("in effect", *now),
         _labelled("bounds", Span(bounds(spec))),
-        _labelled("effect", Span(words.EFFECTS[spec.effect], "warn" if spec.effect == "learning" else "")),
-        _labelled("cost", Span(words.cost(knob), "warn" if spec.cost in ("rebuild", "restart") else "")),
+        _labelled(
+            "effect", Span(vocabulary.EFFECTS[spec.effect], "warn" if spec.effect == "learning" else "")
+        ),
+        _labelled("cost", Span(vocabulary.cost(knob), "warn" if spec.cost in ("rebuild", "restart") else "")),
     ]
     declared = implied.declared(view, knob, wanted, width - LABEL)
     found += [_labelled(label, Span(told)) for label, told in declared]
@@ -50,14 +51,14 @@ def about(view: View, knob: KnobState, wanted: KnobValue | None, width: int, mos
 
 def overtaken(knob: KnobState) -> str:
     """That somebody else has changed the knob while it was edited, in one sentence."""
-    by = f" by {text.clean(knob.by, 40)}" if knob.by else ""
-    return f"changed{by} meanwhile: {text.value(knob.value, knob.spec)} is in effect"
+    by = f" by {numbers.clean(knob.by, 40)}" if knob.by else ""
+    return f"changed{by} meanwhile: {numbers.value(knob.value, knob.spec)} is in effect"
 
 
 def waiting(record: CommandRecord, knob: KnobState) -> str:
     """Another change of the knob that is on its way: `16 of bo (pid 5) is scheduled for 1 205`."""
-    value = text.value(record.wanted, knob.spec)
-    return f"{value} of {words.who(record.origin)} is {words.stage_text(record)}"
+    value = numbers.value(record.wanted, knob.spec)
+    return f"{value} of {vocabulary.who(record.origin)} is {vocabulary.stage_text(record)}"
 
 
 def sides(knob: KnobState, began: KnobValue, mine: KnobValue, keys: Mapping[str, str]) -> list[Line]:
@@ -66,8 +67,8 @@ def sides(knob: KnobState, began: KnobValue, mine: KnobValue, keys: Mapping[str,
     `keys` are those that choose `theirs`, `mine` and `back`; a way without one is not told.
     """
     spec = knob.spec
-    by = f"set by {text.clean(knob.by, 40)}, in effect" if knob.by else "in effect"
-    was, theirs, wanted = (text.value(value, spec) for value in (began, knob.value, mine))
+    by = f"set by {numbers.clean(knob.by, 40)}, in effect" if knob.by else "in effect"
+    was, theirs, wanted = (numbers.value(value, spec) for value in (began, knob.value, mine))
     ways = {
         "theirs": f"{theirs} stays in effect",
         "mine": f"set {wanted} over it",
@@ -91,7 +92,7 @@ def when(view: View, spec: KnobSpec) -> str:
     vital = view.vital
     if vital is None:
         return "at the next boundary"
-    at = f"after iteration {text.grouped(vital.step)}"
+    at = f"after iteration {numbers.grouped(vital.step)}"
     if vital.state == "paused":
         return f"{at}, when the run goes on"
     if spec.cost == "restart":
@@ -101,7 +102,7 @@ def when(view: View, spec: KnobSpec) -> str:
     left = vital.iteration_s - vital.progress_age_s
     if left <= 0:  # late: when it comes is not known
         return at
-    return f"{at}, within a second" if left < 1 else f"{at}, in about {text.seconds(left)}"
+    return f"{at}, within a second" if left < 1 else f"{at}, in about {numbers.seconds(left)}"
 
 
 def verdict(draft: Draft, knob: KnobState, width: int) -> list[Line]:
@@ -111,7 +112,7 @@ def verdict(draft: Draft, knob: KnobState, width: int) -> list[Line]:
         return [(Span("✕ ", "bad"), Span(first, "bad")), *((Span(f"  {line}", "bad"),) for line in more)]
     if draft.value == knob.value:
         return [(Span("that is the value in effect", "dim"),)]
-    change = f"{text.value(knob.value, draft.spec)} → {text.value(draft.value, draft.spec)}"
+    change = f"{numbers.value(knob.value, draft.spec)} → {numbers.value(draft.value, draft.spec)}"
     return [(Span("✓ ", "good"), Span(change, "strong"))]
 
 
@@ -127,7 +128,7 @@ def trail(record: CommandRecord | None, knob: KnobState) -> list[Line]:
     lines: list[Line] = [tuple(done)]
     if record.stage == "applied":
         same = record.effective == record.wanted
-        read = f"in effect: {text.value(record.effective, knob.spec)}, read back from the run"
+        read = f"in effect: {numbers.value(record.effective, knob.spec)}, read back from the run"
         lines.append((Span(read, "strong" if same else "warn"),))
         lines.append(effect(record))
     return lines

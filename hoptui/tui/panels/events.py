@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import textwrap
 
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.outcomes import STAGE_INKS, effect
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
 LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
@@ -52,8 +51,8 @@ def _event(view: View, event: Event, width: int, *, whole: bool) -> list[Line]:
         *_where(view, event.run),
         *_device(view, event),
     )
-    told = words.happened(event)
-    at = (Span(f"  iteration {text.grouped(event.step)}", "dim"),) if event.step is not None else ()
+    told = vocabulary.happened(event)
+    at = (Span(f"  iteration {numbers.grouped(event.step)}", "dim"),) if event.step is not None else ()
     found = first_fitting([(*start, Span(told, ink), *at), (*start, Span(told, ink))], width)
     return _wrapped(start, Span(told, ink), width) if whole and width_of(found) > width else [found]
 
@@ -63,16 +62,16 @@ def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> l
     ink = STAGE_INKS[record.stage]
     start: Line = (
         _when(record.wall),
-        Span(f"{words.STAGES[record.stage].symbol} ", ink),
+        Span(f"{vocabulary.STAGES[record.stage].symbol} ", ink),
         *_where(view, record.run),
-        Span(words.change(record)),
+        Span(vocabulary.change(record)),
     )
-    how = Span(f"  {words.stage_text(record)}", ink if ink != "good" else "dim")
+    how = Span(f"  {vocabulary.stage_text(record)}", ink if ink != "good" else "dim")
     done, brief = effect(record), effect(record, brief=True)
     gap = Span("  ")
     did = (gap, *done) if done else ()
-    who = Span(f"  {words.who(record.origin)}", "dim")
-    why = f"  {text.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else ""
+    who = Span(f"  {vocabulary.who(record.origin)}", "dim")
+    why = f"  {numbers.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else ""
     least = done[0] if done else how._replace(text=how.text.strip())  # an effect is one span
     if whole and width_of((*start, gap, least)) > width:
         return _wrapped((*start, gap), least, width)
@@ -100,7 +99,7 @@ def _wrapped(start: Line, told: Span, width: int) -> list[Line]:
 
 
 def _when(wall: float) -> Span:
-    return Span(f"{text.clock(wall)}  ", "dim")
+    return Span(f"{numbers.clock(wall)}  ", "dim")
 
 
 def _device(view: View, event: Event) -> Line:
@@ -115,4 +114,4 @@ def _where(view: View, run: str) -> Line:
     if view.run is not None or not run:
         return ()
     found = view.store.run(run)
-    return (Span(f"{text.clean(found.name if found else run, 24)}  ", "dim"),)
+    return (Span(f"{numbers.clean(found.name if found else run, 24)}  ", "dim"),)

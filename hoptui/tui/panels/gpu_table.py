@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.presentation import numbers
+from hoptui.presentation import readings as meanings
 from hoptui.tui.lines import Line, Span, bar
 from hoptui.tui.panels.gpus import (
     FIGURES,
@@ -24,8 +26,6 @@ from hoptui.tui.panels.gpus import (
 )
 from hoptui.tui.panels.readings import ratio
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import meanings
 
 _POWER, _MEMORY = 10, 12  # cells of these columns
 
@@ -107,7 +107,7 @@ def _row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
         spans.append(Span(value.rpartition(" ")[0] or value, "", cells - barred, right=True))
     for name, cells in (("temperature_c", c.temperature), ("sm_clock_mhz", c.clock)):
         if cells:
-            spans.append(Span(bare(text.grouped(now.get(name))), "", cells, right=True))
+            spans.append(Span(bare(numbers.grouped(now.get(name))), "", cells, right=True))
     spans += _held_cell(now, c.held)
     if c.user:
         spans += [Span("  "), Span(users(view, gpu), "dim", c.user - 2)]
@@ -127,7 +127,7 @@ def _held_cell(now: dict[str, float], cells: int) -> list[Span]:
 
 def _short_name(gpu: GpuInfo, cells: int) -> str:
     """`H100 80GB HBM3`, `1g.10gb a1b2`; in few cells as many words of it as there is room for, `H100`, `1g a1b2`."""
-    name = text.clean(gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "), 40)
+    name = numbers.clean(gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "), 40)
     if gpu.parent:
         name = name.partition("MIG ")[2]
         whole = f"{name} {part(gpu)}"

@@ -6,15 +6,15 @@ import math
 import textwrap
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.presentation import numbers
+from hoptui.presentation import readings as meanings
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import Reason, value_text
 from hoptui.tui.lines import GAP, Line, Span, pack
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.readings import Gauge, current, fact, gauges, of, percent, ratio
 from hoptui.tui.view import View
 from hoptui.tui.widgets.line_chart import Wanted
-from hoptui.viewer import format as text
-from hoptui.viewer import meanings
-from hoptui.viewer.format import UNKNOWN
-from hoptui.viewer.meanings import Reason, value_text
 
 WORK = (("sm_active", "SM", "1"), ("tensor_active", "tensor", "3"), ("dram_active", "DRAM", "4"))
 PLAIN_WORK = (("busy", "busy", "1"), ("memory_busy", "memory busy", "3"))  # before Hopper
@@ -38,18 +38,18 @@ def readings(view: View, gpu: GpuInfo) -> dict[str, float]:
 def trouble(view: View, gpu: GpuInfo) -> str:
     """Why nothing at all is read of a GPU: its own reason, else what is wrong with the sampler; empty where there are readings."""
     if gpu.reason or view.node is None or not view.node.sampler or readings(view, gpu):
-        return text.clean(gpu.reason)
-    return text.clean(view.node.sampler)
+        return numbers.clean(gpu.reason)
+    return numbers.clean(view.node.sampler)
 
 
 def title(gpu: GpuInfo) -> str:
     """`GPU 0 · NVIDIA H100 80GB HBM3`."""
-    return " · ".join(filter(None, (f"GPU {gpu.index}", text.clean(gpu.name, 40), part(gpu))))
+    return " · ".join(filter(None, (f"GPU {gpu.index}", numbers.clean(gpu.name, 40), part(gpu))))
 
 
 def kinds(gpus: tuple[GpuInfo, ...]) -> str:
     """`8 × NVIDIA H100 80GB HBM3`, the kinds one after the other."""
-    names = [text.clean(gpu.name, 40) for gpu in gpus if not gpu.parent]
+    names = [numbers.clean(gpu.name, 40) for gpu in gpus if not gpu.parent]
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
@@ -213,7 +213,7 @@ def short_of_many(view: View, gpus: tuple[GpuInfo, ...], width: int) -> Line:
 
 def part(gpu: GpuInfo) -> str:
     """What tells a MIG instance from its like: the beginning of its UUID; empty for a whole GPU."""
-    return text.clean(gpu.uuid.removeprefix("MIG-")[:4]) if gpu.parent else ""
+    return numbers.clean(gpu.uuid.removeprefix("MIG-")[:4]) if gpu.parent else ""
 
 
 def absent(view: View, width: int) -> list[Line]:
@@ -229,14 +229,14 @@ def none(view: View) -> str:
     if view.run is not None and node.gpus:
         how = view.hint("view.overview", "shows all")
         return "; ".join(filter(None, ("which GPUs it uses is not known", how)))
-    return text.clean(node.gpu_reason or "no GPU was found on this node")
+    return numbers.clean(node.gpu_reason or "no GPU was found on this node")
 
 
 def alarm(view: View) -> str:
     """What is wrong with one of the GPUs now, in one sentence; empty: nothing is."""
     for gpu in view.gpus():
         if gpu.reason:
-            return f"GPU {gpu.index} cannot be read: {text.clean(gpu.reason)}"
+            return f"GPU {gpu.index} cannot be read: {numbers.clean(gpu.reason)}"
         for reason in meanings.alarms(readings(view, gpu).get("throttle")):
             return f"GPU {gpu.index}: {reason.word}. {reason.long}"
     return ""
@@ -247,7 +247,7 @@ def users(view: View, gpu: GpuInfo) -> str:
     node = view.node
     names = [run.name for run in node.runs if gpu.uuid in run.gpus and not run.exit_reason] if node else []
     names = names or [p.user or f"pid {p.pid}" for p in view.store.processes if p.gpu == gpu.uuid]
-    return text.clean(", ".join(dict.fromkeys(names)), 60)
+    return numbers.clean(", ".join(dict.fromkeys(names)), 60)
 
 
 def held(reason: Reason) -> Line:
@@ -269,7 +269,7 @@ def total(now: dict[str, float], gpu: GpuInfo) -> float | None:
 
 def memory(now: dict[str, float], gpu: GpuInfo) -> str:
     """`58.1/80.0 GiB`."""
-    return of(text.gib(now.get("memory_used_bytes")), text.gib(total(now, gpu)), "GiB")
+    return of(numbers.gib(now.get("memory_used_bytes")), numbers.gib(total(now, gpu)), "GiB")
 
 
 def ink_of(name: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
 from hoptui.tui.lines import FULL, GAP, HALF, TRACK, Line, Span, width_of
 from hoptui.tui.panels import gpus, remaining, waiting
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.words import Word
 
 INKS: dict[State, str] = {
     "live": "good",
@@ -51,10 +50,10 @@ def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line
 def _identity(view: View, name: str, wide: bool, frozen: bool, shown: Collection[str]) -> Line:
     run, node = view.run, view.node
     left = [Span(" hoptui  ", "title")] if wide else [Span(" ")]
-    place = f"{text.clean(view.link.node, 30)}/" if view.link.node else ""
-    left += [Span(place, "dim"), Span(text.clean(run.name if run else name, 40), "strong")]
+    place = f"{numbers.clean(view.link.node, 30)}/" if view.link.node else ""
+    left += [Span(place, "dim"), Span(numbers.clean(run.name if run else name, 40), "strong")]
     if "host" in shown and node is not None and node.host and not place:
-        left.append(Span(f" · {text.clean(node.host, 30)}", "dim"))
+        left.append(Span(f" · {numbers.clean(node.host, 30)}", "dim"))
     if run is not None and (wide or run.epoch > 1):
         left.append(Span(f" · epoch {run.epoch}", "dim"))
     right = [GAP, Span("  "), *state(view), *_how_far(view, wide, eta="eta" in shown)]
@@ -74,22 +73,22 @@ def titled(name: str, page: str) -> Line:
 def of_run(view: View, asked: str, page: str) -> Line:
     """The first line of a screen about the run with the id `asked`, about all runs of the node without one."""
     gone = f"run {asked}, which is no longer known" if asked else "all runs"
-    host = f" · {text.clean(view.node.host, 30)}" if view.node and view.node.host else ""
-    name = text.clean(view.run.name if view.run else gone, 60)
+    host = f" · {numbers.clean(view.node.host, 30)}" if view.node and view.node.host else ""
+    name = numbers.clean(view.run.name if view.run else gone, 60)
     return *titled(name, f"{host} · {page}"), GAP, *corner(view)
 
 
 def corner(view: View) -> Line:
     """The right of it: the state of the run, or of the way to the node where that is not as usual, and the clock."""
     told = view.run is not None or view.replay is not None or view.link.state != "live"  # a node has no state
-    clock = Span(f"   {text.clock(view.wall)} ", "dim")
+    clock = Span(f"   {numbers.clock(view.wall)} ", "dim")
     return *(state(view) if told else ()), *rate(view), clock
 
 
 def state(view: View) -> Line:
     """`● live`, or in a replay `▶ replay 20×`: the symbol and the word."""
     if view.replay is not None:
-        word = words.PLAYING if view.replay.playing else words.HALTED
+        word = vocabulary.PLAYING if view.replay.playing else vocabulary.HALTED
         speed = f" {view.replay.speed:g}×" if view.replay.playing else ""
         return (Span(f"{word.symbol} {word.text}{speed}", "title"),)
     word, ink = _state(view)
@@ -114,9 +113,9 @@ def link(view: View) -> Line:
         return ()
     age, trip = view.link.age_s(view.clock), view.link.round_trip_ms
     if age is not None and age >= AGED_S:
-        return (Span(f"   ssh, {text.duration(age)} old", "warn"),)
+        return (Span(f"   ssh, {numbers.duration(age)} old", "warn"),)
     far = f" {trip:.0f} ms" if trip is not None else ""
-    old = f", {text.duration(age)} old" if age is not None and age >= 1.0 else ""
+    old = f", {numbers.duration(age)} old" if age is not None and age >= 1.0 else ""
     return Span(f"   ssh{far}", "dim"), Span(f", slow link{old}" if view.link.slow else "", "warn")
 
 
@@ -129,7 +128,7 @@ def progress(view: View, width: int) -> Line:
     done = _done(view)
     if done is None:
         return (Span(TRACK * width, "track"),)
-    label = f" {text.percent(done)} "
+    label = f" {numbers.percent(done)} "
     halves = round((width - len(label)) * 2 * min(max(done, 0.0), 1.0))
     full = FULL * (halves // 2) + HALF * (halves % 2)
     return Span(full, "1"), Span(TRACK * (width - len(label) - len(full)), "track"), Span(label, "dim")
@@ -140,12 +139,12 @@ def banner(view: View) -> Banner | None:
     to = view.link
     match to.state:
         case "failed":
-            return Banner("✕", text.clean(to.reason or "the daemon cannot be reached"), "bad")
+            return Banner("✕", numbers.clean(to.reason or "the daemon cannot be reached"), "bad")
         case "connecting":
             return Banner("◌", waiting.reason(view) or "connecting to the daemon", "warn")
         case "lost":
-            since = text.duration(max(0.0, view.clock - to.since))
-            reason = f" ({text.clean(to.reason)})" if to.reason else ""
+            since = numbers.duration(max(0.0, view.clock - to.since))
+            reason = f" ({numbers.clean(to.reason)})" if to.reason else ""
             what, then = (
                 f"link to {to.node or 'the daemon'} lost {since} ago",
                 "training does not need it, reconnecting",
@@ -155,22 +154,22 @@ def banner(view: View) -> Banner | None:
     if run is None:
         return None
     if view.exited:
-        word = words.STATES["exited"]
+        word = vocabulary.STATES["exited"]
         failed = run.exit_reason not in ("", "finished", "stopped")
-        when = f" at {text.clock(run.exited_wall)}" if run.exited_wall else ""
-        at = f", last iteration {text.grouped(vital.step)}" if vital else ""
-        said = f"{words.state_text(vital, run)}{when}"
+        when = f" at {numbers.clock(run.exited_wall)}" if run.exited_wall else ""
+        at = f", last iteration {numbers.grouped(vital.step)}" if vital else ""
+        said = f"{vocabulary.state_text(vital, run)}{when}"
         return Banner(word.symbol, said + at, "bad" if failed else "warn", said)
     if vital is not None and vital.state != "live":
         whole, brief = _explained(view)
-        return Banner(words.STATES[vital.state].symbol, whole, INKS[vital.state], brief)
+        return Banner(vocabulary.STATES[vital.state].symbol, whole, INKS[vital.state], brief)
     wrong = gpus.alarm(view)
     if wrong:
         return Banner("⚠", wrong, "bad", wrong.partition(". ")[0])
     if run.epoch > 1 and view.wall - run.started_wall < RESTART_SHOWN_S:
-        since = text.duration(view.wall - run.started_wall)
+        since = numbers.duration(view.wall - run.started_wall)
         return Banner(
-            words.RESTARTED.symbol,
+            vocabulary.RESTARTED.symbol,
             f"restarted {since} ago: epoch {run.epoch}",
             "warn",
         )
@@ -184,7 +183,7 @@ def _explained(view: View) -> tuple[str, str]:
     run, vital = view.run, view.vital
     if run is None or vital is None:
         return "", ""
-    said = words.state_text(vital, run)
+    said = vocabulary.state_text(vital, run)
     match vital.state:
         case "paused" if view.replay is None:
             how = view.hint("run.pause", "lets it go on") if not view.read_only else ""
@@ -193,7 +192,7 @@ def _explained(view: View) -> tuple[str, str]:
         case "unresponsive":
             return f"{said}; the process exists, values below are old", said
         case "busy" if vital.progress_age_s is not None:
-            return f"{said}; no boundary for {text.duration(vital.progress_age_s)}", said
+            return f"{said}; no boundary for {numbers.duration(vital.progress_age_s)}", said
     return said, said
 
 
@@ -206,27 +205,27 @@ def _state(view: View) -> tuple[Word, str]:
         case "failed":
             return Word("✕", "no link" if view.link.node else "no daemon"), "bad"
     if view.exited:
-        return words.STATES["exited"], INKS["exited"]
+        return vocabulary.STATES["exited"], INKS["exited"]
     if view.vital is None:
-        return words.UNKNOWN_STATE, "dim"
-    return words.STATES[view.vital.state], INKS[view.vital.state]
+        return vocabulary.UNKNOWN_STATE, "dim"
+    return vocabulary.STATES[view.vital.state], INKS[view.vital.state]
 
 
 def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
     run, vital = view.run, view.vital
     if run is None or vital is None:
         return ()
-    of = f" / {text.grouped(run.total)}" if run.total else ""
+    of = f" / {numbers.grouped(run.total)}" if run.total else ""
     spans = [
         Span("   iteration " if wide else "  ", "dim"),
-        Span(text.grouped(vital.step), "stale" if view.stale and not view.exited else "strong"),
+        Span(numbers.grouped(vital.step), "stale" if view.stale and not view.exited else "strong"),
         Span(of, "dim"),
     ]
     gap = "   " if wide else "  "
-    spans.append(Span(f"{gap}{text.duration(view.ran_s)}", "dim"))
+    spans.append(Span(f"{gap}{numbers.duration(view.ran_s)}", "dim"))
     left = remaining.left_s(view) if eta else None
     if left is not None:
-        spans += [Span(f"{gap}ETA ", "dim"), Span(text.duration(left))]
+        spans += [Span(f"{gap}ETA ", "dim"), Span(numbers.duration(left))]
     return tuple(spans)
 
 

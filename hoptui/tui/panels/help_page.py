@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from hoptui.presentation import tuner, vocabulary
+from hoptui.presentation.readings import DERIVED, GPU, HOST, PROCESS, Meaning
 from hoptui.tui.actions import ACTIONS, Action, key_text
 from hoptui.tui.lines import Line, Span, pack
-from hoptui.viewer import tuning, words
-from hoptui.viewer.meanings import DERIVED, GPU, HOST, PROCESS, Meaning
 
 TITLES: Mapping[str, str] = {
     "run": "On this run",
@@ -88,7 +88,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     "editor": (
         ("speed only", "The mathematics of the training stay the same: only how fast it is may change."),
         ("changes the mathematics", "The run learns something else from there on than it would have."),
-        *((name, f"{sentence}.") for name, sentence in words.COSTS.items()),
+        *((name, f"{sentence}.") for name, sentence in vocabulary.COSTS.items()),
         ("keeps", "What the run declared to stay as it is, and what another knob becomes by it. The run has the last word."),
         ("implies", "What the value makes of other sizes, as the run declared it. The run has the last word."),
         ("memory", "What the run held when it had this very value before. Nothing is extrapolated: else it is unknown."),
@@ -105,7 +105,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("spent", "What trials have cost of their budget: a share of the time in which the run trains, of an hour while that is less."),
         ("interrupted", "Somebody or something came between: what the trial would have shown nobody knows."),
         ("unfinished", "The run or the daemon ended in the middle of it."),
-        *((f"{word.symbol} {word.text}", f"{tuning.STANDS_FOR[stand].capitalize()}.") for stand, word in tuning.STANDS.items()),
+        *((f"{word.symbol} {word.text}", f"{tuner.STANDS_FOR[stand].capitalize()}.") for stand, word in tuner.STANDS.items()),
     ),
     "history": (
         ("throughput", "The medians before and after a change, in the run's own unit."),
@@ -239,9 +239,9 @@ def _reading(meaning: Meaning, width: int) -> list[Line]:
 
 
 def _symbols(width: int) -> list[Line]:
-    stages = [words.STAGES[stage] for stage in ("sent", "scheduled", "applied", "rejected")]
+    stages = [vocabulary.STAGES[stage] for stage in ("sent", "scheduled", "applied", "rejected")]
     found: list[Line] = [_heading("Symbols")]
-    for label, shown in (("runs", words.STATES.values()), ("commands", stages)):
+    for label, shown in (("runs", vocabulary.STATES.values()), ("commands", stages)):
         indent = _indent(width, LABELS)
         folded = pack((_symbol(word) for word in shown), max(LEAST, width - indent), "  ")
         if indent < LABELS:
@@ -253,5 +253,5 @@ def _symbols(width: int) -> list[Line]:
     return found
 
 
-def _symbol(word: words.Word) -> Line:
+def _symbol(word: vocabulary.Word) -> Line:
     return Span(f"{word.symbol} ", "key"), Span(word.text)

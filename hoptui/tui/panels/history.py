@@ -6,13 +6,12 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, overload
 
+from hoptui.model.command_history import UNDO, again, named, person, reason
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.panels.outcomes import STAGE_INKS, effect, stage
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.history import UNDO, again, named, person, reason
 
 LABEL = 12
 EFFECT = "effect"
@@ -60,7 +59,7 @@ def columns(view: View, records: Sequence[CommandRecord], width: int) -> Columns
         time=10 if all(_is_today(view, record) for record in newest) else 13,
         run=_cells(0, 16, (_run(view, record) for record in newest)),
         who=_cells(3, 24, (_who(record, True) for record in newest)),
-        change=_cells(7, 34, (words.change(record) for record in newest)),
+        change=_cells(7, 34, (vocabulary.change(record) for record in newest)),
         stage=_cells(6, 13, map(_stage, newest)),
         at=_cells(2, 10, map(_at, newest)),
         speed=_cells(10, 32, (_speeds(view, record) for record in newest)),
@@ -129,20 +128,26 @@ def story(view: View, record: CommandRecord, width: int, known: Mapping[str, Com
     record = view.as_left(record)
     run = view.store.run(record.run)
     knob = next((k for k in run.knobs if k.spec.name == record.knob), None) if run else None
-    found = [("command", Span(f"{'set ' if record.verb == 'set' else ''}{words.change(record)}", "strong"))]
-    found.append(("run", Span(f"{text.clean(run.name if run else record.run, 40)}, epoch {record.epoch}")))
-    client = f", {text.clean(record.origin.client, 24)}" if record.origin.client else ""
-    found.append(("asked", Span(f"{text.day_clock(record.wall)} by {words.who(record.origin)}{client}")))
+    found = [
+        ("command", Span(f"{'set ' if record.verb == 'set' else ''}{vocabulary.change(record)}", "strong"))
+    ]
+    found.append(("run", Span(f"{numbers.clean(run.name if run else record.run, 40)}, epoch {record.epoch}")))
+    client = f", {numbers.clean(record.origin.client, 24)}" if record.origin.client else ""
+    found.append(
+        ("asked", Span(f"{numbers.day_clock(record.wall)} by {vocabulary.who(record.origin)}{client}"))
+    )
     if record.why:
         found.append(("why", Span(reason(record, known))))
     took_s = (record.settled - record.t) / 1e9 if record.settled else None
     later = (
-        f", {text.seconds(max(took_s, 0.001))} later" if took_s is not None and record.stage in FINAL else ""
+        f", {numbers.seconds(max(took_s, 0.001))} later"
+        if took_s is not None and record.stage in FINAL
+        else ""
     )
     found.append(("became", stage(record)._replace(text=f"{stage(record).text}{later}")))
     if record.effective is not None:
         version = f" (version {record.version})" if record.version is not None else ""
-        value = text.value(record.effective, knob.spec if knob else None)
+        value = numbers.value(record.effective, knob.spec if knob else None)
         found.append(("value", Span(f"{value} read back from the run{version}")))
     if undone := _undone(record, known):
         found.append(("undone", Span(undone)))
@@ -171,22 +176,22 @@ def _measured(view: View, record: CommandRecord) -> list[tuple[str, Span]]:
 
 def _row(view: View, record: CommandRecord, cells: Columns, room: int, *, chosen: bool) -> Line:
     """One line; in the `room` that the columns leave stands the effect, without its interval where that would be cut."""
-    when = text.clock(record.wall) if cells.time < 13 else text.day_clock(record.wall)[5:16]
+    when = numbers.clock(record.wall) if cells.time < 13 else numbers.day_clock(record.wall)[5:16]
     ink = STAGE_INKS[record.stage]
     spans = [Span("› " if chosen else "  ", "key"), Span(when, "dim", cells.time)]
     spans += [Span(_run(view, record), "dim", cells.run)] if cells.run else []
     spans += [Span(_who(record, cells.pids), "", cells.who)] if cells.who else []
-    spans.append(Span(words.change(record), "strong" if chosen else "", cells.change))
+    spans.append(Span(vocabulary.change(record), "strong" if chosen else "", cells.change))
     spans.append(
         Span(
-            _stage(record) if cells.stage > SYMBOL else words.STAGES[record.stage].symbol,
+            _stage(record) if cells.stage > SYMBOL else vocabulary.STAGES[record.stage].symbol,
             ink if ink != "good" else "dim",
             cells.stage,
         )
     )
     spans += [Span(_at(record), "dim", cells.at)] if cells.at else []
     spans += [Span(_speeds(view, record), "", cells.speed)] if cells.speed else []
-    remark = words.remark(record)
+    remark = vocabulary.remark(record)
     whole = effect(record)
     rest = first_fitting((whole, effect(record, brief=True) or whole), room) or (
         (Span(remark, "warn" if record.stage != "applied" else "dim"),) if remark else ()
@@ -206,25 +211,25 @@ def _undone(record: CommandRecord, known: Mapping[str, CommandRecord]) -> str:
     """By whom and when a change was set back, if it was."""
     for other in known.values():
         if other.why == f"{UNDO}{record.id}" and other.stage == "applied":
-            return f"{text.clock(other.wall)} by {words.who(other.origin)}"
+            return f"{numbers.clock(other.wall)} by {vocabulary.who(other.origin)}"
     return ""
 
 
 def _speeds(view: View, record: CommandRecord) -> str:
     run = view.store.run(record.run)
-    return words.speeds(record.measured, run.units if run else {})
+    return vocabulary.speeds(record.measured, run.units if run else {})
 
 
 def _who(record: CommandRecord, pids: bool) -> str:
-    return words.who(record.origin) if pids else person(record.origin)
+    return vocabulary.who(record.origin) if pids else person(record.origin)
 
 
 def _stage(record: CommandRecord) -> str:
-    return " ".join(words.STAGES[record.stage])
+    return " ".join(vocabulary.STAGES[record.stage])
 
 
 def _at(record: CommandRecord) -> str:
-    return text.grouped(record.step) if record.step is not None else ""
+    return numbers.grouped(record.step) if record.step is not None else ""
 
 
 def _run(view: View, record: CommandRecord) -> str:
@@ -232,11 +237,11 @@ def _run(view: View, record: CommandRecord) -> str:
     if view.run is not None:
         return ""
     found = view.store.run(record.run)
-    return text.clean(found.name if found else record.run, 24)
+    return numbers.clean(found.name if found else record.run, 24)
 
 
 def _is_today(view: View, record: CommandRecord) -> bool:
-    return text.day_clock(record.wall)[:10] == text.day_clock(view.wall)[:10]
+    return numbers.day_clock(record.wall)[:10] == numbers.day_clock(view.wall)[:10]
 
 
 def _cells(least: int, most: int, texts: Iterable[str]) -> int:

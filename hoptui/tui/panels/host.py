@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hoptui.presentation import numbers
+from hoptui.presentation.numbers import UNKNOWN
 from hoptui.tui.lines import Line, pack
 from hoptui.tui.panels.readings import Gauge, current, fact, gauges, of, percent, ratio
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer.format import UNKNOWN
 
 
 def gauge_lines(view: View, width: int) -> list[Line]:
@@ -18,7 +18,7 @@ def lines(view: View, width: int) -> list[Line]:
     """The gauges, then load, disk and network in a line."""
     now = current(view, "host")
     facts = [
-        fact("load", text.si(now.get("load_1m")), 5),
+        fact("load", numbers.si(now.get("load_1m")), 5),
         fact("disk read", _rate(now.get("disk_read_bytes_per_s")), 9),
         fact("written", _rate(now.get("disk_written_bytes_per_s")), 9),
         fact("net in", _rate(now.get("net_received_bytes_per_s")), 9),
@@ -34,8 +34,8 @@ def short(view: View, width: int) -> Line:
     if view.run is not None:
         own = current(view, f"process/{view.run.run}")
         chunks.append(fact("run CPU", percent(own.get("cpu_percent")), 7))
-        chunks.append(fact("RSS", of(text.gib(own.get("memory_rss_bytes")), UNKNOWN, "GiB"), 9))
-    chunks.append(fact("load", text.si(now.get("load_1m")), 5))
+        chunks.append(fact("RSS", of(numbers.gib(own.get("memory_rss_bytes")), UNKNOWN, "GiB"), 9))
+    chunks.append(fact("load", numbers.si(now.get("load_1m")), 5))
     return next(iter(pack(chunks, width, "  ")), ())
 
 
@@ -57,14 +57,14 @@ def _process(view: View) -> list[Gauge]:
     total = current(view, "host").get("memory_total_bytes")
     return [
         Gauge("run CPU", ratio(now.get("cpu_percent"), 100 * cpus), percent(now.get("cpu_percent")), "2"),
-        Gauge("run RSS", ratio(rss, total), of(text.gib(rss), UNKNOWN, "GiB"), "3"),
+        Gauge("run RSS", ratio(rss, total), of(numbers.gib(rss), UNKNOWN, "GiB"), "3"),
     ]
 
 
 def _memory(view: View, now: dict[str, float]) -> str:
     total = now.get("memory_total_bytes") or (view.node.memory_total_bytes if view.node else None)
-    return of(text.gib(now.get("memory_used_bytes")), text.gib(total or None), "GiB")
+    return of(numbers.gib(now.get("memory_used_bytes")), numbers.gib(total or None), "GiB")
 
 
 def _rate(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{text.si(value)}B/s" if value >= 1000 else f"{value:.0f} B/s"
+    return UNKNOWN if value is None else f"{numbers.si(value)}B/s" if value >= 1000 else f"{value:.0f} B/s"

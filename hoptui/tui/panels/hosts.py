@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hoptui.presentation import numbers
+from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import RunState
 from hoptui.tui.lines import GAP, Line, Span, width_of
 from hoptui.tui.panels import gpus, header, runs
 from hoptui.tui.panels.readings import current, headline
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer.words import Word
 
 LINKS: dict[str, tuple[Word, str]] = {
     "connecting": (Word("◌", "connecting"), "warn"),
@@ -75,7 +75,7 @@ def bar(hosts: Sequence[Host], here: str) -> Line:
         live = host.view.link.state == "live"
         count = len(runs.living(host.view))
         what = (f"{count} {'run' if count == 1 else 'runs'}" if live else word.text) + _since(host.view)
-        spans += [Span(text.clean(host.name, 30), "strong" if host.name == here else "")]
+        spans += [Span(numbers.clean(host.name, 30), "strong" if host.name == here else "")]
         spans += [Span(f" {word.symbol}", ink), Span(f" {what}", "dim" if live else ink)]
         spans += [*header.link(host.view), Span("    ")]
     return (*spans, GAP)
@@ -85,7 +85,7 @@ def why(host: Host, width: int) -> list[Line]:
     """Why a host is not there, whole: its row has room for the beginning alone. Nothing of one that is, or where nobody knows."""
     if host.view.link.state == "live":
         return []
-    told = text.clean(host.view.link.reason, 300)
+    told = numbers.clean(host.view.link.reason, 300)
     return [(Span(line, "dim"),) for line in textwrap.wrap(told, max(20, width))]
 
 
@@ -94,7 +94,9 @@ def _runs(host: Host) -> list[Row]:
 
 
 def _name(row: Row) -> str:
-    return text.clean(row.host, 30) if row.run is None else f"  {row.host}/{text.clean(row.run.name, 40)}"
+    return (
+        numbers.clean(row.host, 30) if row.run is None else f"  {row.host}/{numbers.clean(row.run.name, 40)}"
+    )
 
 
 def _host(host: Host, name: int) -> Line:
@@ -102,7 +104,7 @@ def _host(host: Host, name: int) -> Line:
     word, ink = LINKS[view.link.state]
     spans = [Span(_name(Row(host.name)), "strong", name), Span(f"{word.symbol} {word.text}", ink)]
     if view.link.state != "live":
-        reason = text.clean(view.link.reason, 300)
+        reason = numbers.clean(view.link.reason, 300)
         return (*spans, Span(_since(view), ink), Span(f": {reason}" if reason else "", "dim"))
     ended = sum(1 for _ in runs.ordered(view)) - len(runs.living(view))
     past = f"   {ended} ended" if ended else ""
@@ -119,9 +121,9 @@ def _hardware(view: View) -> Line:
     values = [current(view, f"gpu/{gpu.uuid}") for gpu in shown]
     busy = [found["busy"] for found in values if "busy" in found]
     watts = [found["power_w"] for found in values if "power_w" in found]
-    told = [text.clean(gpus.kinds(shown), 40)]
+    told = [numbers.clean(gpus.kinds(shown), 40)]
     told += [f"busy {sum(busy) / len(busy):.0f} %"] if len(busy) == len(shown) else []
-    told += [f"{text.si(sum(watts))} W"] if len(watts) == len(shown) else []
+    told += [f"{numbers.si(sum(watts))} W"] if len(watts) == len(shown) else []
     return (Span(", ".join(told)),)
 
 
@@ -133,12 +135,14 @@ def _run(host: Host, run: RunState, columns: tuple[int, int, int], width: int) -
     ink = header.INKS[known] if known else old or "dim"
     spans = (
         Span("  ", width=2),
-        Span(f"{text.clean(host.name, 30)}/", "dim"),
-        Span(text.clean(run.name, 40), old or "strong", max(4, name - 3 - len(text.clean(host.name, 30)))),
+        Span(f"{numbers.clean(host.name, 30)}/", "dim"),
+        Span(
+            numbers.clean(run.name, 40), old or "strong", max(4, name - 3 - len(numbers.clean(host.name, 30)))
+        ),
         Span(f"{word.symbol} {word.text}", ink, state),
         Span(runs.iteration_of(view), old, step, right=True),
     )
-    age = text.duration(view.ran_s) + " " if width >= 100 else ""
+    age = numbers.duration(view.ran_s) + " " if width >= 100 else ""
     return (*spans, *_speed(view, ink), GAP, Span(age, "dim"))
 
 
@@ -148,7 +152,7 @@ def _speed(view: View, ink: str) -> Line:
         return Span("  "), Span(runs.why_not_live(view), ink)
     speed = headline(view)
     value = None if view.node_stale else speed.value
-    return Span(text.si(value), "stale" if view.node_stale else "", _SPEED, right=True), Span(
+    return Span(numbers.si(value), "stale" if view.node_stale else "", _SPEED, right=True), Span(
         f" {speed.unit}", "dim"
     )
 
@@ -157,4 +161,4 @@ def _since(view: View) -> str:
     """How long a link has been lost."""
     if view.link.state != "lost":
         return ""
-    return f" {text.duration(max(0.0, view.clock - view.link.since))} ago"
+    return f" {numbers.duration(max(0.0, view.clock - view.link.since))} ago"

@@ -11,11 +11,10 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue, Relation, relations
+from hoptui.presentation import numbers, vocabulary
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels.readings import current
 from hoptui.tui.view import SECOND, View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 RANKS = "ranks"
 """In an invariant the number of processes, which no knob changes."""
@@ -39,7 +38,7 @@ def declared(view: View, knob: KnobState, wanted: KnobValue | None, width: int) 
 
 def _invariant(view: View, knob: KnobState, kept: Relation, number: float, width: int) -> str:
     """`64 = grad_accum × micro_batch: grad_accum 4 → 8`, the words alone where it is no product of known numbers."""
-    own, told = knob.spec.name, text.clean(kept.text, 60)
+    own, told = knob.spec.name, numbers.clean(kept.text, 60)
     product = _result(view, kept)
     if not product:
         return told
@@ -49,7 +48,7 @@ def _invariant(view: View, knob: KnobState, kept: Relation, number: float, width
         return whole
     before = _factor(view, follower)
     after = _about(before * _factor(view, own) / number)
-    follows = f"{text.clean(follower)} {_shown(before)} → {after}"
+    follows = f"{numbers.clean(follower)} {_shown(before)} → {after}"
     shown = (f"{whole}: {follows}", f"{_shown(product)}: {follows}")
     return next((one for one in shown if len(one) <= width), follows)
 
@@ -58,11 +57,11 @@ def _derived(view: View, knob: KnobState, one: Relation, number: float, width: i
     """`rollout 512 → 1 024 = num_envs × rollout_len`, the words alone where it does not follow from known numbers."""
     before = _result(view, one)
     if not before:
-        return text.clean(one.text, 60)
-    figures = f"{text.clean(one.name, 20)} {_about(before)}"
+        return numbers.clean(one.text, 60)
+    figures = f"{numbers.clean(one.name, 20)} {_about(before)}"
     if number and knob.spec.name in (*one.over, *one.under):
         figures += f" → {_about(_result(view, one, {knob.spec.name: number}))}"
-    whole = f"{figures} = {text.clean(one.text.rpartition('=')[2].strip(), 60)}"
+    whole = f"{figures} = {numbers.clean(one.text.rpartition('=')[2].strip(), 60)}"
     return whole if len(whole) <= width else figures
 
 
@@ -76,14 +75,16 @@ def memory(view: View, knob: KnobState, wanted: KnobValue | None) -> Line:
     if not view.gpus():
         return (Span("unknown: no measured GPU in this run", "dim"),)
     free = current(view, f"derived/{view.run.run}").get("memory_headroom_bytes")
-    room = f"{text.gib(free)} GiB free on the fullest GPU" if free is not None else "what is free is unknown"
+    room = (
+        f"{numbers.gib(free)} GiB free on the fullest GPU" if free is not None else "what is free is unknown"
+    )
     if wanted is None or wanted == knob.value:
         return (Span(room, "" if free is not None else "dim"),)
     held = held_with(view, knob, wanted)
-    value = text.value(wanted, knob.spec)
+    value = numbers.value(wanted, knob.spec)
     if held is None:
         return Span(f"unknown with {value}; ", "dim"), Span(room)
-    return Span(f"{text.gib(held)} GiB at most with {value} before; "), Span(room, "dim")
+    return Span(f"{numbers.gib(held)} GiB at most with {value} before; "), Span(room, "dim")
 
 
 def held_with(view: View, knob: KnobState, value: KnobValue) -> float | None:
@@ -116,7 +117,7 @@ def must_ask(spec: KnobSpec) -> bool:
 def consequences(knobs: list[KnobState]) -> list[str]:
     """What changes of these knobs do to the run, in sentences; each only once."""
     found = []
-    names = [text.clean(knob.spec.name, 40) for knob in knobs if knob.spec.effect == "learning"]
+    names = [numbers.clean(knob.spec.name, 40) for knob in knobs if knob.spec.effect == "learning"]
     if names:
         verb = "changes" if len(names) == 1 else "change"
         found.append(
@@ -124,15 +125,15 @@ def consequences(knobs: list[KnobState]) -> list[str]:
         )
     for knob in knobs:
         if knob.spec.cost == "rebuild":
-            last = words.took(knob.took_s)
+            last = vocabulary.took(knob.took_s)
             long = f"the last change {last}" if last else "how long is not known yet"
             found.append(
-                f"{text.clean(knob.spec.name)}: what depends on it is built anew, be it the model, the optimizer or the readers of data; "
+                f"{numbers.clean(knob.spec.name)}: what depends on it is built anew, be it the model, the optimizer or the readers of data; "
                 f"training waits ({long})."
             )
         if knob.spec.cost == "restart":
             found.append(
-                f"{text.clean(knob.spec.name)}: the run starts again as a new epoch; what is still pending then is void."
+                f"{numbers.clean(knob.spec.name)}: the run starts again as a new epoch; what is still pending then is void."
             )
     return found
 
@@ -172,4 +173,4 @@ def _about(number: float) -> str:
 
 
 def _shown(number: float) -> str:
-    return text.value(int(number) if number == int(number) else number)
+    return numbers.value(int(number) if number == int(number) else number)

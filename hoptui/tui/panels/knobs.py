@@ -6,14 +6,13 @@ import textwrap
 from collections.abc import Iterable
 
 from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
 from hoptui.tui.panels import implied, tuner, waiting
 from hoptui.tui.panels.outcomes import course, effect, stages
 from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
 NUMBERS = ("int", "float")  # the kinds of knobs whose values are never cut
@@ -28,14 +27,14 @@ def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> 
         return [waiting.line(view, "looking for the run")]
     knobs = view.run.knobs
     names = min(max((len(k.spec.name) for k in knobs), default=0) + 1, 20)
-    values = max((len(text.value(k.value, k.spec)) for k in knobs if k.spec.kind in NUMBERS), default=0)
-    texts = max((len(text.value(k.value, k.spec)) for k in knobs), default=0)
+    values = max((len(numbers.value(k.value, k.spec)) for k in knobs if k.spec.kind in NUMBERS), default=0)
+    texts = max((len(numbers.value(k.value, k.spec)) for k in knobs), default=0)
     values = max(values, min(texts, 14))
     unsent = {one.spec.name: one for one in staged}
     found: list[Line] = []
     for index, knob in enumerate(knobs):
-        name = Span(text.clean(knob.spec.name, 40), "strong" if index == cursor else "", names)
-        value = Span(text.value(knob.value, knob.spec), "strong", values, right=True)
+        name = Span(numbers.clean(knob.spec.name, 40), "strong" if index == cursor else "", names)
+        value = Span(numbers.value(knob.value, knob.spec), "strong", values, right=True)
         lead = Span("› " if index == cursor else "  ", "key")
         start = (lead, name, value, Span("  "))
         found.append((*start, *_beside(view, knob, width - width_of(start), unsent.get(knob.spec.name))))
@@ -45,19 +44,19 @@ def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> 
 def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None) -> list[Line]:
     """What there is to know of the chosen knob, in up to eight lines; its description takes two of them where there is room."""
     spec = knob.spec
-    about = text.clean(spec.description) or f"{spec.name}, as declared by the run"
+    about = numbers.clean(spec.description) or f"{spec.name}, as declared by the run"
     found = [_labelled("bounds", Span(bounds(spec)))]
-    found.append(_labelled("effect", Span(words.EFFECTS[spec.effect])))
-    found.append(_labelled("cost", Span(words.cost(knob))))
-    by = f" by {text.clean(knob.by, 40)}" if knob.by else ""
+    found.append(_labelled("effect", Span(vocabulary.EFFECTS[spec.effect])))
+    found.append(_labelled("cost", Span(vocabulary.cost(knob))))
+    by = f" by {numbers.clean(knob.by, 40)}" if knob.by else ""
     version = Span(f"{knob.version}{by or (', as declared' if not knob.version else '')}")
     found.append(
         _labelled("version", version, Span(f"   {_staged(unsent)}, not sent" if unsent else "", "2"))
     )
     last = _newest_ended(view, spec.name)
     if last is not None:
-        asked = words.change(last).removeprefix(spec.name).strip()
-        whole, brief, how = effect(last), effect(last, brief=True), f"  {words.stage_text(last)}"
+        asked = vocabulary.change(last).removeprefix(spec.name).strip()
+        whole, brief, how = effect(last), effect(last, brief=True), f"  {vocabulary.stage_text(last)}"
         parts = [(how, whole), ("", whole), ("", brief)] if whole else [(how, whole)]
         shown = [_labelled("last", Span(f"{asked}{stage}  "), *told) for stage, told in parts]
         found.append(first_fitting(shown, width))
@@ -71,13 +70,13 @@ def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None
 def bounds(spec: KnobSpec, *, scale: bool = True) -> str:
     """`1 … 64`, the choices, or what is open; with the scale unless it is not asked for."""
     if spec.choices:
-        return " · ".join(text.value(choice, spec) for choice in spec.choices)
+        return " · ".join(numbers.value(choice, spec) for choice in spec.choices)
     if spec.kind == "bool":
         return "on · off"
     if spec.kind == "str":
         return "any text"
-    low, high = text.value(spec.min, spec), text.value(spec.max, spec)
-    unit = f" {text.clean(spec.unit, 16)}" if spec.unit else ""
+    low, high = numbers.value(spec.min, spec), numbers.value(spec.max, spec)
+    unit = f" {numbers.clean(spec.unit, 16)}" if spec.unit else ""
     match spec.min, spec.max:
         case None, None:
             found = "no bounds"
@@ -95,7 +94,7 @@ def bounds(spec: KnobSpec, *, scale: bool = True) -> str:
 def _beside(view: View, knob: KnobState, width: int, unsent: Staged | None) -> Line:
     pending = view.pending(knob.spec.name)
     if pending is not None:
-        wanted = Span(f"→ {text.value(pending.wanted, knob.spec)}  ", "2")
+        wanted = Span(f"→ {numbers.value(pending.wanted, knob.spec)}  ", "2")
         *told, mark = stages(pending)
         return first_fitting([*((wanted, stage) for stage in told), (wanted, mark), (mark,)], width)
     if not knob.in_effect:
@@ -116,12 +115,12 @@ def _beside(view: View, knob: KnobState, width: int, unsent: Staged | None) -> L
         return first_fitting([(*start, Span(remark, "2")), (Span(remark, "2"),)], width)
     limits = [bounds(spec, scale=False)]
     if spec.kind in NUMBERS and spec.max is not None:
-        limits.append(f"≤ {text.value(spec.max, spec)}")
+        limits.append(f"≤ {numbers.value(spec.max, spec)}")
     return first_fitting([*((*start, Span(one, "faint")) for one in limits), start], width)
 
 
 def _staged(staged: Staged) -> str:
-    return f"staged → {text.value(staged.value, staged.spec)}"
+    return f"staged → {numbers.value(staged.value, staged.spec)}"
 
 
 def _newest_ended(view: View, name: str) -> CommandRecord | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hoptui.presentation import numbers
 from hoptui.tui.lines import Line, Span, pack
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.readings import VALUE, fact, label_of, number
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
 
 FIRST = (
     "episode_return", "return", "reward", "accuracy", "validation_loss", "loss", "train_loss", "policy_loss",
@@ -38,7 +38,7 @@ def lines(view: View, chosen: str, width: int) -> list[Line]:
             (Span("run.log(loss=…) in its loop is shown here", "faint"),),
         ]
     latest = view.store.latest(view.source)
-    unit = text.clean(view.run.units.get(chosen, ""), 16) if view.run else ""
+    unit = numbers.clean(view.run.units.get(chosen, ""), 16) if view.run else ""
     head: Line = (Span(number(latest.get(chosen)), "strong"), Span(f" {unit or label_of(chosen)}", "dim"))
     evaluation = latest.get("evaluation_return")
     if evaluation is not None and chosen != "evaluation_return":

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from hoptui.domain.tuning import Measured
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 STAGE_INKS: dict[Stage, str] = {
     "sent": "2",
@@ -25,12 +24,14 @@ STAGE_INKS: dict[Stage, str] = {
 
 def stage(record: CommandRecord) -> Span:
     """`◷ scheduled for 1 205`, in the ink of the stage."""
-    return Span(f"{words.STAGES[record.stage].symbol} {words.stage_text(record)}", STAGE_INKS[record.stage])
+    return Span(
+        f"{vocabulary.STAGES[record.stage].symbol} {vocabulary.stage_text(record)}", STAGE_INKS[record.stage]
+    )
 
 
 def stages(record: CommandRecord) -> tuple[Span, Span, Span]:
     """The stage with all that is known of it, as its word, and as its symbol alone."""
-    word = words.STAGES[record.stage]
+    word = vocabulary.STAGES[record.stage]
     whole = stage(record)
     return whole, whole._replace(text=f"{word.symbol} {word.text}"), whole._replace(text=word.symbol)
 
@@ -50,7 +51,7 @@ def effect(record: CommandRecord | None, *, shared: bool = True, brief: bool = F
 
 def measured_effect(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> Line:
     """`▲ +6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, how far the measuring is, or nothing; `brief` without the interval."""
-    told = words.effect_text(measured, shared=shared, brief=brief)
+    told = vocabulary.effect_text(measured, shared=shared, brief=brief)
     if measured is None or not told:
         return ()
     gain = measured.gain or 0.0
@@ -71,12 +72,12 @@ def last_change(view: View, width: int) -> Line:
     if record.measured is None or not told:
         # It is from the next iteration on, as far as the run logs a throughput.
         yet = "" if view.exited else " yet"
-        return (Span(f"{words.change(record)}: effect not measured{yet}", "dim"),)
+        return (Span(f"{vocabulary.change(record)}: effect not measured{yet}", "dim"),)
     room = width - width_of(told)
-    whole, short = f" since {words.change(record)}", f" since {text.clean(record.knob)}"
+    whole, short = f" since {vocabulary.change(record)}", f" since {numbers.clean(record.knob)}"
     least = " since the last change"
     if record.measured.gain is not None and record.measured.note:  # never as if it had been this one alone
-        whole, short = f"{whole}, {text.clean(record.measured.note)}", f"{short} and others"
+        whole, short = f"{whole}, {numbers.clean(record.measured.note)}", f"{short} and others"
         least = f"{least}s"
     return (*told, Span(next((which for which in (whole, short, least) if len(which) <= room), ""), "dim"))
 

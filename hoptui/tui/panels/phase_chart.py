@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from hoptui.model.series import Window
+from hoptui.presentation import numbers
 from hoptui.tui.lines import Line
 from hoptui.tui.panels import phases
 from hoptui.tui.panels.phases import OTHER, PREFIX
@@ -14,8 +16,6 @@ from hoptui.tui.widgets import raster
 from hoptui.tui.widgets.line_chart import latest
 from hoptui.tui.widgets.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
 from hoptui.tui.widgets.scale import SPANS
-from hoptui.viewer import format as text
-from hoptui.viewer.series import Window
 
 LEAST_ROWS = 4  # with that of the x axis
 MOST_POINTS = 2048  # of the window: what memory holds in full
@@ -66,7 +66,7 @@ def layers(
 
 def legend(view: View) -> list[tuple[str, str]]:
     """The layers from below as (label, ink)."""
-    return [*((text.clean(path, 24), ink) for path, ink in phases.outermost(view).items()), REST]
+    return [*((numbers.clean(path, 24), ink) for path, ink in phases.outermost(view).items()), REST]
 
 
 def curves(view: View, paper: Paper, dots: int, points: int, deep: int) -> list[Curve]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from hoptui.presentation import numbers
 from hoptui.tui.lines import FULL, TRACK, Line, Span
 from hoptui.tui.panels import waiting
 from hoptui.tui.view import SECOND, AnySeries, View
 from hoptui.tui.widgets.line_chart import whole_dots
-from hoptui.viewer import format as text
 
 PREFIX = "phase/"
 OTHER = "other"
@@ -63,12 +63,12 @@ def slowest(view: View) -> str:
     last = max(known, key=lambda rank: known[rank], default=0)
     if len(known) < 2 or known[last] < (1 + LEAST_SPREAD) * min(known.values()):
         return ""
-    return f"slowest: rank {last}, {text.seconds(known[last])}"
+    return f"slowest: rank {last}, {numbers.seconds(known[last])}"
 
 
 def title(view: View, split: Split) -> str:
     """`Where an iteration goes · 1.82 s · slowest: rank 3, 1.94 s`, as far as it is known."""
-    whole = text.seconds(split.whole) if split.whole else ""
+    whole = numbers.seconds(split.whole) if split.whole else ""
     parts = ("Where an iteration goes", whole, slowest(view))
     return " · ".join(filter(None, parts))
 
@@ -80,12 +80,12 @@ def since(view: View, split: Split) -> str:
         return ""
     start, end, _ = _stretch(view, series)
     over_s = min(end - start, end - series.first_t + int((split.whole or 0.0) * SECOND)) / SECOND
-    stretch = text.duration(over_s)
+    stretch = numbers.duration(over_s)
     if 1 < count <= FEW:
         stretch = f"{count} iterations"
     age_s = (view.now - series.last_t) / SECOND
     if view.metrics_stale and age_s >= 1:
-        ago = f"{text.duration(age_s)} ago"
+        ago = f"{numbers.duration(age_s)} ago"
         return f"over {stretch} until {ago}" if count > 1 else f"in an iteration that ended {ago}"
     return f"over the last {stretch}" if count > 1 else "in the last iteration"
 
@@ -200,7 +200,7 @@ def short(view: View, width: int) -> list[Line]:
     found = [phase for phase in found if not phase.depth]
     if not found or whole is None:
         return _none(view, width, 'run.phase("rollout") in its loop names phases')
-    head = Span(f"iteration {text.seconds(whole)} ", "dim")
+    head = Span(f"iteration {numbers.seconds(whole)} ", "dim")
     across = width - len(head.text)
     spans: list[Span] = []
     drawn = 0
@@ -213,7 +213,7 @@ def short(view: View, width: int) -> list[Line]:
         for phase in found
         for span in (
             Span("━ ", phase.ink),
-            Span(f"{_label(phase)} {text.percent(phase.seconds / whole, decimals=0)}   "),
+            Span(f"{_label(phase)} {numbers.percent(phase.seconds / whole, decimals=0)}   "),
         )
     ]
     return [(head, *spans), tuple(names)]
@@ -223,14 +223,14 @@ def _row(phase: Phase, whole: float, label: int, across: int) -> Line:
     start = min(across - 1, _cells(phase.start, whole, across))
     end = max(start + 1, _cells(phase.start + phase.seconds, whole, across))
     stroke = TRACK if phase.path == OTHER else FULL
-    share = text.percent(phase.seconds / whole, decimals=0)
+    share = numbers.percent(phase.seconds / whole, decimals=0)
     return (
         Span(_label(phase), "dim" if phase.depth or phase.path == OTHER else "", label),
         Span(" " * start),
         Span(stroke * (end - start), phase.ink),
         Span(" " * (across - end)),
         Span(share, "" if phase.depth == 0 else "dim", 6, right=True),
-        Span(text.seconds(phase.seconds), "dim", 10, right=True),
+        Span(numbers.seconds(phase.seconds), "dim", 10, right=True),
     )
 
 
@@ -239,7 +239,7 @@ def _cells(part: float, whole: float, across: int) -> int:
 
 
 def _label(phase: Phase) -> str:
-    name = text.clean(phase.path.rpartition("/")[2] if phase.depth else phase.path, 24)
+    name = numbers.clean(phase.path.rpartition("/")[2] if phase.depth else phase.path, 24)
     return f"  {name}" if phase.depth else name
 
 

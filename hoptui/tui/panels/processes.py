@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.presentation import numbers
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import value_text
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.panels import waiting
 from hoptui.tui.panels.gpus import readings
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer.format import UNKNOWN
-from hoptui.viewer.meanings import value_text
 
 _GPU, _PID, _USER, _MEMORY, _SM, _RUN = 4, 9, 11, 10, 7, 18
 _NARROW = 56  # with less there is no room for the user and the SM share
@@ -92,24 +92,24 @@ def _nobody(view: View, gpu: str | None, width: int) -> str:
     reasons = {info.reason for info in asked}
     why = reasons.pop() if len(reasons) == 1 else ""
     why = why or (view.node.sampler if view.node else "") or "no readings arrive"
-    return f"who is on {'it' if gpu else 'the GPUs'} is unknown: {text.clean(why)}"
+    return f"who is on {'it' if gpu else 'the GPUs'} is unknown: {numbers.clean(why)}"
 
 
 def _refused(info: GpuInfo, why: str, *, gpus: bool) -> Line:
     spans = [Span(str(info.index), "dim", _GPU)] if gpus else []
-    return (*spans, Span(f"who is on it is unknown: {text.clean(why)}", "warn"))
+    return (*spans, Span(f"who is on it is unknown: {numbers.clean(why)}", "warn"))
 
 
 def _row(view: View, process: GpuProcess, width: int, *, gpus: bool) -> Line:
     infos = view.node.gpus if view.node else ()
     number = next((str(info.index) for info in infos if info.uuid == process.gpu), UNKNOWN)
     run = view.store.run(process.run) if process.run else None
-    name = text.clean(run.name if run else process.run, 40)
-    command = text.clean(process.command, 160) or (_ANOTHERS if width >= _NARROW else _ANOTHERS_SHORT)
+    name = numbers.clean(run.name if run else process.run, 40)
+    command = numbers.clean(process.command, 160) or (_ANOTHERS if width >= _NARROW else _ANOTHERS_SHORT)
     spans = [Span(number, "dim", _GPU)] if gpus else []
     spans.append(Span(str(process.pid), "", _PID))
     if width >= _NARROW:
-        spans.append(Span(text.clean(process.user, 24) or UNKNOWN, "" if process.user else "dim", _USER))
+        spans.append(Span(numbers.clean(process.user, 24) or UNKNOWN, "" if process.user else "dim", _USER))
     spans.append(Span(value_text("B", process.memory_used_bytes), "", _MEMORY, right=True))
     if width >= _NARROW:
         spans.append(Span(value_text("%", process.sm_percent), "", _SM, right=True))

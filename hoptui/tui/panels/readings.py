@@ -6,14 +6,13 @@ import math
 from typing import NamedTuple
 
 from hoptui.domain.throughput import level, usable
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import value_text
 from hoptui.tui.lines import GAP, Line, Span, bar
 from hoptui.tui.view import OLD_S, SECOND, View
 from hoptui.tui.widgets import raster
 from hoptui.tui.widgets.scale import value_scale
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.format import UNKNOWN
-from hoptui.viewer.meanings import value_text
 
 LEAST_BAR = 4  # cells
 POINTS, MOST_ROWS = 16, 512  # what a mean is taken of
@@ -70,7 +69,7 @@ def headline(view: View) -> Headline:
     declared = view.run.headline if view.run else ""
     name = declared or next((n for n in names if n.endswith("_per_s")), "")
     if name:
-        unit = words.unit_of(name, view.run.units if view.run else {})
+        unit = vocabulary.unit_of(name, view.run.units if view.run else {})
         return Headline(name, unit, recent(view, view.source, name, 2.0))
     unit = "s/iteration" if view.run else ""
     return Headline("iteration_s", unit, recent(view, view.source, "iteration_s", 2.0))
@@ -78,13 +77,13 @@ def headline(view: View) -> Headline:
 
 def label_of(name: str) -> str:
     """A metric's name for people: control characters gone, underscores as spaces."""
-    return text.clean(name, 40).replace("_", " ")
+    return numbers.clean(name, 40).replace("_", " ")
 
 
 def number(value: float | None) -> str:
     """Any metric in `VALUE` cells."""
-    found = text.si(value)
-    return found if value is None or len(found) <= VALUE else text.scientific(value, 2)
+    found = numbers.si(value)
+    return found if value is None or len(found) <= VALUE else numbers.scientific(value, 2)
 
 
 def fact(label: str, value: str, width: int = 0) -> Line:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hoptui.model import eta
 from hoptui.tui.view import SECOND, View
-from hoptui.viewer import remaining
 
 
 def left_s(view: View) -> float | None:
@@ -12,7 +12,7 @@ def left_s(view: View) -> float | None:
     run, vital = view.run, view.vital
     if run is None or vital is None or not run.total or view.stale:
         return None
-    return remaining.left_s(run, vital, _pace_s(view) or vital.iteration_s)
+    return eta.left_s(run, vital, _pace_s(view) or vital.iteration_s)
 
 
 def _pace_s(view: View) -> float | None:
@@ -20,6 +20,6 @@ def _pace_s(view: View) -> float | None:
     if steps is None or view.run is None:
         return None
     begun = view.now - int((view.wall - view.run.started_wall) * SECOND)
-    start = remaining.since(begun, steps.last_t, view.commands())
-    found = steps.window(start, steps.last_t, remaining.POINTS)
-    return remaining.pace_s(found.t, found.high)
+    start = eta.since(begun, steps.last_t, view.commands())
+    found = steps.window(start, steps.last_t, eta.POINTS)
+    return eta.pace_s(found.t, found.high)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState, State
 from hoptui.tui.lines import Line, Span, bar, width_of
 from hoptui.tui.panels import waiting
@@ -12,8 +13,6 @@ from hoptui.tui.panels.header import INKS
 from hoptui.tui.panels.outcomes import last_change
 from hoptui.tui.panels.readings import headline
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class _Columns(NamedTuple):
         """As wide as what is in them, the age and the bar only where there is room for them."""
         views = [view_of(view, run) for run in runs]
         state = 2 + max((len(word_of(one).text) for one in views), default=5)
-        name = min(2 + max((len(text.clean(run.name, 40)) for run in runs), default=5), 32, width // 4)
+        name = min(2 + max((len(numbers.clean(run.name, 40)) for run in runs), default=5), 32, width // 4)
         iteration = min(max([9, *(len(iteration_of(one)) for one in views)]), 25)
         left = width - 4 - state - name - iteration
         age = _AGE if left - _AGE >= _SPEED + _UNIT else 0
@@ -92,18 +91,18 @@ def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) ->
         Span("› " if chosen else "  ", "key"),
         Span(f"{word.symbol} ", ink),
         Span(word.text, ink, c.state),
-        Span(text.clean(run.name, 40), "" if view.exited else "strong", c.name),
+        Span(numbers.clean(run.name, 40), "" if view.exited else "strong", c.name),
         Span(iteration_of(view), "", c.iteration, right=True),
     ]
     if c.done:
         done = vital.step / run.total if vital and run.total else None
         spans += [Span("  "), *bar(done, c.done - 2, "1")]
     if c.age:
-        spans.append(Span(text.duration(view.ran_s), "dim", c.age, right=True))
+        spans.append(Span(numbers.duration(view.ran_s), "dim", c.age, right=True))
     if not as_usual(view):
         return (*spans, Span("  "), Span(why_not_live(view), ink))  # where the speed would stand
     speed = headline(view)
-    spans += [Span(text.si(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
+    spans += [Span(numbers.si(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
     return (*spans, *last_change(view, width - width_of(spans)))
 
 
@@ -114,10 +113,10 @@ def state_of(view: View) -> State | None:
     return view.vital.state if view.vital and not view.node_stale else None
 
 
-def word_of(view: View) -> words.Word:
+def word_of(view: View) -> vocabulary.Word:
     """The same with its symbol."""
     state = state_of(view)
-    return words.STATES[state] if state else words.UNKNOWN_STATE
+    return vocabulary.STATES[state] if state else vocabulary.UNKNOWN_STATE
 
 
 def as_usual(view: View) -> bool:
@@ -127,13 +126,13 @@ def as_usual(view: View) -> bool:
 
 def why_not_live(view: View) -> str:
     """Why it is not live, in the words behind its state."""
-    return words.state_text(view.vital, view.run).partition(": ")[2] if view.run else ""
+    return vocabulary.state_text(view.vital, view.run).partition(": ")[2] if view.run else ""
 
 
 def iteration_of(view: View) -> str:
     """`1 204 / 5 000`."""
-    step = text.grouped(view.vital.step) if view.vital else text.UNKNOWN
-    return f"{step} / {text.grouped(view.run.total)}" if view.run and view.run.total else step
+    step = numbers.grouped(view.vital.step) if view.vital else numbers.UNKNOWN
+    return f"{step} / {numbers.grouped(view.run.total)}" if view.run and view.run.total else step
 
 
 def view_of(view: View, run: RunState) -> View:

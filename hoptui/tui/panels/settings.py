@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from hoptui.presentation import numbers
+from hoptui.settings.config import SETTINGS, Setting, short
 from hoptui.tui.actions import ACTIONS, key_text
 from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.preferences import HIDEABLE, Preferences
-from hoptui.viewer import format as text
-from hoptui.viewer.config import SETTINGS, Setting, short
 
 NAME, LEAST_NAME, VALUE, ORIGIN = 32, 12, 18, 11
 DETAIL, MOST_DETAIL = 4, 6
@@ -53,7 +53,7 @@ def items(preferences: Preferences) -> list[Item]:
             "metric",
             "metric",
             "metric of the learning chart",
-            text.clean(preferences.metric, VALUE) or "the run's first",
+            numbers.clean(preferences.metric, VALUE) or "the run's first",
             preferences.origin("metric"),
             "It is remembered when another one is shown on a run that has several.",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hoptui.domain.knobs import relations
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.lines import Line, Span, width_of
 from hoptui.tui.panels.editor import overtaken
@@ -12,7 +13,6 @@ from hoptui.tui.panels.knobs import SHORT_COSTS
 from hoptui.tui.panels.outcomes import course
 from hoptui.tui.staging import Staged
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
 
 
 def rows(
@@ -20,13 +20,15 @@ def rows(
 ) -> list[Line]:
     """One line a change: from, to, and its price, or that it was overtaken, or what became of its command (`sent`: ids by knob)."""
     names = min(max((len(one.spec.name) for one in staged), default=0) + 1, 20)
-    changes = [f"{text.value(one.before, one.spec)} → {text.value(one.value, one.spec)}" for one in staged]
+    changes = [
+        f"{numbers.value(one.before, one.spec)} → {numbers.value(one.value, one.spec)}" for one in staged
+    ]
     wide = min(max((len(change) for change in changes), default=0), 30)
     found: list[Line] = []
     for index, (one, change) in enumerate(zip(staged, changes, strict=True)):
         start = (
             Span("› " if index == cursor else "  ", "key"),
-            Span(text.clean(one.spec.name, 40), "strong" if index == cursor else "", names),
+            Span(numbers.clean(one.spec.name, 40), "strong" if index == cursor else "", names),
             Span(change, "strong", wide),
             Span("   "),
         )
@@ -51,14 +53,18 @@ def summary(records: Sequence[CommandRecord], count: int) -> Line:
         rest = f"the other {len(applied)} took effect and stay" if applied else "nothing was changed"
         return (Span(f"✕ {lost} of {count} did not take effect; {rest}", "bad"),)
     if len(steps) == 1:
-        return (Span(f"● all {count} applied at one boundary, iteration {text.grouped(steps[0])}", "good"),)
-    return (Span(f"● all {count} applied, at iterations {' and '.join(map(text.grouped, steps))}", "good"),)
+        return (
+            Span(f"● all {count} applied at one boundary, iteration {numbers.grouped(steps[0])}", "good"),
+        )
+    return (
+        Span(f"● all {count} applied, at iterations {' and '.join(map(numbers.grouped, steps))}", "good"),
+    )
 
 
 def advice(view: View, staged: Sequence[Staged]) -> Line:
     """What a person should know before they send these: how it goes, or that two of them pull at one invariant."""
     keeps = [one.text for change in staged for one in relations(change.spec.keeps) if not one.name]
-    twice = next((text.clean(one, 60) for one in keeps if keeps.count(one) > 1), "")
+    twice = next((numbers.clean(one, 60) for one in keeps if keeps.count(one) > 1), "")
     if twice:
         return (Span(f"⚠ {twice} is kept: the last of the two decides what the other becomes", "warn"),)
     paused = view.vital is not None and view.vital.state == "paused"

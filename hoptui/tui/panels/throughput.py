@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from hoptui.presentation import numbers
 from hoptui.tui.lines import Line, Span, pack, width_of
 from hoptui.tui.panels import phases
 from hoptui.tui.panels.outcomes import last_change, unmeasured
 from hoptui.tui.panels.readings import VALUE, energy, fact, headline, label_of, number, recent
 from hoptui.tui.view import View
 from hoptui.tui.widgets.plot import Mark
-from hoptui.viewer import format as text
 
 TUNER = "T"
 """The sign of the tuner at the top of a mark: also where there are no colours it is told from what people did."""
@@ -25,13 +25,13 @@ def lines(view: View, width: int) -> list[Line]:
 def leading(view: View) -> Line:
     """`512 k env steps/s`."""
     head = headline(view)
-    return Span(text.si(head.value), "strong"), Span(f" {head.unit}   ", "dim")
+    return Span(numbers.si(head.value), "strong"), Span(f" {head.unit}   ", "dim")
 
 
 def age(view: View) -> str:
     """How old the values are, where that must be known."""
     age_s = view.age_s(view.source) if view.metrics_stale else None
-    return f"values are {text.duration(age_s)} old" if age_s is not None and age_s >= 1 else ""
+    return f"values are {numbers.duration(age_s)} old" if age_s is not None and age_s >= 1 else ""
 
 
 def marks(view: View) -> list[Mark]:
@@ -45,7 +45,7 @@ def marks(view: View) -> list[Mark]:
 
 def _facts(view: View) -> list[Line]:
     head = headline(view)
-    found = [fact("iteration", text.seconds(phases.iteration_s(view)), VALUE)]
+    found = [fact("iteration", numbers.seconds(phases.iteration_s(view)), VALUE)]
     found += [(Span(cost),)] if (cost := energy(view)) else []
     rates = [n for n in view.store.names(view.source) if n.endswith("_per_s") and n != head.name]
     found += [

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hoptui.domain.tuning import Measured
+from hoptui.model.command_history import UNDO
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import tuner as tuning
+from hoptui.presentation.vocabulary import Word
 from hoptui.tui.lines import TRACK, Line, Span, first_fitting, width_of
 from hoptui.tui.panels import tuner
 from hoptui.tui.panels.outcomes import STAGE_INKS, measured_effect
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import tuning, words
-from hoptui.viewer.history import UNDO
-from hoptui.viewer.words import Word
 
 GAP, MARGIN = 2, 2
 EFFECT = 20  # cells that an effect has at least: a gain with its interval, or that none was found
@@ -65,14 +65,14 @@ def listed(view: View) -> list[Row]:
         return [
             Row(
                 wall=c.wall,
-                word=words.STAGES[c.stage],
+                word=vocabulary.STAGES[c.stage],
                 ink=STAGE_INKS[c.stage],
-                changes=words.change(c),
+                changes=vocabulary.change(c),
                 step=c.step,
                 iterations=c.measured.iterations if c.measured is not None else 0,
                 seconds=None,
                 measured=c.measured,
-                why="" if c.why.startswith(UNDO) else text.clean(c.why, 300),
+                why="" if c.why.startswith(UNDO) else numbers.clean(c.why, 300),
             )
             for c in sorted(mine, key=lambda c: c.wall, reverse=True)
         ]
@@ -87,7 +87,7 @@ def listed(view: View) -> list[Row]:
             iterations=trial.iterations,
             seconds=trial.seconds,
             measured=trial.measured,
-            why=text.clean(trial.text, 300),
+            why=numbers.clean(trial.text, 300),
         )
         for trial in reversed(found)
     ]
@@ -97,7 +97,7 @@ def columns(view: View, shown: Sequence[Row], width: int) -> Columns:
     """As wide as what stands in them, and as many as leave room for the effect."""
     result = max((len(row.word.text) for row in shown), default=0) + 2 + GAP
     change = min(max((len(row.changes) for row in shown), default=0), MOST_CHANGE) + GAP
-    at = max((len(text.grouped(row.step)) for row in shown if row.step is not None), default=0)
+    at = max((len(numbers.grouped(row.step)) for row in shown if row.step is not None), default=0)
     speed = max((len(_speeds(view, row)) for row in shown), default=0)
     length = max((len(_length(row)) for row in shown), default=0)
     effect = max([6, *(len(_effect(row)) for row in shown)])
@@ -127,9 +127,9 @@ def row(view: View, one: Row, cells: Columns, width: int, *, chosen: bool = Fals
     """One trial in a line of `width` cells."""
     sign = f"{one.word.symbol} {one.word.text}" if cells.result > MARGIN else one.word.symbol
     spans = [Span("› " if chosen else "  ", "key")]
-    spans += [Span(text.clock(one.wall), "dim", cells.time)] if cells.time else []
+    spans += [Span(numbers.clock(one.wall), "dim", cells.time)] if cells.time else []
     spans += [Span(sign, one.ink, cells.result), Span(one.changes, "strong" if chosen else "", cells.change)]
-    at = text.grouped(one.step) if one.step is not None else ""
+    at = numbers.grouped(one.step) if one.step is not None else ""
     spans += [Span(at, "dim", cells.step)] if cells.step else []
     spans += [Span(_length(one), "dim", cells.length)] if cells.length else []
     spans += [Span(_speeds(view, one), "", cells.speed)] if cells.speed else []
@@ -145,7 +145,7 @@ def detail(view: View, one: Row, width: int) -> list[Line]:
         (
             Span(f"{one.word.symbol} {one.word.text}", one.ink),
             Span(f"  {one.changes}", "strong"),
-            Span(f"  {text.clock(one.wall)}", "dim"),
+            Span(f"  {numbers.clock(one.wall)}", "dim"),
         ),
     ]
     speeds = _speeds(view, one)
@@ -162,8 +162,8 @@ def _effect(one: Row) -> str:
 
 
 def _length(one: Row) -> str:
-    return text.duration(one.seconds) if one.seconds is not None else ""
+    return numbers.duration(one.seconds) if one.seconds is not None else ""
 
 
 def _speeds(view: View, one: Row) -> str:
-    return words.speeds(one.measured, view.run.units if view.run else {})
+    return vocabulary.speeds(one.measured, view.run.units if view.run else {})

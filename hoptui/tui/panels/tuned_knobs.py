@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hoptui.domain.knobs import KnobState, relations
+from hoptui.presentation import numbers, vocabulary
 from hoptui.tui.lines import Line, Span, first_fitting, width_of
 from hoptui.tui.panels import tuner
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
-from hoptui.viewer import words
 
 
 def ordered(view: View) -> list[KnobState]:
@@ -22,13 +21,13 @@ def ordered(view: View) -> list[KnobState]:
 def rows(view: View, knobs: Sequence[KnobState], cursor: int, width: int) -> list[Line]:
     """A line each: name, value in effect, and what the tuner does with it."""
     names = min(max((len(knob.spec.name) for knob in knobs), default=0) + 1, 20)
-    values = min(max((len(text.value(knob.value, knob.spec)) for knob in knobs), default=0), 14)
+    values = min(max((len(numbers.value(knob.value, knob.spec)) for knob in knobs), default=0), 14)
     found: list[Line] = []
     for index, knob in enumerate(knobs):
         start: Line = (
             Span("› " if index == cursor else "  ", "key"),
-            Span(text.clean(knob.spec.name, 40), "strong" if index == cursor else "", names),
-            Span(text.value(knob.value, knob.spec), "strong", values, right=True),
+            Span(numbers.clean(knob.spec.name, 40), "strong" if index == cursor else "", names),
+            Span(numbers.value(knob.value, knob.spec), "strong", values, right=True),
             Span("  "),
         )
         found.append((*start, *_stands(view, knob, width - width_of(start))))
@@ -45,7 +44,7 @@ def _stands(view: View, knob: KnobState, width: int) -> Line:
         return (Span(f"◷ {word}", "2"),)
     if view.replay is not None and state is None:  # within what limits it worked is not recorded
         effect = knob.spec.effect
-        return first_fitting([(Span(one, "dim"),) for one in (words.EFFECTS[effect], effect)], width)
+        return first_fitting([(Span(one, "dim"),) for one in (vocabulary.EFFECTS[effect], effect)], width)
     if beside := _frozen_beside(view, knob):
         shapes = (f"left alone with {beside}", f"with {beside}", "✕ frozen")
         return first_fitting([(Span(one, "dim"),) for one in shapes], width)
@@ -64,4 +63,4 @@ def _frozen_beside(view: View, knob: KnobState) -> str:
     known = (view.knob(name) for name in factors if name != knob.spec.name)
     state = tuner.state_of(view)
     found = next((other for other in known if other is not None and tuner.is_frozen(state, other)), None)
-    return text.clean(found.spec.name, 20) if found is not None else ""
+    return numbers.clean(found.spec.name, 20) if found is not None else ""

@@ -7,14 +7,13 @@ from collections import Counter
 
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
+from hoptui.presentation import diagnosis, numbers, tuner
+from hoptui.presentation.tuner import RESULTS, STANDS
 from hoptui.tui.lines import Line, Span, bar, first_fitting, width_of
 from hoptui.tui.panels import phases, verdict
 from hoptui.tui.panels.outcomes import measured_effect
 from hoptui.tui.steering import advised
 from hoptui.tui.view import SECOND, View
-from hoptui.viewer import format as text
-from hoptui.viewer import tuning, verdicts
-from hoptui.viewer.tuning import RESULTS, STANDS
 
 LABEL = 9
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used
@@ -92,7 +91,7 @@ def short(view: View, width: int) -> list[Line]:
 
 def ended(trial: Trial, width: int) -> Line:
     """`● kept micro_batch 32 → 64  ▲ +6.1 % ± 1.2`, as much as fits."""
-    head = (result(trial), Span(f" {tuning.changes(trial.changes)}"))
+    head = (result(trial), Span(f" {tuner.changes(trial.changes)}"))
     whole, brief = measured_effect(trial.measured), measured_effect(trial.measured, brief=True)
     shapes = [(*head, Span("  "), *rest) for rest in (whole, brief) if rest]
     return first_fitting([*shapes, head], width)
@@ -104,24 +103,24 @@ def facts(view: View, width: int) -> list[Line]:
     if state is None:
         lead, told = _without(view, view.hint("tuner.start", "starts it"))
         return [*_labelled("tuner", told, width, lead=lead), *_limit(view, width)]
-    told = text.clean(state.text, 300) or tuning.STANDS_FOR[state.stand]
+    told = numbers.clean(state.text, 300) or tuner.STANDS_FOR[state.stand]
     lines = _labelled("tuner", told, width, lead=(stand(state), Span("  ")))
     if state.trial is not None:
         lines.append(_told("trial", trial_line(state.trial, width - LABEL)))
-        why = text.clean(state.trial.text, 300)
+        why = numbers.clean(state.trial.text, 300)
         lines += _labelled("why", why, width) if why and why != told else []
     if at_work(state):
-        lines += _labelled("next", tuning.changes(state.next) or "nothing is planned", width)
+        lines += _labelled("next", tuner.changes(state.next) or "nothing is planned", width)
     if at_work(state) or state.tried:
-        lines += _labelled("limits", tuning.limits(state.limits), width)
+        lines += _labelled("limits", tuner.limits(state.limits), width)
         lines.append(_told("spent", _spent(view, state, width - LABEL)))
     return [*lines, *_limit(view, width)]
 
 
 def trial_line(trial: Trial, width: int) -> Line:
     """`micro_batch 32 → 64  23 iterations, 41 s  so far ▲ +4.1 % ± 2.0`, as much as fits."""
-    head = (Span(tuning.changes(trial.changes), "strong"),)
-    how_long = Span(f"  {tuning.progress(trial)}", "dim")
+    head = (Span(tuner.changes(trial.changes), "strong"),)
+    how_long = Span(f"  {tuner.progress(trial)}", "dim")
     whole, brief = measured_effect(trial.measured), measured_effect(trial.measured, brief=True)
     known = trial.measured is not None and trial.measured.gain is not None
     shapes = [(*head, how_long, Span("  so far "), *whole)] if known else []
@@ -133,10 +132,10 @@ def trial_line(trial: Trial, width: int) -> Line:
 
 def advice(found: Advice, knob: KnobState) -> str:
     """`micro_batch 32 → 64`, or the direction where no value is known."""
-    name = text.clean(knob.spec.name, 40)
+    name = numbers.clean(knob.spec.name, 40)
     if found.value is None:
         return f"{name} {found.direction}".rstrip()
-    return f"{name} {text.value(knob.value, knob.spec)} → {text.value(found.value, knob.spec)}"
+    return f"{name} {numbers.value(knob.value, knob.spec)} → {numbers.value(found.value, knob.spec)}"
 
 
 def remark(view: View, knob: KnobState) -> str:
@@ -169,7 +168,7 @@ def turns(state: TunerState | None, knob: KnobState) -> bool:
 def _standing(state: TunerState, width: int) -> list[Line]:
     """`‖ waiting  the run is paused`, in two lines where it needs them and no trial needs the second."""
     sign = stand(state)
-    told = text.clean(state.text) or tuning.STANDS_FOR[state.stand]
+    told = numbers.clean(state.text) or tuner.STANDS_FOR[state.stand]
     ink = "" if at_work(state) else "dim"
     indent = width_of((sign,)) + 2
     room = max(16, width - indent)
@@ -183,9 +182,9 @@ def _under_way(state: TunerState, width: int) -> Line:
     if state.trial is not None:
         return trial_line(state.trial, width)
     if state.next:
-        return Span("next ", "dim"), Span(tuning.changes(state.next))
+        return Span("next ", "dim"), Span(tuner.changes(state.next))
     ends = Counter(trial.result for trial in state.tried)
-    told = ", ".join(f"{count} {tuning.RESULTS[end].text}" for end, count in ends.items())
+    told = ", ".join(f"{count} {tuner.RESULTS[end].text}" for end, count in ends.items())
     return (Span(told, "dim"),) if told else (Span("nothing is planned", "dim"),)
 
 
@@ -199,22 +198,22 @@ def _without(view: View, key: str) -> tuple[Line, str]:
         ]
         if not said:
             return (), "a recording keeps what the tuner did, and not what it was about to do"
-        return (Span(f"{text.clock(said[-1].wall)}  ", "dim"),), text.clean(said[-1].text, 300)
+        return (Span(f"{numbers.clock(said[-1].wall)}  ", "dim"),), numbers.clean(said[-1].text, 300)
     if view.exited:
         return (), "it was never at work on this run, which has ended"
     starts = "" if view.read_only else key
     return (stand(None), Span("  ")), "; ".join(
-        filter(None, (f"{tuning.STANDS_FOR['off']} on this run", starts))
+        filter(None, (f"{tuner.STANDS_FOR['off']} on this run", starts))
     )
 
 
 def _spent(view: View, state: TunerState, width: int) -> Line:
     """What trials have cost of what they may, and since when, for whom."""
-    used = tuning.used(state)
+    used = tuner.used(state)
     lead = (*bar(used, SPENT, "warn" if used is not None and used > 1 else "1"), Span("  "))
-    since = f"   since {text.clock(when(view, state.started))}" if state.started else ""
-    by = f" for {text.clean(state.user, 32)}" if state.user else ""
-    whole, brief = ((*lead, Span(tuning.cost(state, brief=brief))) for brief in (False, True))
+    since = f"   since {numbers.clock(when(view, state.started))}" if state.started else ""
+    by = f" for {numbers.clean(state.user, 32)}" if state.user else ""
+    whole, brief = ((*lead, Span(tuner.cost(state, brief=brief))) for brief in (False, True))
     shapes = [(*whole, Span(rest, "dim")) for rest in (f"{since}{by}", since, "")]
     return first_fitting([*shapes, brief], width)
 
@@ -226,14 +225,14 @@ def _limit(view: View, width: int) -> list[Line]:
     found = view.run.diagnosis
     if found is None or found.verdict == "unknown":
         return [_told("limit", verdict.line(view, phases.measured(view), width - LABEL))]
-    lines = _labelled("limit", verdicts.sentence(found), width)
+    lines = _labelled("limit", diagnosis.sentence(found), width)
     if found.evidence:
-        lines += _labelled("", text.clean(" · ".join(found.evidence), 300), width)
+        lines += _labelled("", numbers.clean(" · ".join(found.evidence), 300), width)
     taken = advised(view)
     for one in found.advice:
         hint = "" if view.read_only or view.replay is not None else view.hint("tuner.advice", "does it")
         does = f"  {hint}" if hint and taken is not None and one is taken[0] else ""
-        lines += _labelled("advice", f"{text.clean(one.text)}{does}", width)
+        lines += _labelled("advice", f"{numbers.clean(one.text)}{does}", width)
     return lines
 
 

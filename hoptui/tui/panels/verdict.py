@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hoptui.domain.tuning import Diagnosis
+from hoptui.presentation import diagnosis, numbers
 from hoptui.tui.lines import Line, Span, first_fitting
 from hoptui.tui.panels import phases
 from hoptui.tui.panels.phases import OTHER, Phase, Split
 from hoptui.tui.steering import advised
 from hoptui.tui.view import SECOND, View
-from hoptui.viewer import format as text
-from hoptui.viewer import verdicts
 
 SIGN = Span("▸ ", "key")
 UNKNOWN = "what holds the run back is not known"
@@ -29,10 +28,12 @@ def line(view: View, split: Split, width: int) -> Line:
 
 def _of(found: Diagnosis, view: View) -> Iterator[Line]:
     """The diagnosis, the most first: all of it, then less evidence, then no advice."""
-    head = (SIGN, Span(verdicts.name(found), "strong"))
+    head = (SIGN, Span(diagnosis.name(found), "strong"))
     age_s = (view.now - found.t) / SECOND
-    old = (Span(f" · as of {text.duration(age_s)} ago", "dim"),) if view.metrics_stale and age_s >= 1 else ()
-    figures = [text.clean(figure) for figure in found.evidence]
+    old = (
+        (Span(f" · as of {numbers.duration(age_s)} ago", "dim"),) if view.metrics_stale and age_s >= 1 else ()
+    )
+    figures = [numbers.clean(figure) for figure in found.evidence]
     told: list[Line] = [
         (Span(f": {' · '.join(figures[:count])}"),) if count else () for count in range(len(figures), -1, -1)
     ]
@@ -50,13 +51,13 @@ def _tries(found: Diagnosis, view: View) -> list[Line]:
     change = advised(view)
     if change is None:
         alone = [advice.text for advice in found.advice if not advice.knob and not view.stale]
-        return [(Span(f"  {text.clean(each)}", "dim"),) for each in alone]
+        return [(Span(f"  {numbers.clean(each)}", "dim"),) for each in alone]
     advice, _ = change
-    brief = text.clean(advice.text.partition(" (")[0])
+    brief = numbers.clean(advice.text.partition(" (")[0])
     hint = "" if view.read_only or view.replay is not None else view.hint("knob.advice", "does it")
     key = (Span(f"  {hint}", "faint"),) if hint else ()
     return [
-        (Span("  try ", "dim"), Span(text.clean(advice.text)), *key),
+        (Span("  try ", "dim"), Span(numbers.clean(advice.text)), *key),
         (Span("  try ", "dim"), Span(brief), *key),
         (Span("  try ", "dim"), Span(brief)),
     ]
@@ -96,8 +97,8 @@ def _phase(view: View, split: Split, width: int) -> Line:
 
 
 def _name(phase: Phase) -> str:
-    return text.clean(phase.path.rpartition("/")[2] if phase.depth else phase.path, 24)
+    return numbers.clean(phase.path.rpartition("/")[2] if phase.depth else phase.path, 24)
 
 
 def _share(phase: Phase, whole: float) -> str:
-    return text.percent(phase.seconds / whole, decimals=0)
+    return numbers.percent(phase.seconds / whole, decimals=0)

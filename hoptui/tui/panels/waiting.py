@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
+from hoptui.presentation import numbers
 from hoptui.tui.lines import Line, Span
 from hoptui.tui.view import View
-from hoptui.viewer import format as text
 
 
 def reason(view: View) -> str:
     """What is being waited for; empty where the daemon has told of the node, and of the run if the view is of one."""
-    why = text.clean(view.link.reason, 300)
+    why = numbers.clean(view.link.reason, 300)
     if view.node is not None:
         return ""
     match view.link.state:

@@ -7,6 +7,7 @@ from typing import Literal
 from textual.app import ComposeResult
 
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, key_text, of
 from hoptui.tui.frame import EVERYTHING, Frame
 from hoptui.tui.panels import editor
@@ -14,7 +15,6 @@ from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer import format as text
 
 Choice = Literal["theirs", "mine", "back"]
 
@@ -34,7 +34,7 @@ class Conflict(LiveBox[Choice]):
         yield Panel(Lines("sides"), name="conflict", kind="box")
 
     def on_mount(self) -> None:
-        self._panel("conflict").label(f"{text.clean(self._knob.spec.name, 40)} was changed meanwhile")
+        self._panel("conflict").label(f"{numbers.clean(self._knob.spec.name, 40)} was changed meanwhile")
         self.draw(EVERYTHING)
 
     def draw(self, frame: Frame) -> None:

@@ -7,6 +7,8 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.presentation import numbers
+from hoptui.presentation.readings import GPU, value_text
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Line, Span
@@ -20,8 +22,6 @@ from hoptui.tui.widgets.line_chart import LineChart, Wanted
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.scale import SPANS
-from hoptui.viewer import format as text
-from hoptui.viewer.meanings import GPU, value_text
 
 _BELOW = ("", "-charting", "-listing")  # what stands below the readings in a small terminal
 
@@ -148,7 +148,7 @@ class GpusScreen(LiveScreen):
 
     def _identity(self, view: View, gpu: GpuInfo | None) -> Line:
         node = view.node
-        left = [Span(" hoptui  ", "title"), Span(text.clean(node.host, 40) if node else "", "strong")]
+        left = [Span(" hoptui  ", "title"), Span(numbers.clean(node.host, 40) if node else "", "strong")]
         if gpu is not None:
             user = gpus.users(view, gpu)
             left += [
@@ -157,7 +157,7 @@ class GpusScreen(LiveScreen):
                 Span(f" · {user}" if user else "", "dim"),
             ]
         link = header.state(view) if view.link.state != "live" or view.replay else ()
-        return (*left, GAP, *link, *header.rate(view), Span(f"   {text.clock(view.wall)} ", "dim"))
+        return (*left, GAP, *link, *header.rate(view), Span(f"   {numbers.clock(view.wall)} ", "dim"))
 
     def _tabs(self, view: View, chosen: GpuInfo) -> Line:
         """The GPUs with how active their SMs are, the chosen one marked; nothing where there is but one."""

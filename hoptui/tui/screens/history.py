@@ -9,6 +9,9 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
+from hoptui.model.command_history import Filter, newest_first, person
+from hoptui.model.store import MOST_COMMANDS
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.copying import copy_again
@@ -24,9 +27,6 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer import format as text
-from hoptui.viewer.history import Filter, newest_first, person
-from hoptui.viewer.store import MOST_COMMANDS
 
 FORMS = "words that are said of a command, stage:applied, by:ana"
 
@@ -83,12 +83,12 @@ class HistoryScreen(LiveScreen):
         head = self._lines("history-head")
         head.display = bool(shown)
         head.show([history.head(cells)] if shown else [])
-        count = text.grouped(len(every))
-        count = f"{text.grouped(len(shown))} of {count}" if self.wanted != Filter() else count
+        count = numbers.grouped(len(every))
+        count = f"{numbers.grouped(len(shown))} of {count}" if self.wanted != Filter() else count
         newest = " newest" * self._has_older(view)
         title = ["Commands", f"{count}{newest}" if every else "", choices.part]
         asked = f"only {self.wanted}" if self.wanted != Filter() else self._where_older(view)
-        self._panel("commands").label(" · ".join(filter(None, title)), text.clean(asked, 60))
+        self._panel("commands").label(" · ".join(filter(None, title)), numbers.clean(asked, 60))
 
     def _nothing(self, filtered: bool) -> str:
         if filtered:
@@ -132,7 +132,9 @@ class HistoryScreen(LiveScreen):
         self.run_worker(self._read_older(runs, {**self._older, **view.store.commands}))
 
     async def _read_older(self, runs: list[str], known: Mapping[str, CommandRecord]) -> None:
-        from hoptui.viewer.bygone import older  # here, because it needs SQLite and a live dashboard does not
+        from hoptui.model.command_history import (
+            older,  # here, because it needs SQLite and a live dashboard does not
+        )
 
         found, problem = await asyncio.to_thread(older, runs, known.keys(), MOST_COMMANDS)
         self.hoptui.tell(problem)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 
+from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Span
@@ -17,7 +18,6 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
-from hoptui.viewer import format as text
 
 if TYPE_CHECKING:
     from hoptui.tui.fleet import FleetApp
@@ -51,7 +51,7 @@ class HostsScreen(LiveScreen):
             choices.show_rows(rows, len(rows))
             name, told = Span(" hoptui  ", "title"), Span(hosts.summary(shown), "strong")
             # Whose clock? Each host has one; this is the person's own.
-            clock = Span(f"   {text.clock(self.fleet.wall())} ", "dim")
+            clock = Span(f"   {numbers.clock(self.fleet.wall())} ", "dim")
             self.query_one("#identity", Lines).show(
                 [(name, told, GAP, *header.restraint(self.view()), clock)]
             )

@@ -9,6 +9,8 @@ from textual.containers import Horizontal
 from textual.widgets import Input
 
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.model.command_history import as_typed
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui import asking
 from hoptui.tui.actions import Action, bindings, of
@@ -22,8 +24,6 @@ from hoptui.tui.screens.live import set_height
 from hoptui.tui.view import View
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer import format as text
-from hoptui.viewer.history import as_typed
 
 WIDTH, FRAME = 78, 6  # cells of the box, and of its border and padding
 REST = 8  # lines of the box besides what is told of the knob and of what was sent
@@ -76,7 +76,7 @@ class KnobEditor(LiveBox[None]):
 
     def on_mount(self) -> None:
         keys = self.hoptui.legend(a for a in of("editor") if self._is_offered(a))
-        self.query_one(Panel).label(text.clean(self.draft.spec.name, 40), keys)
+        self.query_one(Panel).label(numbers.clean(self.draft.spec.name, 40), keys)
         self._lines("prompt").show([(Span("new value", "dim"),)])
         self.query_one(Input).focus()
         self.draw(EVERYTHING)
@@ -151,8 +151,8 @@ class KnobEditor(LiveBox[None]):
         """Send the value, after a question where it costs more than a step; with nothing to change, close."""
         if self._stands():
             knob = self._last
-            name, value = text.clean(self.draft.spec.name, 40), self.draft.value
-            change = f"{text.value(knob.value, knob.spec)} → {text.value(value, knob.spec)}"
+            name, value = numbers.clean(self.draft.spec.name, 40), self.draft.value
+            change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(value, knob.spec)}"
             asking.about_change(self.hoptui, f"Set {name}", f"Set {name} {change}?", [knob], self._send)
 
     def action_stage(self) -> None:

@@ -7,6 +7,7 @@ import textwrap
 from textual.app import ComposeResult
 
 from hoptui.domain.tuning import Limits
+from hoptui.presentation import numbers
 from hoptui.tui import asking
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
@@ -18,7 +19,6 @@ from hoptui.tui.screens.live import set_height
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer import format as text
 
 AROUND = 8  # lines of the box besides the list, and of what stays visible of the screen below
 NAME = 28
@@ -70,7 +70,7 @@ class LimitsBox(LiveBox[None]):
     def action_start(self) -> None:
         """Start it; after a question where it may change what the run learns."""
         may = [] if self.draft.limits.dry else self.draft.allowed()
-        names = " and ".join(text.clean(knob.spec.name, 40) for knob in may)
+        names = " and ".join(numbers.clean(knob.spec.name, 40) for knob in may)
         asking.about_change(self.hoptui, "Start the tuner", f"Let the tuner set {names}?", may, self._start)
 
     def on_picked(self, event: Picked) -> None:

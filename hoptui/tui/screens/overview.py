@@ -6,6 +6,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from hoptui.domain.devices import GpuProcess
+from hoptui.model.process_handle import NotYoursError
+from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.ending import Endings
 from hoptui.tui.frame import Frame
@@ -20,8 +22,6 @@ from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.line_chart import LineChart, Wanted
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
-from hoptui.viewer import format as text
-from hoptui.viewer.process import NotYoursError
 
 SPAN_S = 300.0
 MANY_GPUS = 4  # with more of them there is no room for everything in a small terminal
@@ -225,13 +225,13 @@ class OverviewScreen(LiveScreen):
 
     def _identity(self, view: View) -> Line:
         node = view.node
-        left = [Span(" hoptui  ", "title"), Span(text.clean(node.host, 40) if node else "", "strong")]
+        left = [Span(" hoptui  ", "title"), Span(numbers.clean(node.host, 40) if node else "", "strong")]
         right = [Span("   "), *header.state(view)] if view.link.state != "live" or view.replay else []
         counted = [v.state for v in view.store.vitals.values()]
         live = sum(state != "exited" for state in counted)
         summary = f"{live} running" if live else "no run is live"
         summary = "" if view.node_stale else summary  # how many there are now is not known
-        clock = Span(f"   {text.clock(view.wall)} ", "dim")
+        clock = Span(f"   {numbers.clock(view.wall)} ", "dim")
         return (
             *left,
             GAP,

@@ -21,7 +21,7 @@ async def ask(
     It is called with None where nothing is to be compared any more, which is offered to who is `comparing`.
     """
     # Here, because it needs SQLite and a live dashboard does not:
-    from hoptui.viewer.companion import comparable
+    from hoptui.model.reference_run import comparable
 
     found = await asyncio.to_thread(comparable, run, replayed)
     ends = [Option("nothing", "end the comparison")] if comparing else []

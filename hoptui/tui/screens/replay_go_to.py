@@ -8,6 +8,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
+from hoptui.client.replay import SECOND, Replay
+from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import Span
@@ -15,8 +17,6 @@ from hoptui.tui.screens.box import LiveBox
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.time_bar import elapsed
-from hoptui.viewer import format as text
-from hoptui.viewer.replay import SECOND, Replay
 
 FORMS = (
     ("14:05:30", "a time of day, or with its date 2026-05-04 14:05"),
@@ -85,4 +85,7 @@ class GoTo(LiveBox[int]):
         reel = self._replay.reel
         whole = (reel.end - reel.start) / SECOND
         since = elapsed((self.found - reel.start) / SECOND, whole).strip()
-        return (Span("✓ ", "good"), Span(f"{text.day_clock(reel.wall(self.found))}, {since} after the start"))
+        return (
+            Span("✓ ", "good"),
+            Span(f"{numbers.day_clock(reel.wall(self.found))}, {since} after the start"),
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hoptui.presentation import numbers
 from hoptui.tui.panels import hardware, host, learning, phase_chart, phases, throughput, trials, tuner
 from hoptui.tui.panels.readings import headline
 from hoptui.tui.screens.live import set_height
@@ -13,7 +14,6 @@ from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.plot import Mark
 from hoptui.tui.widgets.scale import span_of
-from hoptui.viewer import format as text
 
 LEAST_CHART = 3  # lines, with the x axis
 
@@ -133,7 +133,7 @@ class PhasesPanel(Panel):
         set_height(self._bars, len(bars))
         self._bars.show(bars, faded=view.metrics_stale)
         self._layers.show(chart, faded=view.metrics_stale)
-        title, means = phases.title(view, split), f" · over time as means of {text.seconds(over_s)}"
+        title, means = phases.title(view, split), f" · over time as means of {numbers.seconds(over_s)}"
         self.label(f"{title}{means}" if chart and len(title) + len(means) <= width - 2 else title)
         self.legend(phase_chart.legend(view) if chart else [])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
+from hoptui.presentation import numbers
+from hoptui.settings.config import THEMES
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
 from hoptui.tui.lines import GAP, Span
@@ -14,14 +16,12 @@ from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import BORDER, Panel
-from hoptui.viewer import format as text
-from hoptui.viewer.config import THEMES
 
 LEAST_FOR_FILES = 20  # lines of the terminal: below that the list needs them
 
 
 class SettingsScreen(LiveScreen):
-    """A list of everything that is set. The person's own file is shown and never written: see `hoptui.viewer.remembered`."""
+    """A list of everything that is set. The person's own file is shown and never written: see `hoptui.settings.ui_state`."""
 
     BINDINGS = bindings("settings")
 
@@ -41,7 +41,7 @@ class SettingsScreen(LiveScreen):
         self.set_class(self.size.height < LEAST_FOR_FILES, "-short")
         if frame.numbers:
             view = self.view()
-            clock = Span(f"   {text.clock(view.wall)} ", "dim")
+            clock = Span(f"   {numbers.clock(view.wall)} ", "dim")
             self._lines("identity").show(
                 [(Span(" hoptui  ", "title"), Span("settings", "strong"), GAP, *header.rate(view), clock)]
             )

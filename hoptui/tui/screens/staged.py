@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 
 from hoptui.domain.knobs import KnobState
+from hoptui.presentation import numbers
 from hoptui.tui import asking
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.frame import Frame
@@ -21,7 +22,6 @@ from hoptui.tui.view import View
 from hoptui.tui.widgets.choices import Choices
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.panel import Panel
-from hoptui.viewer import format as text
 
 AROUND = 8  # lines of the box besides the list, and of what stays visible of the screen below
 
@@ -77,7 +77,7 @@ class StagedBox(LiveBox[None]):
                 return
         pairs = [(one, knob) for one in self._rows() if (knob := view.knob(one.spec.name)) is not None]
         changes = ", ".join(
-            f"{text.clean(one.spec.name, 40)} → {text.value(one.value, one.spec)}" for one, _ in pairs
+            f"{numbers.clean(one.spec.name, 40)} → {numbers.value(one.value, one.spec)}" for one, _ in pairs
         )
         title = f"Set {len(pairs)} knob{'s'[: len(pairs) != 1]}"
         asking.about_change(self.hoptui, title, f"Set {changes}?", [knob for _, knob in pairs], self._send)

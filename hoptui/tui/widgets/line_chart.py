@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from hoptui.model.series import Window
+from hoptui.presentation import numbers
 from hoptui.tui.view import SECOND, View
 from hoptui.tui.widgets import raster
 from hoptui.tui.widgets.lines import Lines
 from hoptui.tui.widgets.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
 from hoptui.tui.widgets.scale import time_ticks
-from hoptui.viewer import format as text
-from hoptui.viewer.series import Window
 
 AGAIN_S = 1.0  # within a dot column new data is drawn at most so often
 LABEL_CELLS = 12  # an x axis has about one label in so many
@@ -121,7 +121,7 @@ def latest(
 ) -> Paper:
     """The last `span_s` seconds before `end` (default: now), in so many dot columns; `newest` is as in `LineChart.plot`."""
     if newest == "now" and view.replay is not None:
-        newest = text.clock(view.wall)
+        newest = numbers.clock(view.wall)
     x0, x1 = whole_dots(int(span_s * SECOND), view.now if end is None else end, dots)
     ticks = time_ticks((x1 - x0) / SECOND, max(2, dots // raster.ACROSS // LABEL_CELLS))
     placed = tuple((x1 - ago * SECOND, label) for ago, label in ticks)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hoptui.viewer import format as text
+from hoptui.presentation import numbers
 
 SPANS = (15, 30, 60, 120, 300, 600, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400)
 """Stretches of time that a chart shows, in seconds."""
@@ -92,7 +92,7 @@ def _power(value: float) -> str:
     exponent = round(math.log10(value))
     if _is_decade(value) and not -4 < exponent < 18:
         return f"1e{exponent}"
-    return text.scientific(value, 1) if value < 1e-3 or value >= 1e18 else text.si(value, 1)
+    return numbers.scientific(value, 1) if value < 1e-3 or value >= 1e18 else numbers.si(value, 1)
 
 
 def span_of(age_s: float, longest_s: float) -> float:
@@ -134,7 +134,7 @@ def count_ticks(x0: int, x1: int, unit: int, most: int) -> list[tuple[int, str]]
     """(place, label) of round numbers between two places of an axis on which `unit` is one. Greatest first."""
     step = max(1, int(_round_step(max(1e-9, (x1 - x0) / unit / most))))
     first, last = -(-x0 // (unit * step)), (x1 - 1) // (unit * step)
-    return [(i * step * unit, text.grouped(i * step)) for i in range(last, max(first, 0) - 1, -1)]
+    return [(i * step * unit, numbers.grouped(i * step)) for i in range(last, max(first, 0) - 1, -1)]
 
 
 def elapsed_ticks(x0: int, x1: int, start: int, most: int) -> list[tuple[int, str]]:
@@ -166,7 +166,7 @@ def _round_step(raw: float) -> float:
 def _labels(ticks: tuple[float, ...]) -> tuple[str, ...]:
     for digits in range(2, 8):
         labels = tuple(
-            "0" if not t or abs(t) < 1e-12 * abs(ticks[-1]) else text.si(float(t), digits) for t in ticks
+            "0" if not t or abs(t) < 1e-12 * abs(ticks[-1]) else numbers.si(float(t), digits) for t in ticks
         )
         if len(set(labels)) == len(labels) and all(_close(t, ticks, digits) for t in ticks):
             break

@@ -5,11 +5,10 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
+from hoptui.client.replay import SECOND, Reel
+from hoptui.presentation import numbers, vocabulary
 from hoptui.tui.lines import FULL, GAP, TRACK, Line, Span, width_of
 from hoptui.tui.widgets.lines import Lines
-from hoptui.viewer import format as text
-from hoptui.viewer import words
-from hoptui.viewer.replay import SECOND, Reel
 
 HEAD = "●"
 TICKS = {"info": ("┆", "dim"), "command": ("┆", "mark"), "warning": ("│", "warn"), "alarm": ("│", "bad")}
@@ -54,12 +53,12 @@ class TimeBar(Lines):
 
 def standing(reel: Reel) -> Line:
     """`▶ 20×   14:05:30   1:20:31 / 2:14:05`."""
-    word = words.PLAYING if reel.playing else words.HALTED
+    word = vocabulary.PLAYING if reel.playing else vocabulary.HALTED
     whole = (reel.end - reel.start) / SECOND
     return (
         Span(f" {word.symbol} ", "title"),
         Span(f"{reel.speed:g}×", "strong" if reel.playing else "dim", SPEED + 1),
-        Span(text.clock(reel.wall(reel.position)), "strong"),
+        Span(numbers.clock(reel.wall(reel.position)), "strong"),
         Span(f"  {elapsed((reel.position - reel.start) / SECOND, whole)}"),
         Span(f" / {elapsed(whole, whole)}", "dim"),
     )

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.cli.doctor import daemon, machine
-from tests.viewer.fake_daemon import make_node
+from tests.client.fake_daemon import make_node
 
 
 def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:

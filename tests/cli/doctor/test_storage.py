@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hoptui.cli.doctor import storage
-from tests.viewer.fake_daemon import FakeDaemon
+from tests.client.fake_daemon import FakeDaemon
 
 
 def test_the_file_system_of_a_path(tmp_path: Path) -> None:

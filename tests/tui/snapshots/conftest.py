@@ -18,10 +18,10 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Input
 
+from hoptui.model import store
 from hoptui.tui import drawn, fleet
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.messages import StoreChanged
-from hoptui.viewer import store
 from tests.tui.conftest import WALL
 from tests.tui.snapshots import picture
 

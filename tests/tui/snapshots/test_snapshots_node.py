@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.client.client import Change, Link
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Origin, Vital
+from hoptui.settings.config import Config
 from hoptui.tui.fleet import FleetApp
-from hoptui.viewer.client import Change, Link
-from hoptui.viewer.config import Config
 from tests.tui.conftest import RUN, WALL, Scene
 
 Snapshot = Callable[..., None]

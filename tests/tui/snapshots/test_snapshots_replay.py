@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
+from hoptui.client.replay import Replay
+from hoptui.settings.config import Config, read
+from hoptui.settings.ui_state import Remembered
 from hoptui.tui.replay import ReplayApp
-from hoptui.viewer.config import Config, read
-from hoptui.viewer.remembered import Remembered
-from hoptui.viewer.replay import Replay
+from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.conftest import Scene
-from tests.viewer.recorded_run import LENGTH_S, at
 
 Snapshot = Callable[..., None]
 

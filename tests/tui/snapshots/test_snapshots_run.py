@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from hoptui.client.client import Link
 from hoptui.protocol.messages import Event, LeaseState, Origin
+from hoptui.settings.config import Config
+from hoptui.settings.ui_state import Remembered
 from hoptui.tui.editing import Seen
-from hoptui.viewer.client import Link
-from hoptui.viewer.config import Config
-from hoptui.viewer.remembered import Remembered
 from tests.tui.conftest import RUN, START, WALL, Scene
 
 Snapshot = Callable[..., None]

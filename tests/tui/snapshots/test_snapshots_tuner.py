@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from hoptui.client.replay import Replay
+from hoptui.settings.config import Config
 from hoptui.tui.replay import ReplayApp
-from hoptui.viewer.config import Config
-from hoptui.viewer.replay import Replay
+from tests.model.recorded_run import COMMANDS, EVENTS, command, event, write
 from tests.tui.conftest import Scene
 from tests.tui.tuned_run import HOLDING, STOPPED, TUNER, measured, tuned
-from tests.viewer.recorded_run import COMMANDS, EVENTS, command, event, write
 
 Snapshot = Callable[..., None]
 

@@ -1,0 +1,389 @@
+"""A viewer's side of the conversation with the daemon, without I/O: what to send when, given time and what arrived.
+
+Hello → Welcome, then one Fetch at a time: a slow link gets fewer and larger answers instead of a growing backlog. Times
+are seconds of any monotonic clock, passed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal, TypedDict
+
+import msgspec
+
+from hoptui.client.bandwidth import Flow
+from hoptui.client.subscriptions import Following
+from hoptui.domain.knobs import KnobValue
+from hoptui.domain.tuning import Limits, Tune, Tuned
+from hoptui.model.store import Store
+from hoptui.protocol import messages
+from hoptui.protocol.messages import FINAL, PROTOCOL, Command, Outcome
+
+RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
+PATIENCE_S = 15.0
+"""For so long a command waits for a daemon: one that starts anew is there by then, and the person still means it."""
+
+
+def patience_s(command: Command) -> float:
+    """How long a command is sent again without an answer."""
+    return min(command.ttl_s or PATIENCE_S, PATIENCE_S)
+
+
+@dataclass
+class _Sent:
+    command: Command
+    until: float  # it is settled by then, one way or another
+    answer_by: float
+    next_at: float
+    times: int = 0
+    answered: bool = False
+
+    @property
+    def over_at(self) -> float:
+        return self.until if self.answered else min(self.answer_by, self.until)
+
+
+class Outbox:
+    """The commands of one viewer that are not settled yet. Sending one twice is harmless: a run takes an id only once.
+
+    Any thread may call any method.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[str, _Sent] = {}
+        self._lock = Lock()
+
+    def add(self, command: Command, now: float) -> None:
+        """Send `command` at the next `due`; without an answer it is given up after `patience_s`."""
+        until = now + (command.ttl_s or float("inf"))
+        with self._lock:
+            self._sent[command.id] = _Sent(command, until, now + patience_s(command), now)
+
+    def due(self, now: float) -> list[Command]:
+        """The commands to send (again) now."""
+        with self._lock:
+            found = []
+            for one in self._sent.values():
+                if not one.answered and one.next_at <= now < one.over_at:
+                    one.next_at = now + RESEND_S[min(one.times, len(RESEND_S) - 1)]
+                    one.times += 1
+                    found.append(one.command)
+            return found
+
+    def given_up(self, now: float) -> list[Command]:
+        """The commands that nobody answered in time; each is returned once."""
+        with self._lock:
+            old = [one for one in self._sent.values() if one.over_at <= now]
+            for one in old:
+                del self._sent[one.command.id]
+            return [one.command for one in old if not one.answered]
+
+    def answered(self, command_id: str, *, final: bool) -> None:
+        """The daemon knows this command; after its final stage there is nothing more to do."""
+        with self._lock:
+            if final:
+                self._sent.pop(command_id, None)
+            elif command_id in self._sent:
+                self._sent[command_id].answered = True
+
+    def reconnected(self, now: float) -> None:
+        """Another daemon may be at the other end: tell it of everything that is not settled."""
+        with self._lock:
+            for one in self._sent.values():
+                if one.answered:
+                    one.answered, one.answer_by = False, now + patience_s(one.command)
+                one.next_at, one.times = now, 0
+
+    def next_at(self) -> float:
+        """When `due` or `given_up` has something next; infinity if never."""
+        with self._lock:
+            times = [
+                one.over_at if one.answered else min(one.next_at, one.over_at) for one in self._sent.values()
+            ]
+            return min(times, default=float("inf"))
+
+    def unanswered(self) -> dict[str, Command]:
+        """The commands of which the daemon has not said anything yet."""
+        with self._lock:
+            return {key: one.command for key, one in self._sent.items() if not one.answered}
+
+
+LeaseOp = Literal["take", "renew", "release", "steal"]
+Leased = Literal["wheel", "pause", "knobs"]
+TuneOp = Literal["start", "stop", "freeze", "release"]
+NO_LIMITS = Limits()
+"""Those that stand where nobody asked for others."""
+
+WAIT_S = 1.0
+"""How long the daemon may hold a Fetch when there is nothing new."""
+SILENCE_S = 2.0
+"""So long after an answer was due the daemon counts as lost, and at the other end of a line that may be slow:"""
+SILENCE_THERE_S = 10.0
+HELLO_S = 1.0
+LATEST_S = 1.0
+"""How often the last values of every run are asked for while one lives and none is watched, and how often otherwise:"""
+LATEST_SELDOM_S = 5.0
+
+LEASE_S: dict[Leased, float] = {"wheel": 15.0, "pause": 60.0, "knobs": 15.0}
+
+
+class Details(TypedDict, total=False):
+    """What a command says besides its verb and its run: fields of `Command`, which has what is left out."""
+
+    knob: str
+    value: KnobValue | None
+    expect_version: int | None
+    why: str
+    hold_s: float
+
+
+class ReadOnlyError(Exception):
+    """Something was to be sent by a viewer that only looks; nothing was."""
+
+
+def mismatch(theirs: int, version: str = "") -> str:
+    """Why this viewer and that daemon cannot talk, and what to do."""
+    who = f"the daemon ({version})" if version else "the daemon"
+    return (
+        f"{who} speaks protocol {theirs} and this hoptui speaks {PROTOCOL}: "
+        "run `hoptui daemon stop`, then try again (training goes on meanwhile)"
+    )
+
+
+def lease(number: int, run: str, op: LeaseOp, what: Leased) -> messages.Lease:
+    """A Lease of the usual length: a pause lasts longer than the wheel, because renewing it late lets the run go on."""
+    return messages.Lease(id=number, run=run, op=op, what=what, seconds=LEASE_S[what])
+
+
+class Conversation:
+    """Call `connected`, then `due` and `receive` as time and messages come; look at `greeted`, `problem` and `silent`.
+
+    `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything last. `refused`
+    counts its answers that were errors or no messages, `complaint` is the last of them. `round_trip_s` is the time of an
+    answer that needed no waiting, `answered_at` when the newest Delta came and `under_way_s` how old it was then; `remote` is a
+    daemon at the other end of a line that `flow` judges. `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish; `least_s` are
+    the seconds between two questions for rows at least.
+    """
+
+    def __init__(
+        self, store: Store, outbox: Outbox, *, client: str, viewer: str, remote: bool = False
+    ) -> None:
+        self.store = store
+        self.greeted = False
+        self.problem = ""
+        self.daemon: messages.ViewerWelcome | None = None
+        self.round_trip_s: float | None = None
+        self.answered_at: float | None = None
+        self.under_way_s = 0.0
+        self.flow = Flow(remote=remote)
+        self._silence_s = SILENCE_THERE_S if remote else SILENCE_S
+        self.refused = 0
+        self.complaint = ""
+        self.hz = 0.0
+        self.least_s = 0.0
+        self._outbox = outbox
+        self._hello = messages.ViewerHello(protocol=PROTOCOL, viewer=viewer, client=client)
+        self._ids = itertools.count(1)
+        self.following = Following(store, self._ids, self.flow.appetite)
+        self._asked_at: dict[int, float] = {}  # when each Query was sent
+        self._requests: list[messages.Lease | Tune] = []
+        self._state = 0
+        self._events = 0
+        self._commands = 0
+        self._processes = 0
+        self.heard = 0.0
+        self._next_hello = 0.0
+        self._next_latest = 0.0
+        self._next_fetch = 0.0
+        self._fetch: messages.Fetch | None = None
+        self._fetched_at = 0.0
+        self._thin_before = False  # whether the question before asked for the last values
+
+    def connected(self, now: float) -> None:
+        """A new connection: introduce ourselves, then go on from the stamps we have."""
+        self.greeted = False
+        self.heard = self._next_hello = self._next_latest = self._next_fetch = now
+        self._fetch = None
+        self._thin_before = False
+        self._asked_at = {}
+        self.following.reconnected()
+
+    def watch(self, run: str | None, now: float) -> None:
+        """Follow the rows of this run (None: of none) beside those of host and GPUs."""
+        self.following.watch(run, now)
+        self._next_latest = min(self._next_latest, now + self._latest_s)
+
+    def lease(self, run: str, op: LeaseOp, what: Leased) -> None:
+        """Take, renew, release or steal the wheel of a run, or renew its pause."""
+        self._requests.append(lease(next(self._ids), run, op, what))
+
+    def tune(self, run: str, op: TuneOp, knob: str, limits: Limits) -> None:
+        """Start or stop the tuner of a run, or have it leave a knob alone or not."""
+        self._requests.append(Tune(id=next(self._ids), run=run, op=op, knob=knob, limits=limits))
+
+    def due(self, now: float) -> list[messages.FromViewer]:
+        """What to send now, in this order."""
+        if self.problem:
+            return []
+        for command in self._outbox.given_up(now):
+            reason = f"no daemon answered for {patience_s(command):.0f} s"
+            self.store.apply_outcome(Outcome(id=command.id, stage="expired", reason=reason))
+        if not self.greeted:
+            if now < self._next_hello:
+                return []
+            self._next_hello = now + HELLO_S
+            return [self._hello]
+        queries = self.following.queries()
+        self._asked_at.update((query.id, now) for query in queries)
+        sent: list[messages.FromViewer] = [*self._outbox.due(now), *self._requests, *queries]
+        self._requests = []
+        if self._fetch is None and now >= self._next_fetch:
+            self._fetch = self._next(now)
+            self._fetched_at = now
+            sent.append(self._fetch)
+        return sent
+
+    def wake_at(self) -> float:
+        """When `due` has something next, or `silent` turns true, if nothing arrives before."""
+        if self.problem:
+            return float("inf")
+        if not self.greeted:
+            return self._next_hello
+        return min(self._silent_at() if self._fetch else self._next_fetch, self._outbox.next_at())
+
+    def silent(self, now: float) -> bool:
+        """Whether the daemon has owed an answer for too long."""
+        return not self.problem and now >= self._silent_at()
+
+    def receive(self, message: messages.ToViewer, now: float, size: int = 0) -> None:
+        """Take in what the daemon says; `size` is what an answer about the past took of a line, in bytes."""
+        before, self.heard = self.heard, now
+        match message:
+            case messages.ViewerWelcome():
+                self._welcomed(message, now)
+            case messages.Delta():
+                self._fetched(message, now)
+            case messages.Buckets():
+                self.flow.carried(size, now - max(before, self._asked_at.pop(message.id, now)), now)
+                self._feed(now)
+                self.following.answered(message.id, message)
+            case messages.Outcome():
+                self.store.apply_outcome(message)
+                self._outbox.answered(message.id, final=message.stage in FINAL)
+            case messages.LeaseState():
+                self.store.apply_lease(message)
+            case Tuned():
+                self.store.apply_tuned(message)
+            case messages.Error():
+                self._complained(message, now)
+
+    def _welcomed(self, welcome: messages.ViewerWelcome, now: float) -> None:
+        if welcome.protocol != PROTOCOL:
+            self.problem = mismatch(welcome.protocol, welcome.version)
+            return
+        self.daemon = welcome
+        self.greeted = True
+        self._state = self._processes = 0  # another daemon counts anew
+        self._next_fetch = now
+        self._requests = []  # of the time without a link: nobody expects them to be granted now
+        self._outbox.reconnected(now)
+
+    def _fetched(self, delta: messages.Delta, now: float) -> None:
+        asked = self._fetch
+        thin = False
+        if asked is not None and delta.id == asked.id:
+            self._fetch = None
+            hurry = delta.more and self.flow.appetite.every_source
+            self._next_fetch = (
+                now if hurry else self._fetched_at + max(self.flow.appetite.frame_s, self.least_s)
+            )
+            thin = asked.latest
+            if thin:
+                self.round_trip_s = now - self._fetched_at
+        followed = self.following.cursors()
+        if thin:  # single newest rows of what is followed would tear a hole before them
+            keep = tuple(part for part in delta.columns if not self.following.follows(part.source))
+        else:
+            keep = tuple(part for part in delta.columns if part.source in followed)
+        self.store.apply(msgspec.structs.replace(delta, columns=keep))
+        self.following.fetched(keep, asked.max_rows if asked else 0)
+        self._measure(delta, asked, now)
+        self._state = delta.state
+        self._processes = delta.processes_version
+        self._events = max([self._events, *(event.seq for event in delta.events)])
+        self._commands = max([self._commands, *(record.seq for record in delta.commands)])
+        for record in delta.commands:
+            self._outbox.answered(record.id, final=record.stage in FINAL)
+        if delta.node is not None:
+            self.following.refresh(now)
+            self._next_latest = min(self._next_latest, now + self._latest_s)
+
+    def _measure(self, delta: messages.Delta, asked: messages.Fetch | None, now: float) -> None:
+        """How long the answer was under way; one that was not waited for by the round trip, which needs no clocks."""
+        self.answered_at = now
+        self.under_way_s = max(0.0, (self.store.now() - delta.now) / 1e9)
+        if asked is not None and asked.id == delta.id and asked.latest:
+            self.under_way_s = max(self.under_way_s, now - self._fetched_at)
+        self.flow.answered(self.under_way_s, now)
+        self._feed(now)
+
+    def _feed(self, now: float) -> None:
+        """Ask for as much as the line carries, from now on."""
+        if self.following.appetite is not self.flow.appetite:
+            self.following.appetite = self.flow.appetite
+            self.following.refresh(now)
+            self._next_fetch = min(self._next_fetch, now + self.flow.appetite.frame_s)
+
+    def _complained(self, error: messages.Error, now: float) -> None:
+        if error.code == "hello_first":
+            self.connected(now)
+            return
+        if error.code == "protocol":
+            self.problem = error.text
+            return
+        self.refused += 1
+        self.complaint = error.text
+        if self._fetch is not None and error.id == self._fetch.id:
+            self._fetch = None
+            self._next_fetch = now + WAIT_S
+        else:
+            self.following.answered(error.id, None)
+
+    def _next(self, now: float) -> messages.Fetch:
+        """The next question: now and then the last values of everything, else new rows of what is followed.
+
+        Never the last values twice in a row: where an answer takes longer than it is until they are due again, there would be no
+        rows any more.
+        """
+        latest = now >= self._next_latest and not self._thin_before
+        self._thin_before = latest
+        if latest:
+            self._next_latest = now + self._latest_s
+        cursors, much = self.following.cursors(), self.flow.appetite
+        widest = 2 + max((len(self.store.names(source)) for source in cursors), default=0)
+        return messages.Fetch(
+            id=next(self._ids),
+            cursors=cursors,
+            events=self._events,
+            commands=self._commands,
+            state=self._state,
+            max_rows=max(1, min(much.rows, much.values // widest)),
+            wait_s=0.0 if latest else min(WAIT_S, max(0.0, self._next_latest - now)),
+            latest=latest,
+            hz=self.hz,
+            processes=self._processes,
+        )
+
+    @property
+    def _latest_s(self) -> float:
+        living = any(vital.state != "exited" for vital in self.store.vitals.values())
+        return LATEST_S if living and self.following.run is None else LATEST_SELDOM_S
+
+    def _silent_at(self) -> float:
+        if not self.greeted:
+            return self.heard + HELLO_S + self._silence_s
+        if self._fetch is None:
+            return float("inf")
+        return max(self.heard, self._fetched_at + self._fetch.wait_s) + self._silence_s

@@ -1,0 +1,318 @@
+"""Plays a recording: a position that moves with a clock, and the dashboard's connection to what was known there."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple, Unpack
+
+from hoptui.client.client import Link
+from hoptui.client.conversation import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
+from hoptui.domain.devices import Level
+from hoptui.domain.tuning import Limits, Tuned
+from hoptui.model.recorded.store import RecordedStore
+from hoptui.node.credentials import user_name
+from hoptui.presentation import numbers
+from hoptui.protocol.messages import CommandRecord, LeaseState, Origin, Verb
+from hoptui.recording import Recording
+
+SECOND = 1_000_000_000
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 1000.0)
+WHOLE_S = 180.0  # a recording begins to play at a speed at which all of it takes no longer, if there is one
+APART_S = 1.0  # what happens within so short a time is one stop of `step_event`
+REFUSED = "this is a recording: the run cannot be steered from here"
+
+
+class Tick(NamedTuple):
+    """Something on the time axis: a command, or an event of a level."""
+
+    t: int
+    kind: Level | Literal["command"]
+
+
+class Reel(NamedTuple):
+    """Where a replay stands; stamps are the recording's. `ticks` are all of its events and commands, in order."""
+
+    playing: bool
+    speed: float
+    position: int
+    start: int
+    end: int
+    wall_offset_ns: int
+    path: str
+    ticks: tuple[Tick, ...]
+
+    def wall(self, t: int) -> float:
+        """Seconds since 1970 of a stamp."""
+        return (t + self.wall_offset_ns) / SECOND
+
+
+class Replay:
+    """A connection (`hoptui.tui.view.Connection`) to the past; `clock` is seconds, monotonic.
+
+    The position moves in `advance` alone, so that all of a frame is of one moment. Used by one thread.
+
+    Raises:
+        RecordingError: the file is no recording, cannot be read, or has nothing in it.
+    """
+
+    read_only = True  # it is over
+
+    def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = Path(path)
+        self._recording = Recording.open(self._path)
+        try:
+            self.store = RecordedStore(self._recording)
+        except BaseException:
+            self._recording.close()
+            raise
+        self._clock = clock
+        self._wall_offset_ns = self._recording.wall_offset_ns
+        start, end = self.store.span
+        self.playing = False
+        self.speed = next((s for s in SPEEDS if s >= max(1.0, (end - start) / SECOND / WHOLE_S)), SPEEDS[-1])
+        self._exact = float(start)  # the position with its fraction of a ns
+        self._played_at = clock()
+        self._opened_at = clock()
+        chronicle = self.store.chronicle
+        ticks = [Tick(event.t, event.level) for event in chronicle.events]
+        ticks += [Tick(record.settled or record.t, "command") for record in chronicle.commands]
+        self._ticks = tuple(sorted(ticks))
+        self._stops = _stops(chronicle.moments)
+
+    # the connection ----------------------------------------------------------------------------------------------------
+
+    @property
+    def link(self) -> Link:
+        """Live as long as the recording can be read."""
+        problem = self.store.problem
+        return Link("failed" if problem else "live", self._opened_at, problem)
+
+    def start(self) -> None:
+        """Begin to play."""
+        self.play()
+
+    def close(self) -> None:
+        """Close the recording."""
+        self._recording.close()
+
+    def watch(self, run: str | None) -> None:
+        """Nothing has to be followed: rows are read as they are looked at."""
+
+    def sample(self, hz: float) -> None:
+        """Nothing is sampled."""
+
+    def pace(self, seconds: float) -> None:
+        """Nothing is asked of anybody."""
+
+    def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str:
+        """Refuse a command; `store.commands` tells so under the id returned."""
+        run, now = self.store.run(run_id), self.store.now()
+        record = CommandRecord(
+            id=os.urandom(8).hex(),
+            run=run_id,
+            epoch=run.epoch if run else 0,
+            verb=verb,
+            knob=details.get("knob", ""),
+            wanted=details.get("value"),
+            stage="rejected",
+            code="recording",
+            reason=REFUSED,
+            origin=Origin(user=user_name(), pid=os.getpid(), client="replay"),
+            why=details.get("why", ""),
+            t=now,
+            wall=self.reel.wall(now),
+            settled=now,
+        )
+        self.store.refuse(record)
+        return record.id
+
+    def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
+        """Refuse the wheel; `store.leases` tells so."""
+        self.store.leases = {**self.store.leases, run_id: LeaseState(run=run_id, reason=REFUSED)}
+
+    def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
+        """Refuse to tune; `store.tuned` tells so."""
+        self.store.tuned = {
+            **self.store.tuned,
+            run_id: Tuned(id=0, run=run_id, granted=False, reason=REFUSED),
+        }
+
+    # playing -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def reel(self) -> Reel:
+        """Where it stands now."""
+        start, end = self.store.span
+        return Reel(
+            self.playing,
+            self.speed,
+            self.position,
+            start,
+            end,
+            self._wall_offset_ns,
+            str(self._path),
+            self._ticks,
+        )
+
+    @property
+    def position(self) -> int:
+        """The stamp as of which the store answers."""
+        return self.store.now()
+
+    def advance(self) -> None:
+        """Move the position on by the time that has passed; at the end playing ends."""
+        now = self._clock()
+        passed, self._played_at = now - self._played_at, now
+        if not self.playing:
+            return
+        self._move(self._exact + passed * self.speed * SECOND)
+        if self.position >= self.store.span[1]:
+            self.playing = False
+
+    def play(self) -> None:
+        """Go on from the position; at the end from the start."""
+        if self.position >= self.store.span[1]:
+            self._move(self.store.span[0])
+        self._played_at = self._clock()
+        self.playing = True
+
+    def pause(self) -> None:
+        """Stand still."""
+        self.advance()
+        self.playing = False
+
+    def seek(self, t: int) -> None:
+        """Go to a stamp, the nearest one of the recording."""
+        self._played_at = self._clock()
+        self._move(t)
+
+    def jump(self, seconds: float) -> None:
+        """Go so far ahead, or back."""
+        self.seek(self.position + round(seconds * SECOND))
+
+    def set_speed(self, speed: float) -> None:
+        """Play so many times as fast as it happened."""
+        self.advance()
+        self.speed = min(max(speed, SPEEDS[0]), SPEEDS[-1])
+
+    def change_speed(self, direction: int) -> None:
+        """The next of `SPEEDS` that is faster (1) or slower (-1)."""
+        further = [s for s in SPEEDS if (s - self.speed) * direction > 0]
+        self.set_speed(min(further, key=lambda s: abs(s - self.speed), default=self.speed))
+
+    def step_event(self, direction: int) -> bool:
+        """Go to the next event or command (1), or to the one before (-1); says whether there is one.
+
+        While it plays, the one just passed does not count: the position would never get behind it.
+        """
+        here = self.position
+        if direction > 0:
+            found = next((t for t in self._stops if t > here), None)
+        else:
+            passed = APART_S * self.speed * SECOND if self.playing else 0
+            found = next((t for t in reversed(self._stops) if t < here - passed), None)
+        if found is not None:
+            self.seek(found)
+        return found is not None
+
+    def find(self, asked: str) -> int:
+        """The stamp that a person means: `+1h20m` from the start, `-10m` before the end, `14:05:30`, `50%`, `#1200`.
+
+        `1:20:31` is a time of day; where the recording has none such, it is so long after the start, as the time bar shows it.
+
+        Raises:
+            ValueError: it is none of these, or not in this recording; the text is one sentence.
+        """
+        asked = asked.strip()
+        start, end = self.store.span
+        if found := re.fullmatch(r"#\s*([\d _]+)", asked):
+            return self._iteration(int(re.sub(r"[ _]", "", found[1]) or 0))
+        if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", asked):
+            if float(found[1]) > 100:
+                raise ValueError(f"{asked} is more than all of it")
+            return start + round((end - start) * float(found[1]) / 100)
+        if found := re.fullmatch(r"([+-])\s*(.+)", asked):
+            ns = _duration_ns(found[2])
+            if ns is not None:
+                if ns > end - start:
+                    raise ValueError(f"this recording is {numbers.duration((end - start) / SECOND)} long")
+                return start + ns if found[1] == "+" else end - ns
+        if found := re.fullmatch(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d))?", asked):
+            try:
+                return self._time_of_day(found[1], int(found[2]), int(found[3]), int(found[4] or 0))
+            except ValueError:
+                since = None if found[1] else _duration_ns(asked)
+                if since is None or since > end - start:
+                    raise
+                return start + since
+        raise ValueError(f"{numbers.clean(asked, 40)!r} is no time: +1h20m, -10m, 14:05:30, 50% or #1200")
+
+    # inside ------------------------------------------------------------------------------------------------------------
+
+    def _move(self, t: float) -> None:
+        self.store.seek(int(t))
+        self._exact = min(max(t, float(self.store.span[0])), float(self.store.span[1]))
+
+    def _iteration(self, step: int) -> int:
+        source = f"run/{self.store.run_id}"
+        found = self.store.pages.first_at(source, step) if source in self.store.pages.sources else None
+        if found is None:
+            raise ValueError(f"the run did not come to iteration {numbers.grouped(step)}")
+        return found
+
+    def _time_of_day(self, date: str | None, hour: int, minute: int, second: int) -> int:
+        """The local time of the day given, else of the day on which it is nearest to the position."""
+        start, end = self.store.span
+        first = time.localtime(self.reel.wall(start))
+        days = range((end - start) // (86400 * SECOND) + 2)
+        dates = [(first.tm_year, first.tm_mon, first.tm_mday + day) for day in days]
+        if date is not None:
+            year, month, day = map(int, date.split("-"))
+            dates = [(year, month, day)]
+        if hour > 23 or minute > 59 or second > 59:
+            raise ValueError(f"{hour}:{minute:02} is no time of day")
+        walls = (time.mktime((*one, hour, minute, second, 0, 0, -1)) for one in dates)
+        stamps = [round(wall * SECOND) - self._wall_offset_ns for wall in walls]
+        # Both ends are shown to the second, and a person may type what is shown.
+        inside = [t for t in stamps if start - SECOND < t <= end]
+        if not inside:
+            shown = numbers.clock if end - start < 86400 * SECOND and date is None else numbers.day_clock
+            between = f"{shown(self.reel.wall(start))} to {shown(self.reel.wall(end))}"
+            raise ValueError(
+                f"{hour:02}:{minute:02}:{second:02} is not in this recording, which is of {between}"
+            )
+        return max(start, min(inside, key=lambda t: abs(t - self.position)))
+
+
+def _stops(moments: tuple[int, ...]) -> list[int]:
+    """One stamp for all that happened within `APART_S` of its first: the last of them, so that all of it is seen."""
+    stops: list[int] = []
+    first = 0
+    for t in moments:
+        if stops and t - first <= APART_S * SECOND:
+            stops[-1] = t
+        else:
+            stops.append(t)
+            first = t
+    return stops
+
+
+def _duration_ns(asked: str) -> int | None:
+    """`1h20m`, `90s`, `1 h 20 m`, `1:20:00`, `90` (seconds) in ns; None where it is no duration."""
+    compact = asked.replace(" ", "")
+    if found := re.fullmatch(r"(?:(\d+):)?(\d{1,2}):(\d\d)", compact):
+        hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return (hours * 3600 + minutes * 60 + seconds) * SECOND
+    pattern = r"(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s?)?"
+    found = re.fullmatch(pattern, compact)
+    if not compact or not found:
+        return None
+    try:
+        days, hours_, minutes_, seconds_ = (float(part or 0) for part in found.groups())
+    except ValueError:
+        return None
+    return round((((days * 24 + hours_) * 60 + minutes_) * 60 + seconds_) * SECOND)

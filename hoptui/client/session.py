@@ -1,0 +1,308 @@
+"""A conversation with the daemon in blocking calls, for the command line and for scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar, Unpack
+
+import zmq
+
+from hoptui.client.connection import LAST_WORD_MS, dealer
+from hoptui.client.conversation import (
+    NO_LIMITS,
+    Details,
+    Leased,
+    LeaseOp,
+    ReadOnlyError,
+    TuneOp,
+    lease,
+    mismatch,
+)
+from hoptui.domain.tuning import Limits, Tune, Tuned
+from hoptui.node import presence
+from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.node.presence import unstable
+from hoptui.protocol import codec, messages
+from hoptui.protocol.messages import FINAL, PROTOCOL, Command, Outcome, RunState, Verb
+
+T = TypeVar("T", bound=messages.ToViewer)
+ASK_AGAIN_S = 1.0
+
+
+class Unreachable(Exception):  # noqa: N818 - says what is the case
+    """There is no conversation with the daemon; the text is one sentence."""
+
+
+STOPPED_S = 0.5
+"""A deadline missed by more than this was slept through."""
+
+
+class NoDaemon(Unreachable):
+    """No daemon is running, so no run is either being watched or steered."""
+
+
+class RefusedError(Exception):
+    """The daemon answered with an error: its stable `code`, and one sentence as text."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Session:
+    """Open for the length of a `with` block; every call waits for its answer, at most `timeout_s`.
+
+    Raises (from any call):
+        NoDaemon: none is running and `start_daemon` is false.
+        Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not to be trusted.
+        RefusedError: it refuses the request.
+        ReadOnlyError: from `submit`, `lease`, `tune` and `shutdown` of a `read_only` session, before anything is sent.
+    """
+
+    hello: messages.ViewerWelcome
+
+    def __init__(
+        self,
+        where: Addresses | None = None,
+        *,
+        client: str = "cli",
+        start_daemon: bool = False,
+        timeout_s: float = 5.0,
+        read_only: bool = False,
+    ) -> None:
+        self._where = where
+        self._read_only = read_only
+        self._client = client
+        self._viewer = os.urandom(8).hex()
+        self._start_daemon = start_daemon
+        self.started_daemon = False
+        self._timeout_s = timeout_s
+        self._outcomes: dict[str, Outcome] = {}
+        self._commands: dict[str, Command] = {}
+        self._id = 0
+
+    def __enter__(self) -> Session:
+        try:
+            where = self._where or addresses()
+            if not presence.daemon_lives(where):
+                if not self._start_daemon:
+                    raise NoDaemon("no daemon is running on this node")
+                presence.start_daemon(where)
+                self.started_daemon = True
+        except (AddressError, presence.StartError) as error:
+            raise Unreachable(str(error)) from None
+        self._where = where
+        self._context = zmq.Context()
+        try:
+            self._socket = dealer(self._context, f"ipc://{where.viewers}")
+            self._greet()
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(codec.encode(messages.ViewerBye()), zmq.NOBLOCK)
+        self._context.destroy(linger=LAST_WORD_MS)
+
+    @property
+    def where(self) -> Addresses:
+        """The files of the daemon this session talks to."""
+        assert self._where is not None
+        return self._where
+
+    def fetch(
+        self,
+        *,
+        run: str = "",
+        cursors: dict[str, int] | None = None,
+        events: int = 0,
+        commands: int = 0,
+        state: int = 0,
+        max_rows: int = 2000,
+        wait_s: float = 0.0,
+        latest: bool = False,
+        hz: float = 0.0,
+        processes: int | None = None,
+    ) -> messages.Delta:
+        """What is new since these cursors; by default the node, its runs, and every event and command.
+
+        `hz` asks for GPUs to be sampled so often, as long as such a fetch comes every now and then; with `processes`, the
+        version held (0: none), those on GPUs come along.
+        """
+        fetch = messages.Fetch(
+            id=self._next(),
+            run=run,
+            cursors=cursors or {},
+            events=events,
+            commands=commands,
+            state=state,
+            max_rows=max_rows,
+            wait_s=wait_s,
+            latest=latest,
+            hz=hz,
+            processes=processes,
+        )
+        return self._ask(fetch, fetch.id, messages.Delta, wait_s + self._timeout_s)
+
+    def query(
+        self,
+        source: str,
+        names: tuple[str, ...] = (),
+        *,
+        run: str = "",
+        t0: int = 0,
+        t1: int = 0,
+        points: int = 512,
+    ) -> messages.Buckets:
+        """Past values of a source between two stamps."""
+        query = messages.Query(
+            id=self._next(), source=source, run=run, names=names, t0=t0, t1=t1, points=points
+        )
+        return self._ask(query, query.id, messages.Buckets, self._timeout_s)
+
+    def lease(self, run: str, op: LeaseOp, what: Leased = "wheel") -> messages.LeaseState:
+        """Take, renew, release or steal the wheel of a run, or renew its pause; the answer says if it was granted."""
+        self._must_steer()
+        request = lease(self._next(), run, op, what)
+        return self._ask(request, request.id, messages.LeaseState, self._timeout_s)
+
+    def tune(self, run: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> Tuned:
+        """Start or stop the tuner of a run, or have it leave a knob alone or not; the answer says if it was granted."""
+        self._must_steer()
+        request = Tune(id=self._next(), run=run, op=op, knob=knob, limits=limits)
+        return self._ask(request, request.id, Tuned, self._timeout_s)
+
+    def submit(self, run: RunState, verb: Verb, **details: Unpack[Details]) -> str:
+        """Send a command and return its id; `outcome` waits for what becomes of it."""
+        self._must_steer()
+        command = Command(id=os.urandom(8).hex(), run=run.run, epoch=run.epoch, verb=verb, **details)
+        self._commands[command.id] = command
+        self._send(command)
+        return command.id
+
+    def outcome(
+        self,
+        command_id: str,
+        *,
+        timeout_s: float | None = None,
+        on_stage: Callable[[Outcome], None] | None = None,
+    ) -> Outcome:
+        """The final stage of a submitted command, or the one it has reached after `timeout_s` (None: for ever).
+
+        It is asked for again every second, by the same id: that is harmless, and survives a restart of the daemon. The stage
+        stays `sent` where nobody ever answered.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        told: Outcome | None = None
+        ask_at = time.monotonic() + ASK_AGAIN_S
+        while True:
+            found = self._outcomes.get(command_id)
+            if found is not None and found != told:
+                told = found
+                if on_stage is not None:
+                    on_stage(found)
+            if found is not None and found.stage in FINAL:
+                del self._commands[command_id]
+                return found
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return found or Outcome(id=command_id, stage="sent")
+            if now >= ask_at:
+                ask_at = now + ASK_AGAIN_S
+                self._send(self._commands[command_id])
+            self._receive(min(ask_at, until or ask_at) - now)
+
+    def shutdown(self) -> None:
+        """End the daemon and return once it has let go of its lock; runs go on without it."""
+        self._must_steer()
+        self._send(messages.Shutdown(id=self._next()))
+        until = time.monotonic() + self._timeout_s
+        while presence.daemon_lives(self.where):
+            if time.monotonic() > until:
+                raise Unreachable(f"the daemon (pid {self.hello.pid}) does not end")
+            self._receive(0.02)
+
+    def _must_steer(self) -> None:
+        if self._read_only:
+            raise ReadOnlyError("read-only: nothing is sent")
+
+    def _greet(self) -> None:
+        hello = messages.ViewerHello(protocol=PROTOCOL, viewer=self._viewer, client=self._client)
+        self._send(hello)
+        try:
+            welcome = self._until(
+                lambda m: m if isinstance(m, messages.ViewerWelcome) else None, self._timeout_s
+            )
+        except Unreachable:
+            if self.started_daemon and not presence.daemon_lives(self.where):
+                raise Unreachable(unstable(self.where)) from None
+            raise
+        if welcome.protocol != PROTOCOL:
+            raise Unreachable(mismatch(welcome.protocol, welcome.version))
+        self.hello = welcome
+
+    def _ask(self, message: messages.FromViewer, its_id: int, kind: type[T], timeout_s: float) -> T:
+        self._send(message)
+
+        def answer(got: messages.ToViewer) -> T | None:
+            if isinstance(got, messages.Error) and got.id == its_id:
+                if got.code == "hello_first":  # we were silent for long; `_receive` has said hello again
+                    self._send(message)
+                    return None
+                raise RefusedError(got.code, got.text)
+            # A daemon older than the message answers without its id.
+            if isinstance(got, messages.Error) and got.code == "unsupported":
+                raise RefusedError(
+                    got.code, f"the running daemon ({self.hello.version}) is too old: {got.text}"
+                )
+            return got if isinstance(got, kind) and getattr(got, "id", None) == its_id else None
+
+        return self._until(answer, timeout_s)
+
+    def _until(self, answer: Callable[[messages.ToViewer], T | None], timeout_s: float) -> T:
+        """Receive until `answer` finds what it wants."""
+        until = time.monotonic() + timeout_s
+        while (left := until - time.monotonic()) > 0 or left < -STOPPED_S:
+            if left < 0:  # this process was stopped: the time did not pass for it, nor for its socket
+                until, left = time.monotonic() + timeout_s, timeout_s
+            got = self._receive(left)
+            if got is not None and (found := answer(got)) is not None:
+                return found
+        if not presence.daemon_lives(self.where):
+            raise Unreachable("the daemon is gone; runs go on without it")
+        raise Unreachable(f"the daemon is running but does not answer within {timeout_s:g} s")
+
+    def _receive(self, timeout_s: float) -> messages.ToViewer | None:
+        """The next message, None when none came in time; outcomes are kept whoever waits."""
+        if not self._socket.poll(max(0, int(timeout_s * 1000) + 1)):
+            return None
+        try:
+            got = codec.to_viewer(self._socket.recv_multipart())
+        except codec.WireError as error:
+            raise Unreachable(f"the daemon sent something strange: {error}") from None
+        match got:
+            case Outcome():
+                self._outcomes[got.id] = got
+            case messages.Error(code="protocol", text=text):
+                raise Unreachable(text)
+            case messages.Error(code="hello_first"):
+                self._send(messages.ViewerHello(protocol=PROTOCOL, viewer=self._viewer, client=self._client))
+        return got
+
+    def _send(self, message: messages.FromViewer) -> None:
+        try:
+            self._socket.send(codec.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise Unreachable("the daemon takes no more messages") from None
+
+    def _next(self) -> int:
+        self._id += 1
+        return self._id

@@ -1,0 +1,1 @@
+"""Ways to a daemon: the local socket, or a tunnel through ssh."""

@@ -1,0 +1,296 @@
+"""A tunnel to the daemon of another node: ssh started, listened to, started again with patience. Time is passed in.
+
+Each attempt has a local socket of its own in the viewer's directory and a place of its own on the other node, both named at
+random: nobody can be there first, and nothing of an attempt before is in the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from hoptui.client.transport import ssh
+from hoptui.client.transport.target import Place
+from hoptui.node.addresses import IPC_PATH_MAX, AddressError
+from hoptui.protocol.messages import PROTOCOL
+
+MOST_ERRORS = 4096
+MOST_LINE = 65536
+LEAVE_S = 0.5
+"""How long it gets to leave in good order; then it is asked to end, then killed."""
+END_S = 1.0
+
+
+class Child:
+    """A process whose output lines are taken as they come. Closing its input, which its owner's death does too, ends it."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """Start it, in a session of its own: what the terminal sends to the dashboard is not meant for it.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._out, self._err = self._process.stdout.fileno(), self._process.stderr.fileno()
+        self._open = [self._out, self._err]
+        for fd in self._open:
+            os.set_blocking(fd, False)
+        self._line = b""
+        self._errors = b""
+
+    @property
+    def waits_on(self) -> list[int]:
+        """The file descriptors on which something may come."""
+        return list(self._open)
+
+    def lines(self) -> list[str]:
+        """The lines that have come since the last call."""
+        self._errors = (self._errors + self._read(self._err))[-MOST_ERRORS:]
+        *whole, rest = (self._line + self._read(self._out)).split(b"\n")
+        self._line = rest[-MOST_LINE:]
+        return [line.decode(errors="replace") for line in whole]
+
+    @property
+    def errors(self) -> str:
+        """What it has said on its standard error, or the end of it."""
+        return self._errors.decode(errors="replace")
+
+    def code(self) -> int | None:
+        """Its exit code, minus the signal that ended it, None while it runs. It is not reaped before `end`."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def end(self) -> None:
+        """End it and all that it started, and reap it.
+
+        It is told by the end of its input first, so that the last word still gets through. Its group is ended while it is not
+        reaped yet: until then the number of the group is nobody else's.
+        """
+        process = self._process
+        self._open = []
+        for stream in (process.stdin, process.stdout, process.stderr):
+            assert stream is not None
+            with contextlib.suppress(OSError):
+                stream.close()
+        self._wait(LEAVE_S)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process.returncode is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, number)
+                if self._wait(END_S):
+                    process.wait()
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether it has ended, or does so in so many seconds."""
+        until = time.monotonic() + seconds
+        while self.code() is None:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def _read(self, fd: int) -> bytes:
+        found = b""
+        while fd in self._open:
+            try:
+                part = os.read(fd, 65536)
+            except BlockingIOError:
+                break
+            if not part:
+                self._open.remove(fd)  # at its end it would be ready for ever
+            found += part
+        return found
+
+
+AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+OPEN_S = 30.0
+"""How long the other node may take, from the first packet to its word."""
+LOOK_S = 0.05
+"""How soon to look again for the end of an ssh that has closed its outputs."""
+PREFIX = "ssh-"
+
+
+class Process(Protocol):
+    """What a tunnel needs of `hoptui.client.transport.tunnel.Child`."""
+
+    @property
+    def waits_on(self) -> list[int]: ...
+    @property
+    def errors(self) -> str: ...
+    def lines(self) -> list[str]: ...
+    def code(self) -> int | None: ...
+    def end(self) -> None: ...
+
+
+class Tunnel:
+    """Call `open` once, `poll` whenever something may have come, `close` at the end; all in one thread.
+
+    `socket` is where the daemon is to be connected to, None while there is no way. `state` is `refused` where trying again
+    is of no use, until `again`; `reason` is one sentence unless the tunnel is open. `user` is who the other node takes the viewer
+    for, empty until it has said so; `daemons` counts how often it said that a daemon has begun.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        *,
+        hoptui: str = "hoptui",
+        spawn: Callable[[Sequence[str]], Process] = Child,
+    ) -> None:
+        self.place = place
+        self.state: Literal["opening", "open", "waiting", "refused", "closed"] = "closed"
+        self.socket: Path | None = None
+        self.reason = f"connecting to {place.name}"
+        self.user = ""
+        self.daemons = 0
+        self._directory = directory
+        self._hoptui = hoptui
+        self._spawn = spawn
+        self._process: Process | None = None
+        self._local: Path | None = None
+        self._until = 0.0
+        self._failures = 0
+        self._look_at = float("inf")
+
+    @property
+    def waits_on(self) -> list[int]:
+        """The file descriptors on which something may come."""
+        return self._process.waits_on if self._process else []
+
+    @property
+    def errors(self) -> str:
+        """What ssh has said in this attempt."""
+        return self._process.errors if self._process else ""
+
+    def open(self, now: float) -> None:
+        """Begin to connect; returns at once.
+
+        Raises:
+            AddressError: the path of the local socket would be too long.
+        """
+        token = os.urandom(8).hex()
+        local = self._directory / f"{PREFIX}{os.getpid()}-{token}"
+        if len(os.fsencode(local)) > IPC_PATH_MAX:
+            raise AddressError(f"{local} is too long for a socket: set HOPTUI_DIR to a shorter directory")
+        self._local = local
+        words = ssh.command(self.place, local, f"/tmp/hoptui-via-{token}/viewers.sock", self._hoptui)
+        self.state, self._until = "opening", now + OPEN_S
+        try:
+            self._process = self._spawn(words)
+        except OSError as error:
+            self._refuse(f"ssh cannot be started on this machine: {error.strerror}")
+
+    def poll(self, now: float) -> None:
+        """Take in what has come, and try again when it is time to."""
+        if self.state == "waiting" and now >= self._until:
+            self.open(now)
+        process = self._process
+        if process is None:
+            return
+        code = process.code()  # before its last words, which may come between the two
+        for line in process.lines():
+            self._hear(line, now)
+        if self._process is None:
+            return
+        if code is not None:
+            why = ssh.ended(self.place, code, process.errors)
+            if why.lasting:
+                self._refuse(why.text)
+            else:
+                self.lose(now, why.text)
+            return
+        self._look_at = float("inf") if process.waits_on else now + LOOK_S
+        if self.state == "opening" and now >= self._until:
+            self.lose(now, f"{self.place.name} does not answer within {OPEN_S:.0f} s")
+
+    def served(self) -> None:
+        """A daemon has answered through it: should it break, it is tried again soon."""
+        self._failures = 0
+
+    def lose(self, now: float, reason: str) -> None:
+        """Give this attempt up; the next follows after a while, a longer one each time."""
+        self._end()
+        wait = AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
+        self._failures += 1
+        self.state, self._until, self.reason = "waiting", now + wait, reason
+
+    def again(self, now: float) -> None:
+        """Try again at once, because a person wants to."""
+        if self.state in ("waiting", "refused"):
+            self._failures = 0
+            self.reason = f"connecting to {self.place.name}"
+            self.open(now)
+
+    def wake_at(self) -> float:
+        """When `poll` has something to do, if nothing comes before."""
+        return min(self._look_at, self._until if self.state in ("opening", "waiting") else float("inf"))
+
+    def close(self) -> None:
+        """End ssh and remove the socket."""
+        self._end()
+        self.state = "closed"
+
+    def _hear(self, line: str, now: float) -> None:
+        """A line of the other node's. A shell's start-up files may print some of their own."""
+        told = ssh.heard(line)
+        if told is None or self._local is None:
+            return
+        if told.protocol != PROTOCOL:
+            self._refuse(ssh.mismatch(self.place, told))
+        elif not self._local.is_socket():
+            errors = (self.errors.strip().splitlines() or ["ssh made no socket"])[-1]
+            self.lose(now, f"no socket at {self._local}: {errors}")
+        else:
+            self.user = told.user
+            self.daemons += 1
+            self.state, self.socket, self.reason = "open", self._local, ""
+
+    def _refuse(self, reason: str) -> None:
+        self._end()
+        self.state, self.reason = "refused", reason
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+        if self._local is not None:
+            with contextlib.suppress(OSError):
+                self._local.unlink()
+        self._process = self.socket = self._local = None
+        self._look_at = float("inf")
+
+
+def sweep(directory: Path) -> None:
+    """Remove the sockets of viewers that were killed."""
+    for left in directory.glob(f"{PREFIX}*-*"):
+        pid = left.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not _lives(int(pid)):
+            left.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True

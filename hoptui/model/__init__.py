@@ -1,0 +1,1 @@
+"""What a viewer knows: live or recorded series, commands, comparisons, report figures. No terminal."""

@@ -1,0 +1,167 @@
+"""Stretches of the past in finer buckets than a viewer's rings hold: what is wished for, asked for and held. No I/O.
+
+A tile has `TILE` buckets of one metric; their length is a power of two of ns and tiles are aligned to it, so that whoever pans or
+zooms meets the same ones again. They are kept in a cache that is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hoptui.model.tiles import Cache, Entries, entries_bytes, known_entries
+from hoptui.protocol.messages import Buckets
+
+TILE = 256
+MOST_BYTES = 8 << 20
+MOST_TILES = 8  # in one question
+COARSER = (1, 2, 4, 8, 16, 32)  # what is asked for, and what is shown until it is there
+PATIENCE_NS = 10 * 10**9  # so long after it was asked for a tile may be asked for again
+LATE_NS = 5 * 10**9  # rows so young may not have been there when a question about them was answered
+STEPS = ""
+"""The name under which the iterations of a source are looked at."""
+_ANY = "iteration_s"  # a question without names would be about all of them
+
+
+class Look(NamedTuple):
+    """One question: the tiles `first` to `last` of some metrics, in buckets of `step` ns."""
+
+    source: str
+    names: tuple[str, ...]
+    step: int
+    first: int
+    last: int
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names to ask for."""
+        return tuple(name for name in self.names if name != STEPS) or (_ANY,)
+
+    @property
+    def t0(self) -> int:
+        return self.first * self.step * TILE or 1  # 0 would stand for the first row
+
+    @property
+    def t1(self) -> int:
+        return (self.last + 1) * self.step * TILE - 1 or -1
+
+    @property
+    def points(self) -> int:
+        return (self.last - self.first + 1) * TILE
+
+
+class Part(NamedTuple):
+    """What is held from `t0` to `t1`, both included."""
+
+    t0: int
+    t1: int
+    entries: Entries
+
+
+class _Tile(NamedTuple):
+    end: int  # all is known up to here
+    entries: Entries
+
+
+class Closeups:
+    """The tiles of all metrics of a store. Stamps are the node's; the caller holds the store's lock."""
+
+    def __init__(self) -> None:
+        self._tiles: Cache[_Tile] = Cache(MOST_BYTES, lambda tile: entries_bytes(tile.entries))
+        self._wishes: dict[tuple[str, str], tuple[int, int, int]] = {}
+        self._asked: dict[tuple[str, str, int, int], int] = {}
+
+    @property
+    def wished(self) -> bool:
+        """Whether there is anything to ask."""
+        return bool(self._wishes)
+
+    def wish(self, source: str, name: str, t0: int, t1: int, width: int, now: int) -> bool:
+        """Ask for what is not held between two stamps in buckets no longer than `width`; only the last wish of a metric counts.
+
+        Returns whether there is anything to ask that was not to be asked already.
+        """
+        before = self._wishes.pop((source, name), None)
+        step = _step(width)
+        length = step * TILE
+        lacking = [
+            number
+            for number in range(t0 // length, t1 // length + 1)
+            if self._lacks((source, name, step, number), min(t1, (number + 1) * length - 1), now)
+        ]
+        if not lacking:
+            return False
+        wish = (step, lacking[0], min(lacking[-1], lacking[0] + MOST_TILES - 1))
+        self._wishes[source, name] = wish
+        return wish != before
+
+    def take(self, most: int, now: int) -> list[Look]:
+        """At most so many questions about what is wished for, each about all metrics of a source that want the same."""
+        alike: dict[tuple[str, int, int, int], list[str]] = {}
+        for (source, name), wanted in self._wishes.items():
+            alike.setdefault((source, *wanted), []).append(name)
+        looks = [
+            Look(source, tuple(names), step, first, last)
+            for (source, step, first, last), names in list(alike.items())[: max(0, most)]
+        ]
+        for look in looks:
+            for name in look.names:
+                del self._wishes[look.source, name]
+                for number in range(look.first, look.last + 1):
+                    self._asked[look.source, name, look.step, number] = now
+        return looks
+
+    def put(self, look: Look, answer: Buckets) -> None:
+        """Hold an answer."""
+        length = look.step * TILE
+        for name in look.names:
+            found = iterations(answer) if name == STEPS else known_entries(answer, name)
+            for number in range(look.first, look.last + 1):
+                key = (look.source, name, look.step, number)
+                asked = self._asked.pop(key, None)
+                if asked is None:
+                    continue
+                a, b = bisect_left(found.t, number * length), bisect_left(found.t, (number + 1) * length)
+                entries = Entries(array("q"), array("d"), array("d"))
+                entries.take(found, a, b)
+                self._tiles.put(key, _Tile(min(asked - LATE_NS, (number + 1) * length - 1), entries))
+
+    def reconnected(self) -> None:
+        """What was asked will not be answered any more."""
+        self._asked.clear()
+
+    def parts(self, source: str, name: str, t0: int, t1: int, width: int) -> Iterator[Part]:
+        """What is held between two stamps, oldest first, in buckets of about `width`."""
+        step = _step(width)
+        length = step * TILE
+        for number in range(t0 // length, t1 // length + 1):
+            a, b = max(t0, number * length), min(t1, (number + 1) * length - 1)
+            for coarser in COARSER:
+                tile = self._tiles.get((source, name, step * coarser, number // coarser))
+                if tile is not None and tile.end >= a:
+                    b = min(b, tile.end)
+                    found = Entries(array("q"), array("d"), array("d"))
+                    found.take(tile.entries, bisect_left(tile.entries.t, a), bisect_right(tile.entries.t, b))
+                    yield Part(a, b, found)
+                    break
+
+    def _lacks(self, key: tuple[str, str, int, int], end: int, now: int) -> bool:
+        """Whether a tile has to be asked for, to know what was until `end`."""
+        asked = self._asked.get(key)
+        if asked is not None and now - asked < PATIENCE_NS:
+            return False
+        tile = self._tiles.get(key)
+        return tile is None or tile.end < min(end, now - 2 * LATE_NS)
+
+
+def iterations(answer: Buckets) -> Entries:
+    """The iteration at the end of each bucket."""
+    steps = array("d", map(float, array("q", answer.step)))
+    return Entries(array("q", answer.t), steps, steps)
+
+
+def _step(width: int) -> int:
+    """The greatest power of two that is not above `width`."""
+    return 1 << max(1, width).bit_length() - 1

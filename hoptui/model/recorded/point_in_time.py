@@ -1,0 +1,218 @@
+"""What a recording's events, commands and run were at a moment of it. Pure: records and a stamp in, records out.
+
+A recording keeps the newest state of each command and of the run; what they were before is told by their stamps: a command
+was asked for at `t` and came to its end at `settled`, a knob had the value that the last change before the moment left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec import structs
+
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.tuning import Diagnosis, Measured, heard
+from hoptui.presentation import vocabulary
+from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState
+
+LEFT_A_VALUE = ("applied", "failed", "reverted")  # stages in which a knob's value was read back
+ALIVE = ("started", "restarted", "reconnected")
+BEGUN = ("started", "restarted")
+MOST_EVENTS = 2000
+
+
+class Chronicle:
+    """A run's events and commands in the order of time, and the run as it was. Stamps are the recording's.
+
+    `state` is the run as it was known last, `end` the recording's last stamp: a run whose end left no event ended there.
+    `moments` are the stamps at which anything here changes, rising.
+    """
+
+    def __init__(
+        self, state: RunState, events: Iterable[Event], commands: Iterable[CommandRecord], end: int
+    ) -> None:
+        self.state = state
+        self.events = sorted(events, key=lambda event: event.t)
+        self.commands = sorted(commands, key=lambda record: record.t)
+        self._end = end
+        self._event_times = [event.t for event in self.events]
+        stamps = {
+            *self._event_times,
+            *(c.t for c in self.commands),
+            *(_settled(c) or c.t for c in self.commands),
+        }
+        self.moments: tuple[int, ...] = tuple(sorted({*stamps, end}))
+        self._life = [e for e in self.events if e.run == state.run and e.kind in (*ALIVE, "exited")]
+        self._told = [e for e in self.events if e.run == state.run and e.kind in ("diagnosis", *BEGUN)]
+
+    def events_at(self, t: int) -> Sequence[Event]:
+        """The newest events up to `t`, newest last."""
+        count = bisect_right(self._event_times, t)
+        return self.events[max(0, count - MOST_EVENTS) : count]
+
+    def commands_at(self, t: int, step: int) -> dict[str, CommandRecord]:
+        """The commands asked for up to `t` as they stood then, by id; `step` is the iteration at `t`."""
+        return {c.id: command_as_of(c, t, step) for c in self.commands if c.t <= t}
+
+    def measuring(self, t: int, step: int) -> bool:
+        """Whether the effect of a change was still being measured at `t`: it then changes with every iteration."""
+        return any(c.measured is not None and c.t <= t and not _is_measured(c, step) for c in self.commands)
+
+    def run_at(self, t: int) -> RunState:
+        """The run at `t`: its epoch, knobs, start and end. It can do nothing: a recording takes no commands."""
+        state, ended = self.state, self._ended_at(t)
+        later = sum(e.kind == "restarted" and e.t > t for e in self._life)
+        epoch = max(1, state.epoch - later)
+        began = [e for e in self._life if e.kind in BEGUN]
+        so_far = [e for e in began if e.t <= t]
+        started = so_far[-1].wall if so_far else began[0].wall if later and began else state.started_wall
+        return structs.replace(
+            state,
+            epoch=epoch,
+            started_wall=started,
+            knobs=tuple(knob_as_of(knob, self.commands, t, epoch) for knob in state.knobs),
+            can=(),
+            lease=None,
+            diagnosis=self._diagnosis_at(t),
+            tuner=state.tuner if t >= self._end else None,  # before, events and commands tell of it
+            exit_reason=ended.exit_reason if ended else "",
+            exit_detail=ended.exit_detail if ended else "",
+            exited_wall=ended.exited_wall if ended else 0.0,
+        )
+
+    def paused_at(self, t: int) -> int | None:
+        """The stamp of the pause that nobody had ended by a command up to `t`, None without one."""
+        done = (c for c in self.commands if c.stage == "applied" and c.verb in ("pause", "resume"))
+        last = max((c for c in done if _ended_by(c, t)), key=_settled, default=None)
+        return _settled(last) if last is not None and last.verb == "pause" else None
+
+    def _diagnosis_at(self, t: int) -> Diagnosis | None:
+        """The last verdict of the life that the run led at `t`; how sure it was is recorded of the very last alone."""
+        newest = None
+        for event in self._told:
+            if event.t > t:
+                break
+            newest = heard(event.text, event.t) if event.kind == "diagnosis" else None
+        last = self.state.diagnosis
+        final = t >= self._end and last is not None and newest is not None and last.verdict == newest.verdict
+        return last if final else newest
+
+    def _ended_at(self, t: int) -> RunState | None:
+        """The run with its end, if it had ended by `t`."""
+        so_far = [e for e in self._life if e.t <= t]
+        exits = [e for e in self._life if e.kind == "exited"]
+        if so_far and so_far[-1].kind == "exited":
+            event = so_far[-1]
+            if event is exits[-1] and self.state.exit_reason:
+                return self.state
+            reason, colon, detail = event.text.partition(": ")
+            if not colon:
+                reason, _, detail = event.text.partition(" ")
+            return structs.replace(self.state, exit_reason=reason, exit_detail=detail, exited_wall=event.wall)
+        unseen = not self._life or self._life[-1].kind != "exited"
+        return self.state if unseen and self.state.exit_reason and t >= self._end else None
+
+
+def command_as_of(record: CommandRecord, t: int, step: int) -> CommandRecord:
+    """A command as it stood at `t`, in iteration `step`: before its end in flight, its effect only once it was measured.
+
+    A run says in which iteration a change takes effect as soon as it accepts it, so one with a step is `scheduled`.
+    """
+    if record.stage in FINAL and not _ended_by(record, t):
+        scheduled = record.step is not None and record.stage in LEFT_A_VALUE
+        return structs.replace(
+            record,
+            stage="scheduled" if scheduled else "sent",
+            step=record.step if scheduled else None,
+            effective=None,
+            version=None,
+            code="",
+            reason="",
+            settled=0,
+            measured=None,
+            followed=(),
+        )
+    if record.measured is not None and not _is_measured(record, step):
+        so_far = max(0, step - (record.step or step))
+        return structs.replace(record, measured=Measured(metric=record.measured.metric, iterations=so_far))
+    return record
+
+
+def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch: int) -> KnobState:
+    """A knob's value at `t`: what the last change up to then left, else what the first one after it found, else the last.
+
+    A restarted run declares its knobs anew: changes of its own epoch count before those of others.
+    """
+    changes = sorted((left for c in commands if (left := _left(c, knob.spec.name))), key=lambda one: one.t)
+    own = [one for one in changes if one.record.epoch == epoch]
+    for known in (own, changes):
+        before = [one for one in known if one.t <= t]
+        after = [one for one in known if one.t > t]
+        if before:
+            asked = _as_set(knob, before, after)
+            return structs.replace(asked, value=before[-1].value, in_effect=before[-1].in_effect)
+        if after and after[0].before is not None:
+            return structs.replace(_as_set(knob, before, after), value=after[0].before, in_effect=True)
+    return knob
+
+
+class _Left(NamedTuple):
+    """The value that a command left a knob, and the one before; `follows` where another knob was asked for."""
+
+    record: CommandRecord
+    before: KnobValue | None
+    value: KnobValue
+    follows: bool = False
+
+    @property
+    def t(self) -> int:
+        return _settled(self.record)
+
+    @property
+    def in_effect(self) -> bool:
+        return self.follows or not self.record.reason
+
+
+def _left(record: CommandRecord, knob: str) -> _Left | None:
+    """What a command did to a knob, None for nothing."""
+    if record.verb != "set" or record.stage not in LEFT_A_VALUE:
+        return None
+    if record.knob == knob:
+        return None if record.effective is None else _Left(record, record.before, record.effective)
+    found = next((change for change in record.followed if change.knob == knob), None)
+    return None if found is None else _Left(record, found.before, found.value, follows=True)
+
+
+def _as_set(knob: KnobState, before: Sequence[_Left], after: Sequence[_Left]) -> KnobState:
+    """A knob as the last command for it among `before` left it: who set it, as which version, how long that took."""
+    past = [one.record for one in before if not one.follows]
+    later = [one.record for one in after if not one.follows]
+    if past:
+        last = past[-1]
+        took = [record.took_s for record in past if record.stage == "applied"]
+        return structs.replace(
+            knob,
+            version=last.version if last.version is not None else knob.version,
+            by=vocabulary.who(last.origin) if last.stage == "applied" else "",
+            took_s=took[-1] if took else None,
+        )
+    if later:
+        return structs.replace(knob, version=max(0, (later[0].version or 0) - 1), by="", took_s=None)
+    return knob
+
+
+def _settled(record: CommandRecord) -> int:
+    """When a command came to its end; one that was refused at once did when it was asked for."""
+    return record.settled or record.t
+
+
+def _ended_by(record: CommandRecord, t: int) -> bool:
+    return record.stage in FINAL and _settled(record) <= t
+
+
+def _is_measured(record: CommandRecord, step: int) -> bool:
+    """Whether as many iterations had passed since the change as its effect was measured over."""
+    measured = record.measured
+    return measured is None or record.step is None or step >= record.step + measured.iterations

@@ -1,0 +1,427 @@
+"""A store over a recording: the questions of `viewer.store.Store`, answered as of a position in it.
+
+What lies after the position is not known. No thread and no clock: `seek` moves the position, everything else follows.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec import structs
+
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.tuning import Tuned
+from hoptui.model.detail_requests import STEPS
+from hoptui.model.recorded.pages import Pages
+from hoptui.model.recorded.point_in_time import Chronicle
+from hoptui.model.series import FORGET, NAN, Window, bucketed
+from hoptui.protocol.messages import CommandRecord, Event, LeaseState, NodeState, RunState, Vital
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.known import NODE, RUN, KnownRun, decode_node
+
+BACK_PAGES = 3  # how far back a value is looked for that the newest rows do not have
+
+
+class Newest(NamedTuple):
+    """The newest known value of a metric; `spacing` is the time to the one before it, 0 where there is none."""
+
+    value: float
+    t: int
+    step: int
+    spacing: int
+
+
+class Front:
+    """The newest known values of one source as of a moment, and its newest row: stamp (0: none) and iteration."""
+
+    def __init__(self, pages: Pages, source: str) -> None:
+        self.row_t = 0
+        self.row_step = -1
+        self._pages = pages
+        self._source = source
+        self._at: int | None = None
+        self._found: dict[str, Newest] = {}
+
+    def at(self, t: int) -> dict[str, Newest]:
+        """By name, in the order in which they first appear; a step ahead costs the rows in between, a jump a few pages."""
+        if t == self._at:
+            return self._found
+        length = self._pages.length(self._source)
+        begin = self._at + 1 if self._at is not None else 0
+        if self._at is None or t < self._at or t - self._at > BACK_PAGES * length:
+            self._found, self.row_t, self.row_step = {}, 0, -1
+            begin = max(0, (self._last_page(t) - BACK_PAGES + 1) * length)
+            t1 = min(t, (self._last_page(t) + 1) * length - 1)
+        else:
+            t1 = t
+        for number in range(begin // length, t1 // length + 1):
+            self._fold(number, begin, t1)
+        self._at = t
+        return self._found
+
+    def current(self, name: str, t: int) -> Newest | None:
+        """The newest value of a metric unless its source has gone on without it for `FORGET` of its spacings."""
+        found = self.at(t).get(name)
+        if found is None or (found.spacing and self.row_t - found.t > FORGET * found.spacing):
+            return None
+        return found
+
+    def _last_page(self, t: int) -> int:
+        """The page that holds the newest row up to `t`; before all rows that of `t`."""
+        first, last, _ = self._pages.sources[self._source]
+        length = self._pages.length(self._source)
+        number = min(t, last) // length
+        for candidate in range(number, first // length - 1, -1):
+            page = self._pages.page(self._source, candidate)
+            if page.t and page.t[0] <= t:
+                return candidate
+        return number
+
+    def _fold(self, number: int, t0: int, t1: int) -> None:
+        """Take in the rows of a page that are stamped `t0` to `t1`."""
+        page = self._pages.page(self._source, number)
+        a, b = bisect_left(page.t, t0), bisect_right(page.t, t1)
+        if a == b:
+            return
+        self.row_t, self.row_step = page.t[b - 1], max(self.row_step, page.step[b - 1])
+        for name, values in page.values.items():
+            i = _known_before(values, a, b)
+            if i < a:
+                continue
+            j = _known_before(values, a, i)
+            older = self._found.get(name)
+            before = page.t[j] if j >= a else older.t if older else page.t[i]
+            self._found[name] = Newest(values[i], page.t[i], page.step[i], page.t[i] - before)
+
+
+def _known_before(values: Sequence[float], start: int, stop: int) -> int:
+    """The index of the last finite value before `stop`, less than `start` where there is none from there on."""
+    i = stop - 1
+    while i >= start and not math.isfinite(values[i]):
+        i -= 1
+    return i
+
+
+SECOND = 1_000_000_000
+RAW_ROWS = 4096  # windows of no more rows are drawn from the rows themselves
+PACE = 31  # iterations whose median is their pace, as in the daemon
+LEAST_BUSY_S = 3.0  # progress younger than this is never called busy
+GPU_ALIVE_S = 5.0  # a GPU with a row so young can be read, whatever became of it later
+
+
+class RecordedSeries:
+    """One metric of one source as of the position of its store."""
+
+    refined = 0  # all of the past is known from the start
+
+    def __init__(self, store: RecordedStore, source: str, name: str) -> None:
+        self._store = store
+        self._source = source
+        self._name = name
+
+    @property
+    def last(self) -> float:
+        """The newest known value, NaN once its source has gone on without it for long."""
+        found = self._store.front(self._source).current(self._name, self._store.now())
+        return found.value if found else NAN
+
+    @property
+    def last_t(self) -> int:
+        """The stamp of the newest known value, 0 before there is one."""
+        found = self._newest()
+        return found.t if found else 0
+
+    @property
+    def last_step(self) -> int:
+        """The iteration of the newest known value, -1 where there is none."""
+        found = self._newest()
+        return found.step if found else -1
+
+    @property
+    def first_t(self) -> int:
+        """The stamp of the first row of its source."""
+        return self._store.pages.sources[self._source][0]
+
+    @property
+    def version(self) -> int:
+        """Another number wherever another value is the newest."""
+        return self.last_t
+
+    def window(self, t0: int, t1: int, points: int) -> Window:
+        """As `viewer.series.Series.window`, up to the position."""
+        end, pages = min(t1, self._store.now()), self._store.pages
+        if end < t0 or points < 1:
+            return Window([], [], [])
+        step, odd = divmod(t1 - t0 + 1, points)
+        if pages.rows_in(self._source, end - t0) <= RAW_ROWS:
+            found = pages.samples(self._source, self._name, t0, end)
+        elif not odd and t0 % step == 0:
+            found = pages.entries(self._source, self._name, step, t0, end)
+        else:
+            found = pages.direct(self._source, self._name, t0, end, points)
+        return bucketed(*found, t0, t1, points)
+
+    def fine_from(self, width: int) -> int:
+        """As `viewer.series.Series.fine_from`: from its first row on, because a recording is read where it is looked at."""
+        return self.first_t
+
+    def _newest(self) -> Newest | None:
+        return self._store.front(self._source).at(self._store.now()).get(self._name)
+
+
+class RecordedSteps(RecordedSeries):
+    """The iteration at each row of a source as of the position."""
+
+    @property
+    def last(self) -> float:
+        found = self._newest()
+        return found.value if found else NAN
+
+    def _newest(self) -> Newest | None:
+        front = self._store.front(self._source)
+        front.at(self._store.now())
+        return Newest(float(front.row_step), front.row_t, front.row_step, 0) if front.row_t else None
+
+
+class RecordedStore:
+    """What was known of a run and its node at the position, which begins at the recording's first stamp.
+
+    `span` are the first and the last stamp as of opening: what a writer adds later is not shown.
+
+    Raises:
+        RecordingError: the recording cannot be read, does not say which run it is of, or has nothing in it.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        known = _known_run(recording)
+        events, commands = recording.events(), recording.commands()
+        self.pages = Pages(recording)
+        self.span = _span(recording, commands)
+        self.name = known.state.name
+        self.run_id = known.state.run
+        self.leases: dict[str, LeaseState] = {}
+        self.tuned: dict[str, Tuned] = {}
+        self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
+        self.chronicle = Chronicle(known.state, events, commands, self.span[1])
+        self._position = self.span[0]
+        self._fronts: dict[str, Front] = {}
+        self._series: dict[tuple[str, str], RecordedSeries] = {}
+        self._steps: dict[str, RecordedSteps] = {}
+        self._refused: dict[str, CommandRecord] = {}
+        self._lasting = _node(recording, self.pages.sources)
+        self._followed = -1  # the position of which run and commands are
+        self._measuring = False  # whether the effect of a change was still being measured there
+        self._moment = -1  # index of the last moment up to the position, for what changes at moments alone
+        self._run = known.state
+        self._commands: dict[str, CommandRecord] = {}
+        self._vital: Vital | None = None
+        self._node: NodeState | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why some of the recording cannot be read, "" if all that was asked for can."""
+        return self.pages.problem
+
+    def seek(self, t: int) -> None:
+        """Move the position, to the nearest stamp of the span."""
+        self._position = min(max(t, self.span[0]), self.span[1])
+        self._vital = self._node = None
+
+    @property
+    def changes(self) -> int:
+        """Another number wherever something else is known: the position."""
+        return self._position
+
+    def now(self) -> int:
+        """The position."""
+        return self._position
+
+    # rows --------------------------------------------------------------------------------------------------------------
+
+    def series(self, source: str, name: str) -> RecordedSeries | None:
+        """One metric of one source, None while nothing is known of it."""
+        if source not in self.pages.sources or name not in self.front(source).at(self._position):
+            return None
+        return self._series.setdefault((source, name), RecordedSeries(self, source, name))
+
+    def steps(self, source: str) -> RecordedSteps | None:
+        """The iteration at each row of a run or a rank, None for other sources."""
+        if source not in self.pages.sources or not source.startswith(("run/", "rank/")):
+            return None
+        return self._steps.setdefault(source, RecordedSteps(self, source, STEPS))
+
+    def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None:
+        """Nothing has to be asked for: a recording is read where it is looked at."""
+
+    def names(self, source: str) -> list[str]:
+        """The metrics of a source, in the order in which they first appeared."""
+        return list(self.front(source).at(self._position)) if source in self.pages.sources else []
+
+    def latest(self, source: str) -> dict[str, float]:
+        """The newest values of a source; what is unknown at the position is left out."""
+        if source not in self.pages.sources:
+            return {}
+        front = self.front(source)
+        current = ((name, front.current(name, self._position)) for name in front.at(self._position))
+        return {name: found.value for name, found in current if found is not None}
+
+    def front(self, source: str) -> Front:
+        """The newest values of a source that the recording has."""
+        if source not in self._fronts:
+            self._fronts[source] = Front(self.pages, source)
+        return self._fronts[source]
+
+    # records -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Newest last."""
+        return self.chronicle.events_at(self._position)
+
+    @property
+    def commands(self) -> dict[str, CommandRecord]:
+        """By id, in the order in which they were asked for."""
+        self._follow()
+        return {**self._commands, **self._refused} if self._refused else self._commands
+
+    def refuse(self, record: CommandRecord) -> None:
+        """Keep a command of this viewer's own that nobody can carry out."""
+        self._refused[record.id] = record
+
+    # state -------------------------------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> RunState | None:
+        """The run if it is the recorded one."""
+        self._follow()
+        return self._run if run_id == self.run_id else None
+
+    def vital(self, run_id: str) -> Vital | None:
+        """The fast part of the run's state, as its rows and commands tell: no pulse is recorded."""
+        if run_id != self.run_id:
+            return None
+        if self._vital is None:
+            self._follow()
+            self._vital = self._judged()
+        return self._vital
+
+    @property
+    def vitals(self) -> dict[str, Vital]:
+        vital = self.vital(self.run_id)
+        return {self.run_id: vital} if vital is not None else {}
+
+    @property
+    def node(self) -> NodeState | None:
+        """The node with this run alone. A GPU that could be read at the position has no reason why it cannot."""
+        if self._node is None:
+            self._follow()
+            gpus = tuple(self._then(gpu) for gpu in self._lasting.gpus)
+            self._node = structs.replace(self._lasting, gpus=gpus, runs=(self._run,))
+        return self._node
+
+    def _follow(self) -> None:
+        """Bring run and commands up to the position."""
+        t = self._position
+        if t == self._followed:
+            return
+        self._followed = t
+        moment = bisect_right(self.chronicle.moments, t)
+        step = self._step()
+        was, self._measuring = self._measuring, self.chronicle.measuring(t, step)
+        # Once more after the last iteration of a measurement: until then its record says that it goes on.
+        if moment == self._moment and not (was or self._measuring):
+            return
+        self._commands = self.chronicle.commands_at(t, step)
+        if moment != self._moment:
+            self._run = self.chronicle.run_at(t)
+        self._moment = moment
+
+    def _step(self) -> int:
+        """The iteration of the newest row."""
+        source = f"run/{self.run_id}"
+        if source not in self.pages.sources:
+            return 0
+        front = self.front(source)
+        front.at(self._position)
+        return max(0, front.row_step)
+
+    def _judged(self) -> Vital:
+        source, t, run = f"run/{self.run_id}", self._position, self._run
+        step = self._step()
+        if source not in self.pages.sources or not self.front(source).row_t:
+            return Vital(state="exited" if run.exit_reason else "live", why=run.exit_reason, step=step)
+        row_t = self.front(source).row_t
+        paces = self.pages.tail(source, "iteration_s", row_t, PACE, BACK_PAGES)
+        pace = statistics.median(paces) if paces else None
+        age_s = (t - row_t) / SECOND
+        paused = self.chronicle.paused_at(t)
+        vital = Vital(state="live", step=step, progress_age_s=age_s, iteration_s=pace, last_t=row_t)
+        if run.exit_reason:
+            return structs.replace(vital, state="exited", why=run.exit_reason)
+        # The row of the iteration at whose end it paused may be a little younger.
+        if paused is not None and row_t <= paused + SECOND // 10:
+            return structs.replace(vital, state="paused")
+        if age_s > max(LEAST_BUSY_S, 3 * pace if pace is not None else 0.0):
+            return structs.replace(vital, state="busy")
+        return vital
+
+    def _then(self, gpu: GpuInfo) -> GpuInfo:
+        source = f"gpu/{gpu.uuid}"
+        if not gpu.reason or source not in self.pages.sources:
+            return gpu
+        front = self.front(source)
+        front.at(self._position)
+        alive = front.row_t and self._position - front.row_t <= GPU_ALIVE_S * SECOND
+        return structs.replace(gpu, reason="") if alive else gpu
+
+
+def _known_run(recording: Recording) -> KnownRun:
+    raw = recording.recall(RUN)
+    if raw is None:
+        raise RecordingError(f"{recording.path} does not say which run it is of")
+    try:
+        return msgspec.json.decode(raw, type=KnownRun)
+    except msgspec.DecodeError as error:
+        raise RecordingError(f"{recording.path} is damaged: {error}") from None
+
+
+def _span(recording: Recording, commands: Sequence[CommandRecord]) -> tuple[int, int]:
+    edges = [recording.span()] if recording.span() != (0, 0) else []
+    edges += [(record.t, record.settled or record.t) for record in commands]
+    if not edges:
+        raise RecordingError(f"{recording.path} has nothing in it yet")
+    return min(first for first, _ in edges), max(last for _, last in edges)
+
+
+def _node(recording: Recording, sources: dict[str, tuple[int, int, int]]) -> NodeState:
+    """The node as it was remembered, else as far as the sources tell."""
+    raw = recording.recall(NODE)
+    if raw is not None:
+        try:
+            remembered = decode_node(raw)
+        except msgspec.DecodeError as error:
+            raise RecordingError(f"{recording.path} is damaged: {error}") from None
+        return structs.replace(
+            remembered,
+            wall_offset_ns=recording.wall_offset_ns,
+            sampler="",
+            history="",
+            viewers=0,
+            hz=0.0,
+            metrics="",
+        )
+    uuids = sorted(source.removeprefix("gpu/") for source in sources if source.startswith("gpu/"))
+    gpus = tuple(GpuInfo(uuid=uuid, index=i, name="model not recorded") for i, uuid in enumerate(uuids))
+    return NodeState(
+        host="",
+        pid=0,
+        version="",
+        started_wall=0.0,
+        wall_offset_ns=recording.wall_offset_ns,
+        gpus=gpus,
+        gpu_reason="" if gpus else "no GPU readings were recorded",
+    )

@@ -1,0 +1,313 @@
+"""From a recording to the facts of a report."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import mul
+from statistics import fmean, median
+from typing import NamedTuple
+
+from hoptui.domain.throughput import level, usable
+from hoptui.model.command_history import left
+from hoptui.model.recorded.store import RecordedStore
+from hoptui.model.report import diagnosis_time
+from hoptui.model.report.facts import ITERATION, Curve, Energy, Phase, Report, Stretch
+from hoptui.protocol.messages import CommandRecord, Event, RunState
+from hoptui.recording import Recording
+
+PHASE = "phase/"
+
+
+@dataclass
+class Sums:
+    """Seconds in iterations and in each phase, by its path; `work` in units of the rate, told by so many iterations (`told`).
+
+    `numbered` is how many iterations there were by their numbers, `last_step` the greatest of these.
+    """
+
+    seconds: float = 0.0
+    work: float = 0.0
+    told: int = 0
+    numbered: int = 0
+    last_step: int | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def covered(self) -> float:
+        """The share of the iterations whose work is known."""
+        return self.told / self.numbered if self.numbered else 0.0
+
+
+def summed(recording: Recording, source: str, names: Sequence[str], rate: str) -> Sums:
+    """One pass over the rows of a run that are still there.
+
+    Args:
+        rate: the metric that work is counted by, "" for none.
+    """
+    sums = Sums()
+    wanted = tuple(n for n in names if n in (ITERATION, rate) or n.startswith(PHASE))
+    before: int | None = None
+    for part in recording.rows(source, names=wanted):
+        columns = {name: array("d", raw) for name, raw in zip(part.names, part.values, strict=True)}
+        seconds = columns.get(ITERATION, array("d"))
+        # Other rows of an iteration may come later than the next one: what was computed on the GPU is logged when it is known.
+        for step in (n for n, s in zip(part.steps(), seconds, strict=False) if s == s and n >= 0):
+            # A run that went back to a checkpoint numbers some again: only what is left out on the way up is missing.
+            sums.numbered += 1 if before is None else max(0, step - before)
+            before = step
+            sums.last_step = max(step, sums.last_step or 0)
+        sums.seconds += sum(_known(seconds))
+        if rate in columns:
+            done = _known(array("d", map(mul, columns[rate], seconds)))
+            sums.work += sum(done)
+            sums.told += len(done)
+        for name, column in columns.items():
+            if name.startswith(PHASE):
+                path = name.removeprefix(PHASE)
+                sums.phases[path] = sums.phases.get(path, 0.0) + sum(_known(column))
+    return sums
+
+
+def _known(column: array[float]) -> array[float]:
+    """What is no NaN."""
+    total = sum(column)
+    return column if total == total else array("d", [value for value in column if value == value])
+
+
+SECOND = 1_000_000_000
+LONGEST_S = 60.0
+PART = 3  # of a run that nobody changed: its first and its last third, where that is shorter
+FEWEST = 3  # iterations that figures are taken of
+POINTS = 240  # in place of rows that are no longer kept
+OF_GPUS = (
+    "busy", "sm_active", "tensor_active", "dram_active", "memory_used_bytes", "temperature_c", "sm_clock_mhz",
+)  # fmt: skip
+TOGETHER = ("power_w", "energy_per_unit_j", "mfu", "mfu_estimated")
+
+Edges = tuple[int, int]
+
+
+class Sources(NamedTuple):
+    """What tells of a run: its own rows and which names of them count, those of it and its GPUs together ("": none), and those of
+    all of its GPUs (none where one of them is not recorded)."""
+
+    run: str
+    names: tuple[str, ...]
+    derived: str
+    gpus: Sequence[str]
+
+
+def ends(first: int, last: int, changes: Sequence[CommandRecord]) -> tuple[Edges | None, Edges | None]:
+    """Of a run with rows from `first` to `last`: the last minute before anybody changed it, and the last minute after all changes.
+
+    Without changes the first and the last minute, or third. None where nothing lies there.
+    """
+    longest = round(LONGEST_S * SECOND)
+    if not changes:
+        longest = min(longest, (last - first) // PART)
+        return ((first, first + longest), (last - longest, last)) if longest else (None, None)
+    before = min(change.settled or change.t for change in changes) - 1
+    after = max((c.settled or c.t) + round((c.took_s or 0.0) * SECOND) for c in changes) + 1
+    return (
+        (max(first, before - longest), before) if before > first else None,
+        (max(after, last - longest), last) if after < last else None,
+    )
+
+
+def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Stretch | None:
+    """The figures between two stamps, medians as a rule; None where fewer than `FEWEST` iterations ended there."""
+    if edges is None:
+        return None
+    t0, t1 = edges
+    steps, values = _values(recording, sources.run, sources.names, t0, t1)
+    if len(values.get(ITERATION, ())) < FEWEST or not steps:
+        return None
+    figures = {name: _usual(name, values.get(name, ())) for name in sources.names}
+    if sources.derived:
+        _, together = _values(recording, sources.derived, TOGETHER, t0, t1)
+        figures |= {f"derived/{name}": _median(together.get(name, ())) for name in TOGETHER}
+    each = [_values(recording, gpu, OF_GPUS, t0, t1)[1] for gpu in sources.gpus]
+    for name in OF_GPUS if each else ():
+        medians = [_median(values.get(name, ())) for values in each]
+        known = [value for value in medians if value is not None]
+        figures[f"gpu/{name}"] = fmean(known) if len(known) == len(medians) else None
+    return Stretch(t0, t1, (steps[0], steps[-1]), figures)
+
+
+def _values(
+    recording: Recording, source: str, names: tuple[str, ...], t0: int, t1: int
+) -> tuple[list[int], dict[str, list[float]]]:
+    """The iterations and the known values of each name between two stamps; means of groups where rows are gone."""
+    if not names:
+        return [], {}
+    found: dict[str, list[float]] = {name: [] for name in names}
+    steps: list[int] = []
+    if t0 < (recording.thinned_before or t0):
+        groups = recording.buckets(source, names, t0, t1, POINTS)
+        steps += [step for step in array("q", groups.step) if step >= 0]
+        for name, raw in zip(groups.names, groups.mean, strict=True):
+            found[name] += [value for value in array("d", raw) if value == value]
+        return steps, found
+    for part in recording.rows(source, t0, t1, names):
+        steps += [step for step in part.steps() if step >= 0]
+        for name, raw in zip(part.names, part.values, strict=True):
+            found[name] += [value for value in array("d", raw) if value == value]
+    return steps, found
+
+
+def _usual(name: str, values: Sequence[float]) -> float | None:
+    """Of rates as `level` has it, and of the seconds of an iteration, which are rates as well: one that waits for data is no exception."""
+    known = usable(values)
+    if len(known) < len(values) or not known:
+        return _median(values)
+    if name.endswith("_per_s"):
+        return level(known)
+    return 1 / level([1 / value for value in known]) if name == ITERATION else _median(values)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+TUNER, SHIFT = "tuner", "shift"
+TOOK_EFFECT = ("applied", "reverted")
+# Pieces of the curve: a few iterations in each, so that an evaluation now and then does not look like a gap, one for two columns of
+# text at least, and at most four for a column or one for 3 px of a picture.
+ROWS, FEWEST_PIECES, MOST_PIECES = 8, 36, 288
+FINE = 4096  # buckets that watts are integrated over
+ALL_ITERATIONS = 0.98  # with fewer of them a run has worked more than its rows tell
+# A count of energy that ended longer before the end, in seconds and as a share of the whole, is not all of it.
+OLD_S, OLD = 60.0, 0.05
+
+
+def read(recording: Recording) -> Report:
+    """What an open recording tells of its run.
+
+    Raises:
+        RecordingError: it cannot be read, does not say which run it is of, or has nothing in it.
+    """
+    store = RecordedStore(recording)
+    store.seek(store.span[1])
+    state, node, sources = store.chronicle.run_at(store.span[1]), store.node, store.pages.sources
+    run, derived = f"run/{state.run}", f"derived/{state.run}"
+    about = {f"gpu/{uuid}" for uuid in state.gpus}
+    events = [e for e in store.chronicle.events if e.run == state.run or e.source in about]
+    own = [event for event in events if event.run == state.run]
+    commands = [left(c) if state.exit_reason else c for c in store.chronicle.commands]
+    sets = [record for record in commands if record.verb == "set"]
+    changes = sorted((c for c in sets if c.stage in TOOK_EFFECT), key=lambda c: c.settled or c.t)
+    rows = curve = first = last = None
+    if run in sources:
+        names = recording.names(run)
+        metric = _metric(state, names)
+        rows = summed(recording, run, names, _rate(state, metric))
+        curve = _curve(recording, run, metric, store.span, sources[run][2]) if metric else None
+        telling = Sources(
+            run,
+            tuple(n for n in names if n in (ITERATION, metric) or n.startswith(PHASE)),
+            derived if derived in sources else "",
+            sorted(about) if about <= sources.keys() else (),
+        )
+        began, ended, _ = sources[run]
+        first, last = (stretch(recording, telling, edges) for edges in ends(began, ended, changes))
+    return Report(
+        state=state,
+        host=node.host if node else "",
+        gpus=tuple(gpu for gpu in node.gpus if gpu.uuid in state.gpus) if node else (),
+        span=store.span,
+        wall_offset_ns=recording.wall_offset_ns,
+        complete_from=recording.thinned_before,
+        alive_s=diagnosis_time.alive_s(own, *store.span),
+        steps=rows.last_step if rows else None,
+        iterating_s=rows.seconds if rows and recording.thinned_before is None else None,
+        curve=curve,
+        first=first,
+        last=last,
+        changes=tuple(changes),
+        refused=tuple(c for c in sets if c.stage not in TOOK_EFFECT),
+        commands=tuple(c for c in commands if c.verb != "set"),
+        knobs_at_first={
+            k.spec.name: k.value for k in store.chronicle.run_at(first.t1 if first else store.span[0]).knobs
+        },
+        verdicts=_verdicts(own, store.span),
+        phases=_phases(rows) if rows else (),
+        energy=_energy(recording, state, rows, sources.get(derived)),
+        tuner=tuple(c for c in commands if c.origin.kind == TUNER),
+        tuner_events=tuple(e for e in own if e.kind == TUNER),
+        shifts=tuple(e for e in own if e.kind == SHIFT),
+        events=tuple(e for e in events if e.kind not in (TUNER, SHIFT, diagnosis_time.DIAGNOSIS)),
+    )
+
+
+def _metric(state: RunState, names: Sequence[str]) -> str:
+    """What stands for the run's throughput: as it has declared, else its first rate, else the seconds of an iteration."""
+    if state.headline in names:
+        return state.headline
+    found = next((name for name in names if name.endswith("_per_s")), "")
+    return found or (ITERATION if ITERATION in names else "")
+
+
+def _rate(state: RunState, metric: str) -> str:
+    """The metric if it is a rate, "" otherwise."""
+    return metric if metric.endswith("_per_s") or state.units.get(metric, "").endswith("/s") else ""
+
+
+def _curve(recording: Recording, run: str, metric: str, span: tuple[int, int], rows: int) -> Curve:
+    pieces = min(MOST_PIECES, max(FEWEST_PIECES, rows // ROWS))
+    found = recording.buckets(run, (metric,), span[0], span[1], pieces)
+    return Curve(metric, array("q", found.t), array("d", found.mean[0]))
+
+
+def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[diagnosis_time.Held, ...]:
+    """Nothing where none was ever told: a recording without a diagnosis is not one that was undiagnosed for so long."""
+    if not any(event.kind == diagnosis_time.DIAGNOSIS for event in events):
+        return ()
+    return tuple(diagnosis_time.held(events, *span))
+
+
+def _phases(rows: Sums) -> tuple[Phase, ...]:
+    """The outermost phases, the longest first."""
+    outer = {n: s for n, s in rows.phases.items() if n.rpartition("/")[0] not in rows.phases}
+    whole = max(rows.seconds, sum(outer.values()))
+    found = [Phase(name, seconds, seconds / whole) for name, seconds in outer.items() if whole > 0]
+    return tuple(sorted(found, key=lambda phase: -phase.seconds))
+
+
+def _energy(
+    recording: Recording, state: RunState, rows: Sums | None, extent: tuple[int, int, int] | None
+) -> Energy:
+    """Of the run's GPUs on this node. With fewer of them than the run has ranks, nothing is said of a unit of its work."""
+    if extent is None:
+        return Energy(None, None, None, None)
+    names = ("energy_j", "power_w", "idle_power_w")
+    found = recording.buckets(f"derived/{state.run}", names, extent[0], extent[1], FINE)
+    counted = [(t, j) for t, j in zip(array("q", found.t), array("d", found.high[0]), strict=True) if j == j]
+    patience = max(OLD_S * 1e9, OLD * (extent[1] - extent[0]))
+    total = counted[-1][1] if counted and extent[1] - counted[-1][0] <= patience else None
+    per_unit = None
+    complete = rows is not None and recording.thinned_before is None and rows.covered >= ALL_ITERATIONS
+    if rows is not None and complete and total is not None and rows.work and len(state.gpus) >= state.world:
+        per_unit = total / rows.work
+    watts, idle = _integrated(array("q", found.t), array("d", found.mean[1]), array("d", found.mean[2]))
+    return Energy(total, watts, idle, per_unit)
+
+
+def _integrated(
+    t: Sequence[int], power: Sequence[float], idle: Sequence[float]
+) -> tuple[float | None, float | None]:
+    """The mean watts, and the share of the energy that fell on SM time without work, where both are known most of the time."""
+    seconds = joules = both = wasted = 0.0
+    for i in range(1, len(t)):
+        used = power[i] * (t[i] - t[i - 1])
+        if power[i - 1] != power[i - 1] or used != used:  # a gap lasts from its stamp to the next bucket
+            continue
+        seconds += t[i] - t[i - 1]
+        joules += used
+        if idle[i] == idle[i]:
+            both += used
+            wasted += idle[i] * (t[i] - t[i - 1])
+    if not seconds:
+        return None, None
+    return joules / seconds, wasted / both if both > joules / 2 else None

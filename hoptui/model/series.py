@@ -1,0 +1,297 @@
+"""One metric over time in bounded memory: a ring of raw samples under a min/max pyramid.
+
+Each level of the pyramid covers four times the time of the level below at a quarter of its resolution and has room for
+`CAPACITY` entries, so a window up to now is drawn from at least `CAPACITY / 4` entries and no spike is ever lost. Where a window
+further back would be coarse, it is drawn from close-ups, if there are any.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from operator import sub
+from threading import RLock
+from typing import NamedTuple
+
+from hoptui.model.detail_requests import Part
+from hoptui.protocol.messages import Buckets
+
+CAPACITY = 2048
+SLACK = 8
+FACTOR = 4
+LEVELS = 10  # 2048 × 4⁹ samples: 620 days at 10 Hz
+HOLE = 3  # a pause longer than so many usual spacings is drawn as a gap
+FORGET = 5  # a value that was left out for so many usual spacings is no longer the current one
+NEIGHBOURS = 8  # spacings on either side that say what is usual
+NAN = math.nan
+
+
+class Window(NamedTuple):
+    """Buckets of a window, oldest first. `t` is the stamp of the last sample in each; NaN in `low` and `high` is a gap."""
+
+    t: list[int]
+    low: list[float]
+    high: list[float]
+
+
+class _Level:
+    """Entries of (stamp of the last sample, least, greatest), oldest first, never many more than `CAPACITY`."""
+
+    def __init__(self) -> None:
+        self.t: array[int] = array("q")
+        self.low: array[float] = array("d")
+        self.high: array[float] = array("d")
+        self.carried = 0  # so many entries from the start are in the level above already
+        self.whole = True  # nothing was dropped yet
+
+    def append(self, t: int, low: float, high: float) -> None:
+        self.t.append(t)
+        self.low.append(low)
+        self.high.append(high)
+
+    def trim(self) -> None:
+        """Drop the oldest, `SLACK` at once: an array that loses fewer than 16 items keeps its memory, and one that lost a
+        quarter would give it back and grow again, in other places: of hundreds of them a third of the heap became holes."""
+        extra = len(self.t) - CAPACITY
+        if extra >= SLACK:
+            del self.t[:extra], self.low[:extra], self.high[:extra]
+            self.carried -= extra
+            self.whole = False
+
+
+class Series:
+    """One metric of one source. Values that are NaN or infinite are unknown: they are not kept and show as gaps.
+
+    `version` rises with each change, `refined` with each that makes known more of the past. `last` is the newest known value, `last_t` and `last_step` are its stamp and
+    iteration; it is NaN before there is one, and again once the source has gone on without it for `FORGET` of its usual
+    spacings. `closer` tells which close-ups there are between two stamps, in buckets of about a length.
+    """
+
+    def __init__(
+        self, lock: RLock | None = None, closer: Callable[[int, int, int], Iterable[Part]] | None = None
+    ) -> None:
+        self.version = 0
+        self.refined = 0
+        self.last = NAN
+        self.last_t = 0
+        self.last_step = -1
+        self._lock = lock or RLock()
+        self._levels = [_Level()]
+        self._past: list[_Level] = []
+        self._closer = closer
+
+    @property
+    def first_t(self) -> int:
+        """The stamp of the oldest entry held, 0 before there is one."""
+        with self._lock:
+            return self._first() or 0
+
+    def extend(self, t: Sequence[int], step: Sequence[int], values: Sequence[float]) -> None:
+        """Newer samples in the order of their stamps; those not newer than what is there count once and are ignored."""
+        if not len(t):
+            return
+        with self._lock:
+            raw = self._levels[0]
+            start = bisect_right(t, self._newest())
+            if math.isfinite(sum(values[start:])):
+                kept: Sequence[int] = range(start, len(t))
+                raw.t.extend(t[start:])
+                raw.low.extend(values[start:])
+                raw.high.extend(values[start:])
+            else:
+                kept = [i for i in range(start, len(t)) if math.isfinite(values[i])]
+                for i in kept:
+                    raw.append(t[i], values[i], values[i])
+            if kept:
+                self.version += 1
+                self._carry()
+                if t[kept[-1]] > self.last_t:
+                    self._is_last(t[kept[-1]], step[kept[-1]], values[kept[-1]])
+            self.missing(t[-1])
+
+    def missing(self, t: int) -> None:
+        """The source has a row at `t` without this metric: after too many of them its last value is not current."""
+        with self._lock:
+            times = self._latest()
+            late = t - self.last_t
+            if late > 0 and len(times) > 2 and late > FORGET * _usual(times) and not math.isnan(self.last):
+                self.last = NAN
+                self.version += 1
+
+    def seed(self, buckets: Buckets, name: str) -> None:
+        """Put past values, from a Query, before what is there; buckets that are not older than that are left out."""
+        if name not in buckets.names:
+            return
+        at = buckets.names.index(name)
+        times = array("q", buckets.t)
+        low, high, mean = (array("d", a[at]) for a in (buckets.low, buckets.high, buckets.mean))
+        with self._lock:
+            first = self._first()
+            past = _Level()
+            final = -1
+            for i, t in enumerate(times):
+                if (first is None or t < first) and math.isfinite(low[i]) and math.isfinite(high[i]):
+                    past.append(t, low[i], high[i])
+                    final = i
+            if final < 0:
+                return
+            self._past = [past, *self._past][:8]
+            if times[final] > self.last_t or math.isnan(self.last):
+                self._is_last(times[final], array("q", buckets.step)[final], mean[final])
+            self.refine()
+
+    def refine(self) -> None:
+        """More of the past is known, here or in the close-ups."""
+        self.refined += 1
+        self.version += 1
+
+    def clear(self) -> None:
+        """Forget the history but not the last value: before a fresh seed."""
+        with self._lock:
+            self._levels, self._past = [_Level()], []
+            self.version += 1
+
+    def window(self, t0: int, t1: int, points: int) -> Window:
+        """The samples stamped `t0` to `t1`, both included, in at most `points` equal buckets; empty ones are left out.
+
+        A hole in the samples, longer than `HOLE` of the spacings around it, becomes one NaN bucket where it has room. Where
+        raw samples are no longer held, an entry of a coarser level falls into the bucket of its last sample.
+        """
+        if t1 < t0 or points < 1:
+            return Window([], [], [])
+        with self._lock:
+            t, low, high = self._looked_at(t0, t1, max(1, (t1 - t0 + 1) // points))
+        return bucketed(t, low, high, t0, t1, points)
+
+    def fine_from(self, width: int) -> int:
+        """From which stamp on there are samples, or entries no further apart than `width`; before it close-ups have more.
+
+        An entry is stamped by its last sample and reaches back to the entry before it.
+        """
+        with self._lock:
+            levels = [level for k, level in enumerate(self._levels) if not k or _apart(level.t) <= width]
+            found = levels[-1].t[0] - _apart(levels[-1].t) if levels[-1].t else self._newest() + 1
+            if not levels[-1].whole:
+                return found
+            for past in reversed(self._past):
+                if _apart(past.t) > width:
+                    break
+                found = past.t[0] - _apart(past.t)
+            return found
+
+    def _looked_at(self, t0: int, t1: int, width: int) -> tuple[array[int], array[float], array[float]]:
+        """What is known between two stamps, from close-ups where it would be coarser than `width`."""
+        fine = self.fine_from(width) if self._closer is not None else t0
+        if self._closer is None or fine <= t0:
+            return self._entries(t0, t1)
+        t, low, high = array("q"), array("d"), array("d")
+        at = t0
+        for part in self._closer(t0, min(t1, fine - 1), width):
+            for found in (self._entries(at, part.t0 - 1), part.entries):
+                t += found[0]
+                low += found[1]
+                high += found[2]
+            at = part.t1 + 1
+        rest = self._entries(at, t1)
+        return t + rest[0], low + rest[1], high + rest[2]
+
+    def _entries(self, t0: int, t1: int) -> tuple[array[int], array[float], array[float]]:
+        """What is known between two stamps: seeds, the finest level that reaches back to `t0`, and what it lacks at its end."""
+        top = len(self._levels) - 1
+        reaching = (k for k, level in enumerate(self._levels) if level.whole or level.t[0] <= t0 or k == top)
+        finest = next(reaching)
+        t: array[int] = array("q")
+        low: array[float] = array("d")
+        high: array[float] = array("d")
+        parts = [(past, 0) for past in self._past]
+        parts.append((self._levels[finest], 0))
+        parts.extend((level, level.carried) for level in reversed(self._levels[:finest]))
+        for level, start in parts:
+            a, b = bisect_left(level.t, t0, start), bisect_right(level.t, t1, start)
+            t += level.t[a:b]
+            low += level.low[a:b]
+            high += level.high[a:b]
+        return t, low, high
+
+    def _carry(self) -> None:
+        """Pass each complete group of `FACTOR` entries to the level above, and drop what is too old."""
+        for k, level in enumerate(self._levels):
+            ready = (len(level.t) - level.carried) // FACTOR
+            if ready and k + 1 < LEVELS:
+                if k + 1 == len(self._levels):
+                    self._levels.append(_Level())  # the loop goes on to it
+                above = self._levels[k + 1]
+                for a in range(level.carried, level.carried + ready * FACTOR, FACTOR):
+                    b = a + FACTOR
+                    above.append(level.t[b - 1], min(level.low[a:b]), max(level.high[a:b]))
+                level.carried += ready * FACTOR
+            level.trim()
+
+    def _is_last(self, t: int, step: int, value: float) -> None:
+        self.last, self.last_t, self.last_step = value, t, step
+
+    def _latest(self) -> array[int]:
+        """The newest stamps held, from seeds where there are too few samples: they say what spacing is usual."""
+        raw = self._levels[0].t[-NEIGHBOURS - 1 :]
+        if len(raw) > 2 or not self._past:
+            return raw
+        return self._past[-1].t[-NEIGHBOURS - 1 :] + raw
+
+    def _newest(self) -> int:
+        """The stamp of the newest entry held, -1 without any."""
+        ends = [level.t[-1] for level in (*self._past, self._levels[0]) if level.t]
+        return max(ends, default=-1)
+
+    def _first(self) -> int | None:
+        """The stamp of the oldest entry held."""
+        starts = [level.t[0] for level in (*self._past, *self._levels) if level.t]
+        return min(starts, default=None)
+
+
+def bucketed(
+    t: Sequence[int], low: Sequence[float], high: Sequence[float], t0: int, t1: int, points: int
+) -> Window:
+    """Entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets, with the holes of `Series.window`."""
+    found = Window([], [], [])
+    span = t1 - t0 + 1
+    i, slot, even = 0, -1, -1
+    while i < len(t):
+        into = (t[i] - t0) * points // span
+        if i and into > slot + 1:
+            # What is no longer than HOLE of the shortest spacing is no hole whatever is usual around it, and most are that.
+            even = HOLE * min(map(sub, t[1:], t)) if even < 0 else even
+        if i and into > slot + 1 and t[i] - t[i - 1] > even and _hole(t, i):
+            found.t.append((t[i - 1] + t[i]) // 2)
+            found.low.append(NAN)
+            found.high.append(NAN)
+        end = bisect_left(t, t0 - (into + 1) * span // -points, i + 1)
+        found.t.append(t[end - 1])
+        found.low.append(min(low[i:end]))
+        found.high.append(max(high[i:end]))
+        i, slot = end, into
+    return found
+
+
+def _apart(times: Sequence[int]) -> int:
+    """About how far apart the newest of some stamps are, 0 for less than two."""
+    newest = times[-2 * NEIGHBOURS :]
+    return _usual(newest) if len(newest) > 1 else 0
+
+
+def _usual(times: Sequence[int]) -> int:
+    """The median spacing of at least two stamps."""
+    spacings: list[int] = sorted(map(sub, times[1:], times))
+    return spacings[(len(spacings) - 1) // 2]
+
+
+def _hole(t: Sequence[int], i: int) -> bool:
+    """Whether `t[i - 1]` to `t[i]` is longer than `HOLE` of the spacings before and after it.
+
+    Only its neighbours count, because a run's pace may change for good in the middle of a window.
+    """
+    before = t[max(0, i - 1 - NEIGHBOURS) : i]
+    after = t[i : i + NEIGHBOURS + 1]
+    usual = [_usual(side) for side in (before, after) if len(side) > 1]
+    return bool(usual) and t[i] - t[i - 1] > HOLE * max(usual)

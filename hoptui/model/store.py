@@ -1,0 +1,352 @@
+"""Everything a viewer knows, in one place: the client's thread writes, the screen reads, a lock stands between them.
+
+No I/O: it takes messages of the daemon and answers questions. Memory is bounded, whatever arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from threading import RLock
+
+import msgspec
+
+from hoptui.domain.columns import Columns, run_of
+from hoptui.domain.devices import GpuProcess
+from hoptui.domain.tuning import Tuned
+from hoptui.model.detail_requests import STEPS, Closeups, Look, iterations
+from hoptui.model.series import Series, Window
+from hoptui.protocol.messages import (
+    FINAL,
+    Buckets,
+    Command,
+    CommandRecord,
+    Delta,
+    Event,
+    LeaseState,
+    NodeState,
+    Outcome,
+    RunState,
+    Vital,
+)
+
+SECOND = 1_000_000_000
+WINDOW = 30 * SECOND
+ANOTHER = 60 * SECOND
+
+
+class NodeClock:
+    """Nanoseconds. An answer has always been under way, so the one whose stamp is furthest ahead is the closest.
+
+    Only those of the last 30 to 60 s count: a node whose clock stood still (a virtual machine that was moved) is followed after that,
+    and a clock that is a minute or more behind is another one: the node was started again.
+    """
+
+    def __init__(self, own: Callable[[], int]) -> None:
+        self._own = own
+        self._ahead: int | None = None  # the furthest of this window, which began at:
+        self._began = 0
+        self._before: int | None = None  # the furthest of the window before
+
+    def now(self) -> int:
+        """The node's time; the viewer's own before any answer."""
+        return self._own() + (self._furthest or 0)
+
+    def heard(self, stamp: int) -> None:
+        """An answer came that was stamped so."""
+        own = self._own()
+        ahead = stamp - own
+        best = self._furthest
+        if best is None or best - ahead > ANOTHER:
+            self._ahead, self._before, self._began = ahead, None, own
+        elif own - self._began > WINDOW:
+            self._ahead, self._before, self._began = ahead, self._ahead, own
+        else:
+            self._ahead = ahead if self._ahead is None else max(ahead, self._ahead)
+
+    @property
+    def _furthest(self) -> int | None:
+        known = [ahead for ahead in (self._ahead, self._before) if ahead is not None]
+        return max(known, default=None)
+
+
+__all__ = ["Series", "Store", "Window"]
+
+MOST_NAMES = 1024  # metrics a source
+MOST_EVENTS = 2000
+MOST_COMMANDS = 2000
+
+
+class Store:
+    """The state of a node and its rows. The versions rise with each change of what they are named after, `changes` with any.
+
+    `events` are newest last; `commands` go by id, in the order in which they arrived; `processes` are those on GPUs. These and
+    `vitals` are replaced, never changed in place: a reader may iterate over what it got without a lock. `left_out` counts metrics that were not kept
+    because their source had too many. `on_wish` is called where `looks` has something new to ask.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.node: NodeState | None = None
+        self.vitals: dict[str, Vital] = {}
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.commands: dict[str, CommandRecord] = {}
+        self.leases: dict[str, LeaseState] = {}
+        self.tuned: dict[str, Tuned] = {}
+        self.processes: tuple[GpuProcess, ...] = ()
+        self.changes = 0
+        self.node_version = 0
+        self.events_version = 0
+        self.commands_version = 0
+        self.vitals_version = 0
+        self.behind_ms = 0.0
+        self.left_out = 0
+        self.on_wish: Callable[[], object] = lambda: None
+        self._clock = NodeClock(clock)
+        self._series: dict[str, dict[str, Series]] = {}
+        self._steps: dict[str, Series] = {}
+        self._closeups = Closeups()
+        self._lock = RLock()
+
+    def now(self) -> int:
+        """The node's monotonic nanoseconds, carried on by the local clock; the local clock itself before any answer."""
+        return self._clock.now()
+
+    def series(self, source: str, name: str) -> Series | None:
+        """One metric of one source, None while nothing is known of it."""
+        return self._series.get(source, {}).get(name)
+
+    def steps(self, source: str) -> Series | None:
+        """The iteration at each row of a run or a rank, None for other sources and while nothing is known."""
+        return self._steps.get(source)
+
+    def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None:
+        """Somebody looks at a metric between two stamps in so many buckets: ask for what would be coarser than that.
+
+        The name `closeups.STEPS` stands for the iterations.
+        """
+        series = self.steps(source) if name == STEPS else self.series(source, name)
+        if series is None or t1 < t0:
+            return
+        width = max(1, (t1 - t0 + 1) // points)
+        with self._lock:
+            before = min(t1, series.fine_from(width) - 1)
+            if t0 <= before and self._closeups.wish(source, name, t0, before, width, self.now()):
+                self.on_wish()
+
+    def looks(self, most: int) -> list[Look]:
+        """At most so many questions about what somebody looks at."""
+        with self._lock:
+            return self._closeups.take(most, self.now()) if self._closeups.wished else []
+
+    def names(self, source: str) -> list[str]:
+        """The metrics of a source, in the order in which they first appeared."""
+        with self._lock:
+            return list(self._series.get(source, ()))
+
+    def latest(self, source: str) -> dict[str, float]:
+        """The newest values of a source; what is unknown now is left out."""
+        with self._lock:
+            found = self._series.get(source, {})
+            return {name: one.last for name, one in found.items() if one.last == one.last}
+
+    def run(self, run_id: str) -> RunState | None:
+        """What is known of a run besides its rows."""
+        node = self.node
+        return next((run for run in node.runs if run.run == run_id), None) if node else None
+
+    def vital(self, run_id: str) -> Vital | None:
+        """The fast part of a run's state."""
+        return self.vitals.get(run_id)
+
+    def apply(self, delta: Delta) -> None:
+        """Take in an answer to a Fetch."""
+        with self._lock:
+            before = self._versions
+            self._clock.heard(delta.now)
+            self.behind_ms = delta.behind_ms
+            if delta.node is not None and delta.node != self.node:
+                self.node = delta.node
+                self.node_version += 1
+                self._drop_gone(delta.node)
+            if any(self.vitals.get(run) != vital for run, vital in delta.vitals.items()):
+                self.vitals = {**self.vitals, **delta.vitals}
+                self.vitals_version += 1
+            for columns in delta.columns:
+                self._extend(columns)
+            if delta.processes is not None:
+                self.processes = delta.processes
+            self._add_events(delta.events)
+            self._put(*sorted(delta.commands, key=lambda record: record.wall))
+            self.changes += bool(delta.columns) or delta.processes is not None or self._versions != before
+
+    def apply_buckets(self, buckets: Buckets) -> None:
+        """Take in an answer to a Query: past values, put before what is there."""
+        with self._lock:
+            self.changes += 1
+            for name in buckets.names:
+                series = self._at(buckets.source, name)
+                if series is not None:
+                    series.seed(buckets, name)
+            if _has_steps(buckets.source):
+                steps = iterations(buckets).low.tobytes()
+                known = {"low": (steps,), "high": (steps,), "mean": (steps,)}
+                self._steps_of(buckets.source).seed(
+                    msgspec.structs.replace(buckets, names=(STEPS,), **known), STEPS
+                )
+
+    def apply_look(self, look: Look, buckets: Buckets) -> None:
+        """Take in the answer to one of `looks`."""
+        with self._lock:
+            self.changes += 1
+            self._closeups.put(look, buckets)
+            for name in look.names:
+                series = self._steps.get(look.source) if name == STEPS else self.series(look.source, name)
+                if series is not None:
+                    series.refine()
+
+    def reconnected(self) -> None:
+        """Another connection: what was asked before is asked again."""
+        with self._lock:
+            self._closeups.reconnected()
+
+    def sent(self, command: Command) -> None:
+        """A command of this viewer's own is on its way: shown as `sent` until the daemon has something to say of it."""
+        run = self.run(command.run)
+        held = next((k for k in run.knobs if k.spec.name == command.knob), None) if run else None
+        record = CommandRecord(
+            id=command.id,
+            run=command.run,
+            epoch=command.epoch,
+            verb=command.verb,
+            knob=command.knob,
+            wanted=command.value,
+            before=held.value if held else None,
+            origin=command.origin,
+            why=command.why,
+            t=self.now(),
+            wall=time.time(),
+        )
+        with self._lock:
+            self.changes += 1
+            self._put(record)
+
+    def apply_outcome(self, outcome: Outcome) -> None:
+        """Take in a stage of a command of this viewer's own; one of an unknown command is ignored."""
+        with self._lock:
+            record = self.commands.get(outcome.id)
+            if record is None or (record.stage in FINAL and outcome.stage not in FINAL):
+                return
+            self.changes += 1
+            known = {
+                "step": outcome.step,
+                "before": outcome.before,
+                "effective": outcome.effective,
+                "version": outcome.version,
+            }
+            settled = (outcome.t or self.now()) if outcome.stage in FINAL else 0
+            self._put(
+                msgspec.structs.replace(
+                    record,
+                    stage=outcome.stage,
+                    code=outcome.code,
+                    reason=outcome.reason,
+                    settled=settled,
+                    **{name: value for name, value in known.items() if value is not None},
+                )
+            )
+
+    def apply_lease(self, lease: LeaseState) -> None:
+        """Take in the answer to a Lease of this viewer's own: `leases` by run, with the reason where it was refused."""
+        with self._lock:
+            self.leases = {**self.leases, lease.run: lease}
+            self.node_version += 1
+            self.changes += 1
+
+    def apply_tuned(self, tuned: Tuned) -> None:
+        """Take in the answer to a Tune of this viewer's own: `tuned` by run, with the reason where it was refused."""
+        with self._lock:
+            self.tuned = {**self.tuned, tuned.run: tuned}
+            self.node_version += 1
+            self.changes += 1
+
+    def forget(self, source: str) -> None:
+        """Drop the history of a source and keep its last values: it has been sampled thinly and is about to be seeded."""
+        with self._lock:
+            self.changes += 1
+            for series in self._series.get(source, {}).values():
+                series.clear()
+            if source in self._steps:
+                self._steps[source].clear()
+
+    @property
+    def _versions(self) -> tuple[int, ...]:
+        return self.node_version, self.vitals_version, self.events_version, self.commands_version
+
+    def _extend(self, columns: Columns) -> None:
+        times, steps = columns.times(), columns.steps()
+        if not times:
+            return
+        for name in columns.names:
+            series = self._at(columns.source, name)
+            if series is not None:
+                series.extend(times, steps, columns.column(name))
+        if _has_steps(columns.source):
+            self._steps_of(columns.source).extend(times, steps, array("d", map(float, steps)))
+        there = set(columns.names)
+        for name, series in self._series.get(columns.source, {}).items():
+            if name not in there:
+                series.missing(times[-1])
+
+    def _at(self, source: str, name: str) -> Series | None:
+        found = self._series.setdefault(source, {})
+        series = found.get(name)
+        if series is None:
+            if len(found) >= MOST_NAMES:
+                self.left_out += 1
+                return None
+            series = found[name] = Series(self._lock, partial(self._closeups.parts, source, name))
+        return series
+
+    def _steps_of(self, source: str) -> Series:
+        found = self._steps.get(source)
+        if found is None:
+            closer = partial(self._closeups.parts, source, STEPS)
+            found = self._steps[source] = Series(self._lock, closer)
+        return found
+
+    def _add_events(self, events: tuple[Event, ...]) -> None:
+        # A restarted daemon counts anew, so an event that comes again is known by what it says, not by its number.
+        known = {(e.t, e.run, e.kind, e.text) for e in self.events} if events else set()
+        fresh = [e for e in events if (e.t, e.run, e.kind, e.text) not in known]
+        if fresh:
+            self.events = deque((*self.events, *fresh), MOST_EVENTS)
+            self.events_version += 1
+
+    def _put(self, *records: CommandRecord) -> None:
+        fresh = {record.id: record for record in records if self.commands.get(record.id) != record}
+        if fresh:
+            commands = {**self.commands, **fresh}
+            for oldest in list(commands)[: max(0, len(commands) - MOST_COMMANDS)]:
+                del commands[oldest]
+            self.commands = commands
+            self.commands_version += 1
+
+    def _drop_gone(self, node: NodeState) -> None:
+        """Forget runs that the daemon no longer lists, so that a viewer open for weeks does not grow."""
+        there = {run.run for run in node.runs}
+        if not there.issuperset(self.vitals):
+            self.vitals = {run: vital for run, vital in self.vitals.items() if run in there}
+            self.vitals_version += 1
+        for source in list(self._series):
+            run = run_of(source)
+            if run and run not in there:
+                del self._series[source]
+                self._steps.pop(source, None)
+
+
+def _has_steps(source: str) -> bool:
+    """Whether the rows of a source are of iterations."""
+    return source.startswith(("run/", "rank/"))

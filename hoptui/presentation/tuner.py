@@ -1,0 +1,132 @@
+"""The words of the tuner, for the command line and the dashboard alike: where it stands, its limits, what it tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hoptui.domain.tuning import (
+    YOUNG_S,
+    Change,
+    Limits,
+    Objective,
+    Result,
+    Stand,
+    Trial,
+    TunerState,
+    written,
+)
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.vocabulary import Word
+
+STANDS: dict[Stand, Word] = {
+    "off": Word("◌", "off"),
+    "baseline": Word("◐", "baseline"),
+    "trial": Word("◷", "trial"),
+    "holding": Word("●", "holding"),
+    "waiting": Word("‖", "waiting"),
+}
+RESULTS: dict[Result, Word] = {
+    "running": Word("◷", "running"),
+    "kept": Word("●", "kept"),
+    "reverted": Word("↶", "reverted"),
+    "failed": Word("✕", "failed"),
+    "interrupted": Word("»", "interrupted"),
+    "unfinished": Word("◌", "unfinished"),
+}
+OBJECTIVES: dict[Objective, str] = {
+    "throughput": "more in the same time",
+    "energy": "less energy for the same work",
+}
+STANDS_FOR: dict[Stand, str] = {
+    "off": "it turns nothing",
+    "baseline": "it measures the values in effect",
+    "trial": "it tries other values",
+    "holding": "it watches, and tries nothing now",
+    "waiting": "it cannot go on now",
+}
+"""What a stand means, where the tuner itself says nothing."""
+
+
+def changes(found: Iterable[Change]) -> str:
+    """`micro_batch 32 → 64, grad_accum 4 → 2`; empty where there are none."""
+    told = []
+    for one in found:
+        before, value = numbers.alike(one.before, one.value)
+        told.append(f"{numbers.clean(one.knob, 40)} {before} → {value}")
+    return ", ".join(told)
+
+
+def limits(within: Limits) -> str:
+    """`memory up to 92 % · 2 % of the time · for throughput · speed knobs alone`."""
+    told = [f"memory up to {numbers.percent(within.memory, decimals=0)}"]
+    if within.power_w is not None:
+        told.append(f"power up to {numbers.grouped(within.power_w)} W")
+    told += [f"{share(within.budget)} of the time", f"for {within.objective}", allowed(within.learning)]
+    if within.dry:
+        told.append("dry run: it tries nothing")
+    return " · ".join(told)
+
+
+def allowed(learning: Iterable[str]) -> str:
+    """Which knobs besides those of effect `speed`: `also lr and num_envs`."""
+    names = [
+        "learning knobs, but no free ones" if name == "*" else numbers.clean(name, 40) for name in learning
+    ]
+    return f"also {' and '.join(names)}" if names else "speed knobs alone"
+
+
+def standing(state: TunerState) -> str:
+    """`● nothing is left to try`; nothing between a trial and what follows it."""
+    word = STANDS[state.stand]
+    if state.stand == "trial":
+        return f"{word.symbol} trying {changes(state.trial.changes)}" if state.trial else ""
+    return f"{word.symbol} {numbers.clean(state.text, 300) or STANDS_FOR[state.stand]}"
+
+
+def used(state: TunerState) -> float | None:
+    """The share of what trials may cost that they have cost: more than 1 when overdrawn, None where nothing may be spent."""
+    may_s = _may_s(state)
+    return state.spent * state.lived_s / may_s if may_s > 0 else None
+
+
+def cost(state: TunerState, *, brief: bool = False) -> str:
+    """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)`; `28 %: …` in `brief`."""
+    if state.spent and not state.lived_s:  # told by a daemon that did not say of how much time
+        return f"{share(state.spent)} of the time"
+    of = "" if brief else " of the budget"
+    share_used = numbers.percent(used(state), decimals=0)
+    spent, may = (numbers.duration(round(s)) for s in (state.spent * state.lived_s, _may_s(state)))
+    whole = "the first hour" if state.lived_s < YOUNG_S else "the time"
+    return f"{share_used}{of}: {spent} of {may} ({share(state.limits.budget)} of {whole})"
+
+
+def _may_s(state: TunerState) -> float:
+    """Seconds that trials may cost: a share of the time in which the run trained, of an hour until it has done so for one."""
+    return state.limits.budget * max(state.lived_s, YOUNG_S)
+
+
+def share(ratio: float) -> str:
+    """A share of a run's time, which may be small: `2 %`, `0.5 %`, at the least `under 0.01 %`."""
+    if 0 < ratio < 1e-4:
+        return "under 0.01 %"
+    return f"{100 * ratio:.2g} %" if ratio < 0.0995 else numbers.percent(ratio, decimals=0)
+
+
+def progress(trial: Trial) -> str:
+    """How long a trial goes on, or took: `23 iterations, 41 s`."""
+    count = f"{numbers.grouped(trial.iterations)} iteration{'' if trial.iterations == 1 else 's'}"
+    return f"{count}, {numbers.duration(trial.seconds)}"
+
+
+def sentence(trial: Trial) -> str:
+    """A trial in one line: `● kept  micro_batch 32 → 64  +6.1 % ± 1.2  memory was free`."""
+    word = RESULTS[trial.result]
+    measured = vocabulary.effect_text(trial.measured)
+    parts = (f"{word.symbol} {word.text}", changes(trial.changes), measured, numbers.clean(trial.text, 300))
+    return "  ".join(part for part in parts if part)
+
+
+def tells(said: str, trial: Trial) -> bool:
+    """Whether a text of the tuner's, as its events have it, says how this trial ended, however its digits are grouped."""
+    plain, head = said.replace(" ", ""), f"{trial.result} {written(trial.changes)}".replace(" ", "")
+    return (plain.startswith((f"{head},", f"{head}:")) and said.endswith(trial.text)) or plain == head

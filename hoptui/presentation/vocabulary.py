@@ -1,0 +1,199 @@
+"""The words and symbols of states, stages, commands and effects: one vocabulary for the command line and the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Measured
+from hoptui.presentation import numbers
+from hoptui.protocol.messages import CommandRecord, Event, Origin, RunState, Stage, State, Vital
+
+
+class Word(NamedTuple):
+    """A symbol of one cell and the word for it; both are shown, with or without a colour."""
+
+    symbol: str
+    text: str
+
+
+STATES: dict[State, Word] = {
+    "live": Word("●", "live"),
+    "busy": Word("◐", "busy"),
+    "paused": Word("‖", "paused"),
+    "unresponsive": Word("◌", "not answering"),
+    "exited": Word("✕", "exited"),
+}
+RESTARTED = Word("↻", "restarted")
+PLAYING = Word("▶", "replay")
+HALTED = Word("‖", "replay")
+UNKNOWN_STATE = Word("–", "unknown")
+
+STAGES: dict[Stage, Word] = {
+    "sent": Word("→", "sent"),
+    "accepted": Word("✓", "accepted"),
+    "scheduled": Word("◷", "scheduled"),
+    "applied": Word("●", "applied"),
+    "rejected": Word("✕", "rejected"),
+    "superseded": Word("»", "superseded"),
+    "expired": Word("◌", "expired"),
+    "failed": Word("✕", "failed"),
+    "reverted": Word("↶", "reverted"),
+    "voided": Word("↻", "voided"),
+}
+
+EFFECTS = {"speed": "speed only", "learning": "changes the mathematics"}
+COSTS = {
+    "free": "free: a value read inside the step",
+    "shape": "a new shape, compiled anew",
+    "rebuild": "a rebuild of the model, optimizer or readers",
+    "restart": "a restart of the run",
+}
+
+
+NOTICED_S = 1e-3
+"""A run that stood still for less has not been held up."""
+
+
+def took(seconds: float | None) -> str:
+    """How long a run stood still for a command: `took 0.21 s`; nothing where that is unknown or not worth a word."""
+    return f"took {numbers.seconds(seconds)}" if seconds is not None and seconds >= NOTICED_S else ""
+
+
+def cost(knob: KnobState) -> str:
+    """What a change of a knob costs; first how long the run stood still for the last one: `2.50 s last time; a new shape, compiled anew`."""
+    kind = COSTS[knob.spec.cost]
+    return f"{numbers.seconds(knob.took_s)} last time; {kind}" if took(knob.took_s) else kind
+
+
+def who(origin: Origin) -> str:
+    """`ana (pid 4121)`, or `tuner`, `daemon`."""
+    if origin.kind != "person":
+        return origin.kind
+    name = numbers.clean(origin.user, 32) or "somebody"
+    return f"{name} (pid {origin.pid})" if origin.pid else name
+
+
+def change(record: CommandRecord) -> str:
+    """What was asked: `grad_accum 4 → 8`, `pause`, `profile 20 iterations`; with the value read back where it is another one."""
+    if record.verb == "profile":
+        return (
+            f"profile {numbers.grouped(record.wanted)} iterations"
+            if type(record.wanted) is int
+            else "profile"
+        )
+    if record.verb != "set":
+        return record.verb
+    before, wanted, effective = numbers.alike(record.before, record.wanted, record.effective)
+    asked = f"{numbers.clean(record.knob)} {before} → {wanted}"
+    if record.effective is not None and record.effective != record.wanted:
+        asked += f" (in effect: {effective})"
+    return asked
+
+
+def stage_text(record: CommandRecord) -> str:
+    """How far it is: `applied at 1 205, took 0.21 s`, `scheduled for 1 205`, `rejected: lr = 2 is out of bounds …`."""
+    word = STAGES[record.stage].text
+    match record.stage:
+        case "applied" if record.step is not None:
+            word = ", ".join(
+                filter(None, (f"applied at {numbers.grouped(record.step)}", took(record.took_s)))
+            )
+        case "scheduled" if record.step is not None:
+            word = f"scheduled for {numbers.grouped(record.step)}"
+    told = remark(record)
+    return f"{word}: {told}" if told else word
+
+
+def remark(record: CommandRecord) -> str:
+    """What else is to be said of a command: why it came to what it did, what followed, and who has given the knob to the tuner since."""
+    given = f"{who(record.released)} released it to the tuner" if record.released is not None else ""
+    why = numbers.clean(record.reason or record.code)
+    return "; ".join(filter(None, (why, followed(record), given)))
+
+
+def followed(record: CommandRecord) -> str:
+    """What a change has moved besides its own knob: `grad_accum 2 → 8 followed`; nothing where it moved nothing."""
+    moved = ((numbers.clean(one.knob, 40), *numbers.alike(one.before, one.value)) for one in record.followed)
+    told = ", ".join(f"{knob} {before} → {value}" for knob, before, value in moved)
+    return f"{told} followed" if told else ""
+
+
+def sentence(record: CommandRecord) -> str:
+    """One command in one line: `ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2`."""
+    parts = [who(record.origin), change(record), stage_text(record), effect_text(record.measured)]
+    return "  ".join(part for part in parts if part)
+
+
+def happened(event: Event) -> str:
+    """An event in one line: `checkpoint written`, `tuner: kept grad_accum 4 → 8, +6.1 % ± 1.2`."""
+    told = numbers.clean(event.text)
+    return f"tuner: {told}" if event.kind == "tuner" else told
+
+
+def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
+    """What a change did: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`, or nothing.
+
+    Where several changes share the effect, it says so unless that is told elsewhere: `+6.1 % ± 1.2, together with lr`.
+    `brief` is without the interval: `+6.1 %`, `measuring`; nothing of an effect that would not be true without its note.
+    """
+    if measured is None:
+        return ""
+    note = numbers.clean(measured.note)
+    if brief and note:
+        return ""
+    if measured.gain is None or measured.interval is None:
+        count = f"{measured.iterations} iteration{'' if measured.iterations == 1 else 's'}"
+        return note or ("measuring" if brief else f"measuring: {count}")
+    interval = numbers.percent(measured.interval, decimals=1)
+    if measured.detectable:
+        gain = numbers.percent(measured.gain, signed=True, decimals=1)
+        found = gain if brief else f"{gain} ± {interval.removesuffix(' %')}"
+    else:
+        found = "no detectable change" if brief else f"no detectable change (± {interval})"
+    return f"{found}, {note}" if note and shared else found
+
+
+def unit_of(metric: str, units: Mapping[str, str]) -> str:
+    """What a metric counts: as the run has declared it in `units`, else by its name: `env_steps_per_s` is in `env steps/s`."""
+    rate = f"{metric.removesuffix('_per_s').replace('_', ' ')}/s" if metric.endswith("_per_s") else metric
+    return numbers.clean(units.get(metric) or rate, 24)
+
+
+def speeds(measured: Measured | None, units: Mapping[str, str]) -> str:
+    """The throughput before and after a change: `512 k → 543 k env steps/s`; `–` for the one not known yet.
+
+    `units` are the run's; nothing where neither is known.
+    """
+    if measured is None or (measured.before is None and measured.after is None):
+        return ""
+    unit = unit_of(measured.metric, units)
+    return f"{numbers.si(measured.before)} → {numbers.si(measured.after)} {unit}".rstrip()
+
+
+def state_text(vital: Vital | None, run: RunState) -> str:
+    """The state of a run with its reason: `live`, `busy: in checkpoint for 2 m 20 s`, `exited: finished`.
+
+    The symbol is not in it: `STATES[vital.state].symbol` goes before, in a column or colour of its own.
+    """
+    if run.exit_reason or (vital is not None and vital.state == "exited"):
+        why = run.exit_reason or (vital.why if vital else "")
+        detail = numbers.clean(run.exit_detail, 80)
+        if detail.startswith("by "):
+            why, detail = f"{why} {detail}", ""
+        return ": ".join(part for part in (STATES["exited"].text, numbers.clean(why, 160), detail) if part)
+    if vital is None:
+        return UNKNOWN_STATE.text
+    word = STATES[vital.state].text
+    why = numbers.clean(vital.why, 80)
+    match vital.state:
+        case "live":
+            return word
+        case "busy" if not why and vital.phase:
+            why = f"in {numbers.clean(vital.phase, 40)} for {numbers.duration(vital.phase_age_s)}"
+        case "paused" if vital.paused_left_s > 0:
+            why = f"goes on in {numbers.duration(vital.paused_left_s)}"
+        case "unresponsive" if not why and vital.pulse_age_s is not None:
+            why = f"no pulse for {numbers.duration(vital.pulse_age_s)}"
+    return f"{word}: {why}" if why else word

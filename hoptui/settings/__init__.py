@@ -1,0 +1,1 @@
+"""Settings from options, environment and config.toml, and choices that the dashboard remembers."""

@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hoptui.client.bandwidth import HUNGRY
+from hoptui.client.conversation import (
+    HELLO_S,
+    LATEST_S,
+    LATEST_SELDOM_S,
+    SILENCE_S,
+    WAIT_S,
+    Conversation,
+    Outbox,
+)
+from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuProcess
+from hoptui.model.store import Store
+from hoptui.protocol.messages import (
+    PROTOCOL,
+    Buckets,
+    Command,
+    Delta,
+    Error,
+    Event,
+    Fetch,
+    FromViewer,
+    Lease,
+    LeaseState,
+    Outcome,
+    Query,
+    ToViewer,
+    ViewerHello,
+    ViewerWelcome,
+    Vital,
+)
+from tests.client.fake_daemon import SECOND, make_node, make_record, make_run
+
+RUN = "run/abcd2345"
+WELCOME = ViewerWelcome(protocol=PROTOCOL, pid=7, version="0.1.0", host="gpu07")
+
+
+class Table:
+    """The two ends of a conversation: `say` lets the daemon speak, `hear` is what the viewer sends until a time."""
+
+    def __init__(self) -> None:
+        self.store = Store(lambda: 1000 * SECOND)
+        self.outbox = Outbox()
+        self.talk = Conversation(self.store, self.outbox, client="test", viewer="me")
+        self.now = 0.0
+        self.talk.connected(0.0)
+
+    def hear(self, until: float | None = None) -> list[FromViewer]:
+        sent = self.talk.due(self.now)
+        while until is not None and self.talk.wake_at() <= until:
+            self.now = max(self.now, self.talk.wake_at())
+            if self.talk.silent(self.now):
+                break
+            sent += self.talk.due(self.now)
+        self.now = max(self.now, until or 0.0)
+        return sent
+
+    def say(self, *messages: ToViewer) -> None:
+        for message in messages:
+            self.talk.receive(message, self.now)
+
+    def greet(self) -> Fetch:
+        """Up to the first Fetch."""
+        assert self.hear() == [ViewerHello(protocol=PROTOCOL, viewer="me", client="test")]
+        self.say(WELCOME)
+        return self.fetch()
+
+    def fetch(self) -> Fetch:
+        [fetch] = [m for m in self.hear() if isinstance(m, Fetch)]
+        return fetch
+
+    def later(self) -> Fetch:
+        """The next one, when it is due."""
+        [fetch] = [m for m in self.hear(self.now + HUNGRY.frame_s) if isinstance(m, Fetch)]
+        return fetch
+
+    def answer(self, fetch: Fetch, **fields: Any) -> None:
+        self.say(structs.replace(Delta(id=fetch.id, now=1000 * SECOND, state=1), **fields))
+
+    def settle(self, fetch: Fetch) -> None:
+        """Answer the first Fetch with a node of one run, which lives, and every Query with nothing."""
+        self.answer(fetch, node=make_node(make_run()), vitals={"abcd2345": Vital(state="live")})
+        while queries := [m for m in self.hear() if isinstance(m, Query)]:
+            for q in queries:
+                self.say(
+                    Buckets(id=q.id, source=q.source, names=(), t=b"", step=b"", low=(), high=(), mean=())
+                )
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+def of(messages: list[FromViewer], kind: type[FromViewer]) -> list[FromViewer]:
+    return [m for m in messages if isinstance(m, kind)]
+
+
+def test_hello_is_repeated_until_somebody_answers(table: Table) -> None:
+    assert len(of(table.hear(2 * HELLO_S + 0.5), ViewerHello)) == 3
+    assert not table.talk.silent(HELLO_S + SILENCE_S - 0.1)
+    assert table.talk.silent(HELLO_S + SILENCE_S)
+
+
+def test_the_first_question_is_for_everything_at_once(table: Table) -> None:
+    fetch = table.greet()
+    assert (fetch.latest, fetch.wait_s, fetch.state, fetch.run) == (True, 0.0, 0, "")
+    table.now = 0.02
+    table.answer(fetch, node=make_node(make_run()), columns=(pack(RUN, [(5, 1, {"loss": 1.0})]),))
+    assert table.store.latest(RUN) == {"loss": 1.0}
+    assert table.talk.round_trip_s == 0.02
+
+
+def test_one_fetch_at_a_time_and_never_more_than_ten_a_second(table: Table) -> None:
+    fetch = table.greet()
+    assert of(table.hear(0.5), Fetch) == []
+    table.answer(fetch)
+    second = table.fetch()
+    assert not second.latest
+    assert 0 < second.wait_s <= WAIT_S
+    table.answer(second)
+    assert table.talk.wake_at() == pytest.approx(0.5 + HUNGRY.frame_s)
+    assert of(table.hear(0.5 + HUNGRY.frame_s - 0.01), Fetch) == []
+    table.now = 0.5 + HUNGRY.frame_s
+    third = table.fetch()
+    table.answer(third, more=True)
+    assert table.fetch().id > third.id
+
+
+def test_cursors_go_on(table: Table) -> None:
+    table.settle(table.greet())
+    table.now = 0.2
+    fetch = table.fetch()
+    assert set(fetch.cursors) == {"host"}
+    event = Event(seq=9, t=1, wall=1.0, kind="note", text="x")
+    newer = pack("host", [(999 * SECOND, 0, {"load_1m": 1.0})])
+    table.answer(fetch, state=4, columns=(newer,), events=(event,), commands=(make_record(seq=5),))
+    table.now = 0.4
+    after = table.fetch()
+    assert (after.cursors, after.events, after.commands, after.state) == ({"host": 999 * SECOND}, 9, 5, 4)
+
+
+def test_single_newest_rows_do_not_tear_holes_into_what_is_followed(table: Table) -> None:
+    table.settle(table.greet())
+    table.now = 0.2
+    table.answer(table.fetch())
+    table.now = 2.0
+    fetch = table.fetch()
+    assert fetch.latest
+    rows = (pack("host", [(5, 0, {"load_1m": 1.0})]), pack(RUN, [(5, 1, {"loss": 1.0})]))
+    table.answer(fetch, columns=rows)
+    assert table.store.names("host") == []
+    assert table.store.latest(RUN) == {"loss": 1.0}
+
+
+def test_last_values_are_asked_for_less_often_while_a_run_is_watched_or_none_lives(table: Table) -> None:
+    def gaps() -> list[float]:
+        times = []
+        for _ in range(200):
+            for message in of(table.hear(table.now + HUNGRY.frame_s), Fetch):
+                assert isinstance(message, Fetch)
+                times += [table.now] * message.latest
+                table.answer(message)
+        return [b - a for a, b in itertools.pairwise(times)]
+
+    table.settle(table.greet())
+    assert set(map(round, gaps())) == {round(LATEST_S)}
+    table.talk.watch("abcd2345", table.now)
+    assert set(map(round, gaps()[2:])) == {round(LATEST_SELDOM_S)}
+    table.talk.watch(None, table.now)
+    assert set(map(round, gaps()[2:])) == {round(LATEST_S)}
+    table.answer(table.later(), vitals={"abcd2345": Vital(state="exited")})
+    assert set(map(round, gaps()[2:])) == {round(LATEST_SELDOM_S)}
+
+
+def test_a_run_that_begins_is_asked_for_at_once_where_none_lived(table: Table) -> None:
+    table.answer(table.greet(), node=make_node())
+    table.answer(table.later(), state=2, node=make_node(make_run()), vitals={"abcd2345": Vital(state="live")})
+    began = table.now
+    while not (fetch := table.later()).latest:
+        table.answer(fetch)
+    assert table.now - began <= LATEST_S + HUNGRY.frame_s
+
+
+def test_who_sees_nothing_asks_for_rows_no_more_often_than_it_says(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.least_s = 3.0
+    table.answer(table.later())
+    assert of(table.hear(table.now + 3.0 - 2 * HUNGRY.frame_s), Fetch) == []
+    assert of(table.hear(table.now + 2 * HUNGRY.frame_s), Fetch) != []
+
+
+def test_a_line_so_slow_that_last_values_are_always_due_still_carries_rows(table: Table) -> None:
+    table.settle(table.greet())
+    asked = []
+    for _ in range(8):
+        table.now += 3 * LATEST_S
+        fetch = table.fetch()
+        assert fetch.wait_s >= 0
+        asked.append(fetch.latest)
+        table.now += 3 * LATEST_S
+        table.answer(fetch)
+    assert asked == [False, True] * 4
+
+
+def test_watching_asks_for_the_past_and_then_for_rows(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.watch("abcd2345", table.now)
+    [recent] = [q for q in table.hear() if isinstance(q, Query) and q.source == RUN]
+    part = pack(RUN, [(990 * SECOND, 7, {"loss": 0.5})])
+    v = part.values
+    table.say(
+        Buckets(id=recent.id, source=RUN, names=part.names, t=part.t, step=part.step, low=v, high=v, mean=v)
+    )
+    table.now = 0.3
+    assert table.fetch().cursors[RUN] == 990 * SECOND
+    assert table.store.latest(RUN) == {"loss": 0.5}
+
+
+def test_a_silent_daemon_is_noticed(table: Table) -> None:
+    table.settle(table.greet())
+    table.now = 0.2
+    fetch = table.fetch()
+    due = 0.2 + fetch.wait_s + SILENCE_S
+    assert table.talk.wake_at() == pytest.approx(due)
+    assert not table.talk.silent(due - 0.01)
+    assert table.talk.silent(due)
+
+
+def test_any_word_is_a_sign_of_life(table: Table) -> None:
+    table.greet()
+    table.now = SILENCE_S - 0.1
+    table.say(LeaseState(id=1, run="abcd2345"))
+    assert not table.talk.silent(2 * SILENCE_S - 0.2)
+    assert table.talk.silent(2 * SILENCE_S)
+
+
+def test_a_new_connection_goes_on_where_the_old_one_was(table: Table) -> None:
+    table.settle(table.greet())
+    table.now = 0.2
+    table.answer(table.fetch(), state=4, columns=(pack("host", [(999 * SECOND, 0, {"load_1m": 1.0})]),))
+    table.now = 5.0
+    table.talk.connected(5.0)
+    assert len(of(table.hear(), ViewerHello)) == 1
+    table.say(WELCOME)
+    first = table.fetch()
+    assert first.state == 0
+    table.answer(first)
+    table.now = 5.2
+    assert table.fetch().cursors == {"host": 999 * SECOND}
+
+
+def test_a_daemon_that_forgot_us_is_greeted_again(table: Table) -> None:
+    fetch = table.greet()
+    table.say(Error(code="hello_first", text="say hello first", id=fetch.id))
+    assert not table.talk.greeted
+    assert len(of(table.hear(), ViewerHello)) == 1
+
+
+def test_commands_go_out_at_once_and_again_until_answered(table: Table) -> None:
+    fetch = table.greet()
+    command = Command(id="c1", run="abcd2345", epoch=1, verb="set", knob="lr", value=1.0)
+    table.store.sent(command)
+    table.outbox.add(command, 0.0)
+    assert of(table.hear(), Command) == [command]
+    table.answer(fetch)
+    assert of(table.hear(1.0), Command) == [command]
+    table.say(Outcome(id="c1", stage="accepted"))
+    assert of(table.hear(1.9), Command) == []
+    assert table.store.commands["c1"].stage == "accepted"
+    table.talk.connected(1.9)
+    table.hear()
+    table.say(WELCOME)
+    assert of(table.hear(), Command) == [command]
+    table.say(Outcome(id="c1", stage="applied", effective=1.0, step=3))
+    table.talk.connected(2.0)
+    table.hear()
+    table.say(WELCOME)
+    assert of(table.hear(), Command) == []
+
+
+def test_a_record_from_the_daemon_answers_too(table: Table) -> None:
+    fetch = table.greet()
+    command = Command(id="c1", run="abcd2345", epoch=1, verb="set", knob="lr", value=1.0)
+    table.outbox.add(command, 0.0)
+    table.hear()
+    table.answer(fetch, commands=(make_record("c1"),))
+    assert table.outbox.unanswered() == {}
+
+
+def test_a_command_nobody_took_expires_with_a_reason(table: Table) -> None:
+    command = Command(id="c1", run="abcd2345", epoch=1, verb="set", knob="lr", value=1.0, ttl_s=3.0)
+    table.store.sent(command)
+    table.outbox.add(command, 0.0)
+    table.now = 3.0
+    table.hear()
+    record = table.store.commands["c1"]
+    assert (record.stage, record.reason) == ("expired", "no daemon answered for 3 s")
+
+
+def test_a_lease_of_a_pause_is_longer_than_one_of_the_wheel(table: Table) -> None:
+    table.greet()
+    table.talk.lease("abcd2345", "renew", "pause")
+    table.talk.lease("abcd2345", "take", "wheel")
+    leases = [(m.op, m.what, m.seconds) for m in table.hear() if isinstance(m, Lease)]
+    assert leases == [("renew", "pause", 60.0), ("take", "wheel", 15.0)]
+    table.say(LeaseState(id=1, run="abcd2345", granted=False, reason="ben has it"))
+    assert table.store.leases["abcd2345"].reason == "ben has it"
+
+
+def test_another_protocol_ends_the_conversation_with_advice(table: Table) -> None:
+    table.hear()
+    table.say(structs.replace(WELCOME, protocol=9, version="2.0"))
+    assert "(2.0) speaks protocol 9 and this hoptui speaks 1" in table.talk.problem
+    assert "hoptui daemon stop" in table.talk.problem
+    assert table.hear(60.0) == []
+    assert not table.talk.silent(1e9)
+
+
+def test_a_daemon_that_refuses_our_protocol(table: Table) -> None:
+    table.hear()
+    table.say(Error(code="protocol", text="too old: 'hoptui daemon stop', then try again"))
+    assert table.talk.problem == "too old: 'hoptui daemon stop', then try again"
+
+
+def test_refused_requests_are_counted_and_do_not_stop_the_rest(table: Table) -> None:
+    fetch = table.greet()
+    table.say(Error(code="malformed", text="what?", id=fetch.id))
+    assert (table.talk.refused, table.talk.complaint) == (1, "what?")
+    assert of(table.hear(WAIT_S - 0.1), Fetch) == []
+    table.now = WAIT_S
+    again = table.fetch()
+    table.answer(again, node=make_node(make_run()))
+    [query] = of(table.hear(), Query)
+    assert isinstance(query, Query)
+    table.say(Error(code="no_history", text="no recording", id=query.id))
+    table.now += HUNGRY.frame_s
+    assert "host" in table.fetch().cursors
+
+
+def test_the_wish_for_a_rate_goes_with_every_fetch(table: Table) -> None:
+    fetch = table.greet()
+    assert fetch.hz == 0.0
+    table.talk.hz = 10.0
+    table.answer(fetch)
+    table.now += HUNGRY.frame_s
+    assert table.fetch().hz == 10.0
+
+
+def test_processes_come_once_for_each_version_and_anew_from_another_daemon(table: Table) -> None:
+    fetch = table.greet()
+    assert fetch.processes == 0
+    held = (GpuProcess(gpu="GPU-a", pid=7, run="abcd2345"),)
+    table.answer(fetch, processes=held, processes_version=5)
+    assert table.store.processes == held
+    table.now += HUNGRY.frame_s
+    fetch = table.fetch()
+    assert fetch.processes == 5
+    table.answer(fetch, processes_version=5)
+    assert table.store.processes == held
+    table.talk.connected(table.now)
+    table.hear()
+    table.say(WELCOME)
+    assert table.fetch().processes == 0

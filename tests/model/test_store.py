@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from msgspec import structs
+
+from hoptui.domain.columns import Columns, pack
+from hoptui.model.store import MOST_COMMANDS, MOST_EVENTS, MOST_NAMES, Store
+from hoptui.protocol.messages import (
+    Buckets,
+    Command,
+    CommandRecord,
+    Delta,
+    Event,
+    LeaseState,
+    Origin,
+    Outcome,
+    Vital,
+)
+from tests.client.fake_daemon import SECOND, make_node, make_record, make_run
+
+RUN = "run/abcd2345"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.t = 5_000
+
+    def __call__(self) -> int:
+        return self.t
+
+
+def make_delta(**fields: Any) -> Delta:
+    return structs.replace(Delta(id=1, now=0, state=1), **fields)
+
+
+def event(seq: int, text: str = "hello") -> Event:
+    return Event(seq=seq, t=seq, wall=1.0, kind="note", text=text)
+
+
+def rows(source: str, first: int, *values: dict[str, float]) -> Columns:
+    return pack(source, [(first + i, i, row) for i, row in enumerate(values)])
+
+
+def make_command(**fields: Any) -> Command:
+    plain = Command(id="c1", run="abcd2345", epoch=1, verb="set", knob="grad_accum", value=8)
+    return structs.replace(plain, **fields)
+
+
+def test_an_empty_store_knows_nothing() -> None:
+    store = Store()
+    assert store.node is None
+    assert store.series("host", "cpu_percent") is None
+    assert store.names("host") == []
+    assert store.latest("host") == {}
+    assert store.run("x") is None
+    assert store.vital("x") is None
+
+
+def test_rows_become_series() -> None:
+    store = Store()
+    store.apply(
+        make_delta(columns=(rows("host", 1, {"cpu_percent": 1.0}, {"cpu_percent": 2.0, "load_1m": 0.5}),))
+    )
+    assert store.names("host") == ["cpu_percent", "load_1m"]
+    assert store.latest("host") == {"cpu_percent": 2.0, "load_1m": 0.5}
+    series = store.series("host", "cpu_percent")
+    assert series is not None
+    assert series.window(0, 10, 10).low == [1.0, 2.0]
+
+
+def test_unknown_values_are_left_out_of_the_latest() -> None:
+    store = Store()
+    for t in range(1, 40):
+        row = {"busy": 90.0, "dram": 30.0} if t < 10 else {"busy": 90.0}
+        store.apply(make_delta(columns=(rows("gpu/x", t, row),)))
+    assert store.latest("gpu/x") == {"busy": 90.0}
+    assert store.names("gpu/x") == ["busy", "dram"]
+
+
+def test_versions_rise_with_changes_only() -> None:
+    store = Store()
+    full = make_delta(
+        node=make_node(make_run()),
+        vitals={"abcd2345": Vital(state="live", step=3)},
+        events=(event(1),),
+        commands=(make_record(),),
+    )
+    store.apply(full)
+    first = (store.node_version, store.vitals_version, store.events_version, store.commands_version)
+    assert min(first) > 0
+    store.apply(full)
+    assert (store.node_version, store.vitals_version, store.events_version, store.commands_version) == first
+    store.apply(make_delta(vitals={"abcd2345": Vital(state="live", step=4)}, commands=(make_record(step=9),)))
+    assert store.vitals_version == first[1] + 1
+    assert store.commands_version == first[3] + 1
+
+
+def test_what_a_reader_holds_does_not_change_under_it() -> None:
+    store = Store()
+    store.apply(
+        make_delta(events=(event(1),), commands=(make_record("c1"),), vitals={"r": Vital(state="live")})
+    )
+    held = (store.events, store.commands, store.vitals)
+    lengths = [len(h) for h in held]
+    store.apply(
+        make_delta(events=(event(2),), commands=(make_record("c2"),), vitals={"s": Vital(state="live")})
+    )
+    assert [len(h) for h in held] == lengths
+
+
+def test_events_come_once_and_stay_in_order() -> None:
+    store = Store()
+    store.apply(make_delta(events=(event(1), event(2))))
+    store.apply(make_delta(events=(event(2), event(3))))
+    assert [e.seq for e in store.events] == [1, 2, 3]
+
+
+def test_memory_is_bounded() -> None:
+    store = Store()
+    store.apply(make_delta(events=tuple(event(i, f"{i}") for i in range(MOST_EVENTS + 10))))
+    store.apply(make_delta(commands=tuple(make_record(f"c{i}") for i in range(MOST_COMMANDS + 10))))
+    store.apply(make_delta(columns=(rows("run/r", 1, {f"m{i}": 1.0 for i in range(MOST_NAMES + 10)}),)))
+    assert len(store.events) == MOST_EVENTS
+    assert next(iter(store.commands)) == "c10"
+    assert len(store.names("run/r")) == MOST_NAMES
+    assert store.left_out == 10
+
+
+def test_runs_that_are_gone_are_forgotten() -> None:
+    store = Store()
+    here = make_delta(
+        node=make_node(make_run("a", "one"), make_run("b", "two")),
+        vitals={"a": Vital(state="live"), "b": Vital(state="exited")},
+        columns=tuple(rows(s, 1, {"x": 1.0}) for s in ("run/a", "process/b", "derived/b", "host")),
+    )
+    store.apply(here)
+    store.apply(make_delta(node=make_node(make_run("a", "one"))))
+    assert set(store.vitals) == {"a"}
+    assert store.latest("run/a") == store.latest("host") == {"x": 1.0}
+    assert store.latest("process/b") == store.latest("derived/b") == {}
+
+
+def test_now_is_the_nodes_clock_carried_on_by_ours() -> None:
+    clock = Clock()
+    store = Store(clock)
+    assert store.now() == 5_000
+    store.apply(make_delta(now=100 * SECOND))
+    clock.t += 250
+    assert store.now() == 100 * SECOND + 250
+    store.apply(make_delta(now=100 * SECOND + 100))  # this answer took longer on its way
+    assert store.now() == 100 * SECOND + 250
+    store.apply(make_delta(now=10 * SECOND))  # another boot
+    assert store.now() == 10 * SECOND
+
+
+def test_an_own_command_is_shown_from_the_moment_it_is_sent() -> None:
+    store = Store()
+    store.apply(make_delta(node=make_node(make_run())))
+    store.sent(make_command(origin=Origin(user="ana")))
+    record = store.commands["c1"]
+    assert (record.stage, record.before, record.wanted, record.origin.user) == ("sent", 4, 8, "ana")
+    store.apply_outcome(Outcome(id="c1", stage="scheduled", step=9))
+    assert (store.commands["c1"].stage, store.commands["c1"].step) == ("scheduled", 9)
+    store.apply_outcome(Outcome(id="c1", stage="applied", effective=6, version=2, t=77))
+    done = store.commands["c1"]
+    assert (done.stage, done.step, done.effective, done.settled) == ("applied", 9, 6, 77)
+    store.apply_outcome(Outcome(id="c1", stage="scheduled", step=9))
+    assert store.commands["c1"] == done
+    store.apply_outcome(Outcome(id="unheard", stage="applied"))
+    assert list(store.commands) == ["c1"]
+
+
+def test_the_daemons_record_replaces_ours() -> None:
+    store = Store()
+    store.sent(make_command())
+    theirs: CommandRecord = make_record("c1", stage="superseded", effective=None)
+    store.apply(make_delta(commands=(theirs,)))
+    assert store.commands["c1"] == theirs
+
+
+def test_a_refused_lease_is_kept_with_its_reason() -> None:
+    store = Store()
+    store.apply_lease(LeaseState(id=1, run="abcd2345", reason="ben has the wheel"))
+    assert store.leases["abcd2345"].reason == "ben has the wheel"
+
+
+def test_seeds_and_forgetting() -> None:
+    store = Store()
+    store.apply(make_delta(columns=(rows(RUN, 100, {"loss": 1.0}),)))
+    store.forget(RUN)
+    assert store.latest(RUN) == {"loss": 1.0}
+    part = rows(RUN, 10, {"loss": 3.0}, {"loss": 2.0})
+    store.apply_buckets(
+        Buckets(
+            id=1,
+            source=RUN,
+            names=part.names,
+            t=part.t,
+            step=part.step,
+            low=part.values,
+            high=part.values,
+            mean=part.values,
+        )
+    )
+    series = store.series(RUN, "loss")
+    assert series is not None
+    assert series.window(0, 200, 200).low == [3.0, 2.0]
+    assert not math.isnan(series.last)

@@ -1,0 +1,99 @@
+"""What is said of the tuner, the same in the command line and the dashboard."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from hoptui.domain.tuning import Change, Limits, Measured, Objective, Result, Stand, Trial, TunerState
+from hoptui.presentation import tuner
+
+
+def test_every_state_has_a_symbol_and_a_word() -> None:
+    assert set(tuner.STANDS) == set(tuner.STANDS_FOR) == set(get_args(Stand))
+    assert set(tuner.RESULTS) == set(get_args(Result))
+    assert set(tuner.OBJECTIVES) == set(get_args(Objective))
+    for found in (tuner.STANDS, tuner.RESULTS):
+        symbols = [word.symbol for word in found.values()]
+        assert len(set(symbols)) == len(symbols)
+
+
+def test_changes_are_told_in_one_notation() -> None:
+    found = (
+        Change(knob="micro_batch", before=1024, value=2048),
+        Change(knob="lr\x1b[31m", before=0.001, value=3e-4),
+    )
+    assert tuner.changes(found) == "micro_batch 1 024 → 2 048, lr[31m 1.0e-3 → 3.0e-4"
+    assert tuner.changes(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("within", "told"),
+    [
+        (Limits(), "memory up to 92 % · 2 % of the time · for throughput · speed knobs alone"),
+        (
+            Limits(memory=0.8, power_w=600.0, budget=0.005, objective="energy", learning=("lr", "num_envs")),
+            "memory up to 80 % · power up to 600 W · 0.5 % of the time · for energy · also lr and num_envs",
+        ),
+        (
+            Limits(learning=("*",), dry=True),
+            "memory up to 92 % · 2 % of the time · for throughput · also learning knobs, but no free ones · dry run: it tries nothing",
+        ),
+    ],
+)
+def test_limits(within: Limits, told: str) -> None:
+    assert tuner.limits(within) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        (0.0, "0 %"),
+        (8.4e-8, "under 0.01 %"),
+        (0.0004, "0.04 %"),
+        (0.005, "0.5 %"),
+        (0.02, "2 %"),
+        (0.0994, "9.9 %"),
+        (0.2, "20 %"),
+    ],
+)
+def test_small_shares_are_not_rounded_away(ratio: float, told: str) -> None:
+    assert tuner.share(ratio) == told
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "lived_s", "budget", "told"),
+    [
+        (0.0, 0.0, 0.02, "0 % of the budget: 0 s of 1 m 12 s (2 % of the first hour)"),
+        (0.0005, 60.0, 0.02, "0 % of the budget: 0 s of 1 m 12 s (2 % of the first hour)"),
+        (20.0, 300.0, 0.02, "28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)"),
+        (72.0, 7200.0, 0.005, "200 % of the budget: 1 m 12 s of 36 s (0.5 % of the time)"),
+    ],
+)
+def test_what_trials_cost_is_told_of_what_they_may(
+    spent_s: float, lived_s: float, budget: float, told: str
+) -> None:
+    spent = spent_s / lived_s if lived_s else 0.0
+    state = TunerState(spent=spent, lived_s=lived_s, limits=Limits(budget=budget))
+    assert tuner.cost(state) == told
+    assert tuner.used(state) == pytest.approx(spent_s / (budget * max(lived_s, 3600.0)))
+
+
+def test_where_nothing_may_be_spent_no_share_of_it_is_told() -> None:
+    nothing = TunerState(limits=Limits(budget=0.0))
+    assert tuner.used(nothing) is None
+    assert tuner.cost(nothing).startswith("– of the budget")
+
+
+def test_a_trial_in_one_line() -> None:
+    trial = Trial(
+        changes=(Change(knob="micro_batch", before=32, value=64),),
+        result="kept",
+        iterations=1,
+        seconds=41.0,
+        measured=Measured(gain=0.061, interval=0.012, detectable=True, settled=True),
+        text="faster beyond doubt",
+    )
+    assert tuner.sentence(trial) == "● kept  micro_batch 32 → 64  +6.1 % ± 1.2  faster beyond doubt"
+    assert tuner.progress(trial) == "1 iteration, 41 s"
