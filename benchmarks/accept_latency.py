@@ -19,7 +19,7 @@ from benchmarks.measure import bench, quantile, report, tell
 from hoptui.client.client import Change, Client
 from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.view import AnyStore
+from hoptui.tui.snapshot import AnyStore
 
 COMMANDS = 100
 

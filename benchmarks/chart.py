@@ -29,10 +29,10 @@ from hoptui.protocol.messages import NodeState, RunState
 from hoptui.recording import Recording
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
-from hoptui.tui.lines import lay
-from hoptui.tui.widgets.line_chart import Drawn, Pen, whole_dots
-from hoptui.tui.widgets.plot import Mark, Paper, plot
-from hoptui.tui.widgets.scale import clock_ticks
+from hoptui.tui.charts.line_chart import Drawn, Pen, whole_dots
+from hoptui.tui.charts.plot import Mark, Paper, plot
+from hoptui.tui.charts.ticks import clock_ticks
+from hoptui.tui.styled_text import lay
 
 SECOND = 1_000_000_000
 HOURS, HZ = 24, 2

@@ -21,14 +21,13 @@ from hoptui.model.command_history import UNDO
 from hoptui.protocol.messages import Verb
 from hoptui.tui.actions import ACTIONS
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.screens.confirm import Confirm
-from hoptui.tui.screens.conflict import Conflict
-from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.tui.screens.limits import LimitsBox
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.screens.staged import StagedBox
-from hoptui.tui.screens.tuner import TunerScreen
-from hoptui.tui.turns import taken
+from hoptui.tui.dialogs import Confirm
+from hoptui.tui.driver import taken
+from hoptui.tui.screens.knob_editor.conflict_dialog import Conflict
+from hoptui.tui.screens.knob_editor.screen import KnobEditor
+from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 
 LEAVES = {"q", "ctrl+c", "ctrl+q"}

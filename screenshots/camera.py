@@ -18,9 +18,9 @@ from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import RunState, Verb
 from hoptui.settings.config import read
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.fleet import FleetApp, Reached
+from hoptui.tui.hosts_app import FleetApp, Reached
 from hoptui.tui.messages import StoreChanged
-from hoptui.tui.replay import ReplayApp
+from hoptui.tui.replay_app import ReplayApp
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "ppo-h100.hoptui"

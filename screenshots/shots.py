@@ -7,24 +7,21 @@ from typing import Any, NamedTuple
 
 from textual.screen import Screen
 
-from hoptui.tui.commands import PaletteBox
-from hoptui.tui.screens.chart import ChartScreen
-from hoptui.tui.screens.confirm import Confirm
-from hoptui.tui.screens.conflict import Conflict
-from hoptui.tui.screens.finder import Finder
-from hoptui.tui.screens.gpus import GpusScreen
-from hoptui.tui.screens.help import Help
-from hoptui.tui.screens.history import FilterBox, HistoryScreen
-from hoptui.tui.screens.hosts import HostsScreen
-from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.tui.screens.limits import LimitsBox
-from hoptui.tui.screens.overview import OverviewScreen
-from hoptui.tui.screens.replay_go_to import GoTo
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.screens.settings import SettingsScreen
-from hoptui.tui.screens.staged import StagedBox
-from hoptui.tui.screens.story import Story
-from hoptui.tui.screens.tuner import TunerScreen
+from hoptui.tui.dialogs import Confirm, Finder
+from hoptui.tui.palette import PaletteBox
+from hoptui.tui.screens.charts.screen import ChartScreen
+from hoptui.tui.screens.gpu.screen import GpusScreen
+from hoptui.tui.screens.help.screen import Help
+from hoptui.tui.screens.history.screen import FilterBox, HistoryScreen, Story
+from hoptui.tui.screens.hosts.screen import HostsScreen
+from hoptui.tui.screens.knob_editor.conflict_dialog import Conflict
+from hoptui.tui.screens.knob_editor.screen import KnobEditor
+from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.replay.go_to_dialog import GoTo
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.screens.settings.screen import SettingsScreen
+from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
 from screenshots.camera import Do, Seat, Step, To, sitting
 
 Size = tuple[int, int]

@@ -45,9 +45,9 @@ def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
     except AddressError as error:
         raise Fail(str(error), MISSING) from None
     here, run = next(((node.name, run) for node, run in named.items() if run), (None, None))
-    from hoptui.tui import fleet
+    from hoptui.tui import hosts_app
 
-    return fleet.run(ways, here, run, config=config)
+    return hosts_app.run(ways, here, run, config=config)
 
 
 Options = Mapping[str, str | bool | None]
@@ -114,9 +114,9 @@ def open_dashboard(run: str | None, options: Options | None = None) -> int:
     with _uncollected(), contextlib.closing(Client(read_only=found.read_only)) as client:
         client.watch(run)
         client.start()
-        from hoptui.tui import opening
+        from hoptui.tui import dashboard
 
-        return opening.run(run, config=found, client=client)
+        return dashboard.run(run, config=found, client=client)
 
 
 def configured(options: Options | None = None) -> Config:
@@ -142,10 +142,10 @@ def replay(recording: str, options: Options | None = None) -> int:
         )
     path = recordings.find(recording)
     with _uncollected():
-        from hoptui.tui import opening
+        from hoptui.tui import dashboard
 
         try:
-            return opening.replay(str(path), config=configured(options))
+            return dashboard.replay(str(path), config=configured(options))
         except RecordingError as error:
             raise Fail(str(error), REJECTED) from None
 

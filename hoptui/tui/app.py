@@ -15,16 +15,16 @@ from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
 from hoptui.protocol.messages import RunState
 from hoptui.settings.config import Config
 from hoptui.tui.actions import ACTIONS, bindings
-from hoptui.tui.board import Board
-from hoptui.tui.commands import Palette, PaletteBox
-from hoptui.tui.drawn import DrawnApp
+from hoptui.tui.charts.grid import Board
+from hoptui.tui.components import runs
 from hoptui.tui.messages import StoreChanged
-from hoptui.tui.panels import runs
+from hoptui.tui.palette import Palette, PaletteBox
 from hoptui.tui.preferences import HIDEABLE, Preferences
-from hoptui.tui.screens.live import LiveScreen
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.staging import Staging
-from hoptui.tui.view import Connection, View, undoable
+from hoptui.tui.render_loop import DrawnApp
+from hoptui.tui.screen_base import LiveScreen
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.snapshot import Connection, View, undoable
+from hoptui.tui.staged_changes import Staging
 
 FAST_HZ = 10.0
 
@@ -39,19 +39,19 @@ class HoptuiApp(DrawnApp):
     TITLE = "hoptui"
     CSS_PATH = [  # all at once: a sheet that is loaded later makes Textual read every sheet again
         "styles/tokens.tcss",
-        "screens/overview.tcss",
-        "screens/run.tcss",
-        "screens/gpus.tcss",
-        "screens/knob_editor.tcss",
-        "screens/conflict.tcss",
-        "screens/staged.tcss",
-        "screens/history.tcss",
-        "screens/tuner.tcss",
-        "screens/chart.tcss",
-        "screens/finder.tcss",
-        "screens/confirm.tcss",
-        "screens/help.tcss",
-        "screens/settings.tcss",
+        "screens/overview/screen.tcss",
+        "screens/run/screen.tcss",
+        "screens/gpu/screen.tcss",
+        "screens/knob_editor/screen.tcss",
+        "screens/knob_editor/conflict_dialog.tcss",
+        "screens/knob_editor/staged_dialog.tcss",
+        "screens/history/screen.tcss",
+        "screens/tuner/screen.tcss",
+        "screens/charts/screen.tcss",
+        "styles/finder.tcss",
+        "styles/confirm.tcss",
+        "screens/help/screen.tcss",
+        "screens/settings/screen.tcss",
         "styles/hidden.tcss",
     ]
     COMMANDS = {Palette}
@@ -87,7 +87,7 @@ class HoptuiApp(DrawnApp):
     def get_default_screen(self) -> Screen[Any]:
         if self._asked:
             return RunScreen(self._asked)
-        from hoptui.tui.screens.overview import OverviewScreen
+        from hoptui.tui.screens.overview.screen import OverviewScreen
 
         return OverviewScreen()
 
@@ -135,14 +135,14 @@ class HoptuiApp(DrawnApp):
 
     def open_overview(self) -> None:
         """Show the node instead of what is on screen."""
-        from hoptui.tui.screens.overview import OverviewScreen
+        from hoptui.tui.screens.overview.screen import OverviewScreen
 
         self.client.watch(None)
         self._go(OverviewScreen())
 
     def open_gpus(self, gpu: str, run: str | None = None) -> None:
         """Show all readings of a GPU, by its UUID, on top of what is on screen; with a run, only that run's GPUs."""
-        from hoptui.tui.screens.gpus import GpusScreen
+        from hoptui.tui.screens.gpu.screen import GpusScreen
 
         self.push_screen(GpusScreen(gpu, run))
 
@@ -155,7 +155,7 @@ class HoptuiApp(DrawnApp):
 
     def edit_knob(self, run: str, knob: str) -> None:
         """Open the editor of a knob, on the value that is staged if there is one."""
-        from hoptui.tui.screens.knob_editor import KnobEditor
+        from hoptui.tui.screens.knob_editor.screen import KnobEditor
 
         view, staged = self.view(run), self.staging.find(run, knob)
         found = view.knob(knob)
@@ -186,15 +186,15 @@ class HoptuiApp(DrawnApp):
 
     def action_help(self) -> None:
         """What can be done on the screen on top, and what it shows; again closes it."""
-        from hoptui.tui.panels import help_page
-        from hoptui.tui.screens.help import Help
+        from hoptui.tui.screens.help import content
+        from hoptui.tui.screens.help.screen import Help
 
         if isinstance(self.screen, Help):
             self.screen.dismiss(None)
         else:
             active = ((key, one.binding.id or "") for key, one in self.working().items())
             view = self.view(None)
-            self.push_screen(Help(help_page.page(active, view.keymap, read_only=view.read_only)))
+            self.push_screen(Help(content.page(active, view.keymap, read_only=view.read_only)))
 
     def action_command_palette(self) -> None:
         """Offer what works now: with the palette on top, hardly any key does."""
@@ -203,21 +203,21 @@ class HoptuiApp(DrawnApp):
             self.push_screen(PaletteBox(id="--command-palette"))
 
     def action_settings(self) -> None:
-        from hoptui.tui.screens.settings import SettingsScreen
+        from hoptui.tui.screens.settings.screen import SettingsScreen
 
         if not isinstance(self.screen, SettingsScreen):
             self.push_screen(SettingsScreen())
 
     def action_history(self) -> None:
         """The commands given to the run on screen, on the overview those given to all."""
-        from hoptui.tui.screens.history import HistoryScreen
+        from hoptui.tui.screens.history.screen import HistoryScreen
 
         if not isinstance(self.screen, HistoryScreen):
             self.push_screen(HistoryScreen(getattr(self.screen, "run_id", None)))
 
     def action_tuner(self) -> None:
         """What the tuner does to the run on screen."""
-        from hoptui.tui.screens.tuner import TunerScreen
+        from hoptui.tui.screens.tuner.screen import TunerScreen
 
         run = getattr(self.screen, "run_id", None)
         if run is not None and not isinstance(self.screen, TunerScreen):
@@ -225,7 +225,7 @@ class HoptuiApp(DrawnApp):
 
     def open_charts(self, run: str | None, *, find: bool) -> None:
         """Show the charts of a run, or of the node, as they were left; with `find`, what else could be charted too."""
-        from hoptui.tui.screens.chart import ChartScreen
+        from hoptui.tui.screens.charts.screen import ChartScreen
 
         screen = ChartScreen(run, self._boards.setdefault(run, Board()))
         self.push_screen(screen)

@@ -21,13 +21,59 @@ from concurrent.futures import wait
 from typing import Any, TextIO, cast
 
 from textual._xterm_parser import XTermParser
+from textual.app import App, ScreenStackError
 from textual.constants import ESCAPE_DELAY
+from textual.dom import DOMNode
 from textual.drivers.linux_driver import LinuxDriver
+from textual.drivers.web_driver import WebDriver
 from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
+from textual.message_pump import MessagePump
 
-from hoptui.tui.turns import taken
+
+class BrowserDriver(WebDriver):
+    """Leaves when the server has gone: Textual's own goes on drawing for nobody."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        write = self._write
+        self._write = lambda data: self._until_gone(write, data)  # type: ignore[assignment]
+
+    def run_input_thread(self) -> None:
+        super().run_input_thread()
+        if not self.exit_event.is_set():
+            self._app.call_from_thread(self._app.exit)
+
+    @staticmethod
+    def _until_gone(write: Any, data: bytes) -> int:
+        with contextlib.suppress(BrokenPipeError):
+            return int(write(data))
+        return len(data)
+
+
+ROUNDS = 2
+"""In the first the key goes up from what has the focus to the app; in the second what it set off does: a changed text, another focus."""
+
+
+async def taken(app: App[Any]) -> None:
+    """Return once the last key that was given to the app has been everywhere it goes. It may never, where what it went to ends:
+    the caller's patience is to have an end."""
+    for _ in range(ROUNDS):
+        for pump in _way(app):
+            passed = asyncio.Event()
+            if pump.call_later(passed.set):
+                await passed.wait()
+
+
+def _way(app: App[Any]) -> list[MessagePump]:
+    """The app, which sees a key first, then those that may take it, from what has the focus up."""
+    try:
+        first: DOMNode = app.focused or app.screen
+    except ScreenStackError:  # it is on its way out
+        return []
+    return [app, *first.ancestors_with_self]
+
 
 SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 LOOK_AGAIN_MS = 50

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from hoptui.settings import ui_state
 from hoptui.settings.config import Config, Value
-from hoptui.tui import keymap, themes
+from hoptui.tui import actions, themes
 from hoptui.tui.actions import DEFAULT_KEYS
 
 HERE = "chosen here"
@@ -48,7 +48,7 @@ class Preferences:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.granted, refused = keymap.settle(config.keys)
+        self.granted, refused = actions.settle(config.keys)
         self.keymap = {**DEFAULT_KEYS, **self.granted}
         self.problems = (*config.problems, *refused)
         self.metric = config.remembered.metric

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hoptui.client.conversation import LEASE_S, LeaseOp
 from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import LeaseState, Origin
-from hoptui.tui.view import Connection, View
+from hoptui.tui.snapshot import Connection, View
 
 RENEW_S = LEASE_S["wheel"] / 3
 

@@ -16,7 +16,7 @@ from hoptui.cli import launcher
 from hoptui.client.transport.routes import Here, There, Way
 from hoptui.client.transport.target import Place
 from hoptui.protocol.messages import PROTOCOL
-from hoptui.tui import fleet
+from hoptui.tui import hosts_app
 from tests.cli.conftest import Hoptui
 from tests.conftest import TestNode, until
 
@@ -54,7 +54,7 @@ def test_hosts_are_set_out_for_before_the_dashboard_opens(
         opened.append((list(ways), [type(way) for way in ways.values()], here, run))
         return 0
 
-    monkeypatch.setattr(fleet, "run", run)
+    monkeypatch.setattr(hosts_app, "run", run)
     assert hoptui("attach", "ssh://ana@a", "local", "ssh://b:2222/ppo", "ssh://ana@a/").code == 0
     assert begun == [Place("a", "ana"), Place("b", "", 2222)]
     assert opened == [(["ana@a", "local", "b:2222"], [There, Here, There], "b:2222", "ppo")]

@@ -11,7 +11,7 @@ import pytest
 from hoptui.cli import launcher
 from hoptui.client import client
 from hoptui.settings.config import Config
-from hoptui.tui import opening as dashboard
+from hoptui.tui import dashboard
 from tests.cli.conftest import Hoptui
 
 

@@ -22,7 +22,7 @@ from hoptui.recording import Recording, RecordingError
 from hoptui.recording.boots import Boot
 from hoptui.recording.known import KnownRun
 from hoptui.settings.config import Config
-from hoptui.tui import opening as dashboard
+from hoptui.tui import dashboard
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run
 

@@ -10,7 +10,7 @@ import pytest
 
 from hoptui.client.replay import REFUSED, SPEEDS, Replay, Tick
 from hoptui.recording import Recording, RecordingError
-from hoptui.tui.view import Connection
+from hoptui.tui.snapshot import Connection
 from tests.model.recorded_run import EVENTS, FIRST, ID, LENGTH_S, SECOND, WALL, at, event, run_rows, write
 
 

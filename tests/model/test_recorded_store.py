@@ -17,7 +17,7 @@ from hoptui.model.series import Window, bucketed
 from hoptui.model.store import Store
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.known import KnownRun
-from hoptui.tui.view import AnyStore
+from hoptui.tui.snapshot import AnyStore
 from tests.model.recorded_run import (
     BOOT,
     COMMANDS,

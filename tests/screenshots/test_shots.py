@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from hoptui.tui import screens
-from hoptui.tui.screens.live import LiveScreen
-from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.screen_base import LiveScreen
+from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.themes import LOOKS
 from screenshots import shots
 from screenshots.camera import RECORDING, NeverGivenError, Then
@@ -24,7 +24,7 @@ from screenshots.shots import SHOTS, SMALL, Picture, Shot, WrongScreenError, pic
 
 def test_every_full_screen_is_pictured() -> None:
     for module in pkgutil.iter_modules(screens.__path__):
-        importlib.import_module(f"hoptui.tui.screens.{module.name}")
+        importlib.import_module(f"hoptui.tui.screens.{module.name}.screen")
     every = LiveScreen.__subclasses__()
     there = {screen.__name__ for screen in every if screen.__module__.startswith(screens.__name__)}
     assert there == {s.screen.__name__ for s in SHOTS if issubclass(s.screen, LiveScreen)}

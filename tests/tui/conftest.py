@@ -35,9 +35,9 @@ from hoptui.protocol.messages import (
 )
 from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.text_block import Lines
 from tests.model.recorded_run import ID, write
-from tests.tui.haste import no_naps, style_sheets_parsed_once
+from tests.tui.fast_pilot import no_naps, style_sheets_parsed_once
 from tests.tui.replay_player import Player
 
 __all__ = ["no_naps", "style_sheets_parsed_once"]

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from hoptui.client.replay import Replay
 from hoptui.settings.config import Config
-from hoptui.tui.replay import ReplayApp
+from hoptui.tui.replay_app import ReplayApp
 from tests.model.recorded_run import FIRST, SECOND, at
 
 Script = Callable[[ReplayApp, Pilot[None]], Awaitable[None]]

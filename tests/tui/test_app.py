@@ -15,11 +15,11 @@ from textual.widgets import Input
 from hoptui.client.client import Link
 from hoptui.tui import themes
 from hoptui.tui.actions import ACTIONS
-from hoptui.tui.drawn import TURN_S
-from hoptui.tui.frame import Frame
-from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.frame_clock import Frame
+from hoptui.tui.render_loop import TURN_S
+from hoptui.tui.screens.knob_editor.screen import KnobEditor
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.widgets.text_block import Lines
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hoptui.tui.screens.chart import ChartScreen
-from hoptui.tui.screens.finder import Finder
+from hoptui.tui.dialogs import Finder
+from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.widgets.panel import Panel
 
 MakeScene = Callable[..., Any]

@@ -14,12 +14,12 @@ from textual.events import MouseScrollUp
 
 from hoptui.client.replay import Replay
 from hoptui.protocol.messages import Event
-from hoptui.tui.panels import chart_head
-from hoptui.tui.replay import ReplayApp
-from hoptui.tui.screens.chart import ChartScreen
-from hoptui.tui.screens.finder import Finder, Option, matches
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.timeline import Extent
+from hoptui.tui.charts.viewport import Extent
+from hoptui.tui.dialogs import Finder, Option, matches
+from hoptui.tui.replay_app import ReplayApp
+from hoptui.tui.screens.charts import content
+from hoptui.tui.screens.charts.screen import ChartScreen
+from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.panel import Panel
 from tests.model.recorded_run import FIRST, write
 
@@ -263,7 +263,7 @@ def test_iterations_on_the_x_axis_show_the_same_part(scene: MakeScene, play: Pla
         assert "⠤" in read(app, "chart-3") or "⠉" in read(app, "chart-3")  # a GPU's power, too
         screen.board.timeline.live()
         axis, before = screen.axis(screen.view()), (-282_000, 1_204_000)
-        line = chart_head.span_line(screen.view(), screen.board, axis, before, axis.extent([]), None, 80)
+        line = content.span_line(screen.view(), screen.board, axis, before, axis.extent([]), None, 80)
         assert "iterations 0 … 1 204" in "".join(span.text for span in line), (
             "there are none before the first"
         )

@@ -11,12 +11,12 @@ import pytest
 
 from hoptui.model.alignment import MILLI, Iterations
 from hoptui.protocol.messages import Event
-from hoptui.tui.board import Board, Chart, Pick
-from hoptui.tui.lines import width_of
-from hoptui.tui.panels import catalogue, charts
-from hoptui.tui.panels.axes import Side, StepAxis, TimeAxis, counterpart
-from hoptui.tui.view import View
-from hoptui.tui.widgets.plot import Curve
+from hoptui.tui.charts.grid import Board, Chart, Pick
+from hoptui.tui.charts.plot import Curve
+from hoptui.tui.screens.charts import content, series_catalog
+from hoptui.tui.screens.charts.axes import Side, StepAxis, TimeAxis, counterpart
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import width_of
 
 MakeScene = Callable[..., Any]
 SECOND = 1_000_000_000
@@ -36,7 +36,7 @@ def view(scene: MakeScene) -> View:
 
 
 def test_every_series_is_listed_in_words_the_run_first(view: View) -> None:
-    listed = catalogue.listed(view)
+    listed = series_catalog.listed(view)
     assert listed[0].title == "run · env steps per s"
     titles = [entry.title for entry in listed]
     assert "GPU 1 · power" in titles
@@ -60,17 +60,17 @@ def test_every_series_is_listed_in_words_the_run_first(view: View) -> None:
 def test_values_have_the_unit_of_their_axis(
     view: View, source: str, metric: str, text: str, axis: str
 ) -> None:
-    entry = catalogue.described(view, Pick(source, metric))
+    entry = series_catalog.described(view, Pick(source, metric))
     assert entry.axis_unit == axis
     assert entry.text(612.0).replace("10 m 12 s", "612 s") == text
     assert entry.text(NAN) == entry.text(None) == "–"
 
 
 def test_a_range_has_its_unit_once(view: View) -> None:
-    power = catalogue.described(view, Pick("gpu/GPU-0", "power_w"))
+    power = series_catalog.described(view, Pick("gpu/GPU-0", "power_w"))
     assert power.range_text(612.0, 640.0) == "612…640 W"
     assert power.range_text(640.1, 640.2) == "640 W"
-    steps = catalogue.described(view, Pick(f"run/{RUN}", "env_steps_per_s"))
+    steps = series_catalog.described(view, Pick(f"run/{RUN}", "env_steps_per_s"))
     assert steps.range_text(73e3, 102e3) == "73.0 k…102 k env steps/s"
 
 
@@ -94,11 +94,11 @@ CURVE = Curve("x", "1", [0, 10, 20, 30, 40, 50], [0, 1, 2, NAN, 4, 5], [0, 1, 3,
 def test_the_value_at_a_place_is_the_newest_unless_it_is_before_a_gap_or_long_ago(
     x: int, known: tuple[float, float] | None
 ) -> None:
-    assert charts.reading(CURVE, x, 4) == known
+    assert content.reading(CURVE, x, 4) == known
 
 
 def test_nothing_is_read_from_nothing() -> None:
-    assert charts.reading(Curve("x", "1", [], [], []), 5, 1) is None
+    assert content.reading(Curve("x", "1", [], [], []), 5, 1) is None
 
 
 def test_knob_changes_and_events_are_marks_and_an_alarm_is_drawn_over_them(scene: MakeScene) -> None:
@@ -109,7 +109,7 @@ def test_knob_changes_and_events_are_marks_and_an_alarm_is_drawn_over_them(scene
     other = Event(seq=6, t=START - 4 * SECOND, wall=0.0, kind="note", text="another run's", run="other")
     there.tell(events=(alarm, other))
     view = view_of(there)
-    found = charts.marks(view, TimeAxis(view))
+    found = content.marks(view, TimeAxis(view))
     assert [mark.ink for mark in found] == ["dim", "dim", "mark", "mark", "bad"]
     assert [mark.sign for mark in found] == ["", "", "", "", "!"]  # its colour alone would not tell it
     assert found[-1].x == alarm.t
@@ -117,24 +117,24 @@ def test_knob_changes_and_events_are_marks_and_an_alarm_is_drawn_over_them(scene
 
 def test_a_legend_has_room_for_every_series_if_need_be_without_names(view: View) -> None:
     picks = [Pick("gpu/GPU-0", name) for name in ("sm_active", "tensor_active", "dram_active")]
-    found = charts.entries(view, Chart(picks))
+    found = content.entries(view, Chart(picks))
     told = [("81 %", "80 %")] * 3
     for width in (110, 60, 34):
-        lines = charts.legend(found, told, others=None, width=width, most=1)
+        lines = content.legend(found, told, others=None, width=width, most=1)
         assert len(lines) == 1
         assert sum(span.text == "━" for span in lines[0]) == 3
         assert width_of(lines[0]) <= width
-    beside = charts.legend(found, told, others=("a", "b"), width=110, most=3)
+    beside = content.legend(found, told, others=("a", "b"), width=110, most=3)
     assert sum(span.text == "━" for line in beside for span in line) == 6
 
 
 def test_a_legend_keeps_its_names_and_says_how_many_series_have_no_room(view: View) -> None:
     picks = [Pick("gpu/GPU-0", name) for name in ("sm_active", "tensor_active", "dram_active")]
-    found = charts.entries(view, Chart(picks))
+    found = content.entries(view, Chart(picks))
     told = [("0.8…0.9 %", ""), ("0.02…0.03 %", ""), ("0.1 %", "")]
 
     def legend(width: int) -> str:
-        (line,) = charts.legend(found, told, others=None, width=width, most=1)
+        (line,) = content.legend(found, told, others=None, width=width, most=1)
         return " ".join("".join(span.text for span in line).replace("━", "").split())
 
     assert legend(80) == "SM active 0.8…0.9 % tensor active 0.02…0.03 % DRAM bandwidth 0.1 %"
@@ -146,59 +146,59 @@ def test_a_legend_keeps_its_names_and_says_how_many_series_have_no_room(view: Vi
 
 
 def test_a_value_is_told_with_its_unit_or_without_but_never_cut(view: View) -> None:
-    found = charts.entries(view, Chart([Pick("gpu/GPU-0", "power_w")]))
+    found = content.entries(view, Chart([Pick("gpu/GPU-0", "power_w")]))
     told = [("160…244 W", "")]
     for width in range(14, 70):
-        (line,) = charts.legend(found, told, others=None, width=width, most=1)
+        (line,) = content.legend(found, told, others=None, width=width, most=1)
         assert width_of(line) <= width
         value = "".join(span.text for span in line if span.ink == "strong")
         assert value in ("160…244 W", "≤244 W", "≤244", "")
 
 
 def test_a_unit_that_the_name_tells_is_told_once(view: View) -> None:
-    found = charts.entries(view, Chart([Pick(f"run/{RUN}", "env_steps_per_s")]))
-    (line,) = charts.legend(found, [("501 k env steps/s", "")], others=None, width=70, most=1)
+    found = content.entries(view, Chart([Pick(f"run/{RUN}", "env_steps_per_s")]))
+    (line,) = content.legend(found, [("501 k env steps/s", "")], others=None, width=70, most=1)
     assert "".join(span.text for span in line) == "━ env steps per s 501 k"
-    assert charts.units(found, log=True) == "log"
+    assert content.units(found, log=True) == "log"
 
 
 def test_the_unit_of_some_series_is_not_told_as_that_of_all(view: View) -> None:
     run = f"run/{RUN}"
-    mixed = charts.entries(view, Chart([Pick(run, "loss"), Pick(run, "iteration_s")]))
-    assert charts.units(mixed, log=False) == "no unit · s"
-    assert charts.units(mixed[:1], log=False) == ""
+    mixed = content.entries(view, Chart([Pick(run, "loss"), Pick(run, "iteration_s")]))
+    assert content.units(mixed, log=False) == "no unit · s"
+    assert content.units(mixed[:1], log=False) == ""
 
 
 def test_names_of_runs_are_whole_or_say_which_side_it_is(view: View) -> None:
-    found = charts.entries(view, Chart([Pick("gpu/GPU-0", "power_w")]))
+    found = content.entries(view, Chart([Pick("gpu/GPU-0", "power_w")]))
     told, others = [("633 W", "300…399 W")], ("ppo-cartpole", "ppo-recorded")
     seen = {}
     for width in (70, 36):
-        (line,) = charts.legend(found, told, others=others, width=width, most=1)
+        (line,) = content.legend(found, told, others=others, width=width, most=1)
         seen[width] = " ".join("".join(span.text for span in line).split())
     assert seen[70] == "━ ppo-cartpole 633 W ━ ppo-recorded 300…399 W"
     assert seen[36] == "━ this 633 W ━ beside 300…399 W"
 
 
 def test_series_are_told_apart_by_what_differs(view: View) -> None:
-    two_gpus = charts.entries(view, Chart([Pick("gpu/GPU-0", "power_w"), Pick("gpu/GPU-1", "power_w")]))
-    assert charts.title(two_gpus) == "power · 2 series"
-    assert charts.names(two_gpus) == ["GPU 0", "GPU 1"]
-    mixed = charts.entries(view, Chart([Pick("gpu/GPU-0", "power_w"), Pick("gpu/GPU-1", "busy")]))
-    assert charts.names(mixed) == ["power", "busy"]
+    two_gpus = content.entries(view, Chart([Pick("gpu/GPU-0", "power_w"), Pick("gpu/GPU-1", "power_w")]))
+    assert content.title(two_gpus) == "power · 2 series"
+    assert content.names(two_gpus) == ["GPU 0", "GPU 1"]
+    mixed = content.entries(view, Chart([Pick("gpu/GPU-0", "power_w"), Pick("gpu/GPU-1", "busy")]))
+    assert content.names(mixed) == ["power", "busy"]
 
 
 def test_shares_reach_from_0_to_100_but_not_on_a_logarithmic_axis(view: View) -> None:
-    shares = charts.entries(view, Chart([Pick("gpu/GPU-0", "busy"), Pick("host", "cpu_percent")]))
-    assert charts.bounds(shares, log=False) == (0.0, 100.0)
-    assert charts.bounds(shares, log=True) is None
-    process = charts.entries(view, Chart([Pick(f"process/{RUN}", "cpu_percent")]))
-    assert charts.bounds(process, log=False) is None  # of one core: may be more than 100
+    shares = content.entries(view, Chart([Pick("gpu/GPU-0", "busy"), Pick("host", "cpu_percent")]))
+    assert content.bounds(shares, log=False) == (0.0, 100.0)
+    assert content.bounds(shares, log=True) is None
+    process = content.entries(view, Chart([Pick(f"process/{RUN}", "cpu_percent")]))
+    assert content.bounds(process, log=False) is None  # of one core: may be more than 100
 
 
 def test_without_a_gpu_the_host_is_charted(scene: MakeScene) -> None:
     board = Board()
-    charts.fill(board, view_of(scene().live()))
+    content.fill(board, view_of(scene().live()))
     assert [chart.picks for chart in board.charts][-1] == [Pick("host", "cpu_percent")]
 
 

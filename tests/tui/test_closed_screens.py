@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from textual._styles_cache import StylesCache
 
-from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.screens.run.screen import RunScreen
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

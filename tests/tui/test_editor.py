@@ -12,12 +12,12 @@ from textual.widgets import Input
 
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.protocol.messages import LeaseState, Origin, Outcome
-from hoptui.tui.panels import editor
-from hoptui.tui.screens.confirm import Confirm
-from hoptui.tui.screens.conflict import Conflict
-from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.screens.staged import StagedBox
+from hoptui.tui.dialogs import Confirm
+from hoptui.tui.screens.knob_editor import content
+from hoptui.tui.screens.knob_editor.conflict_dialog import Conflict
+from hoptui.tui.screens.knob_editor.screen import KnobEditor
+from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+from hoptui.tui.screens.run.screen import RunScreen
 from tests.tui.conftest import KNOBS, RUN
 
 MakeScene = Callable[..., Any]
@@ -63,7 +63,7 @@ def test_when_it_takes_effect_is_told_as_far_as_it_is_known(
     there = scene().live()
     there.update(vital={"iteration_s": pace, "progress_age_s": age})
     view = there.app().view(RUN)
-    assert editor.when(view, KNOBS[1].spec) == told
+    assert content.when(view, KNOBS[1].spec) == told
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.screens.live import LiveScreen
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.screen_base import LiveScreen
+from hoptui.tui.widgets.text_block import Lines
 from tests.tui.conftest import Play, Scene
 
 
@@ -44,6 +44,6 @@ def test_nothing_is_painted_before_it_is_drawn_and_the_first_frame_has_what_is_k
 def test_screens_that_are_not_shown_first_are_not_imported() -> None:
     asked = "import sys, hoptui.tui.app; print(sorted(m for m in sys.modules if m.startswith('hoptui.tui.screens.')))"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
-    assert "hoptui.tui.screens.run" in found
-    for screen in ("chart", "gpus", "help", "history", "knob_editor", "overview", "settings"):
-        assert f"'hoptui.tui.screens.{screen}'" not in found
+    assert "hoptui.tui.screens.run.screen" in found
+    for screen in ("charts", "gpu", "help", "history", "knob_editor", "overview", "settings"):
+        assert f"'hoptui.tui.screens.{screen}.screen'" not in found

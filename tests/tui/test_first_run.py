@@ -9,9 +9,20 @@ import msgspec
 import pytest
 
 from hoptui.client.client import Link
-from hoptui.tui.panels import compact, events, gpus, header, knobs, learning, phases, processes, runs, waiting
-from hoptui.tui.view import View
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.components import (
+    empty_state,
+    events,
+    gpus,
+    header,
+    knobs,
+    learning_metrics,
+    phases,
+    processes,
+    runs,
+)
+from hoptui.tui.screens.run import compact
+from hoptui.tui.snapshot import View
+from hoptui.tui.widgets.text_block import Lines
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -42,7 +53,7 @@ def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, li
     there = scene()
     there.client.link = link
     view = look(there)
-    assert waiting.reason(view) == said
+    assert empty_state.reason(view) == said
     assert text(runs.rows(view, 80, -1)).splitlines()[0] == said
     for whole in (
         compact.summary(view, "", 100, 60.0, plain=False),
@@ -54,7 +65,7 @@ def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, li
         processes.rows(view, 80, -1)[:1],
         events.lines(view, 5, 60),
         knobs.rows(view, 60, 0),
-        learning.lines(view, "", 60)[:1],
+        learning_metrics.lines(view, "", 60)[:1],
     ):
         assert text(lines).strip() == short
     assert gpus.none(view) == short
@@ -91,7 +102,7 @@ def test_a_long_reason_is_told_whole_where_there_is_room(scene: MakeScene, play:
 
 def test_a_node_without_gpus_and_runs_says_why_and_how_to_begin(scene: MakeScene) -> None:
     view = look(scene(runs=False).live(history=False))
-    assert waiting.reason(view) == ""
+    assert empty_state.reason(view) == ""
     assert gpus.none(view) == "no NVIDIA driver: libnvidia-ml.so.1 was not found"
     assert text(gpus.absent(view, 40)).split() == gpus.none(view).split()
     assert len(gpus.absent(view, 40)) == 2
@@ -106,7 +117,7 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene) -> None:
     there = scene().live(history=False)
     there.update(run={"knobs": ()})
     view = look(there, "3f2a9c10")
-    assert text(learning.lines(view, "", 60)).splitlines() == [
+    assert text(learning_metrics.lines(view, "", 60)).splitlines() == [
         "nothing is logged yet",
         "run.log(loss=…) in its loop is shown here",
     ]

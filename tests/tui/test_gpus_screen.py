@@ -13,10 +13,10 @@ import pytest
 from hoptui.domain.devices import GpuProcess
 from hoptui.presentation.readings import DERIVED, GPU
 from hoptui.protocol.messages import Event
-from hoptui.tui.screens.gpus import GpusScreen
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.screens.gpu.screen import GpusScreen
+from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.text_block import Lines
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

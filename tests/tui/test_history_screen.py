@@ -18,13 +18,13 @@ from hoptui.node.addresses import addresses
 from hoptui.presentation.numbers import grouped
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.recording import Recording
-from hoptui.tui.lines import lay
-from hoptui.tui.panels import history, outcomes
-from hoptui.tui.replay import ReplayApp
-from hoptui.tui.screens.history import FilterBox, HistoryScreen
-from hoptui.tui.screens.overview import OverviewScreen
-from hoptui.tui.screens.story import Story
-from hoptui.tui.view import View
+from hoptui.tui.components import command_outcome
+from hoptui.tui.replay_app import ReplayApp
+from hoptui.tui.screens.history import content
+from hoptui.tui.screens.history.screen import FilterBox, HistoryScreen, Story
+from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import lay
 from hoptui.tui.widgets.panel import Panel
 from tests.model.recorded_run import ID, at, write
 
@@ -78,9 +78,9 @@ def test_a_row_never_cuts_what_a_change_did_while_there_is_something_to_leave_ou
 ) -> None:
     view = look(given(scene))
     records = list(reversed(view.commands()))
-    cells = history.columns(view, records, width)
-    effect = next(line for line in history.Rows(view, records, cells, 0, width) if "+6.1" in said([line]))
-    assert history.MARGIN + sum(cells[:-1]) + len("▲ +6.1 % ± 1.2") <= width
+    cells = content.columns(view, records, width)
+    effect = next(line for line in content.Rows(view, records, cells, 0, width) if "+6.1" in said([line]))
+    assert content.MARGIN + sum(cells[:-1]) + len("▲ +6.1 % ± 1.2") <= width
     assert bool(cells.who) == (width > 58)
     assert ("480 k → 509 k env steps/s" in said([effect])) == (width >= 116)
     assert bool(cells.at) == (width > 58)
@@ -95,8 +95,8 @@ def test_room_that_is_left_is_the_change_s(scene: MakeScene) -> None:
             id=f"{i}", knob="minibatch_size", before=4096, wanted=32768, effective=32768, measured=measured
         )
     records = look(there).commands()
-    cells = history.columns(look(there), records, 76)
-    lines = history.Rows(look(there), records, cells, 0, 76)
+    cells = content.columns(look(there), records, 76)
+    lines = content.Rows(look(there), records, cells, 0, 76)
     rows = ["".join(piece for piece, _ in lay(line, 76)).rstrip() for line in lines]
     assert all("minibatch_size 4 096 → 32 768" in row for row in rows)
     assert any(row.endswith("no detectable change (± 42.0 %)") for row in rows)
@@ -118,7 +118,7 @@ def test_where_the_interval_would_be_cut_the_effect_is_told_without_it(scene: Ma
     for width, told in ((58, "no detectable change"), (196, "no detectable change (± 42.0 %)")):
         (row,) = [
             line
-            for line in history.Rows(view, records, history.columns(view, records, width), 0, width)
+            for line in content.Rows(view, records, content.columns(view, records, width), 0, width)
             if "no detectable" in said([line])
         ]
         assert said([row]).endswith(told)
@@ -126,7 +126,7 @@ def test_where_the_interval_would_be_cut_the_effect_is_told_without_it(scene: Ma
 
 def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
     view = look(given(scene))
-    told = said(history.story(view, view.store.commands["a"], 90, view.store.commands))
+    told = said(content.story(view, view.store.commands["a"], 90, view.store.commands))
     for part in (
         "command     set num_envs 1 024 → 2 048",
         "run         ppo-cartpole, epoch 1",
@@ -140,10 +140,10 @@ def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
         "again       hoptui set ppo-cartpole num_envs=2048",
     ):
         assert part in told
-    undo = said(history.story(view, view.store.commands["b"], 90, view.store.commands))
+    undo = said(content.story(view, view.store.commands["b"], 90, view.store.commands))
     assert "why         undo of num_envs 1 024 → 2 048" in undo
     assert "effect      not measured" in undo
-    refused = said(history.story(view, view.store.commands["c"], 90, view.store.commands))
+    refused = said(content.story(view, view.store.commands["c"], 90, view.store.commands))
     assert "✕ rejected: lr = 2 is out of bounds" in refused
     assert "effect" not in refused
     assert "value" not in refused
@@ -163,7 +163,7 @@ def test_a_shared_effect_is_never_told_as_one_change_s_own(scene: MakeScene, wid
     there = scene().live()
     shared = msgspec.structs.replace(GAIN, note="together with num_envs")
     there.record(id="a", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, measured=shared)
-    assert said([outcomes.last_change(there.app().view(RUN), width)]) == text
+    assert said([command_outcome.last_change(there.app().view(RUN), width)]) == text
 
 
 def test_a_change_that_cannot_be_detected_keeps_its_interval_and_the_process_gives_way(
@@ -177,7 +177,7 @@ def test_a_change_that_cannot_be_detected_keeps_its_interval_and_the_process_giv
     view = look(there)
     records = list(view.commands())
     for width, process in ((160, True), (116, False), (76, False)):
-        row = said([history.Rows(view, records, history.columns(view, records, width), 0, width)[0]])
+        row = said([content.Rows(view, records, content.columns(view, records, width), 0, width)[0]])
         assert "no detectable change (± 22.7 %)" in row
         assert ("(pid 4121)" in row) is process
         assert len(row) <= width

@@ -12,13 +12,12 @@ import pytest
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.settings import config
 from hoptui.settings.config import Asked, Config
-from hoptui.tui.actions import ACTIONS, key_text, of
-from hoptui.tui.keymap import settle
-from hoptui.tui.panels import editor
-from hoptui.tui.screens.confirm import Confirm
-from hoptui.tui.screens.gpus import GpusScreen
-from hoptui.tui.screens.help import Help
-from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.actions import ACTIONS, key_text, of, settle
+from hoptui.tui.dialogs import Confirm
+from hoptui.tui.screens.gpu.screen import GpusScreen
+from hoptui.tui.screens.help.screen import Help
+from hoptui.tui.screens.knob_editor import content
+from hoptui.tui.screens.run.screen import RunScreen
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -119,7 +118,7 @@ def test_the_legend_of_a_box_names_the_keys_that_there_are(scene: MakeScene) -> 
 
 def test_a_choice_without_a_key_is_not_told_in_a_conflict() -> None:
     knob = KnobState(spec=KnobSpec(name="lr", kind="int", default=1), value=1)
-    lines = editor.sides(knob, 0, 2, {"theirs": "t", "back": "esc"})
+    lines = content.sides(knob, 0, 2, {"theirs": "t", "back": "esc"})
     assert [line[1].text.partition(":")[0] for line in lines[4:]] == ["theirs", "back"]
 
 

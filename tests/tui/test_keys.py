@@ -14,15 +14,15 @@ from textual.widgets import Input
 from hoptui.client.client import Link
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Delta, Outcome
-from hoptui.tui import asking
-from hoptui.tui.frame import EVERYTHING
-from hoptui.tui.screens.confirm import Confirm
-from hoptui.tui.screens.help import Help
-from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.tui.screens.live import LiveScreen
-from hoptui.tui.screens.run import RunScreen
+from hoptui.tui import confirmations
+from hoptui.tui.dialogs import Confirm
+from hoptui.tui.frame_clock import EVERYTHING
+from hoptui.tui.screen_base import LiveScreen
+from hoptui.tui.screens.help.screen import Help
+from hoptui.tui.screens.knob_editor.screen import KnobEditor
+from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.widgets.text_block import Lines
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -191,7 +191,7 @@ def test_nothing_is_sent_into_a_lost_link(scene: MakeScene, play: Play, read: Re
         assert "link lost" in app.screen_stack[-2].query_one("#identity", Lines).text, "seen below the box"
         await pilot.press("y")
         await pilot.pause()
-        asking.to_turn_wheel(app, there.run.run)
+        confirmations.to_turn_wheel(app, there.run.run)
         await pilot.pause()
         sentence = "nothing was sent: there is no link to the daemon"
         assert [str(notice.message) for notice in app._notifications][-2:] == [sentence, sentence]

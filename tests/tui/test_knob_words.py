@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from hoptui.domain.knobs import KnobState
-from hoptui.tui.lines import Line
-from hoptui.tui.panels import editor, knobs
-from hoptui.tui.view import View
+from hoptui.tui.components import knobs
+from hoptui.tui.screens.knob_editor import content
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import Line
 from tests.tui.conftest import KNOBS, RUN
 
 LONG = "pieces that a minibatch is computed in, more where memory runs out; 0 chooses the least that fits"
@@ -33,12 +34,12 @@ def view(scene: Callable[..., Any]) -> View:
 
 
 def test_the_editor_wraps_it_and_drops_it_where_there_is_no_room(view: View) -> None:
-    wide = said(editor.about(view, ACCUM, 8, 72, 20))
+    wide = said(content.about(view, ACCUM, 8, 72, 20))
     assert " ".join(wide[:2]) == LONG
     assert max(map(len, wide[:2])) <= 72
     assert wide[2] == ""
-    assert said(editor.about(view, ACCUM, 8, 72, len(wide) - 1)) == wide[3:]
-    undescribed = said(editor.about(view, KNOBS[3], 1e-3, 72, 20))
+    assert said(content.about(view, ACCUM, 8, 72, len(wide) - 1)) == wide[3:]
+    undescribed = said(content.about(view, KNOBS[3], 1e-3, 72, 20))
     assert undescribed[0].startswith("in effect")
 
 

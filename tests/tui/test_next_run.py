@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hoptui.protocol.messages import State, Vital
-from hoptui.tui.panels import runs
+from hoptui.tui.components import runs
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -12,10 +12,10 @@ import pytest
 from hoptui.client.client import Link
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.protocol.messages import Event, Vital
-from hoptui.tui.screens.gpus import GpusScreen
-from hoptui.tui.screens.overview import OverviewScreen
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.widgets.choices import Choices
+from hoptui.tui.screens.gpu.screen import GpusScreen
+from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.widgets.list_view import Choices
 from hoptui.tui.widgets.panel import Panel
 
 SECOND = 1_000_000_000

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from hoptui.domain.columns import pack
-from hoptui.tui.panels import phase_chart
-from hoptui.tui.widgets.line_chart import latest
-from hoptui.tui.widgets.plot import Curve, Mark
+from hoptui.tui.charts.line_chart import latest
+from hoptui.tui.charts.plot import Curve, Mark
+from hoptui.tui.screens.run import phase_chart
 from tests.tui.conftest import RUN, SECOND, Scene
 
 MakeScene = Callable[..., Scene]

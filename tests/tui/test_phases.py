@@ -10,7 +10,7 @@ import pytest
 
 from hoptui.domain.columns import pack
 from hoptui.protocol.messages import Buckets, RankState
-from hoptui.tui.panels import phases
+from hoptui.tui.components import phases
 from tests.tui.conftest import RUN, SECOND, Scene
 
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hoptui.tui.lines import Line, lay, width_of
-from hoptui.tui.widgets.plot import Curve, Mark, Paper, plot
+from hoptui.tui.charts.plot import Curve, Mark, Paper, plot
+from hoptui.tui.styled_text import Line, lay, width_of
 
 S = 1_000_000_000
 NAN = math.nan

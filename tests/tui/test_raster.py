@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.tui.widgets.raster import ACROSS, CROSS, MARK, Picture, Trace, draw, place
+from hoptui.tui.charts.raster import ACROSS, CROSS, MARK, Picture, Trace, draw, place
 
 NAN = math.nan
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.screens.run.screen import RunScreen
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

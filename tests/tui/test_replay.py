@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 
 from hoptui.recording import Recording, RecordingError
 from hoptui.settings.config import Config
-from hoptui.tui import opening as dashboard
+from hoptui.tui import dashboard
 from hoptui.tui.actions import of
-from hoptui.tui.replay import ReplayApp
-from hoptui.tui.screens.gpus import GpusScreen
-from hoptui.tui.screens.help import Help
-from hoptui.tui.screens.overview import OverviewScreen
-from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.replay_app import ReplayApp
+from hoptui.tui.screens.gpu.screen import GpusScreen
+from hoptui.tui.screens.help.screen import Help
+from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.time_bar import TimeBar
 from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.replay_player import COMPACT, Player

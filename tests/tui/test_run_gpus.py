@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hoptui.protocol.messages import Event
-from hoptui.tui.widgets.line_chart import LineChart
+from hoptui.tui.charts.line_chart import LineChart
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from hoptui.domain.columns import pack
-from hoptui.tui.panels import compact, throughput, tuner
-from hoptui.tui.screens.run_panels import Stretch
-from hoptui.tui.view import View
+from hoptui.tui.components import throughput, tuner
+from hoptui.tui.screens.run import compact
+from hoptui.tui.screens.run.panels import Stretch
+from hoptui.tui.snapshot import View
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

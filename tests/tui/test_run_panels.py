@@ -12,12 +12,13 @@ from hoptui.client.client import Link
 from hoptui.settings.config import Config
 from hoptui.settings.ui_state import Remembered
 from hoptui.tui import themes
-from hoptui.tui.frame import EVERYTHING
-from hoptui.tui.lines import Line
-from hoptui.tui.panels import compact, gpus, header, outcomes
+from hoptui.tui.components import command_outcome, gpus, header
+from hoptui.tui.frame_clock import EVERYTHING
 from hoptui.tui.preferences import ALONE, Preferences
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.screens.run import compact
+from hoptui.tui.styled_text import Line
 from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.text_block import Lines
 from tests.tui.conftest import RUN
 
 MakeScene = Callable[..., Any]
@@ -247,11 +248,11 @@ def test_how_a_paused_run_goes_on_is_told_where_why_it_is_paused_has_no_room(sce
 def test_a_change_whose_effect_was_not_measured_is_named(scene: MakeScene) -> None:
     there = scene(gpus=1).live()
     view = there.app().view
-    assert outcomes.last_change(view(RUN), 80) == ()
+    assert command_outcome.last_change(view(RUN), 80) == ()
     there.history().record(id="x", ago_s=10.0, knob="lr", before=3e-4, wanted=1e-4, effective=1e-4)
-    assert said(outcomes.last_change(view(RUN), 80)) == "lr 3.0e-4 → 1.0e-4: effect not measured yet"
+    assert said(command_outcome.last_change(view(RUN), 80)) == "lr 3.0e-4 → 1.0e-4: effect not measured yet"
     there.update(vital={"state": "exited"})
-    assert said(outcomes.last_change(view(RUN), 80)) == "lr 3.0e-4 → 1.0e-4: effect not measured"
+    assert said(command_outcome.last_change(view(RUN), 80)) == "lr 3.0e-4 → 1.0e-4: effect not measured"
 
 
 def test_a_gpu_without_current_readings_says_so_in_its_line(scene: MakeScene) -> None:

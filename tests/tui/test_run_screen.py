@@ -10,8 +10,8 @@ import pytest
 
 from hoptui.client.client import Link
 from hoptui.domain.columns import pack
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.widgets.text_block import Lines
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

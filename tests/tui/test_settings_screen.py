@@ -11,12 +11,12 @@ import pytest
 from hoptui.settings import config, ui_state
 from hoptui.settings.config import Config
 from hoptui.settings.ui_state import Remembered
-from hoptui.tui.lines import Line, fitted
-from hoptui.tui.panels import settings
-from hoptui.tui.personal import told
+from hoptui.tui.base_app import told
 from hoptui.tui.preferences import HIDEABLE, Preferences
-from hoptui.tui.screens.overview import OverviewScreen
-from hoptui.tui.screens.settings import SettingsScreen
+from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.settings import content
+from hoptui.tui.screens.settings.screen import SettingsScreen
+from hoptui.tui.styled_text import Line, fitted
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -41,7 +41,7 @@ def kept(home: Path) -> Remembered:
 
 def origins(preferences: Preferences) -> dict[str, str]:
     asked = ("metric", "run.events", "run.phases")
-    return {item.name: item.origin for item in settings.items(preferences) if item.name in asked}
+    return {item.name: item.origin for item in content.items(preferences) if item.name in asked}
 
 
 def test_a_theme_is_remembered_unless_something_stronger_sets_it(
@@ -68,10 +68,10 @@ def test_the_panel_shown_alone_is_remembered(tmp_path: Path) -> None:
     assert kept(tmp_path).alone == "phases"
     again = Preferences(read_config(tmp_path))
     assert again.alone == "phases"
-    shown = {item.name: (item.value, item.origin) for item in settings.items(again)}
+    shown = {item.name: (item.value, item.origin) for item in content.items(again)}
     assert shown["alone"] == ("phases", "remembered")
     again.choose_alone("")
-    shown = {item.name: (item.value, item.origin) for item in settings.items(again)}
+    shown = {item.name: (item.value, item.origin) for item in content.items(again)}
     assert shown["alone"] == ("all are shown", "default")
 
 
@@ -104,7 +104,7 @@ def test_a_panel_of_another_version_is_forgotten() -> None:
 def test_everything_that_is_set_has_a_line_with_its_origin(tmp_path: Path) -> None:
     written = 'ascii = true\n[keys]\nrun.pause = "f5"\nrun.stop = "c"\n'
     prefs = Preferences(read_config(tmp_path, written, {"mouse": False}, HOPTUI_READ_ONLY="1"))
-    items = {item.name: item for item in settings.items(prefs)}
+    items = {item.name: item for item in content.items(prefs)}
     place = f"{tmp_path}/hoptui/config.toml"
     assert [
         (items[n].value, items[n].origin) for n in ("theme", "ascii", "mouse", "read_only", "run.pause")
@@ -121,15 +121,15 @@ def test_everything_that_is_set_has_a_line_with_its_origin(tmp_path: Path) -> No
         'In config.toml, below [keys]: "run.pause" = "KEY,KEY".'
     )
     assert (items["knob.undo"].value, items["knob.undo"].origin) == ("u", "default"), "all ids are here"
-    files = [said(line) for line in settings.files(prefs, 120)]
+    files = [said(line) for line in content.files(prefs, 120)]
     assert files[0] == f"yours       {place}"
     assert len(files) == 2
     wrong = f"{place} line 4: c is a key of run.checkpoint already: run.stop keeps s"
-    assert settings.items(prefs)[0].help == wrong, "what is wrong comes first"
-    first = said(settings.rows(settings.items(prefs), 0, 70)[0])
+    assert content.items(prefs)[0].help == wrong, "what is wrong comes first"
+    first = said(content.rows(content.items(prefs), 0, 70)[0])
     assert first.startswith("› ⚠ line 4: c is a key of run.checkpoint already")
     for item in (item for item in items.values() if item.kind != "problem"):  # a path has no place to fold
-        assert all(sum(len(s.text) for s in line) <= 60 for line in settings.detail(item, 60))
+        assert all(sum(len(s.text) for s in line) <= 60 for line in content.detail(item, 60))
 
 
 def test_many_problems_are_one_sentence_and_all_of_them_in_the_list() -> None:
@@ -138,18 +138,18 @@ def test_many_problems_are_one_sentence_and_all_of_them_in_the_list() -> None:
     assert told(prefs) == "12 things in the configuration are not as they were asked for: f4 shows them"
     assert told(Preferences(Config(problems=problems[:1]))) == problems[0]
     assert told(Preferences(Config())) == ""
-    items = settings.items(prefs)
+    items = content.items(prefs)
     assert [item.help for item in items[:12]] == list(problems)
-    assert "⚠ line 0: there is no action run.ghost0" in said(settings.rows(items, 1, 70)[0])
+    assert "⚠ line 0: there is no action run.ghost0" in said(content.rows(items, 1, 70)[0])
 
 
 @pytest.mark.parametrize("width", [34, 54, 96])
 def test_the_value_is_whole_in_any_terminal_and_who_says_so_in_most(width: int) -> None:
-    items = settings.items(Preferences(Config()))
-    for item, line in zip(items, settings.rows(items, 0, width), strict=True):
+    items = content.items(Preferences(Config()))
+    for item, line in zip(items, content.rows(items, 0, width), strict=True):
         assert item.value in said(fitted(line, width))
         assert item.origin in said(fitted(line, width)) or width < 54
-    assert "now" in said(fitted(settings.head(width), width))
+    assert "now" in said(fitted(content.head(width), width))
 
 
 def test_themes_and_panels_change_at_once_and_nothing_is_written_to_the_persons_file(
@@ -222,7 +222,7 @@ def test_blocks_are_told_as_they_are_and_switched_here_for_this_sitting(
 ) -> None:
     async def script(app: Any, pilot: Any) -> None:
         def told() -> tuple[str, str]:
-            item = next(one for one in settings.items(app.preferences) if one.name == "blocks")
+            item = next(one for one in content.items(app.preferences) if one.name == "blocks")
             return item.value, item.origin
 
         assert told() == ("no", "default")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hoptui.tui.lines import lay
-from hoptui.tui.panels import gpus, header
-from hoptui.tui.screens.knob_editor import KnobEditor
+from hoptui.tui.components import gpus, header
+from hoptui.tui.screens.knob_editor.screen import KnobEditor
+from hoptui.tui.styled_text import lay
 from hoptui.tui.widgets.panel import Panel
 from tests.tui.conftest import RUN
 

@@ -11,10 +11,10 @@ from textual.pilot import Pilot
 
 from hoptui.client.replay import Reel, Tick
 from hoptui.settings.config import Asked, Config
-from hoptui.tui.lines import lay
-from hoptui.tui.replay import ReplayApp
-from hoptui.tui.screens.replay_go_to import GoTo
-from hoptui.tui.screens.run import RunScreen
+from hoptui.tui.replay_app import ReplayApp
+from hoptui.tui.screens.replay.go_to_dialog import GoTo
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.styled_text import lay
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.time_bar import TimeBar, elapsed, track
 from tests.model.recorded_run import LENGTH_S, at

@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from hoptui.client.client import Link
 from hoptui.domain.tuning import Advice, Diagnosis, Limits, TunerState
-from hoptui.tui.lines import Line, lay, width_of
-from hoptui.tui.panels import help_page, knobs, throughput, trials, tuned_knobs, tuner
-from hoptui.tui.steering import advised
-from hoptui.tui.view import View
+from hoptui.tui.components import knobs, throughput, trials, tuner
+from hoptui.tui.run_control import advised
+from hoptui.tui.screens.help import content as help_content
+from hoptui.tui.screens.tuner import content as tuner_content
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import Line, lay, width_of
 from tests.tui.conftest import RUN, SECOND, START, Scene
 from tests.tui.tuned_run import ADVICE, DIAGNOSIS, HOLDING, STATE, STOPPED, TRIED, tuned
 
@@ -182,7 +184,7 @@ def test_without_a_state_the_tuners_commands_are_listed() -> None:
 
 def test_the_knobs_as_the_tuner_sees_them() -> None:
     view = look(tuned())
-    rows = said(tuned_knobs.rows(view, tuned_knobs.ordered(view), 0, 80))
+    rows = said(tuner_content.rows(view, tuner_content.ordered(view), 0, 80))
     stands = {row.removeprefix("› ").split()[0]: row.split("  ")[-1].strip() for row in rows}
     assert rows[0].startswith("› num_envs")
     assert list(stands)[:3] == ["num_envs", "grad_accum", "precision"], "those first that it may turn"
@@ -209,7 +211,7 @@ def test_a_knob_whose_product_with_a_frozen_one_is_kept_is_left_alone_with_it(fr
     ]
     there.update(run={"knobs": tuple(pair)})
     view = look(there)
-    rows = said(tuned_knobs.rows(view, tuned_knobs.ordered(view), 0, 80))
+    rows = said(tuner_content.rows(view, tuner_content.ordered(view), 0, 80))
     assert next(row for row in rows if "grad_accum" in row).endswith(told)
 
 
@@ -259,12 +261,12 @@ def test_the_direction_alone_is_advice_too() -> None:
 
 def test_the_help_page_knows_what_it_says() -> None:
     for term in ("frozen", "spent", "interrupted", "◷ trial", "‖ waiting"):
-        assert term in [name for name, _ in help_page.NOTES["tuner"]]
+        assert term in [name for name, _ in help_content.NOTES["tuner"]]
 
 
 def test_where_there_is_little_room_the_words_are_shorter_and_whole() -> None:
     view = look(tuned())
-    listed = tuned_knobs.ordered(view)
+    listed = tuner_content.ordered(view)
     for width in (35, 37, 40):
-        for line in tuned_knobs.rows(view, listed, 0, width):
+        for line in tuner_content.rows(view, listed, 0, width):
             assert "…" not in "".join(piece for piece, _ in lay(line, width))

@@ -11,11 +11,10 @@ from textual.events import Key
 
 from hoptui.client.client import Link
 from hoptui.domain.tuning import Advice, Limits, Tuned
-from hoptui.tui.screens.confirm import Confirm
-from hoptui.tui.screens.knob_editor import KnobEditor
-from hoptui.tui.screens.limits import LimitsBox
-from hoptui.tui.screens.run import RunScreen
-from hoptui.tui.screens.tuner import TunerScreen
+from hoptui.tui.dialogs import Confirm
+from hoptui.tui.screens.knob_editor.screen import KnobEditor
+from hoptui.tui.screens.run.screen import RunScreen
+from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
 from tests.tui.conftest import RUN, SECOND, Scene
 from tests.tui.tuned_run import DIAGNOSIS, HOLDING, STATE, STOPPED, tuned
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.tui.screens.recordings import file_of
+from hoptui.tui.screens.charts.recording_dialog import file_of
 
 
 @pytest.mark.parametrize(

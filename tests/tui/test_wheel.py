@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hoptui.protocol.messages import LeaseState, Origin
-from hoptui.tui.view import View
+from hoptui.tui.snapshot import View
 from hoptui.tui.wheel import Wheel
 
 MakeScene = Callable[..., Any]

@@ -16,7 +16,7 @@ from hoptui.cli.support.terminal import OK, REJECTED, Fail, say, usage
 from hoptui.client.transport.target import is_path
 
 PORT = 8765
-DRIVER = "hoptui.tui.browser:BrowserDriver"
+DRIVER = "hoptui.tui.driver:BrowserDriver"
 
 
 def serve(

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from hoptui.model.report import Curve, Report
 from hoptui.presentation import numbers
-from hoptui.tui.widgets.scale import elapsed
+from hoptui.tui.charts.ticks import elapsed
 
 
 class Paragraph(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hoptui.cli.report.document import Block, Chart, Document, Facts, Figures, Paragraph, Shares, Table
 from hoptui.presentation import numbers
-from hoptui.tui.widgets.scale import value_scale
+from hoptui.tui.charts.ticks import value_scale
 
 COLUMNS, LINES = 72, 8
 BAR = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual import events
 
 from hoptui.tui.actions import Action, key_text, of
-from hoptui.tui.lines import GAP, Line, Span, width_of
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.styled_text import GAP, Line, Span, width_of
+from hoptui.tui.widgets.text_block import Lines
 
 NARROW = 60  # cells
 

@@ -11,7 +11,7 @@ from textual.geometry import Region
 from textual.style import Style
 from textual.widget import Widget
 
-from hoptui.tui.lines import FULL, as_shown
+from hoptui.tui.styled_text import FULL, as_shown
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp

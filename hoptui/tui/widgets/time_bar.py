@@ -7,8 +7,8 @@ from textual.message import Message
 
 from hoptui.client.replay import SECOND, Reel
 from hoptui.presentation import numbers, vocabulary
-from hoptui.tui.lines import FULL, GAP, TRACK, Line, Span, width_of
-from hoptui.tui.widgets.lines import Lines
+from hoptui.tui.styled_text import FULL, GAP, TRACK, Line, Span, width_of
+from hoptui.tui.widgets.text_block import Lines
 
 HEAD = "●"
 TICKS = {"info": ("┆", "dim"), "command": ("┆", "mark"), "warning": ("│", "warn"), "alarm": ("│", "bad")}

@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widgets import Input
 
 from hoptui.model import store
-from hoptui.tui import drawn, fleet
+from hoptui.tui import hosts_app, render_loop
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.messages import StoreChanged
 from tests.tui.conftest import WALL
@@ -42,7 +42,7 @@ Drawn = dict[tuple[int, int], dict[str, list[Strip]]]
 def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In UTC, and with the wall clock of the scene also where no node has told its own."""
     monkeypatch.setenv("TZ", "UTC")
-    for module in (drawn, fleet, store):
+    for module in (render_loop, hosts_app, store):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: WALL))
     time.tzset()
     yield

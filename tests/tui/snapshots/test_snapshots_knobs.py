@@ -12,7 +12,7 @@ from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.model.process_handle import Held
 from hoptui.protocol.messages import LeaseState, Origin, Outcome
-from hoptui.tui.ending import Endings
+from hoptui.tui.screens.overview.screen import Endings
 from tests.tui.conftest import RUN, Scene
 
 Snapshot = Callable[..., None]

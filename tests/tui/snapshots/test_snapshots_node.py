@@ -13,7 +13,7 @@ from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Origin, Vital
 from hoptui.settings.config import Config
-from hoptui.tui.fleet import FleetApp
+from hoptui.tui.hosts_app import FleetApp
 from tests.tui.conftest import RUN, WALL, Scene
 
 Snapshot = Callable[..., None]

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from hoptui.client.replay import Replay
 from hoptui.settings.config import Config, read
 from hoptui.settings.ui_state import Remembered
-from hoptui.tui.replay import ReplayApp
+from hoptui.tui.replay_app import ReplayApp
 from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.conftest import Scene
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hoptui.client.replay import Replay
 from hoptui.settings.config import Config
-from hoptui.tui.replay import ReplayApp
+from hoptui.tui.replay_app import ReplayApp
 from tests.model.recorded_run import COMMANDS, EVENTS, command, event, write
 from tests.tui.conftest import Scene
 from tests.tui.tuned_run import HOLDING, STOPPED, TUNER, measured, tuned

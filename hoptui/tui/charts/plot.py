@@ -1,0 +1,160 @@
+"""A chart as lines of text: the raster with its axes, marks and crosshair. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hoptui.tui.charts import raster
+from hoptui.tui.charts.ticks import Scale, log_scale, value_scale
+from hoptui.tui.styled_text import Line, Span
+
+EVEN = 6  # with fewer rows a tick that is one off is seen
+AXIS_WIDTH = 7  # six cells of label and the line
+_RUN = re.compile(rb"%c|(.)\1*" % raster.MARK, re.DOTALL)
+"""The cells of one owner that stand side by side; a mark stands alone, because each has an ink of its own."""
+BELOW = -400.0  # a power of ten that no number has: where a logarithmic axis has what is not above zero
+
+
+class Curve(NamedTuple):
+    """A series to draw: where on the x axis and the least and greatest value there, in the unit of the axis."""
+
+    label: str
+    ink: str
+    x: Sequence[int]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+class Mark(NamedTuple):
+    """Something that happened at a place of the x axis: a vertical line, with a sign of one cell at its top or without."""
+
+    x: int
+    ink: str = "mark"
+    sign: str = ""
+
+
+class Paper(NamedTuple):
+    """What curves are drawn on: a part of the x axis (stamps in ns, or any other integer) and what is written on it.
+
+    `ticks` are places with their labels; where two have no room the earlier in the list stays. `end` labels the right end. `cross`
+    is where the crosshair stands; `bounds` fixes the value axis; `log` makes it logarithmic, where any value is above zero.
+    """
+
+    x0: int
+    x1: int
+    ticks: tuple[tuple[int, str], ...] = ()
+    end: str = ""
+    marks: tuple[Mark, ...] = ()
+    cross: int | None = None
+    bounds: tuple[float, float] | None = None
+    log: bool = False
+
+
+def plot(
+    curves: Sequence[Curve], paper: Paper, width: int, height: int, *, axis: int = AXIS_WIDTH
+) -> list[Line]:
+    """`height` lines of `width` cells: the raster with its axes. The value axis takes `axis` cells, or what its labels need."""
+    rows = height - 1
+    if rows < 1 or width < axis + 8:
+        return [()] * height
+    scale = _scale(curves, paper, rows)
+    axis = max(axis, 1 + max(map(len, scale.labels), default=0))
+    across = width - axis
+    x0, x1 = paper.x0, paper.x1
+    dots = raster.ACROSS * across
+    if scale.log:
+        curves = [c._replace(low=_logs(c.low), high=_logs(c.high)) for c in curves]
+    inks = {
+        column: mark.ink for mark in paper.marks if (column := _column(mark.x, paper, across)) is not None
+    }
+    signs = dict.fromkeys(inks, "")
+    signed = ((_column(mark.x, paper, across), mark.sign) for mark in paper.marks if mark.sign)
+    signs |= {column: sign for column, sign in signed if column is not None}
+    picture = raster.draw(
+        [raster.place(c.x, c.low, c.high, x0, x1, dots) for c in curves],
+        across,
+        rows,
+        scale.bottom,
+        scale.top,
+        marks=signs,
+        cross=None if paper.cross is None else _column(paper.cross, paper, across),
+    )
+    labels = _label_rows(scale, rows)
+    drawn = []
+    for row, (text, owner) in enumerate(zip(picture.text, picture.owner, strict=True)):
+        label = Span(labels.get(row, ""), "dim", axis - 1, right=True)
+        drawn.append(
+            (
+                label,
+                Span("┤" if row in labels else "│", "faint"),
+                *_runs(text, owner, [c.ink for c in curves], inks),
+            )
+        )
+    return [*drawn, _x_axis(paper, axis, across)]
+
+
+def _scale(curves: Sequence[Curve], paper: Paper, rows: int) -> Scale:
+    most = max(3, min(5, (rows + 1) // 2))
+    found = log_scale(_known(curves), most) if paper.log else None
+    if found is not None:
+        return found
+    return value_scale(_known(curves) if paper.bounds is None else paper.bounds, most)
+
+
+def _known(curves: Sequence[Curve]) -> Iterator[float]:
+    for curve in curves:
+        yield from curve.low
+        yield from curve.high
+
+
+def _logs(values: Sequence[float]) -> list[float]:
+    """Powers of ten; what is not above zero lies below every axis, and NaN stays unknown."""
+    return [math.log10(v) if v > 0 else v if v != v else BELOW for v in values]
+
+
+def _column(x: int, paper: Paper, across: int) -> int | None:
+    """The cell in which a place of the x axis is, None where it is outside."""
+    return (x - paper.x0) * across // (paper.x1 - paper.x0) if paper.x0 <= x < paper.x1 else None
+
+
+def _label_rows(scale: Scale, rows: int) -> dict[int, str]:
+    """Which raster row each tick's label stands in; only the ends where few rows would set them unevenly."""
+    found: dict[int, str] = {}
+    ticks = list(zip(scale.ticks, scale.labels, strict=True))
+    if not scale.log and rows < EVEN and len(ticks) > 2 and (rows - 1) % (len(ticks) - 1):
+        ticks = [ticks[0], ticks[-1]]
+    for tick, label in ticks:
+        found[round((scale.top - tick) / (scale.top - scale.bottom) * (rows - 1))] = label
+    return found
+
+
+def _runs(text: str, owner: bytes, inks: Sequence[str], marks: dict[int, str]) -> Line:
+    """One raster row as spans of one ink each."""
+    spans: list[Span] = []
+    for run in _RUN.finditer(owner):
+        start, end = run.span()
+        own = owner[start]
+        if own == raster.MARK:
+            ink = marks[start]
+        else:
+            ink = "strong" if own == raster.CROSS else inks[own - 1] if own else ""
+        spans.append(Span(text[start:end], ink))
+    return tuple(spans)
+
+
+def _x_axis(paper: Paper, axis: int, across: int) -> Line:
+    """Labels of the x axis, that of its end flush right; those without room are left out."""
+    cells = [" "] * across
+    cells[across - len(paper.end) :] = paper.end
+    taken = [(across - len(paper.end) - 2, across)] if paper.end else []
+    for x, label in paper.ticks:
+        start = round(across * (x - paper.x0) / (paper.x1 - paper.x0)) - len(label) // 2
+        start = max(start, 0) if start >= -len(label) // 2 - 1 else start
+        end = start + len(label)
+        if start >= 0 and end <= across and all(end <= a or start >= b + 2 for a, b in taken):
+            cells[start:end] = label
+            taken.append((start - 2, end))
+    return (Span(" " * axis), Span("".join(cells), "dim"))

@@ -1,0 +1,158 @@
+"""Figures that several panels share: current and smoothed values, the headline, gauges, sparks."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hoptui.domain.throughput import level, usable
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import value_text
+from hoptui.tui.charts import raster
+from hoptui.tui.charts.ticks import value_scale
+from hoptui.tui.snapshot import OLD_S, SECOND, View
+from hoptui.tui.styled_text import GAP, Line, Span, bar
+
+LEAST_BAR = 4  # cells
+POINTS, MOST_ROWS = 16, 512  # what a mean is taken of
+VALUE = 7  # cells of a figure: what stands after it does not move
+
+
+class Headline(NamedTuple):
+    """The metric that stands for throughput; `value` is None while unknown."""
+
+    name: str
+    unit: str
+    value: float | None
+
+
+class Gauge(NamedTuple):
+    """A labelled bar with its value; `fraction` None draws no bar."""
+
+    label: str
+    fraction: float | None
+    value: str
+    ink: str = "1"
+
+
+def current(view: View, source: str) -> dict[str, float]:
+    """The newest values of the host, a GPU or what is derived of a run: none at all where they are old."""
+    age = view.age_s(source)
+    old = age is None or (age > OLD_S and not view.node_stale)
+    return {} if old else view.store.latest(source)
+
+
+def recent(view: View, source: str, name: str, within_s: float) -> float | None:
+    """The mean of a metric over the last seconds up to its newest value, None if unknown; of a rate what `pace.level` says.
+
+    Not up to now: a run that has fallen silent or ended would be as fast as its last iteration was, whatever that was busy with.
+    """
+    series = view.store.series(source, name)
+    if series is None or math.isnan(series.last):
+        return None
+    rate = name.endswith("_per_s")
+    # Of a rate every iteration counts: between two that wait for data there may be many that wait for nothing.
+    since = series.last_t - int(within_s * SECOND) + 1
+    found = series.window(since, series.last_t, MOST_ROWS if rate else POINTS)
+    values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
+    if not values:
+        return series.last
+    if rate and len(usable(values)) == len(values):  # one that did nothing has no time for a unit
+        return level(values)
+    return sum(values) / len(values)
+
+
+def headline(view: View) -> Headline:
+    """What the run declared as its headline; else its first rate; else the seconds of an iteration. Without a run it has no unit."""
+    names = view.store.names(view.source)
+    declared = view.run.headline if view.run else ""
+    name = declared or next((n for n in names if n.endswith("_per_s")), "")
+    if name:
+        unit = vocabulary.unit_of(name, view.run.units if view.run else {})
+        return Headline(name, unit, recent(view, view.source, name, 2.0))
+    unit = "s/iteration" if view.run else ""
+    return Headline("iteration_s", unit, recent(view, view.source, "iteration_s", 2.0))
+
+
+def label_of(name: str) -> str:
+    """A metric's name for people: control characters gone, underscores as spaces."""
+    return numbers.clean(name, 40).replace("_", " ")
+
+
+def number(value: float | None) -> str:
+    """Any metric in `VALUE` cells."""
+    found = numbers.si(value)
+    return found if value is None or len(found) <= VALUE else numbers.scientific(value, 2)
+
+
+def fact(label: str, value: str, width: int = 0) -> Line:
+    """`label value`, the label dim; an unknown value is dim as well. `width` keeps what follows where it is."""
+    return Span(f"{label} ", "dim"), Span(value, "dim" if value == UNKNOWN else "", width)
+
+
+def gauges(found: list[Gauge], width: int) -> list[Line]:
+    """Gauges two abreast where there is room, else one below the other; columns aligned, bars of one length."""
+    for abreast in (2, 1):
+        columns = [found[i::abreast] for i in range(abreast)]
+        labels = [max((len(g.label) for g in column), default=0) + 1 for column in columns]
+        values = [max((len(g.value) for g in column), default=0) + 1 for column in columns]
+        across = (width - 3 * (abreast - 1) - sum(labels) - sum(values)) // abreast
+        if across >= LEAST_BAR:
+            break
+    across = max(LEAST_BAR, across)
+    lines = []
+    for i in range(0, len(found), abreast):
+        spans: list[Span] = []
+        for gauge, label, value in zip(found[i : i + abreast], labels, values, strict=False):
+            spans += [Span("   ")] if spans else []
+            spans += [Span(gauge.label, "dim", label), *bar(gauge.fraction, across, gauge.ink)]
+            spans.append(Span(gauge.value, "dim" if gauge.value == UNKNOWN else "", value, right=True))
+        lines.append((*spans, GAP))
+    return lines
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """part / whole, None where either is unknown."""
+    if part is None or not whole or math.isnan(part) or math.isnan(whole):
+        return None
+    return part / whole
+
+
+def of(part: str, whole: str, unit: str) -> str:
+    """`58.1/80.0 GiB`, without the whole where it is unknown."""
+    if part == UNKNOWN:
+        return UNKNOWN
+    return f"{part} {unit}" if whole == UNKNOWN else f"{part}/{whole} {unit}"
+
+
+def percent(value: float | None) -> str:
+    """`92 %`, `0.8 %` of a figure that is in per cent already."""
+    return value_text("%", value)
+
+
+def spark(view: View, source: str, name: str, width: int, span_s: float) -> str:
+    """A metric's last seconds as a line of `width` cells, drawn between its least and greatest value; blank where unknown."""
+    series = view.store.series(source, name)
+    if series is None or width < 1:
+        return " " * width
+    dots = raster.ACROSS * width
+    step = max(1, int(span_s * SECOND) // dots)
+    t1 = (view.now // step + 1) * step
+    t0 = t1 - dots * step
+    found = series.window(t0, t1 - 1, dots)
+    scale = value_scale((*found.low, *found.high), 3)
+    trace = raster.place(found.t, found.low, found.high, t0, t1, dots)
+    return raster.draw([trace], width, 1, scale.bottom, scale.top).text[0]
+
+
+def energy(view: View) -> str:
+    """What a unit of the headline costs: `1.19 mJ/env step`; empty where it is not known."""
+    found = current(view, f"derived/{view.run.run}") if view.run else {}
+    name = headline(view)
+    if "energy_per_unit_j" in found and name.unit.endswith("/s"):
+        return (
+            f"{value_text('J', found['energy_per_unit_j'])}/{name.unit.removesuffix('/s').removesuffix('s')}"
+        )
+    each = found.get("energy_per_iteration_j")
+    return "" if each is None else f"{value_text('J', each)}/iteration"

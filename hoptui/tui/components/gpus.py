@@ -1,0 +1,302 @@
+"""What the GPUs do: one in detail, several in a line each, or why there is nothing to read."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from hoptui.domain.devices import GpuInfo
+from hoptui.presentation import numbers
+from hoptui.presentation import readings as meanings
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import Reason, value_text
+from hoptui.tui.charts.line_chart import Wanted
+from hoptui.tui.components import empty_state
+from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, percent, ratio
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import GAP, Line, Span, pack
+
+WORK = (("sm_active", "SM", "1"), ("tensor_active", "tensor", "3"), ("dram_active", "DRAM", "4"))
+PLAIN_WORK = (("busy", "busy", "1"), ("memory_busy", "memory busy", "3"))  # before Hopper
+FIGURES = (
+    ("busy", "busy %", 7),
+    ("sm_active", "SM %", 6),
+    ("tensor_active", "tensor %", 9),
+    ("dram_active", "DRAM %", 7),
+)
+CHARTED = 4  # GPUs in one chart, a curve each: there are four inks
+INKS = "1234"
+_HIGH, _LOW = 90.0, 60.0  # busy at least, SM active at most: there is something to tell
+_SIGNS = {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", "")}
+
+
+def readings(view: View, gpu: GpuInfo) -> dict[str, float]:
+    """The current readings of a GPU: none at all where they are old or it cannot be read."""
+    return {} if gpu.reason else current(view, f"gpu/{gpu.uuid}")
+
+
+def trouble(view: View, gpu: GpuInfo) -> str:
+    """Why nothing at all is read of a GPU: its own reason, else what is wrong with the sampler; empty where there are readings."""
+    if gpu.reason or view.node is None or not view.node.sampler or readings(view, gpu):
+        return numbers.clean(gpu.reason)
+    return numbers.clean(view.node.sampler)
+
+
+def title(gpu: GpuInfo) -> str:
+    """`GPU 0 · NVIDIA H100 80GB HBM3`."""
+    return " · ".join(filter(None, (f"GPU {gpu.index}", numbers.clean(gpu.name, 40), part(gpu))))
+
+
+def kinds(gpus: tuple[GpuInfo, ...]) -> str:
+    """`8 × NVIDIA H100 80GB HBM3`, the kinds one after the other."""
+    names = [numbers.clean(gpu.name, 40) for gpu in gpus if not gpu.parent]
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
+def detail(view: View, gpu: GpuInfo, width: int, most_facts: int = 1) -> list[Line]:
+    """One GPU: gauges two abreast and the rest in at most so many lines; its reason where it cannot be read."""
+    if why := trouble(view, gpu):
+        first, *rest = textwrap.wrap(why, max(20, width - 2))
+        return [(Span("✕ ", "bad"), Span(first, "warn")), *((Span(f"  {line}", "warn"),) for line in rest)]
+    now = readings(view, gpu)
+    left = [(name, label) for name, label, _ in WORK if name in now] or [("memory_busy", "memory busy")]
+    work = [
+        Gauge(label, ratio(now.get(n), 100), value_text("%", now.get(n)), ink_of(n))
+        for n, label in [("busy", "busy"), *left]
+    ]
+    board = [
+        Gauge("power", ratio(now.get("power_w"), gpu.power_limit_w), watts(now, gpu), "2"),
+        Gauge("memory", ratio(now.get("memory_used_bytes"), total(now, gpu)), memory(now, gpu), "1"),
+        Gauge(
+            "clock",
+            ratio(now.get("sm_clock_mhz"), gpu.sm_clock_max_mhz),
+            value_text("MHz", now.get("sm_clock_mhz")),
+            "1",
+        ),
+    ]
+    board += mfu(view)[: max(0, len(work) - len(board))]
+    while len(board) < len(work):
+        board.append(Gauge("", None, ""))
+    paired = [gauge for pair in zip(work, board, strict=False) for gauge in pair] + board[len(work) :]
+    return [*gauges(paired, width), *pack(_facts(view, now), width)[:most_facts]]
+
+
+def _facts(view: View, now: dict[str, float]) -> list[Line]:
+    """What holds the clocks back, the temperatures, and what the run's GPUs say together: the most important first."""
+    found: list[Line] = [held(reason) for reason in _told(now)]
+    hidden = contrast(now)
+    found += [(Span(f"▸ {hidden}", "warn"),)] if hidden else []
+    if "temperature_c" in now:
+        found.append((Span(value_text("°C", now["temperature_c"])),))
+    if "memory_temperature_c" in now:
+        found.append((Span("HBM ", "dim"), Span(value_text("°C", now["memory_temperature_c"]))))
+    return found + together(view)
+
+
+def together(view: View) -> list[Line]:
+    """Memory headroom and idle power of the run's GPUs, where they are known."""
+    found = current(view, f"derived/{view.run.run}") if view.run else {}
+    told = (("memory_headroom_bytes", "headroom", 9), ("idle_power_w", "idle", 7))
+    return [
+        fact(label, value_text(meanings.DERIVED[n].unit, found[n]), width)
+        for n, label, width in told
+        if n in found
+    ]
+
+
+def mfu(view: View) -> list[Gauge]:
+    """The run's MFU as it declares it, else the estimate, marked as one; nothing where neither is known."""
+    found = current(view, f"derived/{view.run.run}") if view.run else {}
+    if "mfu" in found:
+        return [Gauge("MFU", found["mfu"] / 100, value_text("%", found["mfu"]), "3")]
+    if "mfu_estimated" in found:
+        return [
+            Gauge(
+                "MFU est.", found["mfu_estimated"] / 100, f"≈ {value_text('%', found['mfu_estimated'])}", "3"
+            )
+        ]
+    return []
+
+
+def contrast(now: dict[str, float]) -> str:
+    """Where busy claims what SM active denies: `busy 100 % but SM 26 %`."""
+    busy, active = now.get("busy"), now.get("sm_active")
+    if busy is None or active is None or busy < _HIGH or active > _LOW:
+        return ""
+    return f"busy {value_text('%', busy)} but SM {value_text('%', active)}"
+
+
+def work_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
+    """What the charts show in per cent: SM, tensor and DRAM of one GPU, SM (else busy) of each of several."""
+    if len(gpus) == 1:
+        source = f"gpu/{gpus[0].uuid}"
+        names = view.store.names(source)
+        found = [c for c in WORK if c[0] in names] or [c for c in PLAIN_WORK if c[0] in names]
+        return [Wanted(source, name, f"{label} %", ink) for name, label, ink in found]
+    name = "sm_active" if any("sm_active" in view.store.names(f"gpu/{g.uuid}") for g in gpus) else "busy"
+    return [Wanted(f"gpu/{g.uuid}", name, _called(g), ink) for g, ink in zip(gpus, INKS, strict=False)]
+
+
+def many_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
+    """What more of them than `CHARTED` do together, in per cent: SM active and that of the one that does least, and their power.
+
+    Only of a run's: the daemon computes it. Nothing where it does not.
+    """
+    source = f"derived/{view.run.run}" if view.run else ""
+    names = view.store.names(source)
+    if "sm_active" not in names:
+        return []
+    found = [
+        Wanted(source, "sm_active", "SM % mean", "1"),
+        Wanted(source, "sm_active_least", "least", "3"),
+    ]
+    limit = sum(gpu.power_limit_w or math.nan for gpu in gpus)
+    if "power_w" in names and math.isfinite(limit):
+        found.append(Wanted(source, "power_w", "power %", "2", 100 / limit))
+    return found
+
+
+def power_curves(gpus: tuple[GpuInfo, ...], *, share: bool = False) -> list[Wanted]:
+    """Watts of each GPU; as a `share` of the limit, in per cent, only of GPUs that have one."""
+    if share:
+        return [
+            Wanted(f"gpu/{g.uuid}", "power_w", "power %", "2", 100 / g.power_limit_w)
+            for g in gpus
+            if g.power_limit_w
+        ]
+    inks = INKS if len(gpus) > 1 else "2"
+    return [Wanted(f"gpu/{g.uuid}", "power_w", _called(g), ink) for g, ink in zip(gpus, inks, strict=False)]
+
+
+def short(view: View, gpu: GpuInfo, width: int) -> Line:
+    """A GPU in one line of a small screen, with its labels, as much as fits."""
+    name = f"GPU {gpu.index}"
+    if why := trouble(view, gpu):
+        return Span(f"{name} ", "dim"), Span("✕ ", "bad"), Span(why, "warn")
+    now = readings(view, gpu)
+    if not now:
+        return Span(f"{name} ", "dim"), Span("no current readings", "dim")
+    measured = (
+        FIGURES if any(n in now for n, _, _ in WORK) else (*FIGURES[:1], ("memory_busy", "memory busy %", 0))
+    )
+    chunks = [fact(label.removesuffix(" %"), figure(now.get(n)), 4) for n, label, _ in measured]
+    chunks.append((Span(watts(now, gpu)),))
+    chunks.append((Span(memory(now, gpu)),))
+    chunks.append((Span(value_text("°C", now.get("temperature_c"))),))
+    worst = _told(now)[:1]
+    last = [span for reason in worst for span in (held(reason) if width >= 90 else (sign(reason),))]
+    room = width - len(name) - 1 - 2  # for the sign
+    return (Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *last)
+
+
+def short_of_many(view: View, gpus: tuple[GpuInfo, ...], width: int) -> Line:
+    """From what to what those do that can be read, in one line of a small screen: `8 GPUs busy 12…86`; and a sign if one is in trouble."""
+    read = [(now, gpu) for gpu in gpus if (now := readings(view, gpu))]
+    name = f"{len(gpus)} GPUs" if len(read) in (0, len(gpus)) else f"{len(read)}/{len(gpus)} GPUs"
+    if not read:
+        return Span(f"{name} ", "dim"), Span("no current readings", "dim")
+    chunks: list[Line] = []
+    for metric, label, _ in FIGURES:
+        known = [now[metric] for now, _ in read if metric in now]
+        ends = dict.fromkeys(map(figure, (min(known), max(known)))) if known else ()
+        chunks += [fact(label.removesuffix(" %"), "…".join(ends), 6)] if ends else []
+    drawn = sum(now.get("power_w", math.nan) for now, _ in read)
+    limit = sum(gpu.power_limit_w or math.nan for gpu in gpus)
+    if len(read) == len(gpus) and math.isfinite(drawn + limit):
+        chunks.append((Span(of(f"{drawn:.0f}", f"{limit:.0f}", "W")),))
+    fullest = max(read, key=lambda one: ratio(one[0].get("memory_used_bytes"), total(*one)) or 0.0)
+    chunks.append((Span(memory(*fullest)),))
+    worst = [sign(reason) for now, _ in read for reason in _told(now) if reason.level == "alarm"][:1]
+    room = width - len(name) - 1 - 2  # for the sign
+    return Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *worst
+
+
+def part(gpu: GpuInfo) -> str:
+    """What tells a MIG instance from its like: the beginning of its UUID; empty for a whole GPU."""
+    return numbers.clean(gpu.uuid.removeprefix("MIG-")[:4]) if gpu.parent else ""
+
+
+def absent(view: View, width: int) -> list[Line]:
+    """`none` in as many lines as it takes."""
+    return [(Span(line, "dim"),) for line in textwrap.wrap(none(view), max(20, width))]
+
+
+def none(view: View) -> str:
+    """Why there are no GPU readings, in one line."""
+    node = view.node
+    if node is None:
+        return empty_state.short(view)
+    if view.run is not None and node.gpus:
+        how = view.hint("view.overview", "shows all")
+        return "; ".join(filter(None, ("which GPUs it uses is not known", how)))
+    return numbers.clean(node.gpu_reason or "no GPU was found on this node")
+
+
+def alarm(view: View) -> str:
+    """What is wrong with one of the GPUs now, in one sentence; empty: nothing is."""
+    for gpu in view.gpus():
+        if gpu.reason:
+            return f"GPU {gpu.index} cannot be read: {numbers.clean(gpu.reason)}"
+        for reason in meanings.alarms(readings(view, gpu).get("throttle")):
+            return f"GPU {gpu.index}: {reason.word}. {reason.long}"
+    return ""
+
+
+def users(view: View, gpu: GpuInfo) -> str:
+    """Whose GPU it is: the runs that live on it, else the people whose processes hold memory of it."""
+    node = view.node
+    names = [run.name for run in node.runs if gpu.uuid in run.gpus and not run.exit_reason] if node else []
+    names = names or [p.user or f"pid {p.pid}" for p in view.store.processes if p.gpu == gpu.uuid]
+    return numbers.clean(", ".join(dict.fromkeys(names)), 60)
+
+
+def held(reason: Reason) -> Line:
+    """`✕ too hot`, `power cap`: an alarm has a sign and an ink of its own."""
+    sign, ink = _SIGNS[reason.level]
+    return (Span(f"{sign}{reason.word}", ink),)
+
+
+def watts(now: dict[str, float], gpu: GpuInfo) -> str:
+    """`612/700 W`."""
+    limit = f"{gpu.power_limit_w:.0f}" if gpu.power_limit_w else UNKNOWN
+    return of(value_text("W", now.get("power_w")).removesuffix(" W"), limit, "W")
+
+
+def total(now: dict[str, float], gpu: GpuInfo) -> float | None:
+    """The bytes of memory that a GPU has."""
+    return now.get("memory_total_bytes", gpu.memory_total_bytes)
+
+
+def memory(now: dict[str, float], gpu: GpuInfo) -> str:
+    """`58.1/80.0 GiB`."""
+    return of(numbers.gib(now.get("memory_used_bytes")), numbers.gib(total(now, gpu)), "GiB")
+
+
+def ink_of(name: str) -> str:
+    """The ink of a reading, the same in every bar and chart."""
+    return next((ink for n, _, ink in WORK if n == name), "1")
+
+
+def _told(now: dict[str, float]) -> list[Reason]:
+    """What holds the clocks back, without idleness, which the other figures show."""
+    return [reason for reason in meanings.reasons(now.get("throttle")) if reason.bit != meanings.IDLE]
+
+
+def sign(reason: Reason) -> Span:
+    """The sign of `held` alone, where there is no room for the word: blank for what is usual."""
+    sign, ink = _SIGNS[reason.level]
+    return Span(sign.strip(), ink)
+
+
+def _called(gpu: GpuInfo) -> str:
+    return f"MIG {part(gpu)}" if gpu.parent else f"GPU {gpu.index}"
+
+
+def figure(value: float | None) -> str:
+    """A share in per cent without its unit."""
+    return bare(percent(value))
+
+
+def bare(value: str) -> str:
+    """A text without the per cent at its end."""
+    return value.removesuffix(" %")

@@ -1,0 +1,256 @@
+"""The two lines on top of a run: who and how far; under it the progress, or what a person must know at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from hoptui.model import eta
+from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.vocabulary import Word
+from hoptui.protocol.messages import State
+from hoptui.tui.components import empty_state, gpus, header
+from hoptui.tui.snapshot import SECOND, View
+from hoptui.tui.styled_text import FULL, GAP, HALF, TRACK, Line, Span, width_of
+
+
+def left_s(view: View) -> float | None:
+    """Seconds until the last iteration ends; None where the run does not say how many there are, or its pace is unknown, and
+    while nothing new is heard of it: nobody knows then how far it is."""
+    run, vital = view.run, view.vital
+    if run is None or vital is None or not run.total or view.stale:
+        return None
+    return eta.left_s(run, vital, _pace_s(view) or vital.iteration_s)
+
+
+def _pace_s(view: View) -> float | None:
+    steps = view.store.steps(view.source)
+    if steps is None or view.run is None:
+        return None
+    begun = view.now - int((view.wall - view.run.started_wall) * SECOND)
+    start = eta.since(begun, steps.last_t, view.commands())
+    found = steps.window(start, steps.last_t, eta.POINTS)
+    return eta.pace_s(found.t, found.high)
+
+
+INKS: dict[State, str] = {
+    "live": "good",
+    "busy": "warn",
+    "paused": "warn",
+    "unresponsive": "warn",
+    "exited": "stale",
+}
+AGED_S = 3.0
+"""An answer is due every second: what is older than this did not come in time."""
+RESTART_SHOWN_S = 30.0
+USUAL_HZ = 2.0
+
+
+class Banner(NamedTuple):
+    """What a person must know at once, in one sentence, and the same in few words where it is long."""
+
+    symbol: str
+    text: str
+    ink: str
+    short: str = ""
+
+    def said(self, width: int) -> str:
+        """The sentence where it fits."""
+        return self.short if self.short and len(self.text) > width else self.text
+
+
+def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line:
+    """`hoptui  ppo-cartpole · gpu07 · epoch 1 … ● live  iteration 1 204 / 5 000  2 h 14 m  ETA 3 h 2 m`."""
+    for shown in (("host", "eta"), ("eta",), ()):  # what is left out where there is no room for all of it
+        line = _identity(view, name, width >= 110, frozen, shown)
+        if width_of(line) <= width:
+            break
+    return line
+
+
+def _identity(view: View, name: str, wide: bool, frozen: bool, shown: Collection[str]) -> Line:
+    run, node = view.run, view.node
+    left = [Span(" hoptui  ", "title")] if wide else [Span(" ")]
+    place = f"{numbers.clean(view.link.node, 30)}/" if view.link.node else ""
+    left += [Span(place, "dim"), Span(numbers.clean(run.name if run else name, 40), "strong")]
+    if "host" in shown and node is not None and node.host and not place:
+        left.append(Span(f" · {numbers.clean(node.host, 30)}", "dim"))
+    if run is not None and (wide or run.epoch > 1):
+        left.append(Span(f" · epoch {run.epoch}", "dim"))
+    right = [GAP, Span("  "), *state(view), *_how_far(view, wide, eta="eta" in shown)]
+    right += rate(view)
+    if frozen:
+        right.append(Span("   view frozen", "warn"))
+    if wide and node is not None and node.viewers > 1:
+        right.append(Span(f"   {node.viewers} viewers", "dim"))
+    return (*left, *right, Span(" "))
+
+
+def titled(name: str, page: str) -> Line:
+    """The left of a screen that is not the run's own: `hoptui  ppo-cartpole · gpu07 · history`."""
+    return Span(" hoptui  ", "title"), Span(name, "strong"), Span(page, "dim")
+
+
+def of_run(view: View, asked: str, page: str) -> Line:
+    """The first line of a screen about the run with the id `asked`, about all runs of the node without one."""
+    gone = f"run {asked}, which is no longer known" if asked else "all runs"
+    host = f" · {numbers.clean(view.node.host, 30)}" if view.node and view.node.host else ""
+    name = numbers.clean(view.run.name if view.run else gone, 60)
+    return *titled(name, f"{host} · {page}"), GAP, *corner(view)
+
+
+def corner(view: View) -> Line:
+    """The right of it: the state of the run, or of the way to the node where that is not as usual, and the clock."""
+    told = view.run is not None or view.replay is not None or view.link.state != "live"  # a node has no state
+    clock = Span(f"   {numbers.clock(view.wall)} ", "dim")
+    return *(state(view) if told else ()), *rate(view), clock
+
+
+def state(view: View) -> Line:
+    """`● live`, or in a replay `▶ replay 20×`: the symbol and the word."""
+    if view.replay is not None:
+        word = vocabulary.PLAYING if view.replay.playing else vocabulary.HALTED
+        speed = f" {view.replay.speed:g}×" if view.replay.playing else ""
+        return (Span(f"{word.symbol} {word.text}{speed}", "title"),)
+    word, ink = _state(view)
+    return (Span(f"{word.symbol} {word.text}", ink),)
+
+
+def rate(view: View) -> Line:
+    """`ssh 24 ms` of another node; `10 Hz` while GPUs are sampled faster than usual; `read-only` where nothing can be sent."""
+    hz = view.node.hz if view.node else 0.0
+    fast = (*link(view), Span(f"   {hz:g} Hz", "warn")) if hz > USUAL_HZ else link(view)
+    return *fast, *restraint(view)
+
+
+def restraint(view: View) -> Line:
+    """`read-only` where nothing can be sent; nothing in a replay, where nobody would expect it."""
+    return (Span("   read-only", "mark"),) if view.read_only and view.replay is None else ()
+
+
+def link(view: View) -> Line:
+    """How far another node is: `ssh 24 ms`; `ssh 24 ms, slow link, 1 s old`; `ssh, 5 s old` while no answer comes; nothing of this one."""
+    if not view.link.node or view.link.state != "live":
+        return ()
+    age, trip = view.link.age_s(view.clock), view.link.round_trip_ms
+    if age is not None and age >= AGED_S:
+        return (Span(f"   ssh, {numbers.duration(age)} old", "warn"),)
+    far = f" {trip:.0f} ms" if trip is not None else ""
+    old = f", {numbers.duration(age)} old" if age is not None and age >= 1.0 else ""
+    return Span(f"   ssh{far}", "dim"), Span(f", slow link{old}" if view.link.slow else "", "warn")
+
+
+def progress(view: View, width: int) -> Line:
+    """The banner if there is one, else how much of the run is done; a plain rule where its length is unknown."""
+    shout = banner(view)
+    if shout is not None:
+        said = shout.said(width - len(shout.symbol) - 2)
+        return Span(f" {shout.symbol} ", shout.ink), Span(said, shout.ink), GAP
+    done = _done(view)
+    if done is None:
+        return (Span(TRACK * width, "track"),)
+    label = f" {numbers.percent(done)} "
+    halves = round((width - len(label)) * 2 * min(max(done, 0.0), 1.0))
+    full = FULL * (halves // 2) + HALF * (halves % 2)
+    return Span(full, "1"), Span(TRACK * (width - len(label) - len(full)), "track"), Span(label, "dim")
+
+
+def banner(view: View) -> Banner | None:
+    """What is wrong or unusual, the most important first; None: all is well."""
+    to = view.link
+    match to.state:
+        case "failed":
+            return Banner("✕", numbers.clean(to.reason or "the daemon cannot be reached"), "bad")
+        case "connecting":
+            return Banner("◌", empty_state.reason(view) or "connecting to the daemon", "warn")
+        case "lost":
+            since = numbers.duration(max(0.0, view.clock - to.since))
+            reason = f" ({numbers.clean(to.reason)})" if to.reason else ""
+            what, then = (
+                f"link to {to.node or 'the daemon'} lost {since} ago",
+                "training does not need it, reconnecting",
+            )
+            return Banner("◌", f"{what}{reason}: {then}", "warn", f"{what}: {then}")
+    run, vital = view.run, view.vital
+    if run is None:
+        return None
+    if view.exited:
+        word = vocabulary.STATES["exited"]
+        failed = run.exit_reason not in ("", "finished", "stopped")
+        when = f" at {numbers.clock(run.exited_wall)}" if run.exited_wall else ""
+        at = f", last iteration {numbers.grouped(vital.step)}" if vital else ""
+        said = f"{vocabulary.state_text(vital, run)}{when}"
+        return Banner(word.symbol, said + at, "bad" if failed else "warn", said)
+    if vital is not None and vital.state != "live":
+        whole, brief = _explained(view)
+        return Banner(vocabulary.STATES[vital.state].symbol, whole, INKS[vital.state], brief)
+    wrong = gpus.alarm(view)
+    if wrong:
+        return Banner("⚠", wrong, "bad", wrong.partition(". ")[0])
+    if run.epoch > 1 and view.wall - run.started_wall < RESTART_SHOWN_S:
+        since = numbers.duration(view.wall - run.started_wall)
+        return Banner(
+            vocabulary.RESTARTED.symbol,
+            f"restarted {since} ago: epoch {run.epoch}",
+            "warn",
+        )
+    if view.wheel is not None:
+        return Banner("▸", str(view.wheel), "good" if view.wheel.mine else "warn")
+    return None
+
+
+def _explained(view: View) -> tuple[str, str]:
+    """Why the run does not go on and what helps, and the same where there is less room."""
+    run, vital = view.run, view.vital
+    if run is None or vital is None:
+        return "", ""
+    said = vocabulary.state_text(vital, run)
+    match vital.state:
+        case "paused" if view.replay is None:
+            how = view.hint("run.pause", "lets it go on") if not view.read_only else ""
+            why = "the open dashboard that paused it keeps it paused"
+            return f"{said} ({'; '.join(filter(None, (why, how)))})", "; ".join(filter(None, (said, how)))
+        case "unresponsive":
+            return f"{said}; the process exists, values below are old", said
+        case "busy" if vital.progress_age_s is not None:
+            return f"{said}; no boundary for {numbers.duration(vital.progress_age_s)}", said
+    return said, said
+
+
+def _state(view: View) -> tuple[Word, str]:
+    match view.link.state:
+        case "connecting":
+            return Word("◌", "connecting"), "warn"
+        case "lost":
+            return Word("◌", "link lost"), "warn"
+        case "failed":
+            return Word("✕", "no link" if view.link.node else "no daemon"), "bad"
+    if view.exited:
+        return vocabulary.STATES["exited"], INKS["exited"]
+    if view.vital is None:
+        return vocabulary.UNKNOWN_STATE, "dim"
+    return vocabulary.STATES[view.vital.state], INKS[view.vital.state]
+
+
+def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
+    run, vital = view.run, view.vital
+    if run is None or vital is None:
+        return ()
+    of = f" / {numbers.grouped(run.total)}" if run.total else ""
+    spans = [
+        Span("   iteration " if wide else "  ", "dim"),
+        Span(numbers.grouped(vital.step), "stale" if view.stale and not view.exited else "strong"),
+        Span(of, "dim"),
+    ]
+    gap = "   " if wide else "  "
+    spans.append(Span(f"{gap}{numbers.duration(view.ran_s)}", "dim"))
+    left = header.left_s(view) if eta else None
+    if left is not None:
+        spans += [Span(f"{gap}ETA ", "dim"), Span(numbers.duration(left))]
+    return tuple(spans)
+
+
+def _done(view: View) -> float | None:
+    if view.run is None or view.vital is None or not view.run.total:
+        return None
+    return view.vital.step / view.run.total

@@ -1,0 +1,266 @@
+"""Where an iteration goes: each phase a bar that begins where the one before it ended, nested ones under their parent."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from hoptui.presentation import numbers
+from hoptui.tui.charts.line_chart import whole_dots
+from hoptui.tui.components import empty_state
+from hoptui.tui.snapshot import SECOND, AnySeries, View
+from hoptui.tui.styled_text import FULL, TRACK, Line, Span
+
+PREFIX = "phase/"
+OTHER = "other"
+WITHIN_S = 30.0
+MOST = 1000  # iterations: a window that would hold more is shorter
+ASKED = 128  # iterations that are asked for anew where only summaries are held, as when one has just come
+EACH = 4  # buckets an iteration, or more: in the same one fall only those that are much quicker than usual
+BUCKETS = 1024
+FEW = 3  # iterations that are counted rather than told by the time they took
+_INKS = ("1", "2", "3", "4")
+MOST_S = 1e9  # what a run says beyond that is no time
+LEAST_SPREAD = 0.05  # ranks whose iterations differ by less are not worth a word
+LEAST_OTHER = 0.02  # a remainder smaller than that is not worth a line
+_SUMS: WeakKeyDictionary[AnySeries, tuple[object, tuple[float, int]]] = WeakKeyDictionary()
+"""What `_spent` read last of each series: several figures are made of the same iterations, and those of a run that is over stay."""
+
+
+class Phase(NamedTuple):
+    """A phase's seconds, averaged over all iterations; `start` is where it begins, `depth` 0 for the outermost."""
+
+    path: str
+    seconds: float
+    start: float
+    depth: int
+    ink: str
+
+
+class Split(NamedTuple):
+    """The mean seconds of an iteration (None: unknown), of how many iterations it is the mean, and their phases."""
+
+    whole: float | None
+    iterations: int
+    phases: list[Phase]
+
+
+def iteration_s(view: View) -> float | None:
+    """The mean seconds of an iteration over the same window as the phases, counted as they are."""
+    return _mean(*_spent(view, "iteration_s"))
+
+
+def slowest(view: View) -> str:
+    """Which rank of this node takes longest for an iteration: `slowest: rank 3, 1.42 s`; "" where they take the same."""
+    ranks = view.run.ranks if view.run else ()
+    if not ranks:
+        return ""
+    means = {0: iteration_s(view)}
+    for other in ranks:
+        source = f"rank/{view.run.run}/{other.rank}" if view.run else ""
+        means[other.rank] = _mean(*_spent(view, "iteration_s", source))
+    known = {rank: mean for rank, mean in means.items() if mean is not None}
+    last = max(known, key=lambda rank: known[rank], default=0)
+    if len(known) < 2 or known[last] < (1 + LEAST_SPREAD) * min(known.values()):
+        return ""
+    return f"slowest: rank {last}, {numbers.seconds(known[last])}"
+
+
+def title(view: View, split: Split) -> str:
+    """`Where an iteration goes · 1.82 s · slowest: rank 3, 1.94 s`, as far as it is known."""
+    whole = numbers.seconds(split.whole) if split.whole else ""
+    parts = ("Where an iteration goes", whole, slowest(view))
+    return " · ".join(filter(None, parts))
+
+
+def since(view: View, split: Split) -> str:
+    """Which iterations the means are of: `over the last 30 s`, `in the last iteration`, of a silent run `over 30 s until 2 m ago`."""
+    count, series = split.iterations, view.store.series(view.source, "iteration_s")
+    if series is None or not count:
+        return ""
+    start, end, _ = _stretch(view, series)
+    over_s = min(end - start, end - series.first_t + int((split.whole or 0.0) * SECOND)) / SECOND
+    stretch = numbers.duration(over_s)
+    if 1 < count <= FEW:
+        stretch = f"{count} iterations"
+    age_s = (view.now - series.last_t) / SECOND
+    if view.metrics_stale and age_s >= 1:
+        ago = f"{numbers.duration(age_s)} ago"
+        return f"over {stretch} until {ago}" if count > 1 else f"in an iteration that ended {ago}"
+    return f"over the last {stretch}" if count > 1 else "in the last iteration"
+
+
+def _mean(spent: float, rows: int) -> float | None:
+    mean = spent / rows if rows else None
+    return mean if mean is not None and 0 < mean < MOST_S else None
+
+
+def _within_s(view: View) -> float:
+    pace = _pace_s(view)
+    return WITHIN_S if pace is None else min(WITHIN_S, max(1.0, MOST * pace))
+
+
+def _pace_s(view: View) -> float | None:
+    pace = view.vital.iteration_s if view.vital else None
+    return pace if pace is not None and 0 < pace < MOST_S else None
+
+
+def _stretch(view: View, run: AnySeries) -> tuple[int, int, int]:
+    """The first and the last stamp that count, and in how many buckets each iteration is one of its own.
+
+    The window ends with the run's newest iteration: one may take longer than the window, and a run that has fallen silent
+    does not thereby forget its phases. It begins where iterations are known one by one: of several together only the least and the
+    greatest are, and an evaluation now and then would take longer than the iterations that it is a part of.
+    """
+    pace, end = _pace_s(view), run.last_t
+    longest = int(_within_s(view) * SECOND)
+    apart = max(longest // MOST, int((pace or 0.0) * SECOND))
+    fine = run.fine_from(apart // 2)
+    span = longest
+    if fine > end - longest:
+        span = min(longest, max(end - fine, ASKED * apart))
+    return end - span, end, max(BUCKETS, EACH * span // apart)
+
+
+def _spent(view: View, name: str, source: str = "") -> tuple[float, int]:
+    """The sum of a metric over the window, and in how many rows it is: an evaluation is not in every iteration."""
+    series, run = (
+        view.store.series(source or view.source, name),
+        view.store.series(view.source, "iteration_s"),
+    )
+    if series is None or run is None:
+        return 0.0, 0
+    start, end, points = _stretch(view, run)
+    ahead = max(0, series.last_t - end)  # another rank may be a little ahead
+    t0, t1 = whole_dots(end - start + ahead, end + ahead, points)
+    key = (series.version, t0, t1)
+    known = _SUMS.get(series)
+    if known is None or known[0] != key:
+        found = series.window(t0, t1 - 1, points)
+        values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
+        known = _SUMS[series] = (key, (sum(values), len(values)))
+    return known[1]
+
+
+def outermost(view: View) -> dict[str, str]:
+    """The phases that lie in no other, in the order in which the run first passed them, each with its ink."""
+    names = [name.removeprefix(PREFIX) for name in view.store.names(view.source) if name.startswith(PREFIX)]
+    tops = [path for path in names if path.rpartition("/")[0] not in names]
+    return {path: _INKS[number % len(_INKS)] for number, path in enumerate(tops)}
+
+
+def measured(view: View) -> Split:
+    """The phases in the order in which the run first passed them, and what is left as `other`."""
+    seconds: dict[str, float] = {}
+    run = view.store.series(view.source, "iteration_s")
+    total, iterations = _spent(view, "iteration_s")
+    whole = _mean(total, iterations)
+    stretch = _stretch(view, run) if run is not None else None
+    for name in view.store.names(view.source):
+        if stretch is not None and (name.startswith(PREFIX) or name == "iteration_s"):
+            view.store.look_closer(view.source, name, *stretch)
+        if name.startswith(PREFIX):
+            spent, rows = _spent(view, name)
+            if rows and 0 <= spent < MOST_S:
+                seconds[name.removeprefix(PREFIX)] = spent / max(rows, iterations)
+    found: list[Phase] = []
+    at = 0.0
+    for path, ink in outermost(view).items():
+        if path not in seconds:
+            continue
+        found.append(Phase(path, seconds[path], at, 0, ink))
+        inner = at
+        for child in seconds:
+            if child.startswith(f"{path}/"):
+                found.append(Phase(child, seconds[child], inner, 1, ink))
+                inner += seconds[child]
+        at += seconds[path]
+    if whole is not None and at > whole:
+        whole = at  # until what was asked for has come: of iterations known together no phase is longer than they are
+    if found and whole is not None and whole - at > LEAST_OTHER * whole:
+        found.append(Phase(OTHER, whole - at, at, 0, "dim"))
+    return Split(whole, iterations, found)
+
+
+def lines(view: View, split: Split, width: int, height: int) -> list[Line]:
+    """One line a phase in at most `height`; the smallest nested ones are left out first."""
+    whole, _, found = split
+    if not found or whole is None:
+        return _none(view, width)
+    found = _most(found, height)
+    label = max(len(_label(phase)) for phase in found) + 1
+    label = min(label, width // 3)
+    across = max(6, width - label - 16)
+    return [_row(phase, whole, label, across) for phase in found]
+
+
+def short(view: View, width: int) -> list[Line]:
+    """One stacked bar of the outermost phases, and a line that names them."""
+    whole, _, found = measured(view)
+    found = [phase for phase in found if not phase.depth]
+    if not found or whole is None:
+        return _none(view, width, 'run.phase("rollout") in its loop names phases')
+    head = Span(f"iteration {numbers.seconds(whole)} ", "dim")
+    across = width - len(head.text)
+    spans: list[Span] = []
+    drawn = 0
+    for phase in found:
+        end = _cells(phase.start + phase.seconds, whole, across)
+        spans.append(Span((TRACK if phase.path == OTHER else FULL) * max(0, end - drawn), phase.ink))
+        drawn = max(drawn, end)
+    names = [
+        span
+        for phase in found
+        for span in (
+            Span("━ ", phase.ink),
+            Span(f"{_label(phase)} {numbers.percent(phase.seconds / whole, decimals=0)}   "),
+        )
+    ]
+    return [(head, *spans), tuple(names)]
+
+
+def _row(phase: Phase, whole: float, label: int, across: int) -> Line:
+    start = min(across - 1, _cells(phase.start, whole, across))
+    end = max(start + 1, _cells(phase.start + phase.seconds, whole, across))
+    stroke = TRACK if phase.path == OTHER else FULL
+    share = numbers.percent(phase.seconds / whole, decimals=0)
+    return (
+        Span(_label(phase), "dim" if phase.depth or phase.path == OTHER else "", label),
+        Span(" " * start),
+        Span(stroke * (end - start), phase.ink),
+        Span(" " * (across - end)),
+        Span(share, "" if phase.depth == 0 else "dim", 6, right=True),
+        Span(numbers.seconds(phase.seconds), "dim", 10, right=True),
+    )
+
+
+def _cells(part: float, whole: float, across: int) -> int:
+    return round(min(max(part / whole, 0.0), 1.0) * across)
+
+
+def _label(phase: Phase) -> str:
+    name = numbers.clean(phase.path.rpartition("/")[2] if phase.depth else phase.path, 24)
+    return f"  {name}" if phase.depth else name
+
+
+def _most(found: list[Phase], height: int) -> list[Phase]:
+    extra = len(found) - height
+    if extra <= 0:
+        return found
+    by_size = sorted(found, key=lambda phase: (phase.depth == 0, phase.seconds))
+    dropped = set(by_size[:extra])
+    return [phase for phase in found if phase not in dropped]
+
+
+def _none(view: View, width: int, how: str = "") -> list[Line]:
+    """Why there is nothing to see; `how` says in one line how to name phases."""
+    if view.run is None:
+        return empty_state.whole(view, width, "looking for the run")
+    if not view.store.names(view.source):
+        return [(Span("no iteration has ended yet", "dim"),)]
+    if how:
+        return [(Span(how, "dim"),)]
+    return [
+        (Span("this run names no phases; in its loop:", "dim"),),
+        (Span('  with run.phase("rollout"): …', ""),),
+    ]

@@ -1,0 +1,255 @@
+"""What the tuner does to a run: in a few lines beside the knobs, and all there is to know of it on its own screen."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+
+from hoptui.domain.knobs import KnobState
+from hoptui.domain.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
+from hoptui.presentation import diagnosis, numbers, tuner
+from hoptui.presentation.tuner import RESULTS, STANDS
+from hoptui.tui.components import diagnosis_line, phases
+from hoptui.tui.components.command_outcome import measured_effect
+from hoptui.tui.run_control import advised
+from hoptui.tui.snapshot import SECOND, View
+from hoptui.tui.styled_text import Line, Span, bar, first_fitting, width_of
+
+LABEL = 9
+SPENT = 14  # cells of the bar that says how much of its time the tuner has used
+STAND_INKS: dict[Stand, str] = {
+    "off": "dim",
+    "baseline": "2",
+    "trial": "2",
+    "holding": "good",
+    "waiting": "warn",
+}
+RESULT_INKS: dict[Result, str] = {
+    "running": "2",
+    "kept": "good",
+    "reverted": "dim",
+    "failed": "bad",
+    "interrupted": "warn",
+    "unfinished": "warn",
+}
+
+
+def state_of(view: View) -> TunerState | None:
+    """The tuner of the run if there ever was one: None as well in a recording before its end, which does not keep it."""
+    return view.run.tuner if view.run is not None else None
+
+
+def at_work(state: TunerState | None) -> bool:
+    """Whether there is a tuner that goes on, also while it waits."""
+    return state is not None and state.stand != "off"
+
+
+def to_be_seen(view: View) -> bool:
+    """Whether the run screen has something to tell of it: it is at work, or has been."""
+    state = state_of(view)
+    return state is not None and (at_work(state) or bool(state.tried))
+
+
+def stand(state: TunerState | None) -> Span:
+    """`◷ trial`, in the ink of where the tuner stands."""
+    found: Stand = state.stand if state is not None else "off"
+    word = STANDS[found]
+    return Span(f"{word.symbol} {word.text}", STAND_INKS[found])
+
+
+def result(trial: Trial) -> Span:
+    """`● kept`, in the ink of how a trial ended."""
+    word = RESULTS[trial.result]
+    return Span(f"{word.symbol} {word.text}", RESULT_INKS[trial.result])
+
+
+def brief(view: View) -> str:
+    """`tuner ◷ trial`, for a title in a small terminal; empty while it is off."""
+    state = state_of(view)
+    return f"tuner {stand(state).text}" if at_work(state) else ""
+
+
+def short(view: View, width: int) -> list[Line]:
+    """Three lines for the run screen: where it stands, the trial so far or what is next, and how the last one ended.
+
+    A sentence that needs two of them takes the place of what is next.
+    """
+    state = state_of(view)
+    if state is None:
+        lead, told = _without(view, view.hint("view.tuner", "leads to its start"))
+        return [(*lead, Span(told, "dim"))]
+    lines = _standing(state, width)
+    if at_work(state) and len(lines) == 1:
+        lines.append(_under_way(state, width))
+    last = state.tried[-1] if state.tried else None
+    if last is not None:
+        lines.append(ended(last, width))
+    elif at_work(state):
+        lines.append((Span("nothing was tried yet", "faint"),))
+    return lines
+
+
+def ended(trial: Trial, width: int) -> Line:
+    """`● kept micro_batch 32 → 64  ▲ +6.1 % ± 1.2`, as much as fits."""
+    head = (result(trial), Span(f" {tuner.changes(trial.changes)}"))
+    whole, brief = measured_effect(trial.measured), measured_effect(trial.measured, brief=True)
+    shapes = [(*head, Span("  "), *rest) for rest in (whole, brief) if rest]
+    return first_fitting([*shapes, head], width)
+
+
+def facts(view: View, width: int) -> list[Line]:
+    """Where the tuner stands, its trial, what is next, within what limits, what it cost, and what holds the run back."""
+    state = state_of(view)
+    if state is None:
+        lead, told = _without(view, view.hint("tuner.start", "starts it"))
+        return [*_labelled("tuner", told, width, lead=lead), *_limit(view, width)]
+    told = numbers.clean(state.text, 300) or tuner.STANDS_FOR[state.stand]
+    lines = _labelled("tuner", told, width, lead=(stand(state), Span("  ")))
+    if state.trial is not None:
+        lines.append(_told("trial", trial_line(state.trial, width - LABEL)))
+        why = numbers.clean(state.trial.text, 300)
+        lines += _labelled("why", why, width) if why and why != told else []
+    if at_work(state):
+        lines += _labelled("next", tuner.changes(state.next) or "nothing is planned", width)
+    if at_work(state) or state.tried:
+        lines += _labelled("limits", tuner.limits(state.limits), width)
+        lines.append(_told("spent", _spent(view, state, width - LABEL)))
+    return [*lines, *_limit(view, width)]
+
+
+def trial_line(trial: Trial, width: int) -> Line:
+    """`micro_batch 32 → 64  23 iterations, 41 s  so far ▲ +4.1 % ± 2.0`, as much as fits."""
+    head = (Span(tuner.changes(trial.changes), "strong"),)
+    how_long = Span(f"  {tuner.progress(trial)}", "dim")
+    whole, brief = measured_effect(trial.measured), measured_effect(trial.measured, brief=True)
+    known = trial.measured is not None and trial.measured.gain is not None
+    shapes = [(*head, how_long, Span("  so far "), *whole)] if known else []
+    shapes += [
+        (*head, *beside, Span("  "), *rest) for beside in ((how_long,), ()) for rest in (whole, brief) if rest
+    ]
+    return first_fitting([*shapes, (*head, how_long), head], width)
+
+
+def advice(found: Advice, knob: KnobState) -> str:
+    """`micro_batch 32 → 64`, or the direction where no value is known."""
+    name = numbers.clean(knob.spec.name, 40)
+    if found.value is None:
+        return f"{name} {found.direction}".rstrip()
+    return f"{name} {numbers.value(knob.value, knob.spec)} → {numbers.value(found.value, knob.spec)}"
+
+
+def remark(view: View, knob: KnobState) -> str:
+    """`tuner: trial`, `tuner: frozen`, for a list of knobs; nothing of a knob with which it does nothing now."""
+    state = state_of(view)
+    word = "frozen" if is_frozen(state, knob) else turn(state, knob)
+    return f"tuner: {word}" if word else ""
+
+
+def is_frozen(state: TunerState | None, knob: KnobState) -> bool:
+    """Whether a tuner that is at work leaves the knob alone because somebody wants it so."""
+    return state is not None and at_work(state) and knob.spec.name in state.frozen
+
+
+def turn(state: TunerState | None, knob: KnobState) -> str:
+    """`trial`, `next`, or nothing."""
+    if state is None or not at_work(state):
+        return ""
+    name = knob.spec.name
+    if state.trial is not None and any(change.knob == name for change in state.trial.changes):
+        return "trial"
+    return "next" if any(change.knob == name for change in state.next) else ""
+
+
+def turns(state: TunerState | None, knob: KnobState) -> bool:
+    """Whether the tuner may turn a knob within its limits."""
+    return may_turn(knob.spec, state.limits if state is not None else Limits())
+
+
+def _standing(state: TunerState, width: int) -> list[Line]:
+    """`‖ waiting  the run is paused`, in two lines where it needs them and no trial needs the second."""
+    sign = stand(state)
+    told = numbers.clean(state.text) or tuner.STANDS_FOR[state.stand]
+    ink = "" if at_work(state) else "dim"
+    indent = width_of((sign,)) + 2
+    room = max(16, width - indent)
+    folded = textwrap.wrap(told, room, max_lines=2, placeholder="…") if state.trial is None else [told]
+    first: Line = (sign, Span(f"  {folded[0]}", ink))
+    return [first, *((Span("", width=indent), Span(line, ink)) for line in folded[1:])]
+
+
+def _under_way(state: TunerState, width: int) -> Line:
+    """The trial that runs, or what would be next, or else how those ended that there were."""
+    if state.trial is not None:
+        return trial_line(state.trial, width)
+    if state.next:
+        return Span("next ", "dim"), Span(tuner.changes(state.next))
+    ends = Counter(trial.result for trial in state.tried)
+    told = ", ".join(f"{count} {tuner.RESULTS[end].text}" for end, count in ends.items())
+    return (Span(told, "dim"),) if told else (Span("nothing is planned", "dim"),)
+
+
+def _without(view: View, key: str) -> tuple[Line, str]:
+    """What there is to say where no state is known: that it is off, and the `key` for it; of a recording what it said last."""
+    if view.replay is not None:
+        said = [
+            e
+            for e in view.store.events
+            if e.kind == "tuner" and view.run is not None and e.run == view.run.run
+        ]
+        if not said:
+            return (), "a recording keeps what the tuner did, and not what it was about to do"
+        return (Span(f"{numbers.clock(said[-1].wall)}  ", "dim"),), numbers.clean(said[-1].text, 300)
+    if view.exited:
+        return (), "it was never at work on this run, which has ended"
+    starts = "" if view.read_only else key
+    return (stand(None), Span("  ")), "; ".join(
+        filter(None, (f"{tuner.STANDS_FOR['off']} on this run", starts))
+    )
+
+
+def _spent(view: View, state: TunerState, width: int) -> Line:
+    """What trials have cost of what they may, and since when, for whom."""
+    used = tuner.used(state)
+    lead = (*bar(used, SPENT, "warn" if used is not None and used > 1 else "1"), Span("  "))
+    since = f"   since {numbers.clock(when(view, state.started))}" if state.started else ""
+    by = f" for {numbers.clean(state.user, 32)}" if state.user else ""
+    whole, brief = ((*lead, Span(tuner.cost(state, brief=brief))) for brief in (False, True))
+    shapes = [(*whole, Span(rest, "dim")) for rest in (f"{since}{by}", since, "")]
+    return first_fitting([*shapes, brief], width)
+
+
+def _limit(view: View, width: int) -> list[Line]:
+    """What holds the run back, with its evidence, and the changes that might help."""
+    if view.run is None:
+        return []
+    found = view.run.diagnosis
+    if found is None or found.verdict == "unknown":
+        return [_told("limit", diagnosis_line.line(view, phases.measured(view), width - LABEL))]
+    lines = _labelled("limit", diagnosis.sentence(found), width)
+    if found.evidence:
+        lines += _labelled("", numbers.clean(" · ".join(found.evidence), 300), width)
+    taken = advised(view)
+    for one in found.advice:
+        hint = "" if view.read_only or view.replay is not None else view.hint("tuner.advice", "does it")
+        does = f"  {hint}" if hint and taken is not None and one is taken[0] else ""
+        lines += _labelled("advice", f"{numbers.clean(one.text)}{does}", width)
+    return lines
+
+
+def when(view: View, t: int) -> float:
+    """The wall clock at a stamp of the node."""
+    return view.wall - (view.now - t) / SECOND
+
+
+def _told(label: str, line: Line) -> Line:
+    return Span(label, "dim", LABEL), *line
+
+
+def _labelled(label: str, sentence: str, width: int, *, lead: Line = ()) -> list[Line]:
+    """A sentence beside its label, in as many lines as it takes."""
+    start = width_of(lead)
+    room = max(16, width - LABEL - start)
+    folded = textwrap.wrap(sentence, room) or [""]
+    first: Line = (Span(label, "dim", LABEL), *lead, Span(folded[0]))
+    indent = Span("", width=LABEL + start)
+    return [first, *((indent, Span(line)) for line in folded[1:])]

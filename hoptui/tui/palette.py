@@ -1,0 +1,132 @@
+"""The command palette: every action that works now, every knob, every run and every metric by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from textual import work
+from textual.await_complete import AwaitComplete
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.css.query import NoMatches
+from textual.screen import Screen
+
+from hoptui.presentation import numbers
+from hoptui.tui.actions import ACTIONS, Action
+from hoptui.tui.components import learning_metrics, runs
+from hoptui.tui.preferences import HIDEABLE
+
+if TYPE_CHECKING:
+    from hoptui.tui.app import HoptuiApp
+
+
+_LAST = ("list", "everywhere")
+_OTHERWISE = (
+    "app.commands",
+    "app.leave_now",
+    "app.help_now",
+)  # the palette itself, and second keys of others
+
+
+class PaletteBox(CommandPalette):
+    """In a frame like that of every box, and closes once: at the second click of a double click beside it, Textual's closes what
+    lies below, or the app falls."""
+
+    def on_mount(self) -> None:
+        self.query_one("#--input").border_title = "Commands"
+
+    def _action_command_list(self, action: str) -> None:
+        """Nothing to go through where the terminal has no room for a line of it: there Textual's lets the app fall."""
+        if self.query_one(CommandList).scrollable_content_region:
+            super()._action_command_list(action)
+
+    @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
+    async def _gather_commands(self, search_value: str) -> None:
+        """Where the app ends as the palette opens, its list may be gone before it is filled: Textual's would let the app fall."""
+        with contextlib.suppress(NoMatches):
+            await inspect.unwrap(CommandPalette._gather_commands)(self, search_value)
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        return super().dismiss(result) if self.is_active else AwaitComplete()
+
+
+class Entry(NamedTuple):
+    """A line of the palette, `noun: verb`."""
+
+    title: str
+    help: str
+    run: Callable[[], object]
+
+
+class Palette(Provider):
+    """Computed from the state of the screen it was opened on."""
+
+    async def discover(self) -> Hits:
+        for entry in self.entries():
+            yield DiscoveryHit(entry.title, entry.run, help=entry.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for entry in self.entries():
+            score = matcher.match(entry.title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(entry.title), entry.run, help=entry.help)
+
+    def entries(self) -> Iterator[Entry]:
+        """What can be done now."""
+        from hoptui.tui.screens.gpu.screen import GpusScreen
+        from hoptui.tui.screens.run.screen import RunScreen
+
+        app, screen = cast("HoptuiApp", self.app), self.screen
+        yield from self._actions(lambda action: action.scope not in _LAST)
+        if isinstance(screen, RunScreen):
+            view = screen.view()
+            for knob in view.run.knobs if view.run and app.steering.may(view, "set") else ():
+                name, value = numbers.clean(knob.spec.name), numbers.value(knob.value, knob.spec)
+                edit = partial(app.edit_knob, str(screen.run_id), knob.spec.name)
+                yield Entry(f"knob: edit {name}", f"now {value}", edit)
+            for metric in learning_metrics.metrics(view):
+                yield Entry(
+                    f"chart: show {numbers.clean(metric)}",
+                    "in the learning chart",
+                    partial(screen.choose, metric),
+                )
+        yield from _panels(app, screen)
+        view = app.view(None)
+        for gpu in () if isinstance(screen, GpusScreen) else view.gpus():
+            name = f"GPU: show {gpu.index} {numbers.clean(gpu.name, 40)}"
+            yield Entry(name, "every reading with its meaning", partial(app.open_gpus, gpu.uuid))
+        for run in runs.ordered(view):
+            yield Entry(
+                f"run: open {numbers.clean(run.name)}",
+                f"{run.run}, pid {run.pid}",
+                partial(app.open_run, run),
+            )
+        yield from self._actions(lambda action: action.scope in _LAST and action.id not in _OTHERWISE)
+
+    def _actions(self, wanted: Callable[[Action], bool]) -> Iterator[Entry]:
+        """The actions whose keys worked on the screen when the palette was opened over it, each once."""
+        active = {found.binding.id: found for found in cast("HoptuiApp", self.app).worked.values()}
+        for action in ACTIONS:
+            found = active.get(action.id)
+            if found is None or not wanted(action):
+                continue
+            run = partial(self.app.run_action, found.binding.action, found.node)
+            yield Entry(_title(action.id), action.help, run)
+
+
+def _panels(app: HoptuiApp, screen: Screen[Any]) -> Iterator[Entry]:
+    """Panels of the screen to hide or to show again, where there is room for all of them."""
+    if not (screen.has_class("-wide") and screen.has_class("-tall")):
+        return
+    scope = {"RunScreen": "run", "OverviewScreen": "overview"}.get(type(screen).__name__, "")
+    for panel in (panel for panel in HIDEABLE if panel.id.partition(".")[0] == scope):
+        verb = "show" if panel.id in app.preferences.hidden else "hide"
+        yield Entry(f"panel: {verb} {panel.label}", "remembered", partial(app.hide_or_show, panel.id))
+
+
+def _title(action_id: str) -> str:
+    return action_id.replace(".", ": ", 1).replace("_", " ")

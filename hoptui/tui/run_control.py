@@ -1,0 +1,207 @@
+"""What the keys do to a run: commands through the client, pauses kept alive, undo, wishes to the tuner. No screen, no timer.
+
+A pause is a lease: a run that this dashboard paused goes on by itself once nobody renews it, so the renewal lives exactly
+as long as the dashboard is open.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Unpack
+
+from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
+from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value
+from hoptui.domain.tuning import Advice, Limits, Tuned
+from hoptui.model.command_history import UNDO, command_line, named
+from hoptui.presentation import numbers
+from hoptui.protocol.messages import FINAL, CommandRecord, Verb
+from hoptui.tui.snapshot import AnyStore, Connection, View, undoable
+
+HOLD_S = 60.0
+RENEW_S = 20.0
+ANSWER_S = 5.0  # a daemon that is there answers a wish to the tuner at once
+
+
+class Sent(NamedTuple):
+    """What became of a wish: the id of the command that is on its way, or one sentence that says why nothing was sent."""
+
+    command: str = ""
+    refused: str = ""
+
+
+class Asked(NamedTuple):
+    """A wish to the tuner of a run: the newest answer that was read, whether it is one to this, and how long to wait for one."""
+
+    newest: Tuned | None
+    answered: bool
+    until: float
+
+
+class Steering:
+    """Sends commands for one dashboard. Times are seconds of the local monotonic clock."""
+
+    def __init__(self, client: Connection) -> None:
+        self._client = client
+        self._held: dict[str, tuple[str, float]] = {}  # run -> (command id of the pause, when to renew)
+        self._asked: dict[str, Asked] = {}
+
+    @property
+    def held(self) -> list[str]:
+        """The runs that this dashboard keeps paused."""
+        return list(self._held)
+
+    def may(self, view: View, verb: Verb) -> bool:
+        """Whether the command makes sense now."""
+        return not self.refusal(view, verb)
+
+    def refusal(self, view: View, verb: Verb) -> str:
+        """Why nothing would be sent now, in one sentence: empty where the command makes sense.
+
+        Nothing is sent into a lost link: it would reach the run some time later, when nobody expects it any more.
+        """
+        why = ""
+        if view.read_only:
+            why = "this dashboard only looks"
+        elif view.run is None:
+            why = "the run is not known here"
+        elif view.exited:
+            why = "the run has ended"
+        elif view.link.state != "live":
+            why = "there is no link to the daemon"
+        elif verb not in view.run.can:
+            why = f"this run takes no {verb}"
+        return why and f"nothing was sent: {why}"
+
+    def set(self, view: View, knob: KnobState, value: KnobValue, expect_version: int, why: str = "") -> Sent:
+        """Ask for a value."""
+        return self._send(
+            view, "set", knob=knob.spec.name, value=value, expect_version=expect_version, why=why
+        )
+
+    def undoable(self, view: View) -> tuple[CommandRecord | None, str]:
+        """The change that an undo would set back, or one sentence that says why there is none."""
+        record = undoable(view.commands())
+        if record is None or record.before is None:
+            return None, "there is no applied change to undo"
+        knob = view.knob(record.knob)
+        if knob is None:
+            return None, f"{record.knob} is no longer a knob of this run"
+        if knob.value == record.before:
+            return None, f"{record.knob} has its value of before already"
+        return record, ""
+
+    def undo(self, view: View, record: CommandRecord) -> Sent:
+        """Set this change back if it is still the last one."""
+        refused = self.refusal(view, "set")
+        last, problem = self.undoable(view)
+        knob = view.knob(record.knob)
+        if refused or last is None or knob is None or record.before is None:
+            return Sent(refused=refused or problem)
+        if last.id != record.id:
+            return Sent(refused=f"{record.knob} was not set back: something else has changed meanwhile")
+        return self.set(view, knob, record.before, knob.version, why=f"{UNDO}{record.id}")
+
+    def pause_or_resume(self, view: View, now: float) -> Sent:
+        """Pause a run that goes, let a paused one go on."""
+        paused = view.vital is not None and view.vital.state == "paused"
+        sent = self._send(view, "resume" if paused else "pause", hold_s=HOLD_S)
+        if view.run is not None and sent.command:
+            self._held.pop(view.run.run, None)
+            if not paused:
+                self._held[view.run.run] = (sent.command, now + RENEW_S)
+        return sent
+
+    def checkpoint(self, view: View) -> Sent:
+        return self._send(view, "checkpoint")
+
+    def stop(self, view: View, epoch: int) -> Sent:
+        """Stop the run if it still is in the epoch that the person was asked about."""
+        if view.run is not None and view.run.epoch != epoch:
+            return Sent(refused="nothing was sent: the run has restarted meanwhile")
+        return self._send(view, "stop")
+
+    def advise(self, view: View, advice: Advice, knob: KnobState) -> Sent:
+        """Set a knob as the diagnosis advises, if that says a value."""
+        if advice.value is None or view.run is None or view.run.diagnosis is None:
+            return Sent(refused="nothing was sent: it is not advised any more")
+        return self.set(
+            view, knob, advice.value, knob.version, why=f"advised: the run is {view.run.diagnosis.verdict}"
+        )
+
+    def tune(self, view: View, op: TuneOp, now: float, *, knob: str = "", limits: Limits = NO_LIMITS) -> str:
+        """Ask the tuner of the run for something; one sentence where nothing was sent."""
+        refused = self.refusal(view, "set")
+        if view.run is None or refused:
+            return refused
+        run = view.run.run
+        self._asked[run] = Asked(self._client.store.tuned.get(run), False, now + ANSWER_S)
+        self._client.tune(run, op, knob=knob, limits=limits)
+        return ""
+
+    def answers(self, now: float) -> list[str]:
+        """What the tuners refused since the last call, a sentence each, and that nobody answered. Call it about once a second."""
+        told = []
+        for run, asked in list(self._asked.items()):
+            newest = self._client.store.tuned.get(run)
+            if newest is not None and newest is not asked.newest:
+                self._asked[run] = asked = Asked(newest, True, asked.until)
+                told += [] if newest.granted else [f"the tuner stays as it is: {newest.reason}"]
+            if now >= asked.until:
+                del self._asked[run]
+                told += [] if asked.answered else ["nobody answered what the tuner was asked"]
+        return told
+
+    def renew(self, now: float) -> None:
+        """Renew the pauses that are due; forget those that ended otherwise. Call it about once a second."""
+        for run, (pause, due) in list(self._held.items()):
+            if self._over(run, pause):
+                del self._held[run]
+            elif now >= due:
+                self._client.lease(run, "renew", "pause")
+                self._held[run] = (pause, now + RENEW_S)
+
+    def _over(self, run: str, pause: str) -> bool:
+        """Whether the pause was refused, or was applied and the run goes on since."""
+        record = self._client.store.commands.get(pause)
+        if record is None or record.stage not in FINAL:
+            return False
+        vital = self._client.store.vital(run)
+        paused = vital is not None and vital.state == "paused"
+        settled_s = (self._client.store.now() - (record.settled or record.t)) / 1e9
+        return record.stage != "applied" or (not paused and settled_s > 3.0)
+
+    def _send(
+        self,
+        view: View,
+        verb: Verb,
+        **details: Unpack[Details],
+    ) -> Sent:
+        refused = self.refusal(view, verb)
+        if view.run is None or refused:
+            return Sent(refused=refused)
+        return Sent(self._client.send(verb, view.run.run, **details))
+
+
+def advised(view: View) -> tuple[Advice, KnobState] | None:
+    """The first change that the diagnosis advises and that can be made: of a knob of the run, to a value that it may have and
+    has not yet; a direction alone counts. None where there is none, and of a diagnosis that is old."""
+    found = view.run.diagnosis if view.run is not None and not view.stale else None
+    for advice in found.advice if found is not None else ():
+        knob = view.knob(advice.knob)
+        if knob is None:
+            continue
+        try:
+            wanted = None if advice.value is None else check_value(knob.spec, advice.value)
+        except KnobError:
+            continue
+        if wanted != knob.value:
+            return advice, knob
+    return None
+
+
+def left_paused(store: AnyStore, run: str, host: str = "") -> str:
+    """What to say on the terminal of a run, by its id, that somebody paused and then left; `host` is its node, if not this one."""
+    known = store.run(run)
+    name = numbers.clean(known.name if known else run, 60)
+    who, where = (f"{host}/{name}", f", on {host}") if host else (name, "")
+    resume = command_line("resume", named(known, store.node) if known else run)
+    return f"{who} stays paused and goes on by itself within {HOLD_S:.0f} s; at once{where}: {resume}"

@@ -1,0 +1,180 @@
+"""What is drawn by the frame clock from a view of the store: full screens here, boxes over them in `box`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from textual._styles_cache import StylesCache
+from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
+
+from hoptui.tui.actions import Action, of
+from hoptui.tui.frame_clock import EVERYTHING, Frame
+from hoptui.tui.messages import Moved
+from hoptui.tui.snapshot import View
+from hoptui.tui.widgets.list_view import Choices
+from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.text_block import Lines
+
+if TYPE_CHECKING:
+    from hoptui.tui.app import HoptuiApp
+
+
+class Live(Widget):
+    """To be the last base of a screen: the app calls `draw` at the pace of the frame clock once it has `begun`, and so does every
+    new size."""
+
+    begun = True
+    _redrawing = False
+
+    @property
+    def hoptui(self) -> HoptuiApp:
+        return cast("HoptuiApp", self.app)
+
+    def draw(self, frame: Frame) -> None:
+        """Bring the parts that are due up to date."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Draw everything, once, when the sizes of the widgets are known."""
+        if not self._redrawing:
+            self._redrawing = True
+            self.call_after_refresh(self._redraw)
+
+    def _redraw(self) -> None:
+        self._redrawing = False
+        self.hoptui.news.forget()
+        # It may be on its way out, and loses its widgets one by one.
+        with self.app.batch_update(), suppress(NoMatches):
+            self.draw(EVERYTHING)
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def on_screen_resume(self) -> None:
+        self.redraw()
+
+    def on_unmount(self) -> None:
+        """Let go of what was drawn here: a cache of Textual's keeps the last thousand widgets' lines for their sizes, which
+        after some hours of looking around are 30 MB."""
+        StylesCache.get_inner_outer.cache_clear()
+
+    def _lines(self, name: str) -> Lines:
+        return self.query_one(f"#{name}", Lines)
+
+    def _list(self, name: str) -> Choices:
+        return self.query_one(f"#{name}", Choices)
+
+    def _panel(self, name: str) -> Panel:
+        return self.query_one(f"#{name}", Panel)
+
+
+class LiveScreen(Screen[None], Live):
+    """A full screen, drawn also while a box lies over it. `begun` says that its widgets have their sizes: until then it is neither
+    drawn by the frame clock nor painted."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (32, "-tall")]
+
+    begun = False
+
+    def begin(self) -> None:
+        """Its widgets have sizes: to be called before it is drawn for the first time."""
+        if not self.begun:
+            self.begun = True
+            self._repaint_required = False  # asked for by being mounted: it would be painted twice
+
+    def _redraw(self) -> None:
+        self.begin()
+        super()._redraw()
+
+    def _compositor_refresh(self) -> None:
+        """Textual would paint a new screen empty, and again with what is drawn on it: the first is left out."""
+        if self.begun:
+            self._pass_through()
+            super()._compositor_refresh()
+        else:
+            self._dirty_widgets.clear()  # their regions are kept by the compositor
+
+    def _pass_through(self) -> None:
+        """Let what has changed here be seen through all boxes that lie over it: Textual tells only the topmost of them, and the
+        others would go on painting what they had painted before."""
+        stack, changed = self.app._background_screens, self._compositor._dirty_regions
+        if changed and self in stack:
+            for box in stack[stack.index(self) + 1 :]:
+                box._set_dirty(*changed)
+
+    def on_mount(self) -> None:
+        self.hoptui.furnish(self)
+        self.redraw()
+
+    def on_screen_suspend(self) -> None:
+        self._draw_veiled()
+
+    def on_screen_resume(self) -> None:
+        self._draw_veiled()
+
+    def _draw_veiled(self) -> None:
+        """A box has come over it, or has gone: see `widgets.lines.DIM`."""
+        if not self.hoptui.mixes:
+            for lines in self.query(Lines):
+                lines.refresh()
+
+    def view(self) -> View:
+        """The node, and the run if the screen is of one, at this moment."""
+        return self.hoptui.view(None)
+
+    def works(self, action: Action) -> bool:
+        """Whether an action's key does something now."""
+        return self.check_action(action.action, ()) is True
+
+    def key_actions(self, *scopes: str) -> list[Action]:
+        """The actions for the key bar."""
+        found = [a for a in of(*scopes) if a.label]  # type: ignore[arg-type]
+        return [a for a in found if self.works(a)]
+
+
+def set_height(widget: Widget, height: int) -> None:
+    """Change a height where what is shown has another number of lines, and never otherwise: it is a new layout."""
+    now = widget.styles.height
+    if now is None or now.value != height:
+        widget.styles.height = height
+
+
+Answer = TypeVar("Answer")
+
+
+class LiveBox(ModalScreen[Answer], Live):
+    """Drawn while it is on top. A `veil` dims what lies below."""
+
+    def __init__(self, *, veil: bool = True) -> None:
+        super().__init__(classes="veil" if veil else None)
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    def on_moved(self, event: Moved) -> None:
+        """The cursor of its list stands elsewhere."""
+        event.stop()
+        self.redraw()
+
+
+class TextBox(LiveBox[None]):
+    """One with a text in a `VerticalScroll` that cannot be focused, and the keys of a pager: `bindings("text")`."""
+
+    def action_scroll(self, lines: int) -> None:
+        self._scroll.scroll_relative(y=lines, animate=False)
+
+    def action_page(self, direction: int) -> None:
+        self._scroll.scroll_relative(y=direction * max(1, self._scroll.size.height - 1), animate=False)
+
+    def action_scroll_to(self, share: int) -> None:
+        """The beginning (0) or the end (1)."""
+        self._scroll.scroll_to(y=share * self._scroll.max_scroll_y, animate=False)
+
+    @property
+    def _scroll(self) -> VerticalScroll:
+        return self.query_one(VerticalScroll)

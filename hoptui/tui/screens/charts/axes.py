@@ -1,0 +1,267 @@
+"""The x axes of the chart screen, time and iterations: what lies where on them, for the run on screen and one beside it. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from hoptui.model.alignment import MILLI, Iterations, Shifted, Stepped
+from hoptui.model.detail_requests import STEPS
+from hoptui.presentation import numbers
+from hoptui.protocol.messages import RunState
+from hoptui.tui.charts.grid import LEAST_NS, Pick
+from hoptui.tui.charts.line_chart import Drawn
+from hoptui.tui.charts.ticks import clock_ticks, count_ticks, elapsed, elapsed_ticks
+from hoptui.tui.charts.viewport import Extent
+from hoptui.tui.snapshot import SECOND, AnySeries, AnyStore, View
+
+if TYPE_CHECKING:
+    from hoptui.model.reference_run import Companion
+
+LEAST_STEPS = 4 * MILLI
+
+
+class Side(NamedTuple):
+    """A run and where its rows are: the one on screen, or the one that it is compared with."""
+
+    store: AnyStore
+    run: RunState | None
+
+    @property
+    def source(self) -> str:
+        return f"run/{self.run.run}" if self.run else ""
+
+    @property
+    def start(self) -> int | None:
+        """The stamp of its first iteration, None while there is none."""
+        steps = self.store.steps(self.source)
+        return steps.first_t if steps is not None and steps.last_t else None
+
+
+class Axis(Protocol):
+    """Places on it are integers; see `hoptui.tui.charts.viewport`."""
+
+    least: int
+    """The least part that can be seen."""
+
+    @property
+    def aligned(self) -> bool:
+        """Whether runs lie beside each other from their start, or by iteration."""
+
+    def extent(self, picks: list[Pick]) -> Extent:
+        """The part on which any of these series can be known."""
+
+    def own(self, pick: Pick) -> Drawn | None:
+        """A series of the run on screen, None where nothing is known of it."""
+
+    def beside(self, pick: Pick) -> Drawn | None:
+        """The same of the run beside it."""
+
+    def place(self, t: int) -> int | None:
+        """Where a stamp is."""
+
+    def nearest(self, t: int) -> int | None:
+        """The place that is nearest to a stamp."""
+
+    def stamp(self, x: int) -> int:
+        """The stamp of a place."""
+
+    def ticks(self, x0: int, x1: int, most: int) -> list[tuple[int, str]]:
+        """Round places with their labels."""
+
+    def look_closer(self, picks: list[Pick], x0: int, x1: int, points: int) -> None:
+        """Somebody looks at these series of the run on screen."""
+
+    def word(self, x: int) -> str:
+        """A place for people: a time, or the number of an iteration."""
+
+
+class TimeAxis:
+    """Stamps in ns of the run on screen; the run beside it is moved so that both begin at once."""
+
+    least = LEAST_NS
+
+    def __init__(self, view: View, other: Side | None = None) -> None:
+        self._side = Side(view.store, view.run)
+        self._view = view
+        self._other = other
+        self._start = self._side.start
+        began = other.start if other else None
+        self._by = self._start - began if self._start is not None and began is not None else None
+
+    @property
+    def aligned(self) -> bool:
+        return self._by is not None
+
+    def extent(self, picks: list[Pick]) -> Extent:
+        newest = last = newest_stamp(self._view)
+        found = (self._view.store.series(*pick) for pick in picks)
+        first = [series.first_t for series in found if series is not None and series.first_t]
+        if self._by is not None and self._other is not None and self._other.run is not None:
+            steps = self._other.store.steps(self._other.source)
+            last = max(newest, steps.last_t + self._by) if steps is not None else newest
+        return Extent(min([*first, newest - LEAST_NS]), newest, last)
+
+    def own(self, pick: Pick) -> Drawn | None:
+        return self._view.store.series(*pick)
+
+    def beside(self, pick: Pick) -> Drawn | None:
+        found = counterpart(pick, self._side.run, self._other.run) if self._other else None
+        series = self._other.store.series(*found) if self._other and found else None
+        return Shifted(series, self._by) if series is not None and self._by is not None else None
+
+    def place(self, t: int) -> int | None:
+        return t
+
+    def nearest(self, t: int) -> int | None:
+        return t
+
+    def stamp(self, x: int) -> int:
+        return x
+
+    def ticks(self, x0: int, x1: int, most: int) -> list[tuple[int, str]]:
+        if self._by is not None and self._start is not None:
+            return elapsed_ticks(x0, x1, self._start, most)
+        return clock_ticks(x0, x1, wall_offset_ns(self._view), most)
+
+    def look_closer(self, picks: list[Pick], x0: int, x1: int, points: int) -> None:
+        for pick in picks:
+            self._view.store.look_closer(*pick, x0, x1, points)
+
+    def word(self, x: int) -> str:
+        if self._by is not None and self._start is not None:
+            return elapsed((x - self._start) / SECOND)
+        return numbers.clock((x + wall_offset_ns(self._view)) / SECOND)
+
+
+class StepAxis:
+    """Iterations in thousandths, of the run on screen and of the one beside it alike."""
+
+    least = LEAST_STEPS
+    aligned = True
+
+    def __init__(
+        self, view: View, own: Iterations, other: Side | None = None, beside: Iterations | None = None
+    ) -> None:
+        self._view = view
+        self._own = own
+        self._other = other
+        self._beside = beside
+
+    def extent(self, picks: list[Pick]) -> Extent:
+        ends = [course.whole.ends if course is not None else None for course in (self._own, self._beside)]
+        known = [end for end in ends if end is not None]
+        if not known:
+            return Extent(0, LEAST_STEPS, LEAST_STEPS)
+        last = max(end for _, end in known)
+        newest = ends[0][1] if ends[0] is not None else last
+        return Extent(min(*(start for start, _ in known), newest - LEAST_STEPS), newest, last)
+
+    def own(self, pick: Pick) -> Drawn | None:
+        series = self._view.store.series(*pick)
+        return Stepped(series, self._own) if series is not None else None
+
+    def beside(self, pick: Pick) -> Drawn | None:
+        found = counterpart(pick, self._view.run, self._other.run) if self._other else None
+        series = self._other.store.series(*found) if self._other and found else None
+        return Stepped(series, self._beside) if series is not None and self._beside is not None else None
+
+    def place(self, t: int) -> int | None:
+        return self._own.whole.place(t)
+
+    def nearest(self, t: int) -> int | None:
+        return self._own.whole.nearest(t)
+
+    def stamp(self, x: int) -> int:
+        return self._own.whole.stamp(x)
+
+    def ticks(self, x0: int, x1: int, most: int) -> list[tuple[int, str]]:
+        return count_ticks(x0, x1, MILLI, most)
+
+    def look_closer(self, picks: list[Pick], x0: int, x1: int, points: int) -> None:
+        t0, t1, _ = self._own.part(x0, x1)
+        store = self._view.store
+        store.look_closer(self._view.source, STEPS, t0, t1, points)
+        for pick in picks:
+            store.look_closer(*pick, t0, t1, points)
+
+    def word(self, x: int) -> str:
+        return numbers.grouped(x / MILLI)
+
+
+def newest_stamp(view: View) -> int:
+    """Now, or when a run that is over had its last row."""
+    ended = view.exited and view.vital is not None and view.vital.last_t
+    return view.vital.last_t if ended and view.vital else view.now
+
+
+def wall_offset_ns(view: View) -> int:
+    """What added to a stamp gives nanoseconds since 1970."""
+    return view.node.wall_offset_ns if view.node else round(view.wall * SECOND) - view.now
+
+
+def counterpart(pick: Pick, run: RunState | None, other: RunState | None) -> Pick | None:
+    """The same series of another run: its GPUs are taken in their order. None where it has no such GPU."""
+    kind, _, rest = pick.source.partition("/")
+    if run is None or other is None:
+        return None
+    if kind == "gpu":
+        at = run.gpus.index(rest) if rest in run.gpus else None
+        return Pick(f"gpu/{other.gpus[at]}", pick.metric) if at is not None and at < len(other.gpus) else None
+    return Pick(pick.source.replace(f"/{run.run}", f"/{other.run}", 1), pick.metric)
+
+
+class Comparison:
+    """`companion` is the recording beside the run, None while nothing is compared. What was found about iterations is kept."""
+
+    def __init__(self) -> None:
+        self.companion: Companion | None = None
+        self._kept: dict[str, Iterations] = {}
+
+    def open(self, path: Path, now: float) -> str:
+        """Compare with a recording from now on (`now` is seconds, monotonic), or say in a sentence why that cannot be."""
+        # Here, because a live dashboard needs no SQLite:
+        from hoptui.model.reference_run import CannotCompare, Companion
+
+        try:
+            opened = Companion(path, now)
+        except CannotCompare as error:
+            return str(error)
+        self.end()
+        self.companion = opened
+        return ""
+
+    def end(self) -> None:
+        """Compare no longer."""
+        if self.companion is not None:
+            self.companion.close()
+        self.companion = None
+        self._kept.pop("beside", None)
+
+    def renew(self, now: float) -> None:
+        """Read on in the recording of a run that goes on; call it with every frame."""
+        if self.companion is not None and self.companion.renew(now):
+            self._kept.pop("beside", None)
+
+    def axis(self, view: View, *, by_step: bool) -> Axis:
+        """The axis of this moment; that of iterations only where any is known."""
+        beside = Side(self.companion.store, self.companion.run) if self.companion else None
+        steps = view.store.steps(view.source) if by_step else None
+        if steps is None or not steps.last_t:
+            return TimeAxis(view, beside)
+        theirs = beside.store.steps(beside.source) if beside else None
+        return StepAxis(
+            view, self._of("own", steps), beside, self._of("beside", theirs) if theirs is not None else None
+        )
+
+    def iteration(self, view: View, t: int) -> float | None:
+        """In which iteration the run on screen was at a stamp, None where that is unknown."""
+        steps = view.store.steps(view.source)
+        place = self._of("own", steps).whole.place(t) if steps is not None and steps.last_t else None
+        return place / MILLI if place is not None else None
+
+    def _of(self, whose: str, steps: AnySeries) -> Iterations:
+        known = self._kept.get(whose)
+        if known is None or known.steps is not steps:
+            known = self._kept[whose] = Iterations(steps)
+        return known

@@ -1,0 +1,1 @@
+"""The GPU screen: every reading of one GPU with its meaning."""

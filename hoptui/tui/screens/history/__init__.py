@@ -1,0 +1,1 @@
+"""The history screen: every command of a run and what it did."""

@@ -1,0 +1,284 @@
+"""The history screen: every command given to a run, newest first, with who, what became of it, and what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, VerticalScroll
+from textual.widgets import Input
+
+from hoptui.model.command_history import Filter, again, named, newest_first, person
+from hoptui.model.store import MOST_COMMANDS
+from hoptui.presentation import numbers
+from hoptui.protocol.messages import CommandRecord
+from hoptui.tui.actions import bindings, of
+from hoptui.tui.components import header
+from hoptui.tui.frame_clock import EVERYTHING, Frame
+from hoptui.tui.messages import Moved, Picked
+from hoptui.tui.screen_base import LiveBox, LiveScreen, TextBox, set_height
+from hoptui.tui.screens.history import content
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import Span
+from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets.list_view import Choices
+from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.text_block import Lines
+
+if TYPE_CHECKING:
+    from hoptui.tui.app import HoptuiApp
+
+
+def copy_again(app: HoptuiApp, view: View, record: CommandRecord) -> None:
+    """Ask the terminal to copy it (OSC 52: it reaches through SSH, and some refuse it), and show it to be copied by hand."""
+    run = view.store.run(record.run)
+    if run is None:
+        app.tell("its run is no longer known")
+        return
+    line = again(record, named(run, view.node))
+    app.copy_to_clipboard(line)
+    title = "Copied from the recording" if view.replay else "Copied, if the terminal lets it"
+    app.tell(line, "information", title=title, timeout=10)
+
+
+FORMS = "words that are said of a command, stage:applied, by:ana"
+
+
+class HistoryScreen(LiveScreen):
+    """The commands of the run with the id `run`, of all runs without one.
+
+    The store holds the newest `MOST_COMMANDS`; at the end of the list those before are read from the recordings, as many at a time.
+    """
+
+    BINDINGS = bindings("history")
+
+    def __init__(self, run: str | None) -> None:
+        super().__init__()
+        self.run_id = run
+        self.wanted = Filter()
+        self._older: Mapping[str, CommandRecord] = {}
+        self._looking = False  # for older ones
+        self._all_read = False
+        self._known: tuple[object, object, Filter, list[CommandRecord]] = (None, None, self.wanted, [])
+
+    def compose(self) -> ComposeResult:
+        yield Lines("identity")
+        yield Panel(Lines("history-head"), Choices("command-list"), name="commands")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._list("command-list").focus()
+        super().on_mount()
+
+    def view(self) -> View:
+        return self.hoptui.view(self.run_id)
+
+    # drawing -----------------------------------------------------------------------------------------------------------
+
+    def draw(self, frame: Frame) -> None:
+        view = self.view()
+        if frame.numbers:
+            self._lines("identity").show([header.of_run(view, self.run_id or "", "history")])
+        if frame.lists:
+            self._draw_commands(view)
+            opens = [
+                a._replace(label="story") for a in of("list") if a.id == "list.pick" and self._shown(view)
+            ]
+            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("history")])
+
+    def _draw_commands(self, view: View) -> None:
+        choices, shown, every = self._list("command-list"), self._shown(view), self._every(view)
+        choices.keep([record.id for record in shown], from_top=True)
+        cells = content.columns(view, shown, choices.size.width)
+        nothing = (Span(self._nothing(bool(every)), "dim"),)
+        rows = content.Rows(view, shown, cells, choices.index, choices.size.width) if shown else [nothing]
+        choices.show_rows(rows, len(shown), faded=view.link.state != "live")
+        head = self._lines("history-head")
+        head.display = bool(shown)
+        head.show([content.head(cells)] if shown else [])
+        count = numbers.grouped(len(every))
+        count = f"{numbers.grouped(len(shown))} of {count}" if self.wanted != Filter() else count
+        newest = " newest" * self._has_older(view)
+        title = ["Commands", f"{count}{newest}" if every else "", choices.part]
+        asked = f"only {self.wanted}" if self.wanted != Filter() else self._where_older(view)
+        self._panel("commands").label(" · ".join(filter(None, title)), numbers.clean(asked, 60))
+
+    def _nothing(self, filtered: bool) -> str:
+        if filtered:
+            return f"no command is {str(self.wanted)!r}"
+        return "nobody has given a command yet"
+
+    def _every(self, view: View) -> list[CommandRecord]:
+        """The commands of the run, also of one that the node has forgotten meanwhile."""
+        found = {**self._older, **view.store.commands} if self._older else view.store.commands
+        return [c for c in found.values() if self.run_id in (None, c.run)]
+
+    def _shown(self, view: View) -> list[CommandRecord]:
+        """The commands that are wanted, looked through once for each change of them."""
+        commands, older, wanted, found = self._known
+        if commands is not view.store.commands or older is not self._older or wanted != self.wanted:
+            found = newest_first(self._every(view), self.wanted)
+            self._known = (view.store.commands, self._older, self.wanted, found)
+        return found
+
+    # older ones --------------------------------------------------------------------------------------------------------
+
+    def _has_older(self, view: View) -> bool:
+        """Whether there may be commands before those listed: the store is full, and of a recording it holds all."""
+        return view.replay is None and len(view.store.commands) >= MOST_COMMANDS and not self._all_read
+
+    def _where_older(self, view: View) -> str:
+        """How to get at them: recordings are files of the node that the run is on."""
+        if not self._has_older(view):
+            return ""
+        there = view.link.node
+        return (
+            f"older ones: hoptui history, on {there}" if there else "older ones come at the end of the list"
+        )
+
+    def _look_back(self, view: View) -> None:
+        """Read as many again from the recordings, unless that is being done."""
+        if self._looking or view.link.node or not self._has_older(view):
+            return
+        runs = [self.run_id] if self.run_id else [run.run for run in view.node.runs] if view.node else []
+        self._looking = True
+        self.run_worker(self._read_older(runs, {**self._older, **view.store.commands}))
+
+    async def _read_older(self, runs: list[str], known: Mapping[str, CommandRecord]) -> None:
+        from hoptui.model.command_history import (
+            older,  # here, because it needs SQLite and a live dashboard does not
+        )
+
+        found, problem = await asyncio.to_thread(older, runs, known.keys(), MOST_COMMANDS)
+        self.hoptui.tell(problem)
+        self._older = {**{record.id: record for record in found}, **self._older}
+        self._looking, self._all_read = False, not found
+        self.redraw()
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "copy":
+            return bool(self._shown(self.view()))
+        if action in ("filter", "next_stage", "next_person"):
+            return bool(self._every(self.view()))
+        return True
+
+    def narrow(self, wanted: Filter) -> None:
+        """Show only these commands from now on."""
+        self.wanted = wanted
+        self.draw(EVERYTHING)
+
+    def action_filter(self) -> None:
+        self.app.push_screen(FilterBox(self))
+
+    def action_next_stage(self) -> None:
+        there = [
+            record.stage for record in newest_first(self._every(self.view()), self.wanted._replace(stage=""))
+        ]
+        self.narrow(self.wanted._replace(stage=_after(self.wanted.stage, there)))
+
+    def action_next_person(self) -> None:
+        there = newest_first(self._every(self.view()), self.wanted._replace(by=""))
+        people = [person(record.origin) for record in there]
+        self.narrow(self.wanted._replace(by=_after(self.wanted.by, people)))
+
+    def action_copy(self) -> None:
+        view = self.view()
+        shown = self._shown(view)
+        copy_again(self.hoptui, view, shown[min(self._list("command-list").index, len(shown) - 1)])
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def on_moved(self, event: Moved) -> None:
+        event.stop()
+        view = self.view()
+        if self._list("command-list").index >= len(self._shown(view)) - 1:
+            self._look_back(view)
+        self.redraw()
+
+    def on_picked(self, event: Picked) -> None:
+        event.stop()
+        shown = self._shown(self.view())
+        if event.index < len(shown):
+            self.app.push_screen(Story(self.run_id, shown[event.index].id, self._older))
+
+
+class FilterBox(LiveBox[None]):
+    """Types the filter of a history, whose list follows every letter."""
+
+    BINDINGS = bindings("filter")
+
+    def __init__(self, below: HistoryScreen) -> None:
+        super().__init__(veil=False)
+        self._below = below
+        self._before = below.wanted
+
+    def compose(self) -> ComposeResult:
+        with Panel(name="filter", kind="box"):
+            with Horizontal(id="filter-entry"):
+                yield Input(str(self._before), id="filter-text", compact=True, select_on_focus=False)
+            yield Lines("filter-help")
+
+    def on_mount(self) -> None:
+        self.query_one(Panel).label("Filter", self.hoptui.legend(of("filter")))
+        self.query_one("#filter-help", Lines).show([(Span(FORMS, "dim"),)])
+        self.query_one(Input).focus()
+
+    def draw(self, frame: Frame) -> None:
+        """Nothing in it changes by itself; the list below is drawn by the app."""
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._below.narrow(Filter.parse(event.value))
+
+    def action_keep(self) -> None:
+        self.dismiss(None)
+
+    def action_drop(self) -> None:
+        self._below.narrow(self._before)
+        self.dismiss(None)
+
+
+def _after(now: str, there: Iterable[str]) -> str:
+    """The one after `now` of those that are there, nothing after the last."""
+    ring = ["", *dict.fromkeys(there)]
+    return ring[(ring.index(now) + 1) % len(ring)] if now in ring else ""
+
+
+class Story(TextBox):
+    """Goes on being drawn: a command may be on its way, or its effect being measured. `older` are those that the store lacks."""
+
+    BINDINGS = bindings("story", "text")
+
+    def __init__(self, run: str | None, command: str, older: Mapping[str, CommandRecord]) -> None:
+        super().__init__()
+        self._older = older
+        self._run = run
+        self._command = command
+
+    def compose(self) -> ComposeResult:
+        scroll = VerticalScroll(Lines("story-lines"), id="story-scroll", can_focus=False)
+        yield Panel(scroll, name="story", kind="box")
+
+    def on_mount(self) -> None:
+        self.query_one(Panel).label("A command", self.hoptui.legend(of("story")))
+        self.redraw()
+
+    def draw(self, frame: Frame) -> None:
+        view = self.hoptui.view(self._run)
+        known = {**self._older, **view.store.commands}
+        record, lines = known.get(self._command), self._lines("story-lines")
+        if record is not None and lines.size.width:
+            shown = content.story(view, record, lines.size.width, known)
+            set_height(lines, len(shown))
+            lines.show(shown)
+
+    def action_copy(self) -> None:
+        view = self.hoptui.view(self._run)
+        record = view.store.commands.get(self._command) or self._older.get(self._command)
+        if record is not None:
+            copy_again(self.hoptui, view, record)

@@ -1,0 +1,1 @@
+"""The hosts screen: each host, its link and its runs."""

@@ -1,0 +1,1 @@
+"""The knob editor and the list of staged changes."""

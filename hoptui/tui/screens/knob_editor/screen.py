@@ -1,0 +1,244 @@
+"""The knob editor: what a change would mean, the value, and the life of the command that was sent."""
+
+from __future__ import annotations
+
+import re
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input
+
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.model.command_history import as_typed
+from hoptui.presentation import numbers
+from hoptui.protocol.messages import FINAL, CommandRecord
+from hoptui.tui import confirmations
+from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.frame_clock import EVERYTHING, Frame
+from hoptui.tui.screen_base import LiveBox, set_height
+from hoptui.tui.screens.knob_editor import content
+from hoptui.tui.screens.knob_editor.conflict_dialog import Choice, Conflict
+from hoptui.tui.screens.knob_editor.draft import Draft, Seen
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import Line, Span
+from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.text_block import Lines
+
+WIDTH, FRAME = 78, 6  # cells of the box, and of its border and padding
+REST = 8  # lines of the box besides what is told of the knob and of what was sent
+TRAIL = 3  # lines for what became of it
+NUMBER_KINDS = ("int", "float")
+NUMBERS = frozenset("0123456789.+-_eE \u202f\u2009")
+
+
+class ValueInput(Input):
+    """Where a number is typed only its characters are typed: letters that no number has may be keys."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._number = draft.spec.kind in NUMBER_KINDS
+        typed = f"[{re.escape(''.join(NUMBERS))}]*" if self._number else None
+        super().__init__(draft.typed, id="value", compact=True, select_on_focus=True, restrict=typed)
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        if self._number and character not in NUMBERS:
+            return False
+        return super().check_consume_key(key, character)
+
+
+class KnobEditor(LiveBox[None]):
+    """Edits one knob of one run. Stays open after sending, so that the person sees what became of it.
+
+    A value that is `staged` is what it begins with.
+    """
+
+    BINDINGS = bindings("editor")
+
+    def __init__(self, run: str, knob: KnobState, epoch: int, staged: KnobValue | None = None) -> None:
+        super().__init__()
+        self._run = run
+        self._last = knob
+        self.draft = Draft(knob, epoch)
+        if staged is not None:
+            self.draft.type(as_typed(staged))
+        self.sent = ""
+        self._overtaken = False
+        self._problem = ""
+
+    def compose(self) -> ComposeResult:
+        with Panel(name="editor", kind="box"):
+            yield Lines("about")
+            with Horizontal(id="entry"):
+                yield Lines("prompt")
+                yield ValueInput(self.draft)
+            yield Lines("verdict")
+            yield Lines("trail")
+
+    def on_mount(self) -> None:
+        keys = self.hoptui.legend(a for a in of("editor") if self._is_offered(a))
+        self.query_one(Panel).label(numbers.clean(self.draft.spec.name, 40), keys)
+        self._lines("prompt").show([(Span("new value", "dim"),)])
+        self.query_one(Input).focus()
+        self.draw(EVERYTHING)
+
+    def draw(self, frame: Frame) -> None:
+        """Bring the knob and the trail up to date."""
+        view = self._view()
+        knob = self._knob(view)
+        self._look_for_others(view, knob)
+        about, trail = self._about(view, knob)
+        set_height(self._lines("about"), len(about))
+        set_height(self._lines("trail"), trail)
+        self._lines("about").show(about, faded=view.stale)
+        self._lines("verdict").show(self._verdict(view, knob))
+        self._lines("trail").show(content.trail(self._record(view), knob))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.draft.type(event.value)
+        self._problem = ""
+        self.draw(EVERYTHING)
+
+    def _verdict(self, view: View, knob: KnobState) -> list[Line]:
+        """Whether what is typed can be sent, or what is in the way."""
+        held = str(view.wheel) if view.wheel is not None and not view.wheel.mine else ""
+        other = view.pending(self.draft.spec.name)
+        if other is not None and other.id != self.sent:
+            held = content.waiting(other, knob)
+        if self._overtaken and not self._problem:
+            asks = view.hint("editor.send", "asks which value is to be")
+            return [(Span(f"⚠ {content.overtaken(knob)}", "warn"),), (Span(asks, "dim"),)]
+        told: list[Line] = [(Span(f"⚠ {self._problem}", "warn"),)]
+        found = told if self._problem else content.verdict(self.draft, knob, self._width)
+        return [*found[:1], (Span(f"⚠ {held}", "warn"),)] if held else found
+
+    def _about(self, view: View, knob: KnobState) -> tuple[list[Line], int]:
+        """What there is room for of what is told, and the lines under what is typed for what became of it: where room is short,
+        these are taken once something was sent."""
+        room, value = max(1, self.app.size.height * 96 // 100 - REST), self.draft.value
+        whole = content.about(view, knob, value, self._width, room)
+        if self.sent or len(whole) + TRAIL <= room:
+            return content.about(view, knob, value, self._width, max(1, room - TRAIL)), TRAIL
+        return whole, 0
+
+    @property
+    def _width(self) -> int:
+        """Cells of a line in the box."""
+        return max(8, min(WIDTH, self.app.size.width * 96 // 100) - FRAME)
+
+    def _is_offered(self, action: Action) -> bool:
+        """Whether its key is named in the box: of the two that stage, the one that works for this knob."""
+        wanted = "stage_number" if self.draft.spec.kind in NUMBER_KINDS else "stage"
+        return not action.action.startswith("stage") or action.action == wanted
+
+    # keys --------------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A letter is no key where letters are typed."""
+        return action != "stage_number" or self.draft.spec.kind in NUMBER_KINDS
+
+    def action_step(self, direction: int) -> None:
+        """One step of the scale up or down."""
+        self.draft.step(direction, self._knob(self._view()).value)
+        self._type(self.draft.typed)
+
+    def action_leap(self, direction: int) -> None:
+        """About ten times as far."""
+        self.draft.step(direction, self._knob(self._view()).value, leap=True)
+        self._type(self.draft.typed)
+
+    def action_send(self) -> None:
+        """Send the value, after a question where it costs more than a step; with nothing to change, close."""
+        if self._stands():
+            knob = self._last
+            name, value = numbers.clean(self.draft.spec.name, 40), self.draft.value
+            change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(value, knob.spec)}"
+            confirmations.about_change(
+                self.hoptui, f"Set {name}", f"Set {name} {change}?", [knob], self._send
+            )
+
+    def action_stage(self) -> None:
+        """Keep the value to be sent together with others, and close."""
+        if self._stands() and self.draft.value is not None:
+            self.hoptui.staging.add(self._run, self._last, self.draft.value, self.draft.seen)
+            self.dismiss(None)
+
+    action_stage_number = action_stage
+
+    # sending -----------------------------------------------------------------------------------------------------------
+
+    def _stands(self) -> bool:
+        """Whether there is a value that can be sent now; what is in the way is told, asked about, or ends the editing."""
+        view = self._view()
+        knob = self._knob(view)
+        self._look_for_others(view, knob)
+        record = self._record(view)
+        if self.draft.value is None:
+            return False
+        if self._overtaken:
+            self._choose(knob, self.draft.value)
+        elif self.draft.value == knob.value:
+            self.dismiss(None)
+        elif refused := self.hoptui.steering.refusal(view, "set"):
+            self._problem = refused
+        elif record is not None and record.stage not in FINAL and record.wanted == self.draft.value:
+            self._problem = "that is on its way already"
+        else:
+            return True
+        self.draw(EVERYTHING)
+        return False
+
+    def _send(self) -> None:
+        """Send it unless something has come between the question and the answer."""
+        if self.is_mounted and self._stands() and self.draft.value is not None:
+            expected = self.draft.seen.version
+            sent = self.hoptui.steering.set(self._view(), self._last, self.draft.value, expected)
+            self.sent, self._problem = sent.command or self.sent, sent.refused
+            self.draw(EVERYTHING)
+
+    def _choose(self, theirs: KnobState, mine: KnobValue) -> None:
+        """Ask which value is to be, mine or that of the person who was faster."""
+
+        began, seen = self.draft.seen.value, Seen.of(theirs, self._epoch(self._view()))
+
+        def chosen(choice: Choice | None) -> None:
+            if choice in ("theirs", "mine"):
+                self.draft.seen, self._overtaken = seen, False
+            if choice == "theirs":
+                self._type(as_typed(theirs.value))
+            elif choice == "mine":
+                self.action_send()
+
+        self.app.push_screen(Conflict(theirs, began, mine), chosen)
+
+    def _look_for_others(self, view: View, knob: KnobState) -> None:
+        """Notice when the knob changed under the editor by somebody else's command."""
+        now = Seen.of(knob, self._epoch(view))
+        if now == self.draft.seen:
+            return
+        record = self._record(view)
+        if record is not None and record.stage not in FINAL:
+            return  # it may be this editor's own command: the node and the outcome come in either order
+        own = record is not None and (record.version, record.effective) == (knob.version, knob.value)
+        if own or not self.draft.seen.overtaken(knob, now.epoch):
+            self.draft.seen = now
+            return
+        self._overtaken = True
+
+    def _type(self, typed: str) -> None:
+        self.query_one(Input).value = typed
+        self.query_one(Input).cursor_position = len(typed)
+
+    def _record(self, view: View) -> CommandRecord | None:
+        return view.command(self.sent)
+
+    def _knob(self, view: View) -> KnobState:
+        """The knob as it is now; as it was last, should the run no longer have it."""
+        self._last = view.knob(self.draft.spec.name) or self._last
+        return self._last
+
+    def _epoch(self, view: View) -> int:
+        """The run's epoch; the last one known, should the run be gone."""
+        return view.run.epoch if view.run else self.draft.seen.epoch
+
+    def _view(self) -> View:
+        return self.hoptui.view(self._run)

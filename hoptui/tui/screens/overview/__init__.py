@@ -1,0 +1,1 @@
+"""The overview: GPUs, processes, host, runs and events of a node."""

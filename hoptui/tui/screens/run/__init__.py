@@ -1,0 +1,1 @@
+"""The run screen: throughput, learning, phases, hardware, knobs and events of one run."""

@@ -1,0 +1,169 @@
+"""The panels of the run screen that share out their room among parts, and the stretch of time that its charts show."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hoptui.presentation import numbers
+from hoptui.tui.charts.line_chart import LineChart, Wanted
+from hoptui.tui.charts.plot import Mark
+from hoptui.tui.charts.ticks import span_of
+from hoptui.tui.components import host, learning_metrics, phases, throughput, trials, tuner
+from hoptui.tui.components.figures import headline
+from hoptui.tui.screen_base import set_height
+from hoptui.tui.screens.run import hardware, phase_chart
+from hoptui.tui.snapshot import View
+from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets.text_block import Lines
+
+LEAST_CHART = 3  # lines, with the x axis
+
+
+class Stretch(NamedTuple):
+    """`span_s` seconds up to `end` (None: now), which the axis calls `newest`, with `marks` where knobs were changed; `machine_s`
+    up to now of the machine, which goes on when the run has ended."""
+
+    span_s: float
+    marks: tuple[Mark, ...]
+    machine_s: float
+    end: int | None = None
+    newest: str = "now"
+
+    @classmethod
+    def of(cls, view: View, longest_s: float) -> Stretch:
+        """As much of a run as there is, at most `longest_s`; of one that is over its end."""
+        age_s = view.wall - view.run.started_wall if view.run else 0.0
+        marks, up_to_now_s = tuple(throughput.marks(view)), span_of(age_s, longest_s)
+        last = view.vital.last_t if view.exited and view.vital is not None else 0
+        if view.run is None or not last:
+            return cls(up_to_now_s, marks, up_to_now_s)
+        lasted_s = (view.run.exited_wall or view.wall) - view.run.started_wall
+        return cls(span_of(lasted_s, longest_s), marks, up_to_now_s, last, "end")
+
+
+class ThroughputPanel(Panel):
+    """How fast the run is, and over time."""
+
+    def __init__(self) -> None:
+        self._lines, self._chart = Lines("speed", classes="two"), LineChart("speed-chart")
+        super().__init__(self._lines, self._chart, name="throughput")
+
+    def tell(self, view: View, age: str) -> None:
+        """The figures; `age` says how old they are where that must be known."""
+        self._lines.show(throughput.lines(view, self._lines.size.width), faded=view.metrics_stale)
+        self.label("Throughput", age)
+
+    def draw(self, view: View, stretch: Stretch) -> None:
+        _plot(self._chart, view, stretch, headline(view).name, "1")
+
+
+class LearningPanel(Panel):
+    """What training achieves: a metric of the person's choice, and over time."""
+
+    def __init__(self) -> None:
+        self._lines, self._chart = Lines("score", classes="two"), LineChart("score-chart")
+        super().__init__(self._lines, self._chart, name="learning")
+
+    def tell(self, view: View, metric: str) -> None:
+        """The figures."""
+        self._lines.show(
+            learning_metrics.lines(view, metric, self._lines.size.width), faded=view.metrics_stale
+        )
+        others = len(learning_metrics.metrics(view)) > 1
+        self.label("Learning", view.hint("view.metric", "next metric") if others else "")
+
+    def draw(self, view: View, stretch: Stretch, metric: str) -> None:
+        _plot(self._chart, view, stretch, metric, "3")
+
+
+def _plot(chart: LineChart, view: View, stretch: Stretch, metric: str, ink: str) -> None:
+    """A metric of the run, if there is one to show."""
+    span_s, marks, _, end, newest = stretch
+    wanted = [Wanted(view.source, metric, metric, ink)] if metric else []
+    chart.plot(view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale)
+
+
+class HardwarePanel(Panel):
+    """The run's GPUs, and the host under them, or alone; between them a chart where there is room."""
+
+    def __init__(self) -> None:
+        self._readings, self._host = Lines("readings"), Lines("host")
+        self._chart = LineChart("hardware-chart")
+        self._spare = 0  # lines for the chart
+        super().__init__(self._readings, self._chart, self._host, name="hardware")
+
+    def tell(self, view: View) -> None:
+        """The readings of this moment."""
+        width, height = self.content_size
+        title, lines = hardware.told(view, width)
+        beside = bool(view.gpus())
+        if height:  # unless it is not shown now
+            lines = lines[: max(1, height - beside)]  # what is cut is worth less than the host
+        self._spare = height - len(lines) - beside
+        set_height(self._readings, len(lines))
+        self._readings.show(lines, faded=view.node_stale)
+        self._host.display = beside
+        self._host.show([host.short(view, width)], faded=view.node_stale)
+        self.label(title)
+
+    def draw(self, view: View, stretch: Stretch) -> None:
+        """What they did, up to now: they go on when the run has ended."""
+        curves = hardware.curves(view) if self._spare >= LEAST_CHART else []
+        self._chart.display = bool(curves)
+        if curves:
+            span_s, marks = stretch.machine_s, stretch.marks
+            self._chart.plot(view, curves, span_s, marks=marks, bounds=(0.0, 100.0), faded=view.node_stale)
+        self.legend([(curve.label, curve.ink) for curve in curves])
+
+
+class PhasesPanel(Panel):
+    """Where an iteration goes, and under it, where there is room, where they went over time."""
+
+    def __init__(self) -> None:
+        self._bars, self._layers = Lines("phase-lines"), Lines("phase-chart")
+        super().__init__(self._bars, self._layers, name="phases")
+
+    def draw(self, view: View, split: phases.Split, stretch: Stretch) -> None:
+        """The bars first: the layers take what they leave."""
+        width, height = self.content_size
+        if not height:
+            return
+        bars = phases.lines(view, split, width, height)
+        span_s, marks, _, end, newest = stretch
+        chart, over_s = phase_chart.layers(
+            view, width, height - len(bars), span_s, marks=marks, newest=newest, end=end
+        )
+        set_height(self._bars, len(bars))
+        self._bars.show(bars, faded=view.metrics_stale)
+        self._layers.show(chart, faded=view.metrics_stale)
+        title, means = phases.title(view, split), f" · over time as means of {numbers.seconds(over_s)}"
+        self.label(f"{title}{means}" if chart and len(title) + len(means) <= width - 2 else title)
+        self.legend(phase_chart.legend(view) if chart else [])
+
+
+class TunerPanel(Panel):
+    """What the tuner does, and under it, where it is shown alone, what it tried."""
+
+    def __init__(self) -> None:
+        self._told = Lines("tuner-lines")
+        self._view: View | None = None
+        super().__init__(self._told, name="tuner")
+
+    def tell(self, view: View) -> None:
+        """Bring it up to date, if it is shown."""
+        self._view = view
+        width, height = self.content_size
+        if not height:
+            return
+        lines = tuner.short(view, width)
+        room, tried = height - len(lines) - 2, trials.listed(view)
+        if room > 0 and tried:
+            cells = trials.columns(view, tried, width)
+            lines += [(), trials.head(cells), *(trials.row(view, one, cells, width) for one in tried[:room])]
+        self._told.show(lines, faded=view.stale and view.replay is None)
+        self.label("Tuner", view.hint("view.tuner", "more"))
+
+    def on_resize(self) -> None:
+        """It has just been given room, and nothing was drawn while it had none."""
+        if self._view is not None:
+            self.tell(self._view)

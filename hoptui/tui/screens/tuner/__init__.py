@@ -1,0 +1,1 @@
+"""The tuner screen: its state, trials, knobs and limits."""
