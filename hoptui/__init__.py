@@ -16,7 +16,7 @@ __all__ = ["Knob", "KnobHandle", "Run", "__version__", "connect", "peak_flops"]
 if TYPE_CHECKING:
     from hoptui.sdk.knobs import Knob, KnobHandle
     from hoptui.sdk.run import Run, connect
-    from hoptui.telemetry.peaks import peak_flops
+    from hoptui.telemetry.gpu_specs import peak_flops
 
 
 def __getattr__(name: str) -> object:
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(run, name)
     if name == "peak_flops":
-        from hoptui.telemetry.peaks import peak_flops
+        from hoptui.telemetry.gpu_specs import peak_flops
 
         return peak_flops
     raise AttributeError(f"module 'hoptui' has no attribute {name!r}")

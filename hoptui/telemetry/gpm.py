@@ -13,7 +13,7 @@ import math
 import struct
 from typing import Any
 
-from hoptui.telemetry.codes import (
+from hoptui.telemetry.nvml_errors import (
     FATAL,
     FUNCTION_NOT_FOUND,
     NO_PERMISSION,

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hoptui.telemetry.proc import ProcFile
-from hoptui.telemetry.rates import Rate
+from hoptui.telemetry.procfs import ProcFile, Rate
 
 KIB = 1024
 SECTOR_BYTES = 512

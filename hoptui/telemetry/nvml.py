@@ -9,13 +9,13 @@ from typing import Any
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
-from hoptui.telemetry.bell import Bell, address
-from hoptui.telemetry.codes import DRIVER_GONE, SECOND_NS
 from hoptui.telemetry.gpm import Query
 from hoptui.telemetry.gpu import Job, Surroundings
+from hoptui.telemetry.gpu_processes import People
+from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Slot, lost
 from hoptui.telemetry.mark import DRIVER, IDLE, SetMark, no_mark
-from hoptui.telemetry.slot import NOT_LISTED, RETRY_NS, Slot, lost
-from hoptui.telemetry.tenants import People
+from hoptui.telemetry.nvml_errors import DRIVER_GONE, SECOND_NS
+from hoptui.telemetry.nvml_events import Bell, address
 
 LISTEN_NS = SECOND_NS
 

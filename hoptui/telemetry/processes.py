@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.telemetry.proc import Stat, io_of, pids, stat_of
-from hoptui.telemetry.rates import Rate
+from hoptui.telemetry.procfs import Rate, Stat, io_of, pids, stat_of
 
 WALK_EVERY_NS = 5_000_000_000
 REST = 300  # work that took 1 ms rests for 300 ms: walking and reading each stay under 1/300 of a core

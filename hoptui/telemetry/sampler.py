@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
-from hoptui.telemetry.codes import SECOND_NS
 from hoptui.telemetry.host import Host
 from hoptui.telemetry.nvml import Gpus
+from hoptui.telemetry.nvml_errors import SECOND_NS
 from hoptui.telemetry.processes import Processes
 
 DEFAULT_HZ = 1.0

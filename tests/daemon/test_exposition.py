@@ -20,7 +20,7 @@ from hoptui.daemon.prometheus.endpoint import Endpoint, MetricsError, parse
 from hoptui.daemon.prometheus.exposition import DERIVED, GPU, GPU_EVENTS, HOST, PROCESS, Snapshot, families
 from hoptui.domain.devices import REASONS, GpuInfo
 from hoptui.protocol.messages import NodeState, RunState, Vital
-from hoptui.telemetry.xids import XIDS
+from hoptui.telemetry.events import XIDS
 
 INFO = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", power_limit_w=700.0, driver="580.0")
 RUN = RunState(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.telemetry.energy import Energy
+from hoptui.telemetry.gpu import Energy
 
 SECOND = 1_000_000_000
 

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from hoptui.domain.devices import Happened
-from hoptui.telemetry.events import Alarms
-from hoptui.telemetry.xids import UNKNOWN, XIDS, explain
+from hoptui.telemetry.events import UNKNOWN, XIDS, Alarms, explain
 
 SECOND = 1_000_000_000
 TICK = SECOND // 10

@@ -9,12 +9,12 @@ import pytest
 
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
-from hoptui.telemetry.codes import REFUSED
 from hoptui.telemetry.gpm import IN_MIG_MODE
 from hoptui.telemetry.gpu import NOT_IN_MIG_MODE
+from hoptui.telemetry.gpu_slot import one_row
 from hoptui.telemetry.nvml import Gpus
-from hoptui.telemetry.reader import NOT_SUPPORTED
-from hoptui.telemetry.slot import one_row
+from hoptui.telemetry.nvml_errors import REFUSED
+from hoptui.telemetry.poller import NOT_SUPPORTED
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock

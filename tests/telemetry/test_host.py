@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from hoptui.telemetry.host import Host, Traffic
-from hoptui.telemetry.proc import ProcFile
+from hoptui.telemetry.procfs import ProcFile
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock

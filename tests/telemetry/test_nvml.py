@@ -8,11 +8,11 @@ import pynvml
 import pytest
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.telemetry.gpu_slot import NOT_LISTED
+from hoptui.telemetry.gpu_specs import peaks_of
 from hoptui.telemetry.mark import DRIVER, IDLE
 from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
-from hoptui.telemetry.peaks import peaks_of
-from hoptui.telemetry.reader import NOT_SUPPORTED
-from hoptui.telemetry.slot import NOT_LISTED
+from hoptui.telemetry.poller import NOT_SUPPORTED
 from tests.telemetry.fake_nvml import FakeNvml
 
 if TYPE_CHECKING:

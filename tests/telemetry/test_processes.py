@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.telemetry.proc import PAGE_BYTES, TICKS_PER_S, Stat, io_of, stat_of
 from hoptui.telemetry.processes import Family, Processes
+from hoptui.telemetry.procfs import PAGE_BYTES, TICKS_PER_S, Stat, io_of, stat_of
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock

@@ -15,10 +15,10 @@ import pynvml
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.telemetry.codes import SECOND_NS
 from hoptui.telemetry.gpm import METRICS
+from hoptui.telemetry.metrics_table import HEALTH, ROW
 from hoptui.telemetry.nvml import Gpus
-from hoptui.telemetry.readings import HEALTH, ROW
+from hoptui.telemetry.nvml_errors import SECOND_NS
 
 RANGES = {
     "%": (0, 100),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.telemetry.peaks import estimated_mfu, peaks_of
+from hoptui.telemetry.gpu_specs import estimated_mfu, peaks_of
 
 
 @pytest.mark.parametrize(

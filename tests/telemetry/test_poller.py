@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from hoptui.telemetry.codes import DRIVER_GONE, LOST, UNSUPPORTED
-from hoptui.telemetry.reader import NOT_SUPPORTED, Reader
-from hoptui.telemetry.readings import ENERGY, FACTS, HEALTH, ROW, Call, Field, Reading
+from hoptui.telemetry.metrics_table import ENERGY, FACTS, HEALTH, ROW, Call, Field, Reading
+from hoptui.telemetry.nvml_errors import DRIVER_GONE, LOST, UNSUPPORTED
+from hoptui.telemetry.poller import NOT_SUPPORTED, Reader
 
 if TYPE_CHECKING:
     from tests.telemetry.fake_nvml import FakeNvml

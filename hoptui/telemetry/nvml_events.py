@@ -7,8 +7,8 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from hoptui.telemetry.codes import FATAL, SECOND_NS, TIMEOUT
-from hoptui.telemetry.reader import NOT_SUPPORTED
+from hoptui.telemetry.nvml_errors import FATAL, SECOND_NS, TIMEOUT
+from hoptui.telemetry.poller import NOT_SUPPORTED
 
 AGAIN_NS = 60 * SECOND_NS
 MOST = 32

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hoptui.telemetry.codes import FATAL, FUNCTION_NOT_FOUND, SECOND_NS, UNSUPPORTED, backoff
-from hoptui.telemetry.readings import EVERY_TICK, ONCE, Call, Field, Reading
+from hoptui.telemetry.metrics_table import EVERY_TICK, ONCE, Call, Field, Reading
+from hoptui.telemetry.nvml_errors import FATAL, FUNCTION_NOT_FOUND, SECOND_NS, UNSUPPORTED, backoff
 
 UNSUPPORTED_NS = 300 * SECOND_NS
 NOT_SUPPORTED = "this GPU or its driver does not have it"

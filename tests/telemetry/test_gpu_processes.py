@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.telemetry.tenants import LONGEST_COMMAND, People
+from hoptui.telemetry.gpu_processes import LONGEST_COMMAND, People
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import psutil
 
 from hoptui.domain.devices import GpuProcess
 from hoptui.node.pid_namespace import whose_pids
-from hoptui.telemetry.codes import NOT_FOUND, SECOND_NS
+from hoptui.telemetry.nvml_errors import NOT_FOUND, SECOND_NS
 
 LONGEST_COMMAND = 200
 _MIB = 1 << 20

@@ -9,11 +9,10 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
-from hoptui.telemetry.bell import Bell, address
-from hoptui.telemetry.codes import LOST, SECOND_NS
 from hoptui.telemetry.events import Alarms
-from hoptui.telemetry.gpu import Gpu, Job, Surroundings
-from hoptui.telemetry.mig import instances
+from hoptui.telemetry.gpu import Gpu, Job, Surroundings, instances
+from hoptui.telemetry.nvml_errors import LOST, SECOND_NS
+from hoptui.telemetry.nvml_events import Bell, address
 
 RETRY_NS = 30 * SECOND_NS
 LAYOUT_NS = 10 * SECOND_NS
