@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.protocol.version import VERSION
-from hoptui.recording.boots import this_boot
+from hoptui.recording.clock_offsets import this_boot
 
 
 def write(path: Path, metrics: str) -> None:

@@ -13,7 +13,7 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, NodeState, Origin, RunState
-from hoptui.recording import Recording, RecordingError, shelf
+from hoptui.recording import Recording, RecordingError, library
 
 
 def recorded(path: Path) -> list[CommandRecord]:
@@ -22,7 +22,7 @@ def recorded(path: Path) -> list[CommandRecord]:
     Raises:
         RecordingError: it cannot be read.
     """
-    with Recording.open(path, still=shelf.at_rest(path)) as recording:
+    with Recording.open(path, still=library.at_rest(path)) as recording:
         return sorted(recording.commands(), key=lambda record: (record.wall, record.seq))
 
 

@@ -10,7 +10,7 @@ from hoptui.model.recorded.store import RecordedStore
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState
-from hoptui.recording import Recording, RecordingError, shelf
+from hoptui.recording import Recording, RecordingError, library
 
 AGAIN_S = 5.0  # a recording that is being written is read anew so often
 
@@ -70,7 +70,7 @@ def comparable(but: str, beside: Path | None = None) -> list[Recorded]:
     found: dict[Path, Recorded] = {}
     for directory in _directories(beside):
         try:
-            entries = shelf.entries(directory)
+            entries = library.entries(directory)
         except RecordingError:
             continue
         for entry in entries:
@@ -89,7 +89,7 @@ def _directories(beside: Path | None) -> list[Path]:
     return found
 
 
-def _about(entry: shelf.Entry) -> str:
+def _about(entry: library.Entry) -> str:
     """`2026-05-04 12:45:01 · 2 h 14 m · finished`."""
     state = entry.state
     ended = (

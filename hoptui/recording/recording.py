@@ -13,8 +13,8 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
-from hoptui.recording import arrivals, boots, resample
-from hoptui.recording.boots import Boot, Frame, Record, added, moved, shifted
+from hoptui.recording import clock_offsets, ingest, resample
+from hoptui.recording.clock_offsets import Boot, Frame, Record, added, moved, shifted
 from hoptui.recording.database import (
     RecordingError,
     errors_named,
@@ -22,10 +22,10 @@ from hoptui.recording.database import (
     open_for_writing,
     transaction,
 )
-from hoptui.recording.pending import Pending
-from hoptui.recording.records import Records
-from hoptui.recording.summary import Summary
-from hoptui.recording.tables import Tables
+from hoptui.recording.event_tables import Records
+from hoptui.recording.pyramid import Summary
+from hoptui.recording.row_tables import Tables
+from hoptui.recording.write_buffer import Pending
 
 
 class Recording:
@@ -61,7 +61,7 @@ class Recording:
         db = open_for_writing(path)
         try:
             with errors_named(path), transaction(db):
-                frame = boots.enter(db, boot or boots.this_boot())
+                frame = clock_offsets.enter(db, boot or clock_offsets.this_boot())
         except BaseException:
             db.close()
             raise
@@ -80,7 +80,7 @@ class Recording:
         db = open_for_reading(path, still=still)
         try:
             with errors_named(path):
-                frame = boots.frame_of(db, boot)
+                frame = clock_offsets.frame_of(db, boot)
         except BaseException:
             db.close()
             raise
@@ -251,7 +251,7 @@ class Recording:
         for part in self._tables.rows(source, low, high, names):
             yield from self._clipped(part, low, high)
         for part in waiting:
-            yield from self._clipped(arrivals.select(part, names), low, high)
+            yield from self._clipped(ingest.select(part, names), low, high)
 
     def buckets(
         self,
@@ -278,7 +278,7 @@ class Recording:
         points = max(1, points)
         parts: list[Columns | Summary] = [
             *self._tables.cover(source, low, high, names, (high - low + 1) / points / 2),
-            *(arrivals.select(part, names) for part in self._pending.rows(source)),
+            *(ingest.select(part, names) for part in self._pending.rows(source)),
         ]
         found = resample.buckets(parts, source, names, low, high, points, id)
         return msgspec.structs.replace(found, t=added(found.t, -self._frame.shift_ns))

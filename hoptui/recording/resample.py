@@ -11,7 +11,7 @@ from operator import sub
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets
-from hoptui.recording.summary import Summary, totals
+from hoptui.recording.pyramid import Summary, totals
 
 GAP_SPACINGS = 3
 

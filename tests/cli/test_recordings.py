@@ -19,8 +19,8 @@ from hoptui.domain.columns import pack
 from hoptui.node import presence
 from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.boots import Boot
-from hoptui.recording.known import KnownRun
+from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.metadata import KnownRun
 from hoptui.settings.config import Config
 from hoptui.tui import dashboard
 from tests.cli.conftest import Hoptui
@@ -331,7 +331,7 @@ def test_a_file_that_cannot_be_deleted(
         raise RecordingError(f"{path} cannot be deleted: Permission denied")
 
     record(daemon, over("eeee5555", "old"))
-    monkeypatch.setattr("hoptui.recording.shelf.remove", refuse)
+    monkeypatch.setattr("hoptui.recording.library.remove", refuse)
     ended = hoptui("rm", "old", "--yes")
     assert ended.code == 1
     assert ended.err.endswith("Permission denied; 0 of 1 recording deleted\n")

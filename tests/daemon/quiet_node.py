@@ -25,7 +25,7 @@ from hoptui.protocol.messages import (
     Query,
     RunState,
 )
-from hoptui.recording.known import KnownRun
+from hoptui.recording.metadata import KnownRun
 from hoptui.tuner.observation import Known, Proposal, Scene
 from hoptui.tuner.prior_results import Settled, with_newer
 from hoptui.tuner.tuner import Tuner

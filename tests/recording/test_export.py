@@ -18,8 +18,8 @@ import pytest
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.recording import Recording, RecordingError, blocks, export, tables
-from hoptui.recording.blocks import ROWS
+from hoptui.recording import Recording, RecordingError, export, row_tables
+from hoptui.recording.row_tables import ROWS
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
@@ -180,9 +180,9 @@ def test_blocks_are_read_when_it_is_their_turn(
 
     def decode(source: str, *rest: Any) -> Columns:
         opened.append(source)
-        return blocks.decode(source, *rest)
+        return row_tables.decode(source, *rest)
 
-    monkeypatch.setattr(tables, "blocks", SimpleNamespace(decode=decode))
+    monkeypatch.setattr(row_tables, "blocks", SimpleNamespace(decode=decode))
     reading = export.rows(recording)
     seen = []
     for turn in range(1, 9):

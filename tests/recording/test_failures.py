@@ -19,8 +19,8 @@ import pytest
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.boots import Boot
-from hoptui.recording.pending import Pending
+from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.write_buffer import Pending
 
 MakeRows = Callable[..., Columns]
 

@@ -14,7 +14,7 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.boots import Boot
+from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.database import APPLICATION_ID, SCHEMA
 
 MakeRows = Callable[..., Columns]

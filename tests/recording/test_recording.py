@@ -17,8 +17,8 @@ from hoptui.domain.columns import Columns, pack
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.blocks import ROWS
-from hoptui.recording.boots import Boot
+from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.row_tables import ROWS
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

@@ -14,7 +14,7 @@ from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState
 
 if TYPE_CHECKING:  # it brings sqlite3, which a plain `ls` has no use for
-    from hoptui.recording.shelf import Entry
+    from hoptui.recording.library import Entry
 
 EXITED_SHOWN = 5
 

@@ -16,8 +16,8 @@ from hoptui.cli.support.snapshot import look, refuse_read_only
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, interactive, say, table, usage
 from hoptui.client.session import NoDaemon
 from hoptui.presentation import numbers
-from hoptui.recording import RecordingError, shelf
-from hoptui.recording.shelf import Entry
+from hoptui.recording import RecordingError, library
+from hoptui.recording.library import Entry
 
 FEWEST_LETTERS, WHOLE_ID = 4, 100
 """How much of an id names a recording to delete."""
@@ -113,7 +113,7 @@ def _delete(chosen: Sequence[Entry], *, dry_run: bool, yes: bool) -> int:
             raise Fail("nothing was deleted", REJECTED)
     for number, entry in enumerate(chosen):
         try:
-            shelf.remove(entry.path)
+            library.remove(entry.path)
         except (RecordingError, OSError) as error:
             raise Fail(f"{error}; {number} of {count} deleted", REJECTED) from None
     say(f"{count} deleted, {total} freed")

@@ -77,9 +77,9 @@ def disk(where: Addresses) -> Check:
 def recordings(where: Addresses, environ: Mapping[str, str]) -> Check:
     """How many there are, and what they take of what they may."""
     from hoptui.daemon.storage.retention import GB, limits, refused
-    from hoptui.recording import shelf
+    from hoptui.recording import library
 
-    entries = shelf.entries(where.state) if where.state.is_dir() else []
+    entries = library.entries(where.state) if where.state.is_dir() else []
     most = limits(environ).keep_bytes
     count = f"{len(entries)} {'recording' if len(entries) == 1 else 'recordings'}"
     used = sum(entry.size_bytes for entry in entries)

@@ -11,8 +11,8 @@ from hoptui.cli.support.terminal import MISSING, Fail
 from hoptui.client.transport.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.presentation import numbers
-from hoptui.recording import shelf
-from hoptui.recording.shelf import Entry
+from hoptui.recording import library
+from hoptui.recording.library import Entry
 
 MOST_LISTED = 5
 
@@ -31,7 +31,7 @@ def places() -> Addresses:
 
 def entries(where: Addresses) -> list[Entry]:
     """All recordings of this user on this node, newest first."""
-    return shelf.entries(where.state) if where.state.is_dir() else []
+    return library.entries(where.state) if where.state.is_dir() else []
 
 
 def find(name: str) -> Path:

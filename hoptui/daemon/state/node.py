@@ -21,7 +21,7 @@ from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
 from hoptui.protocol.version import VERSION
-from hoptui.recording.known import KnownRun
+from hoptui.recording.metadata import KnownRun
 
 EVENTS_KEPT = 4000
 MOST_EVENTS = 500

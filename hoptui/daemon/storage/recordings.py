@@ -14,9 +14,9 @@ from hoptui.daemon.storage.retention import Limits
 from hoptui.domain.columns import Columns, run_of
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
-from hoptui.recording import Recording, RecordingError, shelf
-from hoptui.recording.boots import this_boot
-from hoptui.recording.known import NODE, RUN, KnownRun, encode_node
+from hoptui.recording import Recording, RecordingError, library
+from hoptui.recording.clock_offsets import this_boot
+from hoptui.recording.metadata import NODE, RUN, KnownRun, encode_node
 from hoptui.recording.resample import buckets
 
 log = logging.getLogger("hoptui.daemon")
@@ -85,7 +85,7 @@ class History:
         found = []
         for _, path in recent[-RESTORED:]:
             try:
-                with Recording.open(path, boot=this_boot(), still=shelf.at_rest(path)) as recording:
+                with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
                     found.append(_found(recording))
             except (RecordingError, msgspec.DecodeError, ValueError) as error:
                 log.warning("%s is left aside: %s", path, error)
@@ -187,7 +187,7 @@ class History:
         except AddressError:
             return
         limits = self._limits
-        gone = shelf.tidy(
+        gone = library.tidy(
             self._where.state,
             keep=frozenset(self._open),
             most_bytes=limits.keep_bytes,

@@ -16,7 +16,7 @@ from hoptui.model.detail_requests import STEPS, iterations
 from hoptui.model.tiles import ENTRY_BYTES, Cache, Entries, entries_bytes, known_entries
 from hoptui.protocol.messages import Buckets
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.summary import FACTOR as GROUP
+from hoptui.recording.pyramid import FACTOR as GROUP
 
 PAGE_ROWS = 1024
 SHORTEST_NS, LONGEST_NS = 10**9, 600 * 10**9

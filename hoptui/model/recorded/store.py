@@ -22,7 +22,7 @@ from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import FORGET, NAN, Window, bucketed
 from hoptui.protocol.messages import CommandRecord, Event, LeaseState, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.known import NODE, RUN, KnownRun, decode_node
+from hoptui.recording.metadata import NODE, RUN, KnownRun, decode_node
 
 BACK_PAGES = 3  # how far back a value is looked for that the newest rows do not have
 

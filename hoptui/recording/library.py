@@ -15,7 +15,7 @@ import msgspec
 
 from hoptui.protocol.messages import RunState
 from hoptui.recording.database import RecordingError, errors_named
-from hoptui.recording.known import RUN, KnownRun
+from hoptui.recording.metadata import RUN, KnownRun
 from hoptui.recording.recording import Recording
 
 SUFFIX = ".hoptui"

@@ -14,7 +14,7 @@ from operator import mul, sub
 from typing import NamedTuple
 
 from hoptui.domain.columns import Columns
-from hoptui.recording.packing import digits
+from hoptui.recording.compression import digits
 
 FACTOR = 32
 

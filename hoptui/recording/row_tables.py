@@ -5,18 +5,87 @@ Stamps are as stored. Nothing here begins a transaction, apart from reading: who
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from hoptui.domain.columns import Columns, concatenate
-from hoptui.recording import arrivals, blocks
-from hoptui.recording.arrivals import Arrival
-from hoptui.recording.blocks import ROWS
+from hoptui.recording import ingest, row_tables
+from hoptui.recording.compression import Packed, pack
 from hoptui.recording.database import RecordingError, errors_named
-from hoptui.recording.summary import FACTOR, Summary, coarsen, summarise
+from hoptui.recording.ingest import Arrival
+from hoptui.recording.pyramid import FACTOR, Figures, Summary, coarsen, summarise
+
+ROWS = 512
+_STAMPS = 2  # columns before the values: t, step
+_GROUPS = 4  # columns before the figures: t, first, step, rows
+
+
+def encode(columns: Columns) -> bytes:
+    """Rows: t and step as whole numbers, then a column a name."""
+    return pack([columns.times(), columns.steps(), *(array("d", raw) for raw in columns.values)])
+
+
+def decode(source: str, names: Sequence[str], rows: int, body: bytes, wanted: Collection[str]) -> Columns:
+    """The rows of a block, with the `wanted` names alone (none: all) as far as it has them.
+
+    Raises:
+        ValueError: the block is damaged.
+    """
+    packed = _opened(body, rows, _STAMPS + len(names))
+    kept = [i for i, name in enumerate(names) if not wanted or name in wanted]
+    return Columns(
+        source=source,
+        names=tuple(names[i] for i in kept),
+        t=packed.integers(0).tobytes(),
+        step=packed.integers(1).tobytes(),
+        values=tuple(packed.floats(_STAMPS + i).tobytes() for i in kept),
+    )
+
+
+def encode_summary(summary: Summary) -> bytes:
+    """Groups: t, first, step and rows, then low, high, mean and known of each name."""
+    columns: list[array[float] | array[int]] = [summary.t, summary.first, summary.step, summary.rows]
+    for figures in summary.figures:
+        columns += figures
+    return pack(columns)
+
+
+def decode_summary(names: Sequence[str], groups: int, body: bytes, wanted: Collection[str]) -> Summary:
+    """The groups of a block above the rows; otherwise as `decode`."""
+    packed = _opened(body, groups, _GROUPS + len(Figures._fields) * len(names))
+    kept = [i for i, name in enumerate(names) if not wanted or name in wanted]
+    return Summary(
+        names=tuple(names[i] for i in kept),
+        t=packed.integers(0),
+        first=packed.integers(1),
+        step=packed.integers(2),
+        rows=packed.integers(3),
+        figures=tuple(
+            Figures(packed.floats(at), packed.floats(at + 1), packed.floats(at + 2), packed.integers(at + 3))
+            for at in (_GROUPS + len(Figures._fields) * i for i in kept)
+        ),
+    )
+
+
+def cut(columns: Columns) -> list[Columns]:
+    """Rows in pieces of equal size, at least ROWS and less than twice as many in each if there are as many at all."""
+    n = len(columns)
+    count = max(1, n // ROWS)
+    edges = [n * i // count for i in range(count + 1)]
+    return [columns.slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def _opened(body: bytes, rows: int, columns: int) -> Packed:
+    packed = Packed(body, rows)
+    if len(packed) != columns:
+        raise ValueError(f"a block has {len(packed)} columns instead of {columns}")
+    return packed
+
 
 MOST_AT_ONCE = 16 * ROWS
 """Rows that one flush makes blocks of: a file of schema 1 has all its rows in `arrivals`."""
@@ -68,10 +137,10 @@ class Tables:
         else:
             older.append(columns)
         self._db.execute("DELETE FROM arrivals WHERE source = ? AND id <= ?", (source, last))
-        for part in blocks.cut(concatenate(source, older)):
+        for part in row_tables.cut(concatenate(source, older)):
             times = part.times()
             extent = (times[0], times[-1], len(times), len(times))
-            self._insert(source, 0, extent, part.names, blocks.encode(part))
+            self._insert(source, 0, extent, part.names, row_tables.encode(part))
 
     def raise_one(self) -> None:
         """Make one block of the pyramid if any is due: FACTOR blocks of a level have none above them.
@@ -150,7 +219,7 @@ class Tables:
             (source, low, high, source, low, high),
         ).fetchall()
         try:
-            return list(dict.fromkeys(name for (text,) in found for name in arrivals.decode_names(text)))
+            return list(dict.fromkeys(name for (text,) in found for name in ingest.decode_names(text)))
         except ValueError as error:
             raise RecordingError(f"{self._path} is damaged: {error}") from None
 
@@ -241,7 +310,7 @@ class Tables:
         """What a piece holds; None for a block that was thinned out meanwhile."""
         if piece.names is not None and piece.body is not None:
             arrival = Arrival(piece.t0, piece.t1, piece.rows, piece.names, piece.body)
-            return arrivals.select(self._arrived(source, arrival), names)
+            return ingest.select(self._arrived(source, arrival), names)
         with errors_named(self._path):
             found = self._db.execute(
                 "SELECT layouts.names, body FROM blocks JOIN layouts ON layouts.id = layout WHERE blocks.id = ?",
@@ -250,23 +319,23 @@ class Tables:
         if found is None:
             return None
         try:
-            known = arrivals.decode_names(found[0])
+            known = ingest.decode_names(found[0])
             if piece.level:
-                return blocks.decode_summary(known, piece.entries, found[1], names)
-            return blocks.decode(source, known, piece.entries, found[1], names)
+                return row_tables.decode_summary(known, piece.entries, found[1], names)
+            return row_tables.decode(source, known, piece.entries, found[1], names)
         except ValueError as error:
             raise RecordingError(f"{self._path} is damaged: {error}") from None
 
     def _arrived(self, source: str, arrival: Arrival) -> Columns:
         try:
-            return arrivals.decode(source, arrival)
+            return ingest.decode(source, arrival)
         except ValueError as error:
             raise RecordingError(f"{self._path} is damaged: {error}") from None
 
     def _arrive(self, source: str, columns: Columns) -> None:
         self._db.execute(
             "INSERT INTO arrivals (source, t0, t1, rows, names, body) VALUES (?, ?, ?, ?, ?, ?)",
-            (source, *arrivals.encode(columns)),
+            (source, *ingest.encode(columns)),
         )
 
     def _uncovered(self, source: str, level: int) -> list[Piece]:
@@ -289,14 +358,14 @@ class Tables:
             level + 1,
             (pieces[0].t0, pieces[-1].t1, sum(piece.rows for piece in pieces), len(summary.t)),
             summary.names,
-            blocks.encode_summary(summary),
+            row_tables.encode_summary(summary),
         )
 
     def _insert(
         self, source: str, level: int, extent: tuple[int, int, int, int], names: tuple[str, ...], body: bytes
     ) -> None:
         """A block; `extent` is its t0, t1, rows and entries."""
-        text = arrivals.encode_names(names)
+        text = ingest.encode_names(names)
         self._db.execute("INSERT OR IGNORE INTO layouts (names) VALUES (?)", (text,))
         self._db.execute(
             "INSERT INTO blocks (source, level, t0, t1, rows, entries, layout, body)"

@@ -12,9 +12,9 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import RunState
-from hoptui.recording import Recording, RecordingError, shelf
-from hoptui.recording.boots import Boot
-from hoptui.recording.known import RUN, KnownRun
+from hoptui.recording import Recording, RecordingError, library
+from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.metadata import RUN, KnownRun
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
@@ -49,7 +49,7 @@ def test_entries_come_newest_first_with_what_they_say_of_themselves(tmp_path: Pa
     new = record("new", modified=3e6, count=700)
     record("empty", modified=1e6, count=0)
     (tmp_path / "notes.txt").write_text("not looked at")
-    found = shelf.entries(tmp_path)
+    found = library.entries(tmp_path)
     assert [(e.run, e.modified, e.problem) for e in found] == [
         ("new", 3e6, ""),
         ("old", 2e6, ""),
@@ -76,7 +76,7 @@ def test_one_that_is_being_written_is_read_with_its_log(
     with Recording.create(path, boot=Boot("b", 1_000_000 * SECOND, 0)) as recording:
         recording.append(rows(50, first=100))
         recording.flush()
-        (found,) = shelf.entries(tmp_path)
+        (found,) = library.entries(tmp_path)
         assert found.last_wall == 1_000_149.0
         assert found.size_bytes == path.stat().st_size + path.with_name(f"{path.name}-wal").stat().st_size
 
@@ -91,7 +91,7 @@ def test_damaged_files_are_entries_with_a_problem(tmp_path: Path, record: Record
     with Recording.create(tmp_path / "garbled.hoptui") as recording:
         recording.remember(RUN, b"\xff{")
     (tmp_path / "dangling.hoptui").symlink_to(tmp_path / "gone")
-    found = {entry.run: entry for entry in shelf.entries(tmp_path)}
+    found = {entry.run: entry for entry in library.entries(tmp_path)}
     assert {run: entry.state for run, entry in found.items()} == dict.fromkeys(
         ["text", "nothing", "folder", "half", "silent", "garbled"]
     )
@@ -104,7 +104,7 @@ def test_damaged_files_are_entries_with_a_problem(tmp_path: Path, record: Record
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    for look in (shelf.entries, lambda where: shelf.tidy(where, frozenset(), 0, 0, 0)):
+    for look in (library.entries, lambda where: library.tidy(where, frozenset(), 0, 0, 0)):
         with pytest.raises(RecordingError, match="No such file"):
             look(tmp_path / "missing")
 
@@ -114,9 +114,9 @@ def test_remove_takes_all_of_a_recordings_files(tmp_path: Path, record: Record) 
     for ending in ("-wal", "-shm"):
         path.with_name(path.name + ending).touch()
     other = record("ab")
-    shelf.remove(path)
+    library.remove(path)
     assert names(tmp_path) == {other.name}
-    shelf.remove(path)
+    library.remove(path)
 
 
 def test_tidy_by_age(tmp_path: Path, record: Record) -> None:
@@ -124,7 +124,7 @@ def test_tidy_by_age(tmp_path: Path, record: Record) -> None:
     for age in (1, 29, 31, 40):
         record(f"r{age}", modified=now - age * day)
     size = (tmp_path / "r40.hoptui").stat().st_size
-    removed = shelf.tidy(tmp_path, frozenset({"r40"}), 1e12, 30 * day, now)
+    removed = library.tidy(tmp_path, frozenset({"r40"}), 1e12, 30 * day, now)
     assert [(r.path.name, r.size_bytes, r.why) for r in removed] == [
         ("r31.hoptui", size, "it was last written more than 30 days ago")
     ]
@@ -137,9 +137,9 @@ def test_a_log_that_a_reader_has_left_does_not_make_a_recording_younger(
     day, now = 86_400.0, 100 * 86_400.0
     path = record("read", modified=now - 40 * day)
     path.with_name(f"{path.name}-wal").touch()
-    (entry,) = shelf.entries(tmp_path)
+    (entry,) = library.entries(tmp_path)
     assert entry.modified == now - 40 * day
-    assert [r.path for r in shelf.tidy(tmp_path, frozenset(), 1e12, 30 * day, now)] == [path]
+    assert [r.path for r in library.tidy(tmp_path, frozenset(), 1e12, 30 * day, now)] == [path]
     assert names(tmp_path) == set()
 
 
@@ -147,11 +147,11 @@ def test_tidy_by_size_takes_the_oldest_and_never_one_to_keep(tmp_path: Path, rec
     for modified in range(1, 6):
         record(f"r{modified}", modified=float(modified))
     size = (tmp_path / "r1.hoptui").stat().st_size
-    removed = shelf.tidy(tmp_path, frozenset({"r1", "r4"}), 3 * size, 1e9, 10.0)
+    removed = library.tidy(tmp_path, frozenset({"r1", "r4"}), 3 * size, 1e9, 10.0)
     assert [r.path.name for r in removed] == ["r2.hoptui", "r3.hoptui"]
     assert removed[0].why.startswith("recordings took more than ")
-    assert shelf.tidy(tmp_path, frozenset({"r1", "r4"}), 3 * size, 1e9, 10.0) == []
-    shelf.tidy(tmp_path, frozenset({"r1", "r4"}), 0, 1e9, 10.0)
+    assert library.tidy(tmp_path, frozenset({"r1", "r4"}), 3 * size, 1e9, 10.0) == []
+    library.tidy(tmp_path, frozenset({"r1", "r4"}), 0, 1e9, 10.0)
     assert names(tmp_path) == {"r1.hoptui", "r4.hoptui"}
 
 
@@ -160,7 +160,7 @@ def test_one_that_cannot_be_deleted_is_not_counted_as_freed(tmp_path: Path, reco
     folder.mkdir()
     os.utime(folder, (1.0, 1.0))
     record("r1", modified=2.0)
-    assert [r.path.name for r in shelf.tidy(tmp_path, frozenset(), 0, 1e9, 10.0)] == ["r1.hoptui"]
+    assert [r.path.name for r in library.tidy(tmp_path, frozenset(), 0, 1e9, 10.0)] == ["r1.hoptui"]
 
 
 def test_two_hundred_recordings_are_looked_through_quickly(tmp_path: Path, record: Record) -> None:
@@ -169,7 +169,7 @@ def test_two_hundred_recordings_are_looked_through_quickly(tmp_path: Path, recor
     for i in range(1, 200):
         (tmp_path / f"r{i}.hoptui").write_bytes(raw)
     began = time.process_time()
-    found = shelf.entries(tmp_path)
+    found = library.entries(tmp_path)
     assert time.process_time() - began < 2
     assert len(found) == 200
     assert all(entry.last_wall == 1_000_600.0 for entry in found)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hoptui.recording.packing import Packed, pack
+from hoptui.recording.compression import Packed, pack
 
 NAN = math.nan
 anything = st.floats(allow_nan=True) | st.sampled_from([0.0, -0.0, 0.1, 5e-324, math.inf, 1e22, 2.0**53])

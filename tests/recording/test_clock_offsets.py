@@ -11,8 +11,8 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.recording import Recording, boots
-from hoptui.recording.boots import Boot, this_boot
+from hoptui.recording import Recording, clock_offsets
+from hoptui.recording.clock_offsets import Boot, this_boot
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
@@ -112,5 +112,5 @@ def test_this_boot_is_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert found.id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert found.now > 0
     assert this_boot().wall_offset_ns == pytest.approx(found.wall_offset_ns, abs=SECOND)
-    monkeypatch.setattr(boots, "_BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr(clock_offsets, "_BOOT_ID", tmp_path / "missing")
     assert this_boot().id == "unknown"
