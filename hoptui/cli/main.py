@@ -83,8 +83,8 @@ def _run(words: list[str]) -> int:
     try:
         code = build()(words, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        from hoptui.cli.support import errors
+        from hoptui.cli.support.usage_errors import usage_sentence
 
         names = [path.partition(":")[2] for path, _, _ in COMMANDS]
-        raise usage(errors.told(error, words, names)) from None
+        raise usage(usage_sentence(error, words, names)) from None
     return code if isinstance(code, int) else OK

@@ -3,46 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import structs
 
 from hoptui.domain.knobs import KnobValue
-from hoptui.node.addresses import AddressError, addresses
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, NodeState, Origin, RunState
-from hoptui.recording import Recording, RecordingError, library
-
-
-def recorded(path: Path) -> list[CommandRecord]:
-    """The commands that a recording has, oldest first.
-
-    Raises:
-        RecordingError: it cannot be read.
-    """
-    with Recording.open(path, still=library.at_rest(path)) as recording:
-        return sorted(recording.commands(), key=lambda record: (record.wall, record.seq))
-
-
-def older(runs: Iterable[str], known: Collection[str], most: int) -> tuple[list[CommandRecord], str]:
-    """The newest commands given to some runs besides those whose ids are `known`, at most so many, oldest first; and one sentence if
-    any recording cannot be read."""
-    found: list[CommandRecord] = []
-    problem = ""
-    try:
-        paths = [addresses(create=False).recording(run) for run in runs]
-    except AddressError as error:
-        return [], str(error)
-    for path in paths:
-        try:
-            found += [record for record in recorded(path) if record.id not in known] if path.exists() else []
-        except RecordingError as error:
-            problem = f"older commands are not listed: {error}"
-    found.sort(key=lambda record: (record.wall, record.seq))
-    return found[-most:], problem
-
 
 UNDO = "undo of "
 """How the reason of a command begins that undoes another; the id of that one follows."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hoptui.domain.columns import Columns, concatenate
-from hoptui.recording import ingest, row_tables
+from hoptui.recording import ingest
 from hoptui.recording.compression import Packed, pack
 from hoptui.recording.database import RecordingError, errors_named
 from hoptui.recording.ingest import Arrival
@@ -137,10 +137,10 @@ class Tables:
         else:
             older.append(columns)
         self._db.execute("DELETE FROM arrivals WHERE source = ? AND id <= ?", (source, last))
-        for part in row_tables.cut(concatenate(source, older)):
+        for part in cut(concatenate(source, older)):
             times = part.times()
             extent = (times[0], times[-1], len(times), len(times))
-            self._insert(source, 0, extent, part.names, row_tables.encode(part))
+            self._insert(source, 0, extent, part.names, encode(part))
 
     def raise_one(self) -> None:
         """Make one block of the pyramid if any is due: FACTOR blocks of a level have none above them.
@@ -321,8 +321,8 @@ class Tables:
         try:
             known = ingest.decode_names(found[0])
             if piece.level:
-                return row_tables.decode_summary(known, piece.entries, found[1], names)
-            return row_tables.decode(source, known, piece.entries, found[1], names)
+                return decode_summary(known, piece.entries, found[1], names)
+            return decode(source, known, piece.entries, found[1], names)
         except ValueError as error:
             raise RecordingError(f"{self._path} is damaged: {error}") from None
 
@@ -358,7 +358,7 @@ class Tables:
             level + 1,
             (pieces[0].t0, pieces[-1].t1, sum(piece.rows for piece in pieces), len(summary.t)),
             summary.names,
-            row_tables.encode_summary(summary),
+            encode_summary(summary),
         )
 
     def _insert(

@@ -25,7 +25,8 @@ FAKE = Path(__file__).with_name("fake_gpus.py")
 ROOT = Path(__file__).parents[2]
 SPEAKS = """
 import os, sys, time
-from hoptui.protocol import codec, devices
+from hoptui.domain import devices
+from hoptui.protocol import codec
 def say(message):
     sys.stdout.buffer.write(codec.framed(message)); sys.stdout.flush()
 say(devices.HostInfo(cpus=4))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.model.command_history import older, recorded
+from hoptui.model.recorded.commands import older, recorded
 from hoptui.node.addresses import addresses
 from hoptui.protocol.messages import CommandRecord
 from hoptui.recording import Recording

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from hoptui.domain import devices
 from hoptui.domain.columns import pack
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, Tune, Tuned, TunerState
-from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
 
 ACCUM = KnobState(
@@ -370,12 +368,3 @@ def examples() -> list[messages.Message]:
 def decoders() -> list[tuple[object, Decode]]:
     """(union, decoder) of each direction."""
     return DECODERS
-
-
-@pytest.fixture
-def where(tmp_path: Path) -> Addresses:
-    """The addresses of a daemon in directories of its own."""
-    directory, state = tmp_path / "d", tmp_path / "s"
-    directory.mkdir(mode=0o700)
-    state.mkdir(mode=0o700)
-    return Addresses(directory, state)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -178,11 +177,13 @@ def test_blocks_are_read_when_it_is_their_turn(
     recording.flush()
     opened: list[str] = []
 
-    def decode(source: str, *rest: Any) -> Columns:
-        opened.append(source)
-        return row_tables.decode(source, *rest)
+    decode = row_tables.decode
 
-    monkeypatch.setattr(row_tables, "blocks", SimpleNamespace(decode=decode))
+    def spied(source: str, *rest: Any) -> Columns:
+        opened.append(source)
+        return decode(source, *rest)
+
+    monkeypatch.setattr(row_tables, "decode", spied)
     reading = export.rows(recording)
     seen = []
     for turn in range(1, 9):

@@ -293,7 +293,7 @@ for i in run.iterations():
 def test_a_stopped_daemon_is_not_started_again_by_the_run(node: TestNode) -> None:
     script = f"""
 from hoptui.sdk import link
-from hoptui.protocol import presence
+from hoptui.node import presence
 link.PULSE_EVERY_S = 0.1
 ensure = link.LinkThread._ensure_daemon
 def seen(self, where, now):

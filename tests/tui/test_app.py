@@ -324,7 +324,7 @@ def test_importing_the_dashboard_needs_no_numpy_and_nothing_above_it() -> None:
     code = (
         "import sys, hoptui.tui.app;"
         "print(*sorted(m for m in sys.modules if m in ('numpy', 'torch', 'pynvml') or"
-        " m.startswith(('hoptui.cli', 'hoptui.daemon', 'hoptui.sdk', 'hoptui.tuner', 'hoptui.telemetry'))))"
+        " m.startswith(('hoptui.cli.', 'hoptui.daemon', 'hoptui.sdk', 'hoptui.tuner', 'hoptui.telemetry'))))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

@@ -265,7 +265,7 @@ def test_every_key_of_the_replay_is_bound_once() -> None:
 
 
 def test_it_opens_and_leaves_a_real_terminal(recorded: Path, tmp_path: Path) -> None:
-    script = f"import sys; from hoptui.tui import opening; sys.exit(opening.replay({str(recorded)!r}))"
+    script = f"import sys; from hoptui.tui import dashboard; sys.exit(dashboard.replay({str(recorded)!r}))"
     screen = Screen(tmp_path, script=script)
     try:
         screen.until("replay 5×".encode())

@@ -1,4 +1,4 @@
-"""`hoptui`, `hoptui attach` and `hoptui replay` as the command line has them; see `opening`."""
+"""`hoptui`, `hoptui attach` and `hoptui replay` as the command line has them; see `cli.launcher`."""
 
 from __future__ import annotations
 

@@ -11,12 +11,11 @@ from typing import Annotated, Literal, TextIO
 from cyclopts import Parameter
 
 from hoptui.cli.support import recordings
+from hoptui.cli.support.options import Force, Output
 from hoptui.cli.support.terminal import (
     OK,
     REJECTED,
     Fail,
-    Force,
-    Output,
     keep_recording,
     say,
     target,

@@ -109,13 +109,13 @@ def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
 
 def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
     """These, and before them those that only the recording knows still."""
-    from hoptui.model import command_history
+    from hoptui.model.recorded import commands
     from hoptui.recording import RecordingError
 
     if not path.exists():
         return newest
     try:
-        recorded = command_history.recorded(path)
+        recorded = commands.recorded(path)
     except RecordingError as error:
         warn(f"hoptui: {error}: older commands than those that the daemon knows are not listed")
         return newest
@@ -125,7 +125,7 @@ def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
 
 def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     from hoptui.cli.support import recordings
-    from hoptui.model import command_history
+    from hoptui.model.recorded import commands
     from hoptui.recording import RecordingError
 
     where = recordings.places()
@@ -139,6 +139,6 @@ def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     try:
-        return entry.state, None, [left(record) for record in command_history.recorded(entry.path)]
+        return entry.state, None, [left(record) for record in commands.recorded(entry.path)]
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

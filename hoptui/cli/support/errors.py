@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Sequence
-
-from cyclopts import CycloptsError
-from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, UnusedCliTokensError
+from collections.abc import Callable, Sequence
 
 from hoptui.cli.support.terminal import INTERRUPTED, REJECTED, Fail, dump, give_up_stdout, warn
 
@@ -65,47 +61,3 @@ def _keep_traceback(words: Sequence[str]) -> str:
     except (AddressError, OSError) as error:
         return f"its traceback could not be kept ({error})"
     return f"the traceback is in {path}"
-
-
-LISTED = {"RUN": "hoptui ls lists them", "RECORDING": "hoptui ls --all lists them"}
-ELSEWHERE = {"top": "hoptui alone shows every GPU and run"}
-"""Commands of other programs, and what does the same here."""
-
-
-def told(error: CycloptsError, words: Sequence[str], commands: Sequence[str]) -> str:
-    """The sentence; `words` are the command line, `commands` the names that its first word may be."""
-    first = words[0] if words else ""
-    known = first in commands
-    command = f"hoptui {first}" if known else "hoptui"
-    unused = (error.unused_tokens or []) if isinstance(error, UnusedCliTokensError) else []
-    typed = unused[0] if unused else first
-    if not known and typed and not typed.startswith("-"):
-        said = f"there is no command {typed!r}{_meant(typed, commands)}"
-    elif isinstance(error, UnusedCliTokensError):
-        said = f"{command} does not take {typed!r}"
-    elif isinstance(error, UnknownOptionError):
-        option = error.token.keyword or error.token.value
-        options = [name for one in error.argument_collection for name in one.names if one.parse]
-        said = f"{command} has no option {option}{_near(option, options)}"
-    elif isinstance(error, MissingArgumentError):
-        said = f"{command} needs {_missing(error)}"
-    else:
-        sentence = one_line(str(error)).rstrip(".")
-        said = sentence[:1].lower() + sentence[1:]
-    return f"{said}; try {command} --help"
-
-
-def _missing(error: MissingArgumentError) -> str:
-    name = error.keyword or (error.argument.name if error.argument else "")
-    if name.startswith("-"):
-        return f"a value for {name}"
-    return f"{name} ({LISTED[name]})" if name in LISTED else name
-
-
-def _meant(typed: str, commands: Iterable[str]) -> str:
-    return f" ({ELSEWHERE[typed]})" if typed in ELSEWHERE else _near(typed, commands)
-
-
-def _near(typed: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(typed, list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

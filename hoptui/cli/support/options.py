@@ -38,3 +38,11 @@ class Dashboard:
 
 
 AS_SET = Dashboard()
+
+Output = Annotated[
+    str,
+    Parameter(
+        name=("--output", "-o"), allow_leading_hyphen=True, help="The file to write; - is standard output."
+    ),
+]
+Force = Annotated[bool, Parameter(negative=(), show_default=False, help="Overwrite the output file.")]

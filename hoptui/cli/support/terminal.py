@@ -8,9 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, TextIO
-
-from cyclopts import Parameter
+from typing import TextIO
 
 OK = 0
 REJECTED = 1
@@ -99,15 +97,6 @@ def _fit(text: str, encoding: str | None) -> str:
     if (encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32"):
         return text
     return ascii_only(text)
-
-
-Output = Annotated[
-    str,
-    Parameter(
-        name=("--output", "-o"), allow_leading_hyphen=True, help="The file to write; - is standard output."
-    ),
-]
-Force = Annotated[bool, Parameter(negative=(), show_default=False, help="Overwrite the output file.")]
 
 
 def target(output: str, *, force: bool) -> Path | None:

@@ -9,7 +9,7 @@ from hoptui.model import eta
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
-from hoptui.tui.components import empty_state, gpus, header
+from hoptui.tui.components import empty_state, gpus
 from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.styled_text import FULL, GAP, HALF, TRACK, Line, Span, width_of
 
@@ -244,7 +244,7 @@ def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
     ]
     gap = "   " if wide else "  "
     spans.append(Span(f"{gap}{numbers.duration(view.ran_s)}", "dim"))
-    left = header.left_s(view) if eta else None
+    left = left_s(view) if eta else None
     if left is not None:
         spans += [Span(f"{gap}ETA ", "dim"), Span(numbers.duration(left))]
     return tuple(spans)

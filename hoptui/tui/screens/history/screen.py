@@ -147,9 +147,7 @@ class HistoryScreen(LiveScreen):
         self.run_worker(self._read_older(runs, {**self._older, **view.store.commands}))
 
     async def _read_older(self, runs: list[str], known: Mapping[str, CommandRecord]) -> None:
-        from hoptui.model.command_history import (
-            older,  # here, because it needs SQLite and a live dashboard does not
-        )
+        from hoptui.model.recorded.commands import older  # here: it needs SQLite, a live dashboard does not
 
         found, problem = await asyncio.to_thread(older, runs, known.keys(), MOST_COMMANDS)
         self.hoptui.tell(problem)
