@@ -15,7 +15,7 @@ import msgspec
 from benchmarks.eight_gpus import ALL, GPUS, row
 from benchmarks.measure import until
 from hoptui.client.client import Change, Link
-from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Leased, LeaseOp, Outbox, TuneOp
+from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Outbox, TuneOp
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
@@ -239,8 +239,8 @@ class DayClient:
         self._outbox.add(command, self._clock.now / SECOND)
         return command.id
 
-    def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
-        self._conversation.lease(run_id, op, what)
+    def renew_pause(self, run_id: str) -> None:
+        self._conversation.renew_pause(run_id)
 
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: TunerLimits = NO_LIMITS) -> None:
         self._conversation.tune(run_id, op, knob, limits)

@@ -77,8 +77,10 @@ class Live:
 
     def tuned(self, limits: Limits, within_s: float) -> TunerState:
         """Let the tuner work until it has nothing more to try, or for so long; a trial that is under way then is taken back."""
-        run = self.state().run
-        self._session.lease(run, "release", "knobs")  # what was set by hand was a person's, and held it off
+        state = self.state()
+        run = state.run
+        for knob in state.knobs:  # the tuner leaves alone what was set by hand
+            self._session.tune(run, "release", knob=knob.spec.name)
         answer = self._session.tune(run, "start", limits=limits)
         if not answer.granted:
             raise RuntimeError(f"the tuner does not start: {answer.reason}")

@@ -23,7 +23,6 @@ from hoptui.tui.actions import ACTIONS
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.driver import taken
-from hoptui.tui.screens.knob_editor.conflict_dialog import Conflict
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
 from hoptui.tui.screens.run.screen import RunScreen
@@ -34,12 +33,12 @@ LEAVES = {"q", "ctrl+c", "ctrl+q"}
 ODD = ("1", "8", "backspace", "ctrl+z", "x", "space", "ctrl+a", "shift+tab", "ctrl+w")
 KEYS = (*sorted({key for action in ACTIONS for key in action.keys.split(",")} - LEAVES), *ODD)
 STEERING = (
-    "p", "c", "u", "e", "s", "a", "w", "d", "h", "t", "o", "slash", "down", "up", "8", "insert", "enter", "enter", "y", "n", "m",
+    "p", "c", "u", "e", "s", "a", "d", "h", "t", "o", "slash", "down", "up", "8", "insert", "enter", "enter", "y", "n", "m",
     "escape", "escape", "escape",
 )  # fmt: skip
 PATHS = (
     ("e", "up", "enter", "y"), ("down", "e", "up", "insert", "a", "enter", "y"), ("down", "down", "e", "8", "enter", "y"),
-    ("e", "up", "insert", "down", "e", "down", "insert", "a", "enter", "m"), ("u", "y"), ("w", "y"), ("s", "n"), ("s", "y"),
+    ("e", "up", "insert", "down", "e", "down", "insert", "a", "enter", "enter"), ("u", "y"), ("s", "n"), ("s", "y"),
     ("ctrl+p", "p", "a", "u", "s", "e", "enter"), ("ctrl+p", "u", "n", "d", "o", "enter", "y"), ("p", "p", "c"),
     ("t", "s", "down", "right", "enter"), ("t", "s", "end", "right", "enter", "y"), ("t", "tab", "down", "space", "x"), ("o", "y"),
 )  # fmt: skip
@@ -57,7 +56,6 @@ SETTLE, SETTLE_S = 3, 0.002
 """A gesture may have a message sent that has another sent."""
 AT_ONCE = {"pause": "pause", "resume": "pause", "checkpoint": "checkpoint"}
 """What one key on the run's screen sends, and the action of that key."""
-CHOICES = ("choose('mine')", "choose('theirs')")
 ADVISED = "advised: "
 """How the reason of a command begins that follows advice."""
 WISHES = {"tune.stop": "stop", "tune.freeze": "freeze", "tune.release": "freeze"}
@@ -88,7 +86,7 @@ class Seen(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What left the dashboard: a command's verb, or the operation of a lease as `wheel.take`."""
+    """What left the dashboard: a command's verb, `tune.` and a wish to the tuner, or the renewal of a pause."""
 
     verb: str
     knob: str = ""
@@ -157,15 +155,15 @@ def seen(app: HoptuiApp, gesture: Gesture) -> Seen:
         action = _of_key(app, gesture.keys[-1])
     elif gesture.kind in ("click", "double"):
         action = _of_place(app, _place(app, gesture.at))
-    box = app.screen_stack[-2] if isinstance(screen, Conflict) else screen
     values: dict[str, KnobValue | None] = {}
-    if isinstance(box, KnobEditor) and action != "choose('theirs')":
-        values = {box.draft.spec.name: box.draft.value}
-    elif isinstance(box, StagedBox):  # what remains is sent, whatever the choice about one of them
+    if isinstance(screen, KnobEditor):
+        values = {screen.draft.spec.name: screen.draft.value}
+    elif isinstance(screen, StagedBox):
         values = {one.spec.name: one.value for run in _runs(app) for one in app.staging.of(run)}
     return Seen(screen, action, values, screen.question if isinstance(screen, Confirm) else "")
 
 
+RENEWAL = "pause.renew"
 PICK = "pick"
 """Enter in a list: of a box that sends by it, the same as its own key."""
 
@@ -173,8 +171,8 @@ PICK = "pick"
 def meant(sent: Sent, before: Seen) -> bool:
     """Whether what was sent is what the gesture meant."""
     screen, action = before.screen, before.action
-    if sent.verb.endswith(".renew"):
-        return True  # of what was taken or paused before
+    if sent.verb == RENEWAL:
+        return True  # of what was paused before
     if isinstance(screen, CommandPalette):  # it names what it does, and asks as the keys do
         return action in ("enter", "click") and sent.verb != "stop"
     if isinstance(screen, Confirm):
@@ -182,16 +180,13 @@ def meant(sent: Sent, before: Seen) -> bool:
     if isinstance(screen, RunScreen):
         if sent.verb in AT_ONCE:
             return action == AT_ONCE[sent.verb]
-        if sent.verb in ("wheel.take", "wheel.release"):
-            return action == "wheel"
         undone = action == "undo" and sent.why.startswith(UNDO)
         return sent.verb == "set" and (undone or _advised(sent, action))
     if isinstance(screen, TunerScreen):
         return action == WISHES.get(sent.verb) or (sent.verb == "set" and _advised(sent, action))
     if isinstance(screen, LimitsBox):
         return sent.verb == "tune.start" and action in ("start", PICK)
-    ways = {Conflict: CHOICES, StagedBox: ("send", PICK)}.get(type(screen), ("send",))
-    sends = action in ways
+    sends = action in (("send", PICK) if isinstance(screen, StagedBox) else ("send",))
     return sent.verb == "set" and sends and (sent.knob, sent.value) in before.values.items()
 
 
@@ -205,8 +200,6 @@ def _asked(sent: Sent, question: str) -> bool:
     match sent.verb:
         case "stop":
             return question.startswith("Stop ")
-        case "wheel.steal":
-            return question.startswith("Take the wheel ")
         case "tune.start":
             return question.startswith("Let the tuner set ")
         case "set":
@@ -224,22 +217,22 @@ class Watch:
 
     def over(self, client: Any) -> Any:
         """The same client, watched."""
-        send, lease, tune = client.send, client.lease, client.tune
+        send, renew_pause, tune = client.send, client.renew_pause, client.tune
 
         def watched_send(verb: Verb, run_id: str, **named: Any) -> str:
             command: str = send(verb, run_id, **named)
             self._keep(Sent(verb, named.get("knob", ""), named.get("value"), named.get("why", ""), command))
             return command
 
-        def watched_lease(run_id: str, op: str, what: str = "wheel") -> None:
-            lease(run_id, op, what)
-            self._keep(Sent(f"{what}.{op}"))
+        def watched_renewal(run_id: str) -> None:
+            renew_pause(run_id)
+            self._keep(Sent(RENEWAL))
 
         def watched_tune(run_id: str, op: str, **named: Any) -> None:
             tune(run_id, op, **named)
             self._keep(Sent(f"tune.{op}", named.get("knob", "")))
 
-        client.send, client.lease, client.tune = watched_send, watched_lease, watched_tune
+        client.send, client.renew_pause, client.tune = watched_send, watched_renewal, watched_tune
         return client
 
     def take(self) -> list[Sent]:

@@ -1,7 +1,7 @@
 """The monkey on a live run: `python -m benchmarks.monkey_live [--seconds N] [--seed N]`, by default ten minutes of it.
 
 A real run of 40 metrics and seven knobs behind a real daemon with eight invented GPUs, while somebody else turns the same
-knobs and takes the wheel now and then. It sits down anew every half minute, in a terminal of another size. A traceback, or
+knobs now and then. It sits down anew every half minute, in a terminal of another size. A traceback, or
 anything sent that no gesture meant, ends it; at its end the daemon must have heard from the dashboard what left it and nothing
 else.
 """
@@ -19,14 +19,13 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import monkey
 from benchmarks.eight_gpus import ALL, eight_gpus
 from benchmarks.measure import Bench, machine, report, tell, until
 from hoptui.client.client import Change, Client
-from hoptui.client.session import RefusedError
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.protocol.messages import CommandRecord
 from hoptui.settings.config import Config
@@ -88,14 +87,10 @@ def somebody_else(node: Bench, seed: int) -> Iterator[Counter[str]]:
                 live = [run for run in state.runs if not run.exit_reason and run.knobs] if state else []
                 if not live:
                     continue
-                run, what = live[-1], chosen.choice(("set", "set", "set", "take", "release"))
-                did[what] += 1
-                if what == "set":
-                    knob = chosen.choice(run.knobs)
-                    session.submit(run, "set", knob=knob.spec.name, value=another(knob, chosen))
-                else:
-                    with suppress(RefusedError):  # the wheel is the monkey's, or it has stopped the run
-                        session.lease(run.run, "take" if what == "take" else "release")
+                run = live[-1]
+                did["set"] += 1
+                knob = chosen.choice(run.knobs)
+                session.submit(run, "set", knob=knob.spec.name, value=another(knob, chosen))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

@@ -14,7 +14,6 @@ from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.help.screen import Help
 from hoptui.tui.screens.history.screen import FilterBox, HistoryScreen, Story
 from hoptui.tui.screens.hosts.screen import HostsScreen
-from hoptui.tui.screens.knob_editor.conflict_dialog import Conflict
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
 from hoptui.tui.screens.overview.screen import OverviewScreen
@@ -94,7 +93,7 @@ SHOTS = (
     Shot("editor", KnobEditor, EDITED, seat="live", moment=BEFORE),
     Shot("question", Confirm, (*EDITED, "enter"), seat="live", moment=BEFORE),
     Shot("applied", KnobEditor, (*EDITED, "enter", "y", To(AFTER)), seat="live", moment=BEFORE),
-    Shot("conflict", Conflict, ("e", *"1024", To(AFTER), "enter"), seat="live", moment=BEFORE),
+    Shot("conflict", KnobEditor, ("e", *"1024", To(AFTER), "enter"), seat="live", moment=BEFORE),
     Shot("staged", StagedBox, (*EDITED, "a", "down", "down", "e", *"8192", "a", "a"), seat="live", moment=BEFORE),
     Shot("limits", LimitsBox, ("t", "s"), seat="live"),
 )  # fmt: skip

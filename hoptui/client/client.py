@@ -21,16 +21,7 @@ from msgspec.structs import replace
 
 from hoptui.client.bandwidth import on_the_line
 from hoptui.client.connection import LAST_WORD_MS, Connection
-from hoptui.client.conversation import (
-    NO_LIMITS,
-    Conversation,
-    Details,
-    Leased,
-    LeaseOp,
-    Outbox,
-    ReadOnlyError,
-    TuneOp,
-)
+from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Outbox, ReadOnlyError, TuneOp
 from hoptui.client.transport.routes import Here, Trouble, Way
 from hoptui.client.transport.target import Place
 from hoptui.domain.tuning import Limits
@@ -76,7 +67,7 @@ class Client:
     events, commands, or of a run's state word; it may be set later, by who then looks at what there is. Rows are looked up in
     `store` by whoever draws them, when they draw.
 
-    A `read_only` one only looks: `send`, `lease`, `tune` and `sample` raise `ReadOnlyError`, so that nothing but questions leaves it.
+    A `read_only` one only looks: `send`, `renew_pause`, `tune` and `sample` raise `ReadOnlyError`, so that nothing but questions leaves it.
     """
 
     def __init__(
@@ -155,10 +146,10 @@ class Client:
         self._wake()
         return command.id
 
-    def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
-        """Take, renew, release or steal the wheel of a run, or renew its pause; answers come to `store.leases`."""
+    def renew_pause(self, run_id: str) -> None:
+        """Keep a run paused for another while."""
         self._must_steer()
-        self._call(partial(self._conversation.lease, run_id, op, what))
+        self._call(partial(self._conversation.renew_pause, run_id))
 
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
         """Start or stop the tuner of a run, or have it leave a knob alone or not; answers come to `store.tuned`."""

@@ -110,8 +110,6 @@ class Outbox:
             return {key: one.command for key, one in self._sent.items() if not one.answered}
 
 
-LeaseOp = Literal["take", "renew", "release", "steal"]
-Leased = Literal["wheel", "pause", "knobs"]
 TuneOp = Literal["start", "stop", "freeze", "release"]
 NO_LIMITS = Limits()
 """Those that stand where nobody asked for others."""
@@ -126,7 +124,8 @@ LATEST_S = 1.0
 """How often the last values of every run are asked for while one lives and none is watched, and how often otherwise:"""
 LATEST_SELDOM_S = 5.0
 
-LEASE_S: dict[Leased, float] = {"wheel": 15.0, "pause": 60.0, "knobs": 15.0}
+PAUSE_S = 60.0
+"""How long a run stays paused after its pause was renewed."""
 
 
 class Details(TypedDict, total=False):
@@ -152,9 +151,9 @@ def mismatch(theirs: int, version: str = "") -> str:
     )
 
 
-def lease(number: int, run: str, op: LeaseOp, what: Leased) -> messages.Lease:
-    """A Lease of the usual length: a pause lasts longer than the wheel, because renewing it late lets the run go on."""
-    return messages.Lease(id=number, run=run, op=op, what=what, seconds=LEASE_S[what])
+def pause_renewal(number: int, run: str) -> messages.Lease:
+    """The message that renews the pause of a run."""
+    return messages.Lease(id=number, run=run, op="renew", what="pause", seconds=PAUSE_S)
 
 
 class Conversation:
@@ -215,9 +214,9 @@ class Conversation:
         self.following.watch(run, now)
         self._next_latest = min(self._next_latest, now + self._latest_s)
 
-    def lease(self, run: str, op: LeaseOp, what: Leased) -> None:
-        """Take, renew, release or steal the wheel of a run, or renew its pause."""
-        self._requests.append(lease(next(self._ids), run, op, what))
+    def renew_pause(self, run: str) -> None:
+        """Keep a run paused for another while."""
+        self._requests.append(pause_renewal(next(self._ids), run))
 
     def tune(self, run: str, op: TuneOp, knob: str, limits: Limits) -> None:
         """Start or stop the tuner of a run, or have it leave a knob alone or not."""
@@ -273,7 +272,7 @@ class Conversation:
                 self.store.apply_outcome(message)
                 self._outbox.answered(message.id, final=message.stage in FINAL)
             case messages.LeaseState():
-                self.store.apply_lease(message)
+                pass  # the run's pulse says how long it stays paused
             case Tuned():
                 self.store.apply_tuned(message)
             case messages.Error():

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
 
 from hoptui.client.client import Link
-from hoptui.client.conversation import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
+from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.devices import Level
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.node.credentials import user_name
 from hoptui.presentation import numbers
-from hoptui.protocol.messages import CommandRecord, LeaseState, Origin, Verb
+from hoptui.protocol.messages import CommandRecord, Origin, Verb
 from hoptui.recording import Recording
 
 SECOND = 1_000_000_000
@@ -130,9 +130,8 @@ class Replay:
         self.store.refuse(record)
         return record.id
 
-    def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None:
-        """Refuse the wheel; `store.leases` tells so."""
-        self.store.leases = {**self.store.leases, run_id: LeaseState(run=run_id, reason=REFUSED)}
+    def renew_pause(self, run_id: str) -> None:
+        """No pause of a recording is renewed."""
 
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
         """Refuse to tune; `store.tuned` tells so."""

@@ -12,16 +12,7 @@ from typing import TypeVar, Unpack
 import zmq
 
 from hoptui.client.connection import LAST_WORD_MS, dealer
-from hoptui.client.conversation import (
-    NO_LIMITS,
-    Details,
-    Leased,
-    LeaseOp,
-    ReadOnlyError,
-    TuneOp,
-    lease,
-    mismatch,
-)
+from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp, mismatch, pause_renewal
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
@@ -60,7 +51,7 @@ class Session:
         NoDaemon: none is running and `start_daemon` is false.
         Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not to be trusted.
         RefusedError: it refuses the request.
-        ReadOnlyError: from `submit`, `lease`, `tune` and `shutdown` of a `read_only` session, before anything is sent.
+        ReadOnlyError: from `submit`, `renew_pause`, `tune` and `shutdown` of a `read_only` session, before anything is sent.
     """
 
     hello: messages.ViewerWelcome
@@ -168,10 +159,10 @@ class Session:
         )
         return self._ask(query, query.id, messages.Buckets, self._timeout_s)
 
-    def lease(self, run: str, op: LeaseOp, what: Leased = "wheel") -> messages.LeaseState:
-        """Take, renew, release or steal the wheel of a run, or renew its pause; the answer says if it was granted."""
+    def renew_pause(self, run: str) -> messages.LeaseState:
+        """Keep a run paused for another while; the answer says if it was granted."""
         self._must_steer()
-        request = lease(self._next(), run, op, what)
+        request = pause_renewal(self._next(), run)
         return self._ask(request, request.id, messages.LeaseState, self._timeout_s)
 
     def tune(self, run: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> Tuned:

@@ -26,7 +26,6 @@ from hoptui.protocol.messages import (
     CommandRecord,
     Delta,
     Event,
-    LeaseState,
     NodeState,
     Outcome,
     RunState,
@@ -93,7 +92,6 @@ class Store:
         self.vitals: dict[str, Vital] = {}
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.commands: dict[str, CommandRecord] = {}
-        self.leases: dict[str, LeaseState] = {}
         self.tuned: dict[str, Tuned] = {}
         self.processes: tuple[GpuProcess, ...] = ()
         self.changes = 0
@@ -257,13 +255,6 @@ class Store:
                     **{name: value for name, value in known.items() if value is not None},
                 )
             )
-
-    def apply_lease(self, lease: LeaseState) -> None:
-        """Take in the answer to a Lease of this viewer's own: `leases` by run, with the reason where it was refused."""
-        with self._lock:
-            self.leases = {**self.leases, lease.run: lease}
-            self.node_version += 1
-            self.changes += 1
 
     def apply_tuned(self, tuned: Tuned) -> None:
         """Take in the answer to a Tune of this viewer's own: `tuned` by run, with the reason where it was refused."""

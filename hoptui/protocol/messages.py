@@ -227,9 +227,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
-    """Take, renew, release or steal the wheel of a run (exclusive for `seconds`), or renew its pause.
+    """Renew the pause of a run: `op` is `renew`, `what` is `pause`, and it stays paused for `seconds` from now.
 
-    Releasing `knobs` lets the tuner move again what people have set.
+    Older viewers send other values of `op` and `what`. Those leases no longer exist; the answer is not `granted`.
     """
 
     id: int
@@ -300,13 +300,10 @@ class ViewerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.welco
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True, tag="lease.state"):
-    """Who holds the wheel of a run, and for how long; `holder` None: nobody. Also the answer to a Lease."""
+    """The answer to a Lease; `reason` says why it is not `granted`."""
 
     id: int = 0
     run: str = ""
-    holder: Origin | None = None
-    viewer: str = ""
-    left_s: float = 0.0
     granted: bool = False
     reason: str = ""
 
@@ -396,7 +393,6 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     exit_reason: str = ""
     exit_detail: str = ""
     exited_wall: float = 0.0
-    lease: LeaseState | None = None
     recording: str = ""
     diagnosis: Diagnosis | None = None
     tuner: TunerState | None = None

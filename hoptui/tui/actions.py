@@ -24,7 +24,6 @@ Scope = Literal[
     "list",
     "editor",
     "staged",
-    "conflict",
     "filter",
     "story",
     "confirm",
@@ -57,7 +56,6 @@ ACTIONS = (
     Action("knob.undo", "run", "u", "undo", "undo", "Set the knob that was changed last back to its value before"),
     Action("knob.staged", "run", "a", "staged", "staged", "Look over the staged changes and send them together"),
     Action("view.tuner", "run", "t", "app.tuner", "tuner", "What the tuner does to the run; it is started and stopped there"),
-    Action("run.wheel", "run", "w", "wheel", "wheel", "Take the wheel: for as long as you have it nobody else may steer; again gives it back"),
     Action("run.pause", "run", "p", "pause", "pause", "Pause the run at its next boundary, or let it go on"),
     Action("run.checkpoint", "run", "c", "checkpoint", "checkpoint", "Ask the run to write a checkpoint at its next boundary"),
     Action("run.stop", "run", "s", "stop", "stop", "Stop the run at its next boundary, after a question"),
@@ -154,9 +152,6 @@ ACTIONS = (
     Action("staged.edit", "staged", "e", "edit", "edit", "Change the value of the chosen one"),
     Action("staged.remove", "staged", "x,delete", "remove", "remove", "Take the chosen one out"),
     Action("staged.close", "staged", "escape,a", "close", "close", "Close; what is not sent stays staged"),
-    Action("conflict.theirs", "conflict", "t", "choose('theirs')", "theirs", "Leave in effect what the other has set"),
-    Action("conflict.mine", "conflict", "m", "choose('mine')", "mine", "Set your value over it"),
-    Action("conflict.back", "conflict", "escape,b,q", "choose('back')", "back", "Change nothing and look at it again"),
     Action("filter.keep", "filter", "enter", "keep", "keep", "Keep the filter"),
     Action("filter.drop", "filter", "escape", "drop", "drop", "Go back to the filter of before"),
     Action("story.copy", "story", "y", "copy", "copy", "Copy the line that gives the command again"),
@@ -270,7 +265,7 @@ UNBOUND = "no_key"
 """A name that no key has: Textual ignores an empty one and would keep the default."""
 TYPING: tuple[Scope, ...] = ("editor", "goto", "finder", "filter")
 """Where characters are typed, so that none of them can be a key."""
-BOXES: tuple[Scope, ...] = (*TYPING, "staged", "limits", "conflict", "story", "confirm", "help", "text")
+BOXES: tuple[Scope, ...] = (*TYPING, "staged", "limits", "story", "confirm", "help", "text")
 """What lies over a screen and hides its keys."""
 TEXTS: tuple[Scope, ...] = ("help", "story")
 """Boxes with a text to move in."""
@@ -278,7 +273,6 @@ NEEDED = (
     "app.leave_now",
     "confirm.yes",
     "confirm.no",
-    "conflict.back",
     "editor.close",
     "staged.close",
     "limits.close",

@@ -43,7 +43,6 @@ class HoptuiApp(DrawnApp):
         "screens/run/screen.tcss",
         "screens/gpu/screen.tcss",
         "screens/knob_editor/screen.tcss",
-        "screens/knob_editor/conflict_dialog.tcss",
         "screens/knob_editor/staged_dialog.tcss",
         "screens/history/screen.tcss",
         "screens/tuner/screen.tcss",

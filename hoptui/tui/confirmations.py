@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hoptui.domain.knobs import KnobState
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers
 from hoptui.tui.components import consequences
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.run_control import advised
@@ -14,7 +14,6 @@ from hoptui.tui.run_control import advised
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
 
-TAKEN = "What they send is refused from then on, and everybody is told who took it."
 STOPPED = "It ends at its next boundary. It cannot be taken back."
 
 
@@ -77,26 +76,6 @@ def to_take_advice(app: HoptuiApp, run: str) -> None:
     name = numbers.clean(knob.spec.name, 40)
     change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(advice.value, knob.spec)}"
     about_change(app, f"Set {name}", f"Set {name} {change}?", [knob], send)
-
-
-def to_turn_wheel(app: HoptuiApp, run: str) -> None:
-    """Take the wheel of a run, or give it back; somebody else's is taken after a question."""
-    held = app.view(run).wheel
-
-    def take() -> None:
-        refused = app.steering.refusal(app.view(run), "set")
-        if refused:
-            app.tell(refused)
-        else:
-            app.wheel.take(run, app.clock(), steal=held is not None)
-
-    if held is None:
-        take()
-    elif held.mine:
-        app.wheel.give_back(run)
-    else:
-        question = f"Take the wheel from {vocabulary.who(held.holder)}?"
-        _ask(app, "Take the wheel", question, TAKEN, take)
 
 
 def _ask(app: HoptuiApp, title: str, question: str, consequence: str, then: Callable[[], object]) -> None:

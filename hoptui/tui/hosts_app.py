@@ -1,6 +1,6 @@
 """The dashboard on other nodes through ssh, on one or several at once: the same screens, of the host that is chosen.
 
-Each host has a client, a store, a clock and leases of its own, and none waits for another. One is chosen: what the other screens
+Each host has a client, a store, a clock and pauses of its own, and none waits for another. One is chosen: what the other screens
 show and what the keys do is of that one, until another is.
 """
 
@@ -29,7 +29,6 @@ from hoptui.tui.screens.hosts import content
 from hoptui.tui.screens.hosts.screen import HostsScreen
 from hoptui.tui.snapshot import SECOND, Connection, View
 from hoptui.tui.staged_changes import Staging
-from hoptui.tui.wheel import Wheel
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.text_block import Lines
 
@@ -50,7 +49,6 @@ class Host(NamedTuple):
     client: Reached
     steering: Steering
     staging: Staging
-    wheel: Wheel
 
 
 class FleetApp(HoptuiApp):
@@ -72,7 +70,7 @@ class FleetApp(HoptuiApp):
     ) -> None:
         clients = {name: made(self._on_change) for name, made in connect.items()}
         super().__init__(lambda on_change: next(iter(clients.values())), run, **options)
-        self.hosts = [Host(name, one, Steering(one), Staging(), Wheel(one)) for name, one in clients.items()]
+        self.hosts = [Host(name, one, Steering(one), Staging()) for name, one in clients.items()]
         self._others_at = 0.0
         self.choose(here or self.hosts[0].name)
 
@@ -88,7 +86,7 @@ class FleetApp(HoptuiApp):
         if self._fast:
             self.action_sample_fast()
         self.here = next(host for host in self.hosts if host.name == name)
-        _, self.client, self.steering, self.staging, self.wheel = self.here
+        _, self.client, self.steering, self.staging = self.here
         for host in self.hosts:
             if host is not self.here:
                 host.client.watch(None)
@@ -149,9 +147,9 @@ class FleetApp(HoptuiApp):
             return
         self._others_at = now + RENEW_EVERY_S
         for host in self.hosts:
-            if host is not self.here:  # what is held there stays held
+            if host is not self.here:  # what is paused there stays paused
                 host.steering.renew(now)
-                for told in (*host.wheel.poll(now), *host.steering.answers(now)):
+                for told in host.steering.answers(now):
                     self.tell(f"{host.name}: {told}")
 
     def furnish(self, screen: LiveScreen) -> None:

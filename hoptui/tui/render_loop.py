@@ -27,7 +27,6 @@ from hoptui.tui.preferences import Preferences
 from hoptui.tui.run_control import Steering
 from hoptui.tui.screen_base import Live, LiveScreen
 from hoptui.tui.snapshot import SECOND, Connection, View
-from hoptui.tui.wheel import Wheel
 
 RENEW_EVERY_S = 1.0
 TURN_S = 0.0002
@@ -58,7 +57,6 @@ class DrawnApp(PersonalApp):
         self.clock = clock
         self.client = connect(self._on_change)
         self.steering = Steering(self.client)
-        self.wheel = Wheel(self.client)
         self.pace = Pace()
         self.news = News()
         self._frames = frames
@@ -81,7 +79,7 @@ class DrawnApp(PersonalApp):
         wall = (now + node.wall_offset_ns) / SECOND if node else time.time()
         found = store.run(run) if run else None
         vital = store.vital(run) if run else None
-        view = View(
+        return View(
             store,
             self.client.link,
             found,
@@ -92,7 +90,6 @@ class DrawnApp(PersonalApp):
             keymap=self.preferences.keymap,
             read_only=self.client.read_only,
         )
-        return view._replace(wheel=self.wheel.state(view, view.clock))
 
     def on_mount(self) -> None:
         self.client.start()
@@ -174,7 +171,7 @@ class DrawnApp(PersonalApp):
         if now >= self._renew_at:
             self._renew_at = now + RENEW_EVERY_S
             self.steering.renew(now)
-            for told in (*self.wheel.poll(now), *self.steering.answers(now)):
+            for told in self.steering.answers(now):
                 self.tell(told)
         due = self.pace.due(now, self.waiting)
         self.client.pace(REST_S if self.pace.crawls else 0.0)

@@ -156,7 +156,7 @@ class Steering:
             if self._over(run, pause):
                 del self._held[run]
             elif now >= due:
-                self._client.lease(run, "renew", "pause")
+                self._client.renew_pause(run)
                 self._held[run] = (pause, now + RENEW_S)
 
     def _over(self, run: str, pause: str) -> bool:

@@ -6,27 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Unpack
 
 from hoptui.client.client import Link
-from hoptui.client.conversation import NO_LIMITS, Details, Leased, LeaseOp, TuneOp
+from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model.command_history import UNDO, left
 from hoptui.model.series import Window
-from hoptui.protocol.messages import (
-    FINAL,
-    CommandRecord,
-    Event,
-    LeaseState,
-    NodeState,
-    RunState,
-    Verb,
-    Vital,
-)
+from hoptui.protocol.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
 
 if TYPE_CHECKING:
     from hoptui.client.replay import Reel
-    from hoptui.tui.wheel import Held
 
 SECOND = 1_000_000_000
 LATE = 5.0  # iterations without a row
@@ -66,8 +56,6 @@ class AnyStore(Protocol):
     @property
     def processes(self) -> Sequence[GpuProcess]: ...
     @property
-    def leases(self) -> Mapping[str, LeaseState]: ...
-    @property
     def tuned(self) -> Mapping[str, Tuned]: ...
     @property
     def changes(self) -> int: ...
@@ -94,7 +82,7 @@ class Connection(Protocol):
     def close(self) -> None: ...
     def watch(self, run: str | None) -> None: ...
     def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str: ...
-    def lease(self, run_id: str, op: LeaseOp, what: Leased = "wheel") -> None: ...
+    def renew_pause(self, run_id: str) -> None: ...
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None: ...
     def sample(self, hz: float) -> None: ...
     def pace(self, seconds: float) -> None: ...
@@ -104,7 +92,7 @@ class View(NamedTuple):
     """One moment. `now` is the node's monotonic ns, `wall` its wall clock in seconds, `clock` the local monotonic one.
 
     In a replay the moment is a past one and `replay` says which; None: it is now. `keymap` has the keys of every action,
-    by its id; `read_only` says that nothing can be sent; `wheel` is who alone may steer the run now.
+    by its id; `read_only` says that nothing can be sent.
     """
 
     store: AnyStore
@@ -117,7 +105,6 @@ class View(NamedTuple):
     replay: Reel | None = None
     keymap: Mapping[str, str] = DEFAULT_KEYS
     read_only: bool = False
-    wheel: Held | None = None
 
     def hint(self, action: str, does: str) -> str:
         """`p goes on`: the key that an action has now, and what it does; empty where it has no key."""

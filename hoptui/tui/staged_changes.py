@@ -44,7 +44,7 @@ class Staging:
         self._runs.get(run, {}).pop(knob, None)
 
     def keep(self, run: str, knob: KnobState, epoch: int) -> None:
-        """The person wants the staged value all the same, over the one that somebody else has set."""
+        """Expect the value that somebody else has set from now on: the staged one is sent over it."""
         staged = self.find(run, knob.spec.name)
         if staged is not None:
             self._runs[run][knob.spec.name] = staged._replace(seen=Seen.of(knob, epoch))

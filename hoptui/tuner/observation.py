@@ -63,7 +63,6 @@ class Scene:
             `power_w` is that of the GPU that draws most, `drawn_w` that of all GPUs that take part in the run, `host_busy` the share
             of the host's CPUs at work (0 to 1), `others_busy` the part of it that is not the run's own.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
-        wheel: who else has the wheel of the run, "" for nobody: then nothing is proposed.
         metric: the name of what `points` are values of.
         shift: a change of the throughput that nobody asked for, at the one look after it was found.
     """
@@ -82,7 +81,6 @@ class Scene:
     host_busy: float | None = None
     others_busy: float | None = None
     throttled: str = ""
-    wheel: str = ""
     shift: Shift | None = None
     metric: str = ""
 

@@ -118,7 +118,7 @@ def test_a_value_read_back_that_is_another_is_told(hoptui: Hoptui, ppo: FakeDaem
 
 @pytest.mark.parametrize(
     ("stage", "reason"),
-    [("rejected", "ben has the wheel"), ("failed", "CUDA out of memory"), ("voided", "it ended")],
+    [("rejected", "the run has ended"), ("failed", "CUDA out of memory"), ("voided", "it ended")],
 )
 def test_what_came_to_nothing_is_exit_code_1(
     hoptui: Hoptui, ppo: FakeDaemon, stage: Any, reason: str
@@ -247,7 +247,7 @@ def test_a_held_pause_is_renewed_and_ends_with_a_resume(
 
 
 def test_a_refused_pause_is_not_held(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    ppo.stages = (Outcome(id="", stage="rejected", reason="ben has the wheel"),)
+    ppo.stages = (Outcome(id="", stage="rejected", reason="the run has ended"),)
     assert hoptui("pause", "ppo", "--hold").code == 1
     assert ppo.of(Lease) == []
 

@@ -143,10 +143,9 @@ def test_an_unanswered_command_is_pending_and_sent_again(client: Watched, ppo: F
     assert client.pending() == {}
 
 
-def test_a_lease_goes_out(client: Watched, ppo: FakeDaemon) -> None:
-    client.lease(RUN, "renew", "pause")
-    until(lambda: RUN in client.store.leases)
-    assert client.store.leases[RUN].granted
+def test_the_renewal_of_a_pause_goes_out(client: Watched, ppo: FakeDaemon) -> None:
+    client.renew_pause(RUN)
+    until(lambda: bool(ppo.of(Lease)))
     [asked] = ppo.of(Lease)
     assert isinstance(asked, Lease)
     assert (asked.run, asked.op, asked.what) == (RUN, "renew", "pause")
@@ -171,7 +170,7 @@ def test_a_read_only_one_follows_everything_and_sends_nothing(ppo: FakeDaemon) -
         asks: list[Callable[[], object]] = [
             lambda: watched.send("set", RUN, knob="grad_accum", value=8),
             lambda: watched.send("stop", RUN),
-            lambda: watched.lease(RUN, "steal"),
+            lambda: watched.renew_pause(RUN),
             lambda: watched.tune(RUN, "start"),
             lambda: watched.sample(10.0),
         ]

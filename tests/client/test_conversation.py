@@ -306,14 +306,11 @@ def test_a_command_nobody_took_expires_with_a_reason(table: Table) -> None:
     assert (record.stage, record.reason) == ("expired", "no daemon answered for 3 s")
 
 
-def test_a_lease_of_a_pause_is_longer_than_one_of_the_wheel(table: Table) -> None:
+def test_a_pause_is_renewed_for_a_minute(table: Table) -> None:
     table.greet()
-    table.talk.lease("abcd2345", "renew", "pause")
-    table.talk.lease("abcd2345", "take", "wheel")
-    leases = [(m.op, m.what, m.seconds) for m in table.hear() if isinstance(m, Lease)]
-    assert leases == [("renew", "pause", 60.0), ("take", "wheel", 15.0)]
-    table.say(LeaseState(id=1, run="abcd2345", granted=False, reason="ben has it"))
-    assert table.store.leases["abcd2345"].reason == "ben has it"
+    table.talk.renew_pause("abcd2345")
+    leases = [(m.run, m.op, m.what, m.seconds) for m in table.hear() if isinstance(m, Lease)]
+    assert leases == [("abcd2345", "renew", "pause", 60.0)]
 
 
 def test_another_protocol_ends_the_conversation_with_advice(table: Table) -> None:

@@ -215,8 +215,6 @@ def test_commands_are_refused_with_a_sentence(replay: Replay) -> None:
     assert record.t == at(305)
     assert record.wall == WALL + 305
     assert set(replay.store.commands) == {"lr", "ga", sent}, "and those of the recording are there as before"
-    replay.lease(ID, "take")
-    assert (replay.store.leases[ID].granted, replay.store.leases[ID].reason) == (False, REFUSED)
     replay.tune(ID, "start")
     assert (replay.store.tuned[ID].granted, replay.store.tuned[ID].reason) == (False, REFUSED)
 

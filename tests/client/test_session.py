@@ -55,7 +55,7 @@ def test_fetch_and_query(ppo: FakeDaemon) -> None:
         assert [run.name for run in delta.node.runs] == ["ppo"]
         assert delta.columns[0].last() == {"loss": 0.5}
         assert session.query(f"run/{RUN.run}", ("loss",)).names == ("loss",)
-        assert session.lease(RUN.run, "take").granted
+        assert session.renew_pause(RUN.run).granted
 
 
 def test_a_tuner_answers(ppo: FakeDaemon) -> None:
@@ -89,7 +89,7 @@ def test_a_read_only_session_asks_and_sends_nothing(ppo: FakeDaemon) -> None:
         assert session.fetch(latest=True).node is not None
         for ask in (
             lambda: session.submit(RUN, "set", knob="grad_accum", value=8),
-            lambda: session.lease(RUN.run, "take"),
+            lambda: session.renew_pause(RUN.run),
             lambda: session.tune(RUN.run, "start"),
             session.shutdown,
         ):

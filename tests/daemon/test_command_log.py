@@ -1,4 +1,4 @@
-"""The life of a command and of a lease in the daemon, without I/O: a book, a clock that is a number."""
+"""The life of a command in the daemon, without I/O: a book, a clock that is a number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.daemon.state.command_log import Book, outcome_of
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.tuning import Change
-from hoptui.protocol.messages import Command, CommandRecord, Lease, Origin, Outcome, RunState, Stage
+from hoptui.protocol.messages import Command, CommandRecord, Origin, Outcome, RunState, Stage
 
 KIM = Origin(user="kim", pid=1, client="dashboard")
 LEE = Origin(user="lee", pid=2, client="dashboard")
@@ -34,9 +34,6 @@ class Desk:
 
     def says(self, name: str, stage: Any, **fields: Any) -> CommandRecord | None:
         return self.book.outcome("r", Outcome(id=name, stage=stage, **fields), self.t)
-
-    def lease(self, op: Any, who: Origin = KIM, **fields: Any) -> tuple[Any, str]:
-        return self.book.lease(Lease(id=1, run="r", op=op, **fields), who.user, who, self.t)
 
 
 @pytest.fixture
@@ -145,45 +142,6 @@ def test_an_exited_or_unknown_run(desk: Desk) -> None:
     assert desk.book.of("x") == []  # nothing piles up for runs that never were
 
 
-def test_the_wheel_is_exclusive_until_it_runs_out(desk: Desk) -> None:
-    assert desk.lease("take", seconds=15)[0].granted
-    answer, _ = desk.submit("a", LEE)
-    assert (answer.code, "kim (pid 1)" in answer.reason) == ("lease_held", True)
-    assert desk.submit("b", KIM)[0].stage == "sent"
-    refused, said = desk.lease("take", LEE)
-    assert (refused.granted, said) == (False, "")
-    desk.t += 16 * S
-    assert desk.book.wheel("r", desk.t) is None
-    assert desk.submit("c", LEE)[0].stage == "sent"
-    assert not desk.lease("renew", KIM)[0].granted
-
-
-def test_stealing_is_allowed_and_told(desk: Desk) -> None:
-    desk.lease("take")
-    state, said = desk.lease("steal", LEE)
-    assert state.granted
-    assert said == "lee (pid 2) took the wheel from kim (pid 1)"
-    assert desk.submit("a", KIM)[0].code == "lease_held"
-    assert desk.lease("release", KIM)[0].granted is False
-    assert desk.lease("release", LEE)[0].granted
-
-
-def test_who_leaves_lets_go_of_the_wheel(desk: Desk) -> None:
-    desk.lease("take")
-    assert desk.book.leave("lee", desk.t) == []
-    assert desk.book.leave("kim", desk.t) == [("r", "kim (pid 1) let go of the wheel")]
-    assert desk.book.wheel("r", desk.t) is None
-    desk.lease("take", seconds=15)
-    desk.t += 16 * S
-    assert desk.book.leave("kim", desk.t) == []  # it had run out before
-
-
-def test_a_lease_cannot_be_taken_for_a_day(desk: Desk) -> None:
-    desk.lease("take", seconds=86_400)
-    desk.t += 61 * S
-    assert desk.book.wheel("r", desk.t) is None
-
-
 def test_people_before_the_tuner(desk: Desk) -> None:
     desk.submit("a", KIM)
     assert desk.submit("b", TUNER)[0].stage == "sent"  # not accepted yet: nothing is held
@@ -191,7 +149,7 @@ def test_people_before_the_tuner(desk: Desk) -> None:
     refused, _ = desk.submit("c", TUNER)
     assert refused.code == "held_by_person"
     assert desk.submit("d", TUNER, knob="other")[0].stage == "sent"
-    desk.lease("release", what="knobs")
+    desk.book.release("r", "n", KIM)
     assert desk.submit("e", TUNER)[0].stage == "sent"
 
 
@@ -267,11 +225,8 @@ def test_who_released_a_knob_is_told_with_its_change_and_known_after_a_restart_o
         desk.says(name, "accepted")
         desk.says(name, "applied", step=5, effective=value, version=1)
     assert desk.book.held("r") == {"n", "m"}
-    if together:
-        desk.lease("release", what="knobs")
-    else:
-        desk.book.release("r", "n", KIM)
-        desk.book.release("r", "n", KIM)  # once is enough
+    for knob in ("n", "n", "m") if together else ("n", "n"):  # once is enough
+        desk.book.release("r", knob, KIM)
     first, last, other = desk.book.of("r")
     assert (first.released, last.released) == (None, KIM)
     assert last.reason == ""
@@ -298,14 +253,12 @@ def test_a_release_holds_also_where_the_change_that_was_on_its_way_comes_to_noth
     assert (desk.book.held("r"), later.held("r")) == (frozenset(), frozenset())
 
 
-def test_a_restart_voids_what_is_pending_and_frees_everything(desk: Desk) -> None:
+def test_a_restart_voids_what_is_pending(desk: Desk) -> None:
     desk.submit("a")
     desk.submit("b")
     desk.says("b", "applied", effective=8, version=1)
-    desk.lease("take")
     assert [r.id for r in desk.book.void("r", "restarted", desk.t)] == ["a"]
     assert [r.stage for r in desk.book.of("r")] == ["voided", "applied"]
-    assert desk.book.wheel("r", desk.t) is None
     assert desk.book.unanswered("r") == []
 
 

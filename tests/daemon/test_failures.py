@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -222,6 +222,19 @@ def test_a_renewed_pause_lasts_and_resume_ends_it(node: TestNode) -> None:
     moving(viewer, run)
 
 
+@pytest.mark.parametrize("what", ["wheel", "knobs"])
+def test_a_lease_of_an_older_viewer_is_refused_and_others_may_steer(
+    node: TestNode, what: Literal["wheel", "knobs"]
+) -> None:
+    node.start()
+    older, viewer = node.viewer("older"), node.viewer()
+    run = viewer.run()
+    answer = older.ask(messages.Lease(id=1, run=run.run, op="take", what=what), messages.LeaseState)
+    assert (answer.id, answer.run, answer.granted) == (1, run.run, False)
+    assert "no longer exists" in answer.reason
+    assert viewer.outcome(viewer.command(run, knob="grad_accum", value=8)).stage == "applied"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="another user can only be tried as root")
 def test_another_user_is_refused(node: TestNode) -> None:
     node.start()
@@ -263,7 +276,7 @@ def test_random_bytes_and_mutated_messages_on_both_sockets(node: TestNode) -> No
         codec.encode(messages.Fetch(id=1, cursors={f"run/{run.run}": 0}, wait_s=0)),
         codec.encode(messages.Query(id=2, source=f"run/{run.run}")),
         codec.encode(messages.Command(id="f", run=run.run, epoch=1, verb="set", knob="lr", value=1e-3)),
-        codec.encode(messages.Lease(id=3, run=run.run, op="take")),
+        codec.encode(messages.Lease(id=3, run=run.run, op="renew", what="pause")),
         codec.encode(messages.Pulse(step=3)),
         codec.encode(
             messages.RunHello(

@@ -1,4 +1,4 @@
-"""What the tuner is shown of a run: memory and power of its GPUs, its throughput, who has the wheel; unknown where it is old."""
+"""What the tuner is shown of a run: memory and power of its GPUs, its throughput; unknown where it is old."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.protocol.messages import Bye, Lease
+from hoptui.protocol.messages import Bye
 from hoptui.sdk.desk import Desk
 from hoptui.sdk.knobs import Knob, KnobHandle
-from tests.daemon.quiet_node import ANA, LR, RUN, UP, QuietNode
+from tests.daemon.quiet_node import LR, RUN, UP, QuietNode
 
 STAGES = ("sent", "accepted", "scheduled")
 
@@ -83,10 +83,11 @@ def test_stopping_before_a_knob_of_a_trial_is_declared_says_what_it_may_be(tryin
     assert trying.said()[-1] == "micro_batch: not declared yet, and may have the value that was tried"
 
 
-def test_who_has_the_wheel_hears_that_a_trial_could_not_be_taken_back(trying: QuietNode) -> None:
-    trying.node.book.lease(Lease(id=1, run=RUN, op="take", seconds=15.0), "v2", ANA, trying.now)
+def test_a_trial_that_cannot_be_set_back_is_reported(trying: QuietNode) -> None:
+    trying.run.restarting = True
     trying.tuners.close()
-    assert trying.said()[-1].startswith("micro_batch could not be set back to 32: ana (pid 7) has the wheel")
+    said = "micro_batch could not be set back to 32: lm is restarting"
+    assert trying.said()[-1].startswith(said)
 
 
 def test_a_tuner_that_breaks_on_the_way_back_from_a_trial_is_back(trying: QuietNode) -> None:
@@ -127,12 +128,13 @@ def test_a_tuner_that_breaks_before_a_trial_is_undone_undoes_it(
 
 def test_a_tuner_that_is_stopped_before_a_trial_is_undone_undoes_it_and_stays_off(trying: QuietNode) -> None:
     there = cut_off(trying)
-    there.node.book.lease(Lease(id=1, run=RUN, op="take", seconds=15.0), "v2", ANA, there.now)
+    there.run.restarting = True
     there.look()
     assert (there.tuner.stand, there.commands) == ("waiting", [])
-    answer = there.tune("stop", viewer="v2")
+    there.run.restarting = False
+    answer = there.tune("stop")
     assert (answer.granted, answer.state.stand, answer.state.tried[-1].result) == (True, "off", "unfinished")
-    assert [command.value for command in there.commands] == [32], "in the name of who has the wheel"
+    assert [command.value for command in there.commands] == [32]
     there.outcome(there.commands[0])
     for _ in range(3):
         there.look()

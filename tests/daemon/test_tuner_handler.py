@@ -11,7 +11,7 @@ from hoptui.daemon.tuning.controller import told
 from hoptui.daemon.tuning.interrupted_trial import to_undo
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
-from hoptui.protocol.messages import Lease, Origin
+from hoptui.protocol.messages import Origin
 from hoptui.tuner.observation import Known
 from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
@@ -188,20 +188,6 @@ def test_a_trial_is_on_the_disk_before_the_run_hears_of_it(quiet: QuietNode) -> 
     assert kept is not None
     assert kept.trial is not None
     assert kept.trial.changes == (UP,)
-
-
-def test_who_has_the_wheel_has_it_against_the_tuner(quiet: QuietNode) -> None:
-    quiet.tune()
-    quiet.node.book.lease(Lease(id=1, run=RUN, op="take", seconds=15.0), "v2", BEN, quiet.now)
-    quiet.script.propose(UP)
-    quiet.look()
-    assert quiet.script.scenes[-1].wheel == "ben (pid 8)"
-    assert quiet.node.book.of(RUN)[-1].code == "lease_held"
-    assert quiet.commands == []
-    refused = quiet.tune("stop", viewer="v1")
-    assert "ben (pid 8) has the wheel" in refused.reason
-    assert quiet.tune("stop", viewer="v2", who=BEN).granted
-    assert [c.value for c in quiet.commands] == [32]  # in ben's name: the wheel is his
 
 
 # telling ----------------------------------------------------------------------------------------------------------------

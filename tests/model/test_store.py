@@ -7,17 +7,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.model.store import MOST_COMMANDS, MOST_EVENTS, MOST_NAMES, Store
-from hoptui.protocol.messages import (
-    Buckets,
-    Command,
-    CommandRecord,
-    Delta,
-    Event,
-    LeaseState,
-    Origin,
-    Outcome,
-    Vital,
-)
+from hoptui.protocol.messages import Buckets, Command, CommandRecord, Delta, Event, Origin, Outcome, Vital
 from tests.client.fake_daemon import SECOND, make_node, make_record, make_run
 
 RUN = "run/abcd2345"
@@ -178,12 +168,6 @@ def test_the_daemons_record_replaces_ours() -> None:
     theirs: CommandRecord = make_record("c1", stage="superseded", effective=None)
     store.apply(make_delta(commands=(theirs,)))
     assert store.commands["c1"] == theirs
-
-
-def test_a_refused_lease_is_kept_with_its_reason() -> None:
-    store = Store()
-    store.apply_lease(LeaseState(id=1, run="abcd2345", reason="ben has the wheel"))
-    assert store.leases["abcd2345"].reason == "ben has the wheel"
 
 
 def test_seeds_and_forgetting() -> None:

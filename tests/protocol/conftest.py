@@ -37,9 +37,7 @@ ACCUM = KnobState(
 )
 ANA = messages.Origin(kind="tuner", user="ana", pid=4121, client="dashboard")
 COLUMNS = pack("run/r1", [(5, 1, {"loss": 0.5, "lr": 3e-4}), (9, 2, {"loss": math.inf})])
-LEASE = messages.LeaseState(
-    id=4, run="r1", holder=ANA, viewer="v1", left_s=7.5, granted=True, reason="taken over"
-)
+LEASE = messages.LeaseState(id=4, run="r1", granted=True, reason="taken over")
 MEASURED = Measured(
     metric="tokens_per_s",
     before=1e5,
@@ -141,7 +139,6 @@ RUN = messages.RunState(
     exit_reason="exception",
     exit_detail="ValueError",
     exited_wall=1.8e9,
-    lease=LEASE,
     recording="/var/tmp/hoptui-1000/r1.hoptui",
     diagnosis=DIAGNOSIS,
     tuner=TUNER,

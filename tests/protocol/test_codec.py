@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -76,9 +76,26 @@ def test_golden_bytes_are_still_understood(example: messages.Message, decoders: 
         if type(example) in members(union):
             found = decode([sent])
             assert type(found) is type(example)
-            assert contains(
-                msgspec.msgpack.decode(msgspec.msgpack.encode(found)), msgspec.msgpack.decode(sent)
-            )
+            now = msgspec.msgpack.decode(msgspec.msgpack.encode(found))
+            assert contains(now, without_removed(msgspec.msgpack.decode(sent)))
+
+
+REMOVED = {"lease.state": ("holder", "viewer", "left_s"), "delta": ("node.runs.lease",)}
+"""Fields that no hoptui sends any more, by message: exclusive control of a run. Older peers send them; they are ignored."""
+
+
+def without_removed(sent: dict[str, Any]) -> dict[str, Any]:
+    """A message as it was sent, without the fields that were removed since."""
+    for path in REMOVED.get(sent["type"], ()):
+        *parents, field = path.split(".")
+        found: list[Any] = [sent]
+        for name in parents:
+            found = [
+                item for one in found for item in (one[name] if isinstance(one[name], list) else [one[name]])
+            ]
+        for one in found:
+            del one[field]
+    return sent
 
 
 def contains(now: object, then: object) -> bool:

@@ -140,7 +140,7 @@ class FakeClient:
         self.on_change: Callable[[Change], None] = lambda change: None
         self.sent: list[Command] = []
         self.watched: list[str | None] = []
-        self.leases: list[tuple[str, str, str]] = []
+        self.renewed: list[str] = []  # runs whose pause was
         self.tuned: list[tuple[str, TuneOp, str, Limits]] = []
         self.asked_hz: list[float] = []
         self.asked_every_s = 0.0
@@ -162,9 +162,9 @@ class FakeClient:
         self.store.sent(command)
         return command.id
 
-    def lease(self, run_id: str, op: str, what: str = "wheel") -> None:
+    def renew_pause(self, run_id: str) -> None:
         self._must_steer()
-        self.leases.append((run_id, op, what))
+        self.renewed.append(run_id)
 
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
         self._must_steer()

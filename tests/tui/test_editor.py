@@ -1,4 +1,4 @@
-"""The knob editor: questions before what alters the mathematics, the three ways out of a conflict, several changes together."""
+"""The knob editor: questions before what alters the mathematics, stale changes, several changes together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from textual.events import Key
 from textual.widgets import Input
 
 from hoptui.domain.knobs import KnobSpec, KnobState
-from hoptui.protocol.messages import LeaseState, Origin, Outcome
+from hoptui.protocol.messages import Origin, Outcome
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.knob_editor import content
-from hoptui.tui.screens.knob_editor.conflict_dialog import Conflict
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
 from hoptui.tui.screens.run.screen import RunScreen
@@ -136,12 +135,8 @@ def test_a_change_of_speed_alone_needs_no_question(scene: MakeScene, play: Play)
     play(there.app(), script)
 
 
-@pytest.mark.parametrize(
-    ("answer", "left", "commands"),
-    [("t", "16", []), ("m", "8", [("grad_accum", 8, 4)]), ("escape", "8", [])],
-)
-def test_three_ways_out_of_a_conflict(
-    scene: MakeScene, play: Play, read: Read, answer: str, left: str, commands: Any
+def test_a_stale_change_is_refused_once_and_then_sent_with_the_new_version(
+    scene: MakeScene, play: Play, read: Read
 ) -> None:
     there = scene(gpus=1).live()
 
@@ -149,21 +144,34 @@ def test_three_ways_out_of_a_conflict(
         await press(pilot, *EDIT_ACCUM, "8")
         overtake(there, 2, value=16, version=4)
         app.client.on_change("node")
+        await pilot.pause()
+        assert "changed by bo (pid 5) meanwhile: 16 is in effect" in read(app, "verdict")
+        assert "enter twice sends 8 over it" in read(app, "verdict")
         await press(pilot, "enter")
-        assert isinstance(app.screen, Conflict)
-        sides = read(app, "sides")
-        assert "it was        4" in sides
-        assert "theirs        16" in sides
-        assert "mine          8   not sent" in sides
-        await press(pilot, "enter")
-        assert isinstance(app.screen, Conflict)
         assert sent(there) == []
-        await press(pilot, answer)
-        assert isinstance(app.screen, KnobEditor)
-        assert app.screen.query_one(Input).value == left
-        assert sent(there) == commands
-        if answer == "escape":
-            assert "changed by bo (pid 5) meanwhile: 16 is in effect" in read(app, "verdict")
+        assert "not sent: changed by bo (pid 5) meanwhile: 16 is in effect" in read(app, "verdict")
+        assert "enter again sends 8 over it" in read(app, "verdict")
+        overtake(there, 2, value=32, version=5)
+        await press(pilot, "enter")
+        assert sent(there) == [], "it has changed once more"
+        assert "32 is in effect" in read(app, "verdict")
+        await press(pilot, "enter")
+        assert sent(there) == [("grad_accum", 8, 5)]
+
+    play(there.app(), script)
+
+
+def test_a_stale_change_to_the_value_that_is_in_effect_closes_the_editor(
+    scene: MakeScene, play: Play
+) -> None:
+    there = scene(gpus=1).live()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await press(pilot, *EDIT_ACCUM, "8")
+        overtake(there, 2, value=8, version=4)
+        await press(pilot, "enter")
+        assert isinstance(app.screen, RunScreen)
+        assert sent(there) == []
 
     play(there.app(), script)
 
@@ -191,13 +199,13 @@ def test_a_change_between_question_and_answer_is_not_overwritten(scene: MakeScen
         await press(pilot, *EDIT_LR, "up", "enter")
         overtake(there, 3, value=1e-3, version=1)
         await press(pilot, "y")
-        assert isinstance(app.screen, Conflict)
+        assert isinstance(app.screen, KnobEditor)
         assert sent(there) == []
 
     play(there.app(), script)
 
 
-def test_a_restart_meanwhile_is_a_conflict_only_where_the_value_is_another(
+def test_a_change_is_stale_after_a_restart_only_where_the_value_is_another(
     scene: MakeScene, play: Play, read: Read
 ) -> None:
     there = scene(gpus=1).live()
@@ -212,9 +220,9 @@ def test_a_restart_meanwhile_is_a_conflict_only_where_the_value_is_another(
         overtake(there, 2, value=16, version=0)
         settle(there, "c0", stage="voided")
         await press(pilot, "enter")
-        assert isinstance(app.screen, Conflict)
-        assert "it was        4" in read(app, "sides")
-        await press(pilot, "m")
+        assert len(sent(there)) == 1
+        assert "16 is in effect" in read(app, "verdict")
+        await press(pilot, "enter")
         assert sent(there)[1:] == [("grad_accum", 8, 0)]
 
     play(there.app(), script)
@@ -287,7 +295,7 @@ def test_a_failure_of_one_is_told_with_the_fate_of_the_others(
     play(there.app(), script)
 
 
-def test_a_staged_change_that_was_overtaken_is_asked_about_before_anything_is_sent(
+def test_a_stale_staged_change_is_refused_once_before_anything_is_sent(
     scene: MakeScene, play: Play, read: Read
 ) -> None:
     there = scene(gpus=1).live()
@@ -298,10 +306,13 @@ def test_a_staged_change_that_was_overtaken_is_asked_about_before_anything_is_se
         await press(pilot, "a")
         assert "changed by bo (pid 5) meanwhile" in read(app, "staged-list")
         await press(pilot, "enter")
-        assert isinstance(app.screen, Conflict)
+        refused = "not sent: grad_accum changed by bo (pid 5) meanwhile: 16 is in effect"
+        assert refused in read(app, "staged-summary")
+        assert "enter again sends all" in read(app, "staged-summary")
+        assert "16 → 8" in read(app, "staged-list")
         assert sent(there) == []
-        await press(pilot, "t", "y")
-        assert sent(there) == [("lr", 5e-4, 0)], "theirs stays, the other goes"
+        await press(pilot, "enter", "y")
+        assert sent(there) == [("grad_accum", 8, 4), ("lr", 5e-4, 0)]
 
     play(there.app(), script)
 
@@ -321,46 +332,17 @@ def test_a_staged_change_is_edited_and_taken_out(scene: MakeScene, play: Play, r
     play(there.app(), script)
 
 
-def test_the_wheel_is_taken_shown_and_given_back(scene: MakeScene, play: Play, read: Read) -> None:
-    there = scene(gpus=1).live()
-    mine = LeaseState(run=there.run.run, holder=BO, viewer="me", left_s=15.0, granted=True)
-
-    async def script(app: Any, pilot: Any) -> None:
-        await press(pilot, "w")
-        there.client.store.apply_lease(mine)
-        there.client.ns += 1_000_000_000
-        app.tick()
-        app.client.on_change("node")
-        await pilot.pause()
-        assert "you have the wheel" in read(app, "progress")
-        assert "w give back the wheel" in read(app, "keys")
-        await press(pilot, "w")
-        assert [op for _, op, _ in there.client.leases] == ["take", "release"]
-        assert "wheel" not in read(app, "progress")
-        there.update(run={"lease": msgspec.structs.replace(mine, viewer="bo", left_s=9.0)})
-        app.client.on_change("node")
-        await pilot.pause()
-        assert "bo (pid 5) has the wheel for 9 s more" in read(app, "progress")
-        await press(pilot, "w", "enter")
-        assert isinstance(app.screen, Confirm)
-        assert app.screen.question == "Take the wheel from bo (pid 5)?"
-        await press(pilot, "y")
-        assert [op for _, op, _ in there.client.leases][-1] == "steal"
-
-    play(there.app(), script)
-
-
 def test_who_only_looks_sees_no_key_that_steers(scene: MakeScene, play: Play, read: Read) -> None:
     there = scene(gpus=1).live().history()
     there.client.read_only = True
 
     async def script(app: Any, pilot: Any) -> None:
         keys = read(app, "keys")
-        for label in ("wheel", "edit", "staged", "undo", "pause", "stop"):
+        for label in ("edit", "staged", "undo", "pause", "stop"):
             assert label not in keys
         assert "h history" in keys
         await press(pilot, "w", "e", "enter", "a", "u", "p", "s", "c")
         assert isinstance(app.screen, RunScreen)
-        assert (there.client.sent, there.client.leases) == ([], [])
+        assert (there.client.sent, there.client.renewed) == ([], [])
 
     play(there.app(), script)

@@ -140,8 +140,8 @@ def test_commands_reach_the_host_that_is_on_screen(scene: MakeScene, play: Play,
         for one in (here, there):
             one.client.ns += 30 * SECOND
         app.tick()
-        assert there.client.leases == [(RUN, "renew", "pause")], "what was paused there stays paused"
-        assert here.client.leases == []
+        assert there.client.renewed == [RUN], "what was paused there stays paused"
+        assert here.client.renewed == []
         await pilot.press("H")
         await pilot.pause()
         assert isinstance(app.screen, HostsScreen)

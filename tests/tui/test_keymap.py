@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.settings import config
 from hoptui.settings.config import Asked, Config
 from hoptui.tui.actions import ACTIONS, key_text, of, settle
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.help.screen import Help
-from hoptui.tui.screens.knob_editor import content
 from hoptui.tui.screens.run.screen import RunScreen
 
 MakeScene = Callable[..., Any]
@@ -67,7 +65,7 @@ def test_keys_may_be_called_as_people_write_them(wish: str, keys: str) -> None:
         ({"editor__send": "8"}, "8 is a character to type where editor.send is: take one with ctrl or alt"),
         ({"app__leave_now": ""}, "app.leave_now needs a key"),
         ({"confirm__yes": " "}, "confirm.yes needs a key"),
-        ({"conflict__back": ""}, "conflict.back needs a key"),
+        ({"run__wheel": "w"}, "there is no action run.wheel"),
         *(({f"{box}__close": ""}, f"{box}.close needs a key") for box in CLOSED),
         ({"run__pause": "c"}, "c is a key of run.checkpoint already: run.pause keeps p"),
         ({"run__pause": "j"}, "j is a key of list.down already: run.pause keeps p"),
@@ -116,12 +114,6 @@ def test_the_legend_of_a_box_names_the_keys_that_there_are(scene: MakeScene) -> 
     assert app.legend(of("staged")) == "enter send all  e edit  ^g close"
 
 
-def test_a_choice_without_a_key_is_not_told_in_a_conflict() -> None:
-    knob = KnobState(spec=KnobSpec(name="lr", kind="int", default=1), value=1)
-    lines = content.sides(knob, 0, 2, {"theirs": "t", "back": "esc"})
-    assert [line[1].text.partition(":")[0] for line in lines[4:]] == ["theirs", "back"]
-
-
 def configured(home: Path, text: str, **environ: str) -> Config:
     (home / "hoptui").mkdir(exist_ok=True)
     (home / "hoptui/config.toml").write_text(text)
@@ -133,7 +125,7 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
 ) -> None:
     there = scene(gpus=1).live()
     there.update(vital={"state": "paused"})
-    asked = '[keys]\n"run.pause" = "f5"\n"run.stop" = ""\n"confirm.yes" = "Y"\n"view.gpus" = "p"\n"run.wheel" = "c"\n'
+    asked = '[keys]\n"run.pause" = "f5"\n"run.stop" = ""\n"confirm.yes" = "Y"\n"view.gpus" = "p"\n"knob.undo" = "c"\n'
 
     async def script(app: Any, pilot: Any) -> None:
         assert "f5 go on" in read(app, "keys")
@@ -156,7 +148,7 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
         await pilot.press("escape")
         told = [str(notice.message) for notice in app._notifications]
         assert told == [
-            f"{tmp_path}/hoptui/config.toml line 6: c is a key of run.checkpoint already: run.wheel keeps w"
+            f"{tmp_path}/hoptui/config.toml line 6: c is a key of run.checkpoint already: knob.undo keeps u"
         ]
         await app.run_action("stop", app.screen)
         await pilot.pause()

@@ -14,7 +14,6 @@ from textual.widgets import Input
 from hoptui.client.client import Link
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Delta, Outcome
-from hoptui.tui import confirmations
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.frame_clock import EVERYTHING
 from hoptui.tui.screen_base import LiveScreen
@@ -165,8 +164,8 @@ def test_a_change_by_somebody_else_is_seen_before_anything_is_sent(
         await pilot.press("enter")
         await pilot.pause()
         assert there.client.sent == []
-        assert "theirs        16   set by bo (pid 5), in effect" in read(app, "sides")
-        await pilot.press("m")
+        assert "not sent: changed by bo (pid 5) meanwhile: 16 is in effect" in read(app, "verdict")
+        await pilot.press("enter")
         await pilot.pause()
         assert [(c.value, c.expect_version) for c in there.client.sent] == [(8, 4)]
 
@@ -191,11 +190,9 @@ def test_nothing_is_sent_into_a_lost_link(scene: MakeScene, play: Play, read: Re
         assert "link lost" in app.screen_stack[-2].query_one("#identity", Lines).text, "seen below the box"
         await pilot.press("y")
         await pilot.pause()
-        confirmations.to_turn_wheel(app, there.run.run)
-        await pilot.pause()
         sentence = "nothing was sent: there is no link to the daemon"
-        assert [str(notice.message) for notice in app._notifications][-2:] == [sentence, sentence]
-        assert (there.client.sent, there.client.leases) == ([], [])
+        assert [str(notice.message) for notice in app._notifications][-1:] == [sentence]
+        assert (there.client.sent, there.client.renewed) == ([], [])
 
     play(there.app(), script)
 
@@ -219,7 +216,7 @@ def test_pause_and_checkpoint_are_one_key_each_and_undo_asks_what_it_alters(
         assert "p go on" in read(app, "keys")
         there.client.ns += 21 * SECOND
         app.tick()
-        assert there.client.leases == [("3f2a9c10", "renew", "pause")]
+        assert there.client.renewed == ["3f2a9c10"]
         await pilot.press("p")
         assert there.client.sent[-1].verb == "resume"
 

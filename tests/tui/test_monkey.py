@@ -111,7 +111,7 @@ def test_random_gestures(
     assert all(c.verb != "set" or c.expect_version is not None for c in there.client.sent)
     if read_only:
         assert not there.client.sent
-        assert not there.client.leases
+        assert not there.client.renewed
         assert not there.client.tuned
         assert not there.client.asked_hz
     else:
@@ -191,7 +191,6 @@ def test_what_a_gesture_means(scene: MakeScene, play: Play) -> None:
             (Sent("set", "lr", 2.0), Seen(asked, "no", {}, asked.question)),
             (Sent("set", "grad_accum", 16), Seen(box, "send", {"grad_accum": 8})),
             (Sent("set", "lr", 8), Seen(box, "send", {"grad_accum": 8})),
-            (Sent("wheel.steal"), Seen(run, "wheel", {})),
             (Sent("set", "lr", 2.0, "undo of a"), Seen(tuner, "advice", {})),
             (Sent("tune.start"), Seen(tuner, "start", {})),
             (Sent("tune.stop"), Seen(run, "stop", {})),

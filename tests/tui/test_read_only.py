@@ -29,14 +29,14 @@ def test_a_run_is_shown_and_no_key_steers_it(
         assert "go on)" not in read(app, "progress"), "p does not"
         keys = read(app, "keys")
         assert "freeze" in keys
-        for word in ("edit", "undo", "pause", "go on", "checkpoint", "stop", "wheel"):
+        for word in ("edit", "undo", "pause", "go on", "checkpoint", "stop"):
             assert word not in keys
-        await pilot.press("e", "u", "p", "c", "s", "w", "f", "enter")
+        await pilot.press("e", "u", "p", "c", "s", "f", "enter")
         assert isinstance(app.screen, RunScreen)
         assert not app.screen.query_one("#knobs").border_subtitle
 
     play(there.app(), script, size)
-    assert (there.client.sent, there.client.leases, there.client.asked_hz) == ([], [], [])
+    assert (there.client.sent, there.client.renewed, there.client.asked_hz) == ([], [], [])
 
 
 def test_the_overview_offers_to_end_nothing(scene: MakeScene, play: Play, read: Read) -> None:

@@ -111,11 +111,11 @@ def test_a_pause_is_renewed_until_it_is_over(scene: MakeScene) -> None:
     there.update(vital={"state": "paused"})
     for now in (1.0, RENEW_S - 1, RENEW_S, RENEW_S + 1, 2 * RENEW_S):
         steering.renew(now)
-    assert there.client.leases == [(RUN, "renew", "pause")] * 2
+    assert there.client.renewed == [RUN] * 2
     assert steering.held == [RUN]
     assert steering.pause_or_resume(look(there), 50.0).command == "c1"
     steering.renew(100.0)
-    assert len(there.client.leases) == 2
+    assert len(there.client.renewed) == 2
     assert [c.verb for c in there.client.sent] == ["pause", "resume"]
 
 
@@ -128,16 +128,16 @@ def test_a_pause_that_somebody_ended_is_let_go(scene: MakeScene) -> None:
     assert steering.held == [RUN], "the run may not have told yet that it is paused"
     there.client.ns += 10 * SECOND
     steering.renew(RENEW_S)
-    assert (steering.held, there.client.leases) == ([], [])
+    assert (steering.held, there.client.renewed) == ([], [])
 
 
 def test_a_refused_pause_is_not_renewed(scene: MakeScene) -> None:
     there = scene().live()
     steering = Steering(there.client)
     steering.pause_or_resume(look(there), 0.0)
-    settle(there, "c0", stage="rejected", code="lease_held")
+    settle(there, "c0", stage="rejected", code="stale_epoch")
     steering.renew(RENEW_S)
-    assert (steering.held, there.client.leases) == ([], [])
+    assert (steering.held, there.client.renewed) == ([], [])
 
 
 def test_undo_sets_the_last_change_back_and_then_the_one_before(scene: MakeScene) -> None:

@@ -140,10 +140,10 @@ def test_a_refusal_is_told_and_so_is_silence(play: Play) -> None:
 
     async def script(app: Any, pilot: Any) -> None:
         await pilot.press("t", "x")
-        refuse(there, "bo (pid 5) has the wheel of this run")
+        refuse(there, "bo (pid 5) is tuning it already")
         app.tick()
         await pilot.pause()
-        assert notices(app)[-1] == "the tuner stays as it is: bo (pid 5) has the wheel of this run"
+        assert notices(app)[-1] == "the tuner stays as it is: bo (pid 5) is tuning it already"
         there.client.ns += 2 * SECOND
         app.tick()
         await pilot.press("x")

@@ -1,4 +1,4 @@
-"""The tuner beside people: their knobs, the wheel, being told to stop or to leave a knob alone."""
+"""The tuner beside people: their knobs, being told to stop or to leave a knob alone."""
 
 from __future__ import annotations
 
@@ -42,18 +42,11 @@ def test_what_people_set_before_it_came_is_theirs_too() -> None:
     assert set(course.tuner.state.frozen) == {"micro_batch"}
 
 
-def test_while_somebody_has_the_wheel_nothing_is_begun() -> None:
-    course = Course()
-    course.facts = {"wheel": "jo (pid 7)"}
-    course.look(60)
-    assert course.proposals == []
-    assert course.tuner.state.text == "jo (pid 7) has the wheel"
-
-
-def test_while_somebody_has_the_wheel_nothing_is_set_and_afterwards_the_trial_goes_back() -> None:
+def test_while_the_run_does_not_answer_nothing_is_set_and_afterwards_the_trial_goes_back() -> None:
     course = Course(rate=level)
     course.into_trial()
-    course.facts = {"wheel": "jo (pid 7)"}
+    course.facts = {"state": "unresponsive"}
+    course.tuner.freeze("micro_batch")
     course.look(200)
     assert course.tuner.state.stand == "waiting"
     assert len(course.proposals) == 1

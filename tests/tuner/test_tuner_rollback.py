@@ -25,13 +25,17 @@ class Coupled(Course):
 
 
 def test_what_a_person_sets_on_the_way_back_stays_with_all_that_follows_from_it() -> None:
-    course = Coupled(rate=level)
+    refused = True
+
+    def fate(record: CommandRecord) -> tuple[Stage, str] | None:
+        return ("rejected", "restarting") if refused and record.wanted == 8 else None
+
+    course = Coupled(rate=level, fate=fate)
     course.into_trial()
-    course.facts = {"wheel": "jo (pid 7)"}
-    course.until(lambda: course.tuner.state.stand == "waiting")
+    course.until(lambda: any(record.stage == "rejected" for record in course.records))
     course.person("micro_batch", 32)
     course.look(3)
-    course.facts = {}
+    refused = False
     course.look(30)
     assert course.values == {"micro_batch": 32, "grad_accum": 16}
     assert course.tuner.state.frozen == ("grad_accum", "micro_batch")

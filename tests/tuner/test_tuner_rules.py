@@ -19,7 +19,7 @@ from tests.tuner.simulated_run import GIB, Course, Values, knob, pair
 SHARE = 0.85
 FATES: tuple[tuple[Stage, str] | None, ...] = (
     None, None, None, None, ("failed", "setter_raised"), ("rejected", "out_of_range"), ("expired", ""),
-    ("rejected", "lease_held"), ("rejected", "held_by_person"), ("superseded", ""), ("voided", ""),
+    ("rejected", "stale_epoch"), ("rejected", "held_by_person"), ("superseded", ""), ("voided", ""),
 )  # fmt: skip
 
 
@@ -61,7 +61,9 @@ def test_the_rules_hold(
             case x if x < 0.02:
                 course.others = chance.randint(0, 30)
             case x if x < 0.03:
-                course.facts = chance.choice([{}, {"state": "paused"}, {"wheel": "jo"}, {"power_w": None}])
+                course.facts = chance.choice(
+                    [{}, {"state": "paused"}, {"state": "unresponsive"}, {"power_w": None}]
+                )
             case x if x < 0.035:
                 course.epoch, course.points = course.epoch + 1, []
             case x if x < 0.04:

@@ -110,7 +110,7 @@ def _hold(seen: Look, run: RunState, timeout: float) -> int:
     say("paused until Ctrl-C")
     try:
         while seen.lives(seen.store.run(run.run) or run):
-            seen.session.lease(run.run, "renew", "pause")
+            seen.session.renew_pause(run.run)
             time.sleep(RENEW_S)
             seen.refresh()
     except KeyboardInterrupt:

@@ -88,7 +88,7 @@ class TunerDesk:
             return Tuned(
                 id=tune.id, run=tune.run, granted=False, reason=f"no live run has the id {tune.run!r}"
             )
-        reason = self._refusal(tune, run, viewer)
+        reason = self._refusal(tune, run)
         if not reason:
             self._carry_out(tune, run, viewer, who)
         state = run.state.tuner or TunerState()
@@ -130,16 +130,13 @@ class TunerDesk:
                 self._node.event("tuner", text, run=run.id, step=run.last_step)
                 self.release(run, (tune.knob,), who)
 
-    def _refusal(self, tune: Tune, run: TrackedRun, viewer: str) -> str:
+    def _refusal(self, tune: Tune, run: TrackedRun) -> str:
         name, tuning = run.state.name, self._tunings.get(run.id)
         knobs = [knob.spec.name for knob in run.state.knobs]
         if tune.op in ("freeze", "release") and tune.knob not in knobs:
             return missing(name, tune.knob, knobs)
         if tune.op in ("stop", "freeze") and tuning is None:
             return f"{name} is not being tuned"
-        wheel = self._node.book.wheel(run.id, self._node.clock.t())
-        if tune.op == "stop" and wheel is not None and wheel.holder is not None and wheel.viewer != viewer:
-            return f"{author(wheel.holder)} has the wheel for {wheel.left_s:.0f} s more"
         if tune.op == "start":
             if tuning is not None and not tuning.state.limits.dry:
                 by = f", started by {tuning.state.user}" if tuning.state.user else ""
@@ -209,7 +206,7 @@ class TunerDesk:
             self._node.touch()
 
     def close(self) -> None:
-        """The daemon ends in good order: no run is left with values that are being tried, unless somebody has its wheel."""
+        """The daemon ends in good order: no run is left with values that are being tried."""
         for run, tuning in self._tunings.items():
             self._node.faults.attempt(f"leaving the tuner of {run}", tuning.leave)
 

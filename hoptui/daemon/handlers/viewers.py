@@ -23,6 +23,8 @@ GONE_S = 15.0
 LONGEST_WAIT_S = 10.0
 MOST_ROWS = 4096
 WATCHED_HZ, MOST_HZ = 2.0, 10.0
+LONGEST_PAUSE_S = 3600.0
+NO_LEASE = "this lease no longer exists: several dashboards may steer a run"
 
 
 @dataclass
@@ -108,7 +110,6 @@ class ViewerDesk:
             case Tune():
                 self._send(identity, self._tuners.receive(message, viewer.hello.viewer, viewer.origin))
             case messages.ViewerBye():
-                self._leave(viewer)
                 self._forget(identity)
             case messages.Shutdown():
                 self._shutdown()
@@ -181,31 +182,18 @@ class ViewerDesk:
         self._send(viewer.identity, answer)
 
     def _lease(self, viewer: Viewer, lease: messages.Lease) -> None:
-        node = self._node
-        run = node.registry.get(lease.run)
+        """Renew a pause. Other leases of older viewers are refused."""
+        run = self._node.registry.get(lease.run)
         if run is None or run.exited:
             text = f"no live run has the id {lease.run!r}"
             self._send(viewer.identity, messages.Error(code="no_such_run", text=text, id=lease.id))
             return
-        if lease.what == "pause":
-            if lease.op in ("take", "renew"):
-                self._runs.hold(run, min(max(lease.seconds, 1.0), 3600.0))
-            self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
+        if lease.what != "pause" or lease.op not in ("take", "renew"):  # of an older viewer
+            refused = messages.LeaseState(id=lease.id, run=lease.run, reason=NO_LEASE)
+            self._send(viewer.identity, refused)
             return
-        if lease.what == "knobs":
-            self._tuners.release(run, node.book.held(run.id), viewer.origin)
-        state, said = node.book.lease(lease, viewer.hello.viewer, viewer.origin, node.clock.t())
-        self._send(viewer.identity, state)
-        if said:
-            node.event("lease", said, run=lease.run)
-        if said or state.granted:  # a renewed wheel: everybody is to see how long it still is held
-            node.touch()
-
-    def _leave(self, viewer: Viewer) -> None:
-        node = self._node
-        for run, said in node.book.leave(viewer.hello.viewer, node.clock.t()):
-            node.event("lease", said, run=run)
-            node.touch()
+        self._runs.hold(run, min(max(lease.seconds, 1.0), LONGEST_PAUSE_S))
+        self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
 
     def _answer(self, viewer: Viewer, now: float, vitals: dict[str, messages.Vital]) -> None:
         """Send a Delta if there is anything in it, or if the time is up."""

@@ -129,7 +129,6 @@ GPU_EVENTS = (
 OTHER_EVENTS = (
     ("exited", "info"),
     ("exited", "warning"),
-    ("lease", "info"),
     ("note", "alarm"),
     ("note", "info"),
     ("note", "warning"),

@@ -1,7 +1,7 @@
 """The life of every command, without I/O: who may, in which order, what became of it, and what it did.
 
-Bounds, types, versions and what is already pending are checked in the run, where the knob lives. Here it is decided who
-may speak: the wheel's holder, and people before the tuner. The order of arrival here is the order for everybody.
+Bounds, types, versions and what is already pending are checked in the run, where the knob lives. The daemon decides one
+conflict: the tuner does not set a knob that a person set. The order of arrival here is the order for everybody.
 """
 
 from __future__ import annotations
@@ -13,20 +13,10 @@ from msgspec import structs
 
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.tuning import TUNER, Change, Measured
-from hoptui.protocol.messages import (
-    FINAL,
-    Command,
-    CommandRecord,
-    Lease,
-    LeaseState,
-    Origin,
-    Outcome,
-    Stage,
-)
+from hoptui.protocol.messages import FINAL, Command, CommandRecord, Origin, Outcome, Stage
 from hoptui.tuner.trial.overrides import ASKED
 
 KEPT = 2000
-LONGEST_LEASE_S = 60.0
 LONGEST_HOLD_S = 3600.0
 ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
 
@@ -40,7 +30,6 @@ class Book:
         self._commands: dict[str, Command] = {}  # not answered by the run yet, as they will be sent to it
         self._open: set[str] = set()  # ids of those whose end is still to come
         self._senders: dict[str, str] = {}  # command id -> viewer
-        self._wheels: dict[str, _Wheel] = {}
         self._held: set[tuple[str, str]] = set()  # (run, knob) that a person set
         self._seq = 0
 
@@ -58,7 +47,7 @@ class Book:
         if known is not None:
             self._senders[command.id] = viewer
             return outcome_of(known), self._commands.get(command.id)
-        refusal = self._refusal(command, run, viewer, t)
+        refusal = self._refusal(command, run)
         record = CommandRecord(
             id=command.id,
             run=command.run,
@@ -137,7 +126,6 @@ class Book:
                 settled = structs.replace(settled, stage="failed", reason=f"{why}, while {record.reason}")
             voided.append(self._put(settled))
         self._held = {(r, knob) for r, knob in self._held if r != run}
-        self._wheels.pop(run, None)
         return voided
 
     def unanswered(self, run: str) -> list[Command]:
@@ -214,9 +202,7 @@ class Book:
         self._record(record)
         return record
 
-    def _refusal(
-        self, command: Command, run: TrackedRun | None, viewer: str, t: int
-    ) -> tuple[str, str] | None:
+    def _refusal(self, command: Command, run: TrackedRun | None) -> tuple[str, str] | None:
         if run is None:
             return "no_such_run", f"no run has the id {command.run!r}"
         if run.exited:
@@ -226,12 +212,6 @@ class Book:
         if command.epoch != run.state.epoch:
             text = f"it was meant for epoch {command.epoch} of {run.state.name}, which is in epoch {run.state.epoch}"
             return "stale_epoch", text
-        wheel = self._wheels.get(command.run)
-        if wheel is not None and wheel.until > t and wheel.viewer != viewer:
-            return (
-                "lease_held",
-                f"{author(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more",
-            )
         if command.origin.kind == "tuner" and (command.run, command.knob) in self._held:
             return (
                 "held_by_person",
@@ -239,47 +219,7 @@ class Book:
             )
         return None
 
-    # leases ------------------------------------------------------------------------------------------------------------
-
-    def lease(self, lease: Lease, viewer: str, who: Origin, t: int) -> tuple[LeaseState, str]:
-        """Take, renew, release or steal the wheel; also the event's text where everybody should know, else ""."""
-        if lease.what == "knobs":
-            for knob in self.held(lease.run):
-                self.release(lease.run, knob, who)
-            return LeaseState(
-                id=lease.id, run=lease.run, granted=True
-            ), f"{author(who)} released the knobs to the tuner"
-        wheel = self._wheels.get(lease.run)
-        if wheel is not None and wheel.until <= t:
-            wheel = None
-        mine = wheel is not None and wheel.viewer == viewer
-        if lease.op == "release":
-            if mine:
-                del self._wheels[lease.run]
-            return LeaseState(
-                id=lease.id, run=lease.run, granted=mine
-            ), f"{author(who)} let go of the wheel" if mine else ""
-        if wheel is not None and not mine and lease.op != "steal":
-            text = f"{author(wheel.holder)} has the wheel for {(wheel.until - t) / 1e9:.0f} s more"
-            return structs.replace(self._lease_state(wheel, lease, t), granted=False, reason=text), ""
-        if lease.op == "renew" and not mine:
-            return LeaseState(id=lease.id, run=lease.run, reason="the wheel was not yours any more"), ""
-        seconds = min(max(lease.seconds, 1.0), LONGEST_LEASE_S)
-        taken = _Wheel(viewer, who, t + int(seconds * 1e9))
-        self._wheels[lease.run] = taken
-        said = ""
-        if wheel is None:
-            said = f"{author(who)} took the wheel"
-        elif not mine:
-            said = f"{author(who)} took the wheel from {author(wheel.holder)}"
-        return self._lease_state(taken, lease, t), said
-
-    def leave(self, viewer: str, t: int) -> list[tuple[str, str]]:
-        """A viewer has left: its wheels are free. The runs, each with what everybody should know."""
-        held = {run: wheel for run, wheel in self._wheels.items() if wheel.viewer == viewer}
-        for run in held:
-            del self._wheels[run]
-        return [(run, f"{author(w.holder)} let go of the wheel") for run, w in held.items() if w.until > t]
+    # knobs that people have set ----------------------------------------------------------------------------------------
 
     def held(self, run: str) -> frozenset[str]:
         """The knobs that people have set: the tuner leaves them alone."""
@@ -305,34 +245,6 @@ class Book:
 
     def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
         return next((r for r in reversed(self.of(run)) if r.knob == knob and _wish(r)), None)
-
-    def wheel(self, run: str, t: int) -> LeaseState | None:
-        """Who holds the wheel of a run now."""
-        wheel = self._wheels.get(run)
-        if wheel is None or wheel.until <= t:
-            return None
-        return LeaseState(
-            run=run, holder=wheel.holder, viewer=wheel.viewer, left_s=(wheel.until - t) / 1e9, granted=True
-        )
-
-    def _lease_state(self, wheel: _Wheel, lease: Lease, t: int) -> LeaseState:
-        return LeaseState(
-            id=lease.id,
-            run=lease.run,
-            holder=wheel.holder,
-            viewer=wheel.viewer,
-            left_s=(wheel.until - t) / 1e9,
-            granted=True,
-        )
-
-
-class _Wheel:
-    __slots__ = ("holder", "until", "viewer")
-
-    def __init__(self, viewer: str, holder: Origin, until: int) -> None:
-        self.viewer = viewer
-        self.holder = holder
-        self.until = until
 
 
 def restarting(record: CommandRecord) -> bool:

@@ -206,10 +206,7 @@ class Node:
         """The slow part of everything, as of `version`."""
         t = self.clock.t()
         runs = tuple(
-            structs.replace(
-                run.state, lease=self.book.wheel(run.id, t), recording=self.archive.problem_of(run.id)
-            )
-            for run in self.registry
+            structs.replace(run.state, recording=self.archive.problem_of(run.id)) for run in self.registry
         )
         return NodeState(
             host=self.host,

@@ -17,17 +17,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.throughput import level, took, usable
 from hoptui.domain.tuning import Diagnosis
-from hoptui.protocol.messages import (
-    Declare,
-    LeaseState,
-    Outcome,
-    Pulse,
-    RankState,
-    RunHello,
-    RunState,
-    State,
-    Vital,
-)
+from hoptui.protocol.messages import Declare, Outcome, Pulse, RankState, RunHello, RunState, State, Vital
 
 NO_PULSE_S = 5.0
 """Without a pulse for so long a run that still exists is `unresponsive`."""
@@ -175,12 +165,7 @@ class TrackedRun:
     def exit(self, reason: str, detail: str, wall: float) -> None:
         self.identity = None
         self.members.clear()
-        self.state = structs.replace(
-            self.state, exit_reason=reason, exit_detail=detail, exited_wall=wall, lease=None
-        )
-
-    def lease(self, lease: LeaseState | None) -> None:
-        self.state = structs.replace(self.state, lease=lease)
+        self.state = structs.replace(self.state, exit_reason=reason, exit_detail=detail, exited_wall=wall)
 
     def diagnosed(self, diagnosis: Diagnosis | None) -> None:
         self.state = structs.replace(self.state, diagnosis=diagnosis)

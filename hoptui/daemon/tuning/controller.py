@@ -1,7 +1,6 @@
 """The tuner of one run as the daemon keeps it: its commands, what it tells everybody, and how it goes on after a death. No I/O.
 
-What a tuner wants to change goes the way of everybody's commands: through the book, with its origin, where the wheel and
-people come first.
+The tuner's commands pass through the same book as everybody's. There, knobs that people set are refused to it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hoptui.tuner.observation import Scene
 from hoptui.tuner.tuner import TOLD, Tuner
 
 NAME = "tuner"
-"""The tuner among the viewers: who has the wheel has it against it."""
+"""The name of the tuner among the viewers."""
 PROGRESS_NS = 1_000_000_000
 """How far a trial has come is told so often; anything else at once."""
 ON_DISK_S = 30.0
@@ -223,7 +222,7 @@ class Tuning:
         """Whether the values of before a trial are in effect again; has them set where they are not."""
         node, run, cause = self._node, self.run, self._goes_on
         changes = undoing.look(t, run.state.knobs, node.book.of(run.id), run.vital(t / 1e9).step)
-        if changes and node.book.wheel(run.id, t) is None:
+        if changes:
             ids = _ids(changes)
             undoing.sent(ids, t)
             self._submit(changes, f"back to the values of before the trial: {cause}", ids)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from hoptui.daemon.state.change_effects import ASIDE, throughput
-from hoptui.daemon.state.command_log import author
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
@@ -38,7 +37,6 @@ def scene(node: Node, run: TrackedRun) -> Scene:
     """A run as it is now."""
     t = node.clock.t()
     ring, metric = node.rings.get(f"run/{run.id}"), node.throughput_of(run)
-    wheel = node.book.wheel(run.id, t)
     gpus = [part for uuid in run.state.gpus if (part := _recent(node, f"gpu/{uuid}", t)) is not None]
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
@@ -60,7 +58,6 @@ def scene(node: Node, run: TrackedRun) -> Scene:
         host_busy=None if busy is None else busy / 100,
         others_busy=_others_busy(node, run, busy, t),
         throttled=_throttled(gpus),
-        wheel=author(wheel.holder) if wheel is not None and wheel.holder is not None else "",
     )
 
 

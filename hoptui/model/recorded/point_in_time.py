@@ -74,7 +74,6 @@ class Chronicle:
             started_wall=started,
             knobs=tuple(knob_as_of(knob, self.commands, t, epoch) for knob in state.knobs),
             can=(),
-            lease=None,
             diagnosis=self._diagnosis_at(t),
             tuner=state.tuner if t >= self._end else None,  # before, events and commands tell of it
             exit_reason=ended.exit_reason if ended else "",

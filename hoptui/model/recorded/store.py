@@ -20,7 +20,7 @@ from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import FORGET, NAN, Window, bucketed
-from hoptui.protocol.messages import CommandRecord, Event, LeaseState, NodeState, RunState, Vital
+from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.metadata import NODE, RUN, KnownRun, decode_node
 
@@ -204,7 +204,6 @@ class RecordedStore:
         self.span = _span(recording, commands)
         self.name = known.state.name
         self.run_id = known.state.run
-        self.leases: dict[str, LeaseState] = {}
         self.tuned: dict[str, Tuned] = {}
         self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
         self.chronicle = Chronicle(known.state, events, commands, self.span[1])

@@ -194,8 +194,6 @@ def banner(view: View) -> Banner | None:
             f"restarted {since} ago: epoch {run.epoch}",
             "warn",
         )
-    if view.wheel is not None:
-        return Banner("▸", str(view.wheel), "good" if view.wheel.mine else "warn")
     return None
 
 

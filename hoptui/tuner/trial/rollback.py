@@ -64,9 +64,7 @@ class Return:
 
     def may(self, scene: Scene) -> bool:
         """Whether it can be set now: what was refused is not asked for again at once."""
-        return (
-            scene.t >= self.not_before and scene.state not in ("exited", "unresponsive") and not scene.wheel
-        )
+        return scene.t >= self.not_before and scene.state not in ("exited", "unresponsive")
 
     def send(self, changes: tuple[Change, ...], t: int) -> Move:
         """It is being set."""

@@ -33,7 +33,6 @@ FEW = 2
 """So many iterations after the first show that where the budget is overdrawn: each may cost what all of it was meant to."""
 NOT_ITS_FAULT = (
     "held_by_person",
-    "lease_held",
     "stale_epoch",
     "restarting",
     "no_such_run",
@@ -180,8 +179,6 @@ def obstacle(scene: Scene, limits: Limits) -> str:
     """Why nothing can be tried now, "" if it can."""
     if scene.state != "live":
         return f"the run is {scene.state}"
-    if scene.wheel:
-        return f"{scene.wheel} has the wheel"
     if limits.power_w is not None and scene.power_w is None:
         return "the power drawn is unknown"
     if limits.objective == "energy" and scene.drawn_w is None:

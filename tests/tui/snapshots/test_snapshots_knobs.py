@@ -11,7 +11,7 @@ import pytest
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.model.process_handle import Held
-from hoptui.protocol.messages import LeaseState, Origin, Outcome
+from hoptui.protocol.messages import Origin, Outcome
 from hoptui.tui.screens.overview.screen import Endings
 from tests.tui.conftest import RUN, Scene
 
@@ -82,7 +82,7 @@ def overtaken(there: Scene) -> Callable[[object], None]:
 
 
 def test_editor_conflict(snapshot: Snapshot) -> None:
-    """Somebody else has set it meanwhile: theirs, mine, or back."""
+    """Somebody else has set it meanwhile: the value is refused once."""
     there = Scene().live(history=False)
     snapshot(there.app(), *ACCUM, "8", overtaken(there), "enter")
 
@@ -115,13 +115,6 @@ def test_stop_question_over_old_values(snapshot: Snapshot) -> None:
     there = Scene(gpus=1).live().history()
     there.update(vital={"state": "unresponsive", "pulse_age_s": 12.0})
     snapshot(there.app(), "s")
-
-
-def test_wheel_question(snapshot: Snapshot) -> None:
-    """Somebody else has exclusive control: taking it is asked about."""
-    there = Scene().live(history=False)
-    there.update(run={"lease": LeaseState(run=RUN, holder=BO, viewer="bo", left_s=9.0, granted=True)})
-    snapshot(there.app(), "w")
 
 
 class Shown:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hoptui.client.client import Link
-from hoptui.protocol.messages import Event, LeaseState, Origin
+from hoptui.protocol.messages import Event
 from hoptui.settings.config import Config
 from hoptui.settings.ui_state import Remembered
 from hoptui.tui.screens.knob_editor.draft import Seen
@@ -175,14 +175,6 @@ def test_run_frozen(snapshot: Snapshot) -> None:
         there.update(vital={"step": 1300})
 
     snapshot(there.app(), "space", goes_on, sizes=ROOMY_FIRST)
-
-
-def test_run_wheel(snapshot: Snapshot) -> None:
-    """Somebody else has exclusive control."""
-    there = working()
-    bo = Origin(user="bo", pid=5, client="dashboard")
-    there.update(run={"lease": LeaseState(run=RUN, holder=bo, viewer="bo", left_s=9.0, granted=True)})
-    snapshot(there.app())
 
 
 def test_run_throughput_alone(snapshot: Snapshot) -> None:

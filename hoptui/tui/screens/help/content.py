@@ -25,7 +25,6 @@ TITLES: Mapping[str, str] = {
     "text": "In a text",
     "editor": "In the knob editor",
     "staged": "In the staged changes",
-    "conflict": "In this choice",
     "history": "On the history",
     "tuner": "On the tuner",
     "limits": "While limits are chosen",

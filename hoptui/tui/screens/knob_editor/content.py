@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.presentation import numbers, vocabulary
@@ -55,32 +54,21 @@ def overtaken(knob: KnobState) -> str:
     return f"changed{by} meanwhile: {numbers.value(knob.value, knob.spec)} is in effect"
 
 
+def refused(view: View, knob: KnobState, wanted: KnobValue | None, *, again: bool) -> list[Line]:
+    """That the knob has another value than the person saw, and how to set `wanted` over it.
+
+    `again`: the value was refused once because of it, so that the next try is sent.
+    """
+    value = "yours" if wanted is None else numbers.value(wanted, knob.spec)
+    how = view.hint("editor.send", f"{'again' if again else 'twice'} sends {value} over it")
+    said = f"not sent: {overtaken(knob)}" if again else overtaken(knob)
+    return [(Span(f"⚠ {said}", "warn"),), (Span(how, "dim"),)]
+
+
 def waiting(record: CommandRecord, knob: KnobState) -> str:
     """Another change of the knob that is on its way: `16 of bo (pid 5) is scheduled for 1 205`."""
     value = numbers.value(record.wanted, knob.spec)
     return f"{value} of {vocabulary.who(record.origin)} is {vocabulary.stage_text(record)}"
-
-
-def sides(knob: KnobState, began: KnobValue, mine: KnobValue, keys: Mapping[str, str]) -> list[Line]:
-    """A knob that was changed by somebody else meanwhile: the value of before, theirs and mine, and the three ways on.
-
-    `keys` are those that choose `theirs`, `mine` and `back`; a way without one is not told.
-    """
-    spec = knob.spec
-    by = f"set by {numbers.clean(knob.by, 40)}, in effect" if knob.by else "in effect"
-    was, theirs, wanted = (numbers.value(value, spec) for value in (began, knob.value, mine))
-    ways = {
-        "theirs": f"{theirs} stays in effect",
-        "mine": f"set {wanted} over it",
-        "back": "change nothing and look at it again",
-    }
-    return [
-        _labelled("it was", Span(was)),
-        _labelled("theirs", Span(theirs, "strong"), Span(f"   {by}", "dim")),
-        _labelled("mine", Span(wanted, "strong"), Span("   not sent", "dim")),
-        (),
-        *((Span(keys[way], "key", 6), Span(f"{way}: {does}")) for way, does in ways.items() if way in keys),
-    ]
 
 
 def when(view: View, spec: KnobSpec) -> str:

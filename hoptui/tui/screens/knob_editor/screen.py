@@ -17,7 +17,6 @@ from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame_clock import EVERYTHING, Frame
 from hoptui.tui.screen_base import LiveBox, set_height
 from hoptui.tui.screens.knob_editor import content
-from hoptui.tui.screens.knob_editor.conflict_dialog import Choice, Conflict
 from hoptui.tui.screens.knob_editor.draft import Draft, Seen
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
@@ -61,7 +60,8 @@ class KnobEditor(LiveBox[None]):
         if staged is not None:
             self.draft.type(as_typed(staged))
         self.sent = ""
-        self._overtaken = False
+        self._overtaken = False  # the knob has changed, and nothing was refused for it yet
+        self._refused = False  # the newest change was refused because of that: the next one is not
         self._problem = ""
 
     def compose(self) -> ComposeResult:
@@ -95,18 +95,15 @@ class KnobEditor(LiveBox[None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self.draft.type(event.value)
-        self._problem = ""
+        self._problem, self._refused = "", False
         self.draw(EVERYTHING)
 
     def _verdict(self, view: View, knob: KnobState) -> list[Line]:
         """Whether what is typed can be sent, or what is in the way."""
-        held = str(view.wheel) if view.wheel is not None and not view.wheel.mine else ""
         other = view.pending(self.draft.spec.name)
-        if other is not None and other.id != self.sent:
-            held = content.waiting(other, knob)
-        if self._overtaken and not self._problem:
-            asks = view.hint("editor.send", "asks which value is to be")
-            return [(Span(f"⚠ {content.overtaken(knob)}", "warn"),), (Span(asks, "dim"),)]
+        held = content.waiting(other, knob) if other is not None and other.id != self.sent else ""
+        if (self._overtaken or self._refused) and not self._problem:
+            return content.refused(view, knob, self.draft.value, again=self._refused)
         told: list[Line] = [(Span(f"⚠ {self._problem}", "warn"),)]
         found = told if self._problem else content.verdict(self.draft, knob, self._width)
         return [*found[:1], (Span(f"⚠ {held}", "warn"),)] if held else found
@@ -174,10 +171,11 @@ class KnobEditor(LiveBox[None]):
         record = self._record(view)
         if self.draft.value is None:
             return False
-        if self._overtaken:
-            self._choose(knob, self.draft.value)
-        elif self.draft.value == knob.value:
+        if self.draft.value == knob.value:
             self.dismiss(None)
+        elif self._overtaken:
+            self.draft.seen = Seen.of(knob, self._epoch(view))
+            self._overtaken, self._refused = False, True
         elif refused := self.hoptui.steering.refusal(view, "set"):
             self._problem = refused
         elif record is not None and record.stage not in FINAL and record.wanted == self.draft.value:
@@ -193,22 +191,8 @@ class KnobEditor(LiveBox[None]):
             expected = self.draft.seen.version
             sent = self.hoptui.steering.set(self._view(), self._last, self.draft.value, expected)
             self.sent, self._problem = sent.command or self.sent, sent.refused
+            self._refused = False
             self.draw(EVERYTHING)
-
-    def _choose(self, theirs: KnobState, mine: KnobValue) -> None:
-        """Ask which value is to be, mine or that of the person who was faster."""
-
-        began, seen = self.draft.seen.value, Seen.of(theirs, self._epoch(self._view()))
-
-        def chosen(choice: Choice | None) -> None:
-            if choice in ("theirs", "mine"):
-                self.draft.seen, self._overtaken = seen, False
-            if choice == "theirs":
-                self._type(as_typed(theirs.value))
-            elif choice == "mine":
-                self.action_send()
-
-        self.app.push_screen(Conflict(theirs, began, mine), chosen)
 
     def _look_for_others(self, view: View, knob: KnobState) -> None:
         """Notice when the knob changed under the editor by somebody else's command."""
@@ -222,7 +206,7 @@ class KnobEditor(LiveBox[None]):
         if own or not self.draft.seen.overtaken(knob, now.epoch):
             self.draft.seen = now
             return
-        self._overtaken = True
+        self._overtaken, self._refused = True, False
 
     def _type(self, typed: str) -> None:
         self.query_one(Input).value = typed

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 
-from hoptui.domain.knobs import KnobState
 from hoptui.presentation import numbers
 from hoptui.tui import confirmations
 from hoptui.tui.actions import bindings, of
@@ -14,10 +13,10 @@ from hoptui.tui.frame_clock import Frame
 from hoptui.tui.messages import Picked
 from hoptui.tui.screen_base import LiveBox, set_height
 from hoptui.tui.screens.knob_editor import staged_content as panel
-from hoptui.tui.screens.knob_editor.conflict_dialog import Choice, Conflict
+from hoptui.tui.screens.knob_editor.content import overtaken
 from hoptui.tui.snapshot import View
 from hoptui.tui.staged_changes import Staged
-from hoptui.tui.styled_text import Span
+from hoptui.tui.styled_text import Line, Span
 from hoptui.tui.widgets.list_view import Choices
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.text_block import Lines
@@ -35,6 +34,7 @@ class StagedBox(LiveBox[None]):
         self._run = run
         self._gone: list[Staged] = []  # sent from here
         self.sent: dict[str, str] = {}  # knob -> command
+        self._refused = ""  # why nothing was sent
 
     def compose(self) -> ComposeResult:
         yield Panel(Choices("staged-list"), Lines("staged-summary"), name="staged", kind="box")
@@ -48,14 +48,19 @@ class StagedBox(LiveBox[None]):
         self._fit(len(rows))
         lines = panel.rows(view, rows, self.sent, choices.size.width, choices.index)
         choices.show_rows(lines, len(rows), faded=view.stale)
-        if self.sent:
-            records = [view.store.commands[one] for one in self.sent.values() if one in view.store.commands]
-            line = panel.summary(records, len(self.sent))
-        else:
-            line = panel.advice(view, rows) if rows else (Span("nothing is staged", "dim"),)
-        self._lines("staged-summary").show([(), line])
+        self._lines("staged-summary").show(self._summary(view, rows))
         works = [a for a in of("staged") if self.check_action(a.action, ())]
         self._panel("staged").label("Staged changes", self.hoptui.legend(works))
+
+    def _summary(self, view: View, rows: Sequence[Staged]) -> list[Line]:
+        """Two lines under the list: what became of all, why nothing was sent, or what sending them means."""
+        if self.sent:
+            records = [view.store.commands[one] for one in self.sent.values() if one in view.store.commands]
+            return [(), panel.summary(records, len(self.sent))]
+        if self._refused:
+            again = view.hint("staged.send", "again sends all")
+            return [(Span(f"⚠ not sent: {self._refused}", "warn"),), (Span(again, "dim"),)]
+        return [(), panel.advice(view, rows) if rows else (Span("nothing is staged", "dim"),)]
 
     # keys --------------------------------------------------------------------------------------------------------------
 
@@ -69,11 +74,10 @@ class StagedBox(LiveBox[None]):
         if refused:
             self.hoptui.tell(refused)
             return
-        for one in self._rows():
-            theirs = one.overtaken(view.run)
-            if theirs is not None:
-                self._choose(one, theirs)
-                return
+        self._refused = self._overtaken(view)
+        if self._refused:
+            self.draw(Frame())
+            return
         pairs = [(one, knob) for one in self._rows() if (knob := view.knob(one.spec.name)) is not None]
         changes = ", ".join(
             f"{numbers.clean(one.spec.name, 40)} → {numbers.value(one.value, one.spec)}" for one, _ in pairs
@@ -85,12 +89,14 @@ class StagedBox(LiveBox[None]):
 
     def action_remove(self) -> None:
         """Take the chosen change out again."""
+        self._refused = ""
         self.hoptui.staging.remove(self._run, self._chosen.spec.name)
         if not self._rows():
             self.dismiss(None)
 
     def action_edit(self) -> None:
         """Type another value for the chosen change."""
+        self._refused = ""
         self.hoptui.edit_knob(self._run, self._chosen.spec.name)
 
     def on_picked(self, event: Picked) -> None:
@@ -120,21 +126,16 @@ class StagedBox(LiveBox[None]):
         self.hoptui.staging.clear(self._run)
         self.draw(Frame())
 
-    def _choose(self, mine: Staged, theirs: KnobState) -> None:
-        """Ask which value is to be, and go on with the others."""
-
-        run = self._view().run
-        epoch = run.epoch if run else mine.seen.epoch
-
-        def chosen(choice: Choice | None) -> None:
-            if choice == "theirs":
-                self.hoptui.staging.remove(self._run, mine.spec.name)
-            elif choice == "mine":
-                self.hoptui.staging.keep(self._run, theirs, epoch)
-            if choice in ("theirs", "mine") and self._rows():
-                self.action_send()
-
-        self.app.push_screen(Conflict(theirs, mine.before, mine.value), chosen)
+    def _overtaken(self, view: View) -> str:
+        """Why nothing is sent now: a knob was changed meanwhile, "" if none was. The next try accepts their values."""
+        found = [(one, theirs) for one in self._rows() if (theirs := one.overtaken(view.run)) is not None]
+        if view.run is None or not found:
+            return ""
+        for _, theirs in found:
+            self.hoptui.staging.keep(self._run, theirs, view.run.epoch)
+        one, theirs = found[0]
+        name = numbers.clean(one.spec.name, 20)
+        return f"{name} {overtaken(theirs)}" if len(found) == 1 else f"{len(found)} knobs changed meanwhile"
 
     def _fit(self, rows: int) -> None:
         """Give the list as many lines as it has rows, as far as there is room."""

@@ -52,7 +52,6 @@ VERBS: dict[str, Verb] = {
     "edit_knob": "set",
     "undo": "set",
     "staged": "set",
-    "wheel": "set",
     "advice": "set",
 }
 DEFAULT_SPAN_S = 300.0
@@ -207,16 +206,14 @@ class RunScreen(LiveScreen):
     def _draw_keys(self, view: View) -> None:
         actions, found = self.key_actions("run"), advised(view)
         paused = view.vital is not None and view.vital.state == "paused"
-        held = view.wheel is not None and view.wheel.mine
         names = {
             "run.pause": "go on" if paused else "pause",
             "view.freeze": "thaw" if self.frozen else "freeze",
             "knob.staged": f"send {len(self.hoptui.staging.of(self.run_id or ''))} staged",
             "knob.advice": tuner.advice(*found) if found is not None else "",
-            "run.wheel": "give back the wheel" if held else "wheel",
         }
         actions = [a._replace(label=names.get(a.id, a.label)) for a in actions]
-        back = {"view.freeze": self.frozen, "run.wheel": held, "run.pause": paused}
+        back = {"view.freeze": self.frozen, "run.pause": paused}
         actions.sort(key=lambda a: not back.get(a.id, False))  # ways back stay in sight
         self.query_one(KeyBar).show_actions(actions)
 
@@ -273,10 +270,6 @@ class RunScreen(LiveScreen):
     def action_staged(self) -> None:
         if self.run_id is not None:
             self.app.push_screen(StagedBox(self.run_id))
-
-    def action_wheel(self) -> None:
-        confirmations.to_turn_wheel(self.hoptui, self.run_id or "")
-        self.redraw()
 
     def action_pause(self) -> None:
         self.hoptui.tell(self.hoptui.steering.pause_or_resume(self.view(), self.hoptui.clock()).refused)
