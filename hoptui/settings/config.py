@@ -51,7 +51,6 @@ class Setting(NamedTuple):
 SETTINGS = (
     Setting("theme", "HOPTUI_THEME", "auto", "Colours; auto is dark, or what the terminal can show", THEMES),
     Setting("ascii", "HOPTUI_ASCII", False, "Draw with ASCII only"),
-    Setting("blocks", "HOPTUI_BLOCKS", False, "Draw curves in blocks, for fonts without braille"),
     Setting("mouse", "HOPTUI_MOUSE", True, "Let the dashboard use the mouse"),
     Setting(READ_ONLY, "HOPTUI_READ_ONLY", False, "Look and send nothing: no knob, no command, no signal"),
 )
@@ -177,7 +176,7 @@ def _from_environment(setting: Setting, environ: Mapping[str, str], told: list[s
         value = setting.name == READ_ONLY or ""
     if given and value != "":
         yield Value(value, setting.variable)
-    if setting.name == "blocks" and environ.get("TERM") == "linux":  # the console: its font has no braille
+    if setting.name == "ascii" and environ.get("TERM") == "linux":  # the console: its font has no braille
         yield Value(True, "TERM=linux")
     if setting.name == "theme" and environ.get("NO_COLOR"):  # https://no-color.org
         yield Value("none", "NO_COLOR")

@@ -183,7 +183,6 @@ ACTIONS = (
     Action("hosts.list", "hosts", "H", "app.hosts", "hosts", "All hosts and their runs"),
     Action("hosts.again", "hosts", "r", "app.again", "try again", "Try now to reach a host that cannot be reached"),
     Action("app.theme", "everywhere", "f2", "app.next_theme", "", "The next colour theme"),
-    Action("app.blocks", "everywhere", "f3", "app.blocks", "", "Draw curves in blocks, for fonts without braille, or in braille again"),
     Action("app.settings", "everywhere", "f4", "app.settings", "", "What is set, and where; themes and panels"),
     Action("app.help", "everywhere", "question_mark", "app.help", "help", "The keys that work here, and what is shown"),
     Action("app.help_now", "everywhere", "f1", "app.help", "", "This help while a box is open, too"),

@@ -16,7 +16,6 @@ from hoptui.tui import themes
 from hoptui.tui.actions import Action, for_textual, key_text
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.preferences import Preferences
-from hoptui.tui.widgets.text_block import Lines
 
 LONGEST_TOLD = 600  # characters: a command to be copied by hand is whole
 
@@ -32,8 +31,7 @@ def told(preferences: Preferences) -> str:
 
 
 class PersonalApp(App[None]):
-    """`ascii` and `blocks` say with which signs everything is drawn, `inks` in which styles, `colours` whether in any colour, `mixes`
-    whether colours can be mixed on this terminal."""
+    """`ascii`: draw with ASCII only. `inks` are the styles. `colours`: there are any. `mixes`: the terminal can mix them."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.preferences = preferences
@@ -71,10 +69,6 @@ class PersonalApp(App[None]):
         return themes.DARK.variables
 
     @property
-    def blocks(self) -> bool:
-        return self.preferences.blocks.value is True
-
-    @property
     def inks(self) -> dict[str, Style]:
         """The styles of the theme in use."""
         if self._inks[0] != self.theme:
@@ -108,13 +102,6 @@ class PersonalApp(App[None]):
             self.notify(told, title=title, severity=severity, timeout=timeout, markup=False)
 
     # keys --------------------------------------------------------------------------------------------------------------
-
-    def action_blocks(self) -> None:
-        """Draw curves in blocks, or in braille again."""
-        self.preferences.switch_blocks()
-        for screen in self.screen_stack:
-            for lines in screen.query(Lines):
-                lines.refresh()
 
     def action_next_theme(self) -> None:
         """The next theme of the same kind: a terminal with sixteen colours has only one."""

@@ -56,7 +56,6 @@ class Preferences:
         self.hidden = tuple(name for name in config.remembered.hidden if name in known)
         self.alone = config.remembered.alone if config.remembered.alone in ALONE else ""
         self.theme: Value = config.values["theme"]
-        self.blocks: Value = config.values["blocks"]
         self._kept = config.remembered
         self._kind = self.look.kind
 
@@ -79,10 +78,6 @@ class Preferences:
         else:
             later = f"{fixed} sets the theme: {word} is only until you leave"
         return later if later or self.at_once else f"{word} from the next start on"
-
-    def switch_blocks(self) -> None:
-        """Draw curves in blocks until this sitting ends, or in braille again: it is about the terminal that one sits at."""
-        self.blocks = Value(not self.blocks.value, HERE)
 
     def choose_metric(self, name: str) -> str:
         """Show this metric in the learning chart, of the next run too if it has it; one sentence if that is not remembered."""

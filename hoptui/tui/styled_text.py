@@ -63,31 +63,24 @@ def _halves(characters: str) -> dict[int, str]:
     }
 
 
-_BLOCKS = _halves(" ▀▄█")
 _OWN_ASCII |= _halves(" '.:")
 
 
-def _textures() -> dict[tuple[str, bool, bool], dict[int, str]]:
-    """By ink, and whether it is for ASCII or for blocks: how the curves and bars of that ink are written without colours."""
-    found: dict[tuple[str, bool, bool], dict[int, str]] = {}
-    for ink, bar, braille, block, letter in (
-        ("2", "╍", {0x2800 + dots: chr(0x2800 + (dots & 0x95 or dots)) for dots in range(1, 256)}, "▒", "o"),
-        ("3", "▄", _BLOCKS, "▓", "#"),
-        ("4", ":", _halves(" '.:"), "░", "x"),
-        ("dim", "·", _halves(" ···"), "·", "~"),
+def _textures() -> dict[tuple[str, bool], dict[int, str]]:
+    """How the curves and bars of an ink are written without colours, by the ink and whether it is for ASCII."""
+    found: dict[tuple[str, bool], dict[int, str]] = {}
+    for ink, bar, braille, letter in (
+        ("2", "╍", {0x2800 + dots: chr(0x2800 + (dots & 0x95 or dots)) for dots in range(1, 256)}, "o"),
+        ("3", "▄", _halves(" ▀▄█"), "#"),
+        ("4", ":", _halves(" '.:"), "x"),
+        ("dim", "·", _halves(" ···"), "~"),
     ):
-        found[ink, False, False] = {ord(FULL): bar, **braille}
-        found[ink, False, True] = {ord(FULL): bar, **_halves(f" {block * 3}")}
-        found[ink, True, False] = found[ink, True, True] = {ord(FULL): letter, **_halves(f" {letter * 3}")}
+        found[ink, False] = {ord(FULL): bar, **braille}
+        found[ink, True] = {ord(FULL): letter, **_halves(f" {letter * 3}")}
     return found
 
 
 _TEXTURES = _textures()
-
-
-def as_blocks(string: str) -> str:
-    """The same text for a terminal whose font has no braille."""
-    return string if string.isascii() else string.translate(_BLOCKS)
 
 
 def as_ascii(string: str) -> str:
@@ -99,32 +92,28 @@ def as_ascii(string: str) -> str:
     return numbers.ascii_only(string.translate(_OWN_ASCII))
 
 
-def as_shown(
-    string: str, ink: str, *, plain: bool = False, blocks: bool = False, colours: bool = True
-) -> str:
+def as_shown(string: str, ink: str, *, plain: bool = False, colours: bool = True) -> str:
     """A text in an ink with the signs that a terminal has. Without colours the curves and bars of each ink have a texture of their own."""
     if string.isascii():
         return string
     if not colours:
-        string = string.translate(_TEXTURES.get((ink, plain, blocks), {}))
-    return as_ascii(string) if plain else as_blocks(string) if blocks else string
+        string = string.translate(_TEXTURES.get((ink, plain), {}))
+    return as_ascii(string) if plain else string
 
 
 def lay(
-    line: Iterable[Span], width: int, *, plain: bool = False, blocks: bool = False, colours: bool = True
+    line: Iterable[Span], width: int, *, plain: bool = False, colours: bool = True
 ) -> list[tuple[str, str]]:
     """(text, ink) pieces that fill exactly `width` cells.
 
     Gaps share what is left. A line that is too long loses its end before the first gap, so that what is flush right
     stays whole as long as it takes no more than two thirds of the width. A number is never cut: what has no room for all
-    of it ends before it. `plain` is for terminals without UTF-8, `blocks` for those without braille, `colours` is false
+    of it ends before it. `plain` is for terminals without UTF-8 or braille, `colours` is false
     where there are none.
     """
     spans = list(line)
-    if plain or blocks or not colours:
-        spans = [
-            Span(as_shown(s.text, s.ink, plain=plain, blocks=blocks, colours=colours), *s[1:]) for s in spans
-        ]
+    if plain or not colours:
+        spans = [Span(as_shown(s.text, s.ink, plain=plain, colours=colours), *s[1:]) for s in spans]
     ellipsis = "~" if plain else "…"
     gaps = [i for i, span in enumerate(spans) if span.width < 0]
     pieces = [(_sized(span, ellipsis), span.ink) for span in spans]

@@ -52,6 +52,12 @@ def test_an_option_beats_the_environment_beats_the_file_beats_what_is_remembered
     assert theme(options={"theme": None}) == Value("ansi", f"{path} line 2")
 
 
+def test_the_linux_console_has_no_braille_and_is_drawn_in_ascii(tmp_path: Path) -> None:
+    assert read(tmp_path, TERM="linux").values["ascii"] == Value(True, "TERM=linux")
+    assert read(tmp_path, TERM="linux", HOPTUI_ASCII="0").values["ascii"] == Value(False, "HOPTUI_ASCII")
+    assert read(tmp_path).values["ascii"] == Value(False)
+
+
 def test_places_are_those_of_the_xdg_specification(tmp_path: Path) -> None:
     found = read(tmp_path, XDG_CONFIG_HOME=f"{tmp_path}/c", XDG_STATE_HOME=f"{tmp_path}/s")
     assert (found.file, found.choices) == (
@@ -69,6 +75,7 @@ def test_places_are_those_of_the_xdg_specification(tmp_path: Path) -> None:
         ('theme = "blue"', 'line 1: theme takes auto, dark, light, ansi or none, not "blue"'),
         ("\n\nascii = 1", "line 3: ascii takes true or false, not 1"),
         ('thme = "dark"', "line 1: there is no setting thme, did you mean theme?"),
+        ("blocks = true", "line 1: there is no setting blocks"),
         ("keys = 3", "line 1: keys is a table: [keys]"),
         ("[keys]\nrun.pause = 7", 'line 2: the keys of run.pause are a text such as "f5,p", not 7'),
         ("theme = ", " is not used: Invalid value (at end of document)"),

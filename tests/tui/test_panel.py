@@ -17,7 +17,7 @@ class Framed(App[None]):
     """One panel, over the whole screen."""
 
     CSS = "Panel { border: round white; padding: 0 1; }"
-    ascii = blocks = False
+    ascii = False
     colours = True
 
     def compose(self) -> ComposeResult:

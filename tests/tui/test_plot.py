@@ -17,10 +17,8 @@ def curve(values: list[float], label: str = "speed", ink: str = "1") -> Curve:
     return Curve(label, ink, [i * S for i in range(len(values))], values, values)
 
 
-def drawn(lines: list[Line], width: int, *, plain: bool = False, blocks: bool = False) -> list[str]:
-    return [
-        "".join(piece for piece, _ in lay(line, width, plain=plain, blocks=blocks)).rstrip() for line in lines
-    ]
+def drawn(lines: list[Line], width: int, *, plain: bool = False) -> list[str]:
+    return ["".join(piece for piece, _ in lay(line, width, plain=plain)).rstrip() for line in lines]
 
 
 RISE_AND_FALL = curve([0, 10, 20, 30, NAN, NAN, NAN, 30, 20, 10])
@@ -44,16 +42,6 @@ def test_the_same_without_utf8() -> None:
         "      |  .''     :     ':.",
         "     0+.'        :",
         "       -10 s   -5 s     now",
-    ]
-
-
-def test_the_same_without_braille() -> None:
-    assert drawn(plot([RISE_AND_FALL], TEN_S, 27, 5), 27, blocks=True) == [
-        "    40┤          ┆",
-        "      │    ▄█▀   ┆   ▀▄",
-        "      │  ▄▀▀     ┆     ▀█▄",
-        "     0┤▄▀        ┆",
-        "       −10 s   −5 s     now",
     ]
 
 

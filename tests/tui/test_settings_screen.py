@@ -217,31 +217,6 @@ def test_the_metric_of_before_is_shown_again(scene: MakeScene, play: Play, read:
     play(there.app(config=Config(remembered=Remembered(metric="approx_kl"))), script)
 
 
-def test_blocks_are_told_as_they_are_and_switched_here_for_this_sitting(
-    scene: MakeScene, play: Play, read: Read
-) -> None:
-    async def script(app: Any, pilot: Any) -> None:
-        def told() -> tuple[str, str]:
-            item = next(one for one in content.items(app.preferences) if one.name == "blocks")
-            return item.value, item.origin
-
-        assert told() == ("no", "default")
-        await pilot.press("f3")
-        assert told() == ("yes", "chosen here")
-        assert app.blocks
-        await pilot.press("f4")
-        await pilot.pause()
-        await pilot.pause()
-        await pilot.press("j", "j")
-        await pilot.pause()
-        assert "enter braille again" in read(app, "setting-detail")
-        await pilot.press("enter")
-        assert told() == ("no", "chosen here")
-        assert not app.blocks
-
-    play(scene(gpus=1).live().app(), script)
-
-
 def test_all_of_what_a_setting_takes_is_read_in_the_smallest_terminal(
     scene: MakeScene, play: Play, read: Read
 ) -> None:

@@ -105,15 +105,12 @@ def test_packing_breaks_between_chunks_only() -> None:
     assert [text(line, 24).rstrip() for line in pack(chunks, 24)] == ["loss 0.18   entropy 0.4", "kl 1"]
 
 
-@pytest.mark.parametrize(
-    ("plain", "blocks"), [(False, False), (False, True), (True, False)], ids=["braille", "blocks", "ascii"]
-)
-def test_without_colours_each_ink_has_signs_of_its_own_and_no_dot_is_lost(plain: bool, blocks: bool) -> None:
+@pytest.mark.parametrize("plain", [False, True], ids=["braille", "ascii"])
+def test_without_colours_each_ink_has_signs_of_its_own_and_no_dot_is_lost(plain: bool) -> None:
     cells = "".join(chr(0x2800 + dots) for dots in range(1, 256))
     inks = ("1", "2", "3", "4", "dim")
     curves, strokes = (
-        [as_shown(drawn, ink, plain=plain, blocks=blocks, colours=False) for ink in inks]
-        for drawn in (cells, FULL)
+        [as_shown(drawn, ink, plain=plain, colours=False) for ink in inks] for drawn in (cells, FULL)
     )
     assert len(set(curves)) == len(set(strokes)) == len(inks)
     for curve in curves:

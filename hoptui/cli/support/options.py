@@ -25,9 +25,6 @@ class Dashboard:
         Parameter(show_default=False, help="Colours; auto is dark, or what the terminal can show."),
     ] = None
     ascii: Annotated[bool | None, Parameter(show_default=False, help="Draw with ASCII only.")] = None
-    blocks: Annotated[
-        bool | None, Parameter(show_default=False, help="Draw curves in blocks, for fonts without braille.")
-    ] = None
     mouse: Annotated[
         bool | None, Parameter(show_default=False, help="Whether the dashboard uses the mouse (it does).")
     ] = None

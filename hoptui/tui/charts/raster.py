@@ -1,7 +1,7 @@
 """Values to braille, 2 × 4 dots a cell. Pure.
 
 A trace has one (low, high) pair a dot column, so a spike narrower than a column is still drawn; NaN is a gap. Where a terminal
-has no braille, `lines.lay` writes blocks or ASCII in its place.
+has no braille, `lines.lay` writes ASCII in its place.
 """
 
 from __future__ import annotations

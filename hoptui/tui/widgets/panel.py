@@ -85,7 +85,7 @@ class Panel(Vertical):
 
     def _shown(self, string: str, ink: str = "") -> str:
         app = self._hoptui
-        return as_shown(string, ink, plain=app.ascii, blocks=app.blocks, colours=app.colours)
+        return as_shown(string, ink, plain=app.ascii, colours=app.colours)
 
     @property
     def _hoptui(self) -> HoptuiApp:

@@ -91,7 +91,7 @@ class Lines(Widget):
 
     def _laid(self, y: int) -> list[tuple[str, str]]:
         app = self._hoptui
-        return lay(self._lines[y], self.size.width, plain=app.ascii, blocks=app.blocks, colours=app.colours)
+        return lay(self._lines[y], self.size.width, plain=app.ascii, colours=app.colours)
 
     @property
     def _veiled(self) -> bool:

@@ -118,9 +118,8 @@ def files(preferences: Preferences, width: int) -> list[Line]:
 
 
 def _setting(preferences: Preferences, setting: Setting) -> Item:
-    here = {"theme": preferences.theme, "blocks": preferences.blocks}
-    value = here.get(setting.name, preferences.config.values[setting.name])
-    enter = {"theme": "the next theme", "blocks": "braille again" if value.value else "blocks for now"}
+    is_theme = setting.name == "theme"
+    value = preferences.theme if is_theme else preferences.config.values[setting.name]
     option = f"--{setting.name.replace('_', '-')}"
     if setting.choices:
         ways = (
@@ -138,7 +137,7 @@ def _setting(preferences: Preferences, setting: Setting) -> Item:
         said,
         value.origin,
         f"{setting.help}. On the command line, in the environment or in config.toml: {ways}.",
-        enter.get(setting.name, ""),
+        "the next theme" if is_theme else "",
     )
 
 

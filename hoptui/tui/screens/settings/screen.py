@@ -1,4 +1,4 @@
-"""The settings: what is set and by whom; themes and panels can be changed here and are remembered, blocks for as long as one sits there."""
+"""The settings: what is set and by whom; themes and panels can be changed here and are remembered."""
 
 from __future__ import annotations
 
@@ -77,6 +77,4 @@ class SettingsScreen(LiveScreen):
         elif chosen.name == "theme":
             words = list(THEMES)
             self.hoptui.choose_theme(words[(words.index(chosen.value) + 1) % len(words)])
-        elif chosen.name == "blocks":
-            self.hoptui.action_blocks()
         self.redraw()
