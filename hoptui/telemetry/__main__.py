@@ -47,7 +47,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hoptui.telemetry", description=__doc__)
     parser.add_argument("what", choices=("host", "gpus"))
     parser.add_argument(
-        "--mark",
+        "--probe",
         type=int,
         metavar="FD",
         help="an open file of at least 8 bytes, to say there which GPU is being read",
@@ -70,13 +70,13 @@ def _host() -> HostSampler:
 def _gpus(options: argparse.Namespace) -> GpuSampler:
     import pynvml
 
-    from hoptui.telemetry.mark import Mark, no_mark
+    from hoptui.node.driver_probe import ProbeWriter, no_probe
     from hoptui.telemetry.nvml import Gpus
     from hoptui.telemetry.sampler import GpuSampler
 
     clock = time.monotonic_ns
-    mark = no_mark if options.mark is None else Mark(options.mark)
-    return GpuSampler(Gpus(pynvml, clock, _report, mark, frozenset(options.leave)), clock)
+    probe = no_probe if options.probe is None else ProbeWriter(options.probe)
+    return GpuSampler(Gpus(pynvml, clock, _report, probe, frozenset(options.leave)), clock)
 
 
 def _serve(sampler: HostSampler | GpuSampler, commands: int, out: int) -> int:

@@ -9,11 +9,11 @@ from typing import Any
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
+from hoptui.node.driver_probe import DRIVER, IDLE, SetProbe, no_probe
 from hoptui.telemetry.gpm import Query
 from hoptui.telemetry.gpu import Job, Surroundings
 from hoptui.telemetry.gpu_processes import People
 from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Slot, lost
-from hoptui.telemetry.mark import DRIVER, IDLE, SetMark, no_mark
 from hoptui.telemetry.nvml_errors import DRIVER_GONE, SECOND_NS
 from hoptui.telemetry.nvml_events import Bell, address
 
@@ -41,7 +41,7 @@ class Gpus:
         nvml: the module pynvml, or what behaves like it.
         clock: monotonic ns.
         report: takes one line about a reading that fails, once for each new reason.
-        mark: is told whom the driver is about to be asked about.
+        probe: called with what the driver is about to be asked about.
         leave: indices of GPUs that are not touched at all.
     """
 
@@ -50,12 +50,12 @@ class Gpus:
         nvml: Any,
         clock: Callable[[], int],
         report: Callable[[str], None],
-        mark: SetMark = no_mark,
+        probe: SetProbe = no_probe,
         leave: frozenset[int] = frozenset(),
     ) -> None:
         self._nvml = nvml
         self._clock = clock
-        self._mark = mark
+        self._probe = probe
         self._leave = leave
         self._people = People()
         self._shared = Surroundings(nvml, clock, report, Query(nvml), self._people)
@@ -86,11 +86,11 @@ class Gpus:
             if self.reason:
                 if self._clock() < self._retry_at:
                     return []
-                self._mark(DRIVER)
+                self._probe(DRIVER)
                 self._find()
             parts = []
             for slot in self._slots:
-                self._mark(slot.index)
+                self._probe(slot.index)
                 parts += self._read(slot, period)
                 if self.reason:
                     return []
@@ -100,7 +100,7 @@ class Gpus:
                 self.changes += 1
             return parts
         finally:
-            self._mark(IDLE)
+            self._probe(IDLE)
 
     def aside(self, until: int) -> None:
         """Make slow readings that are due, the one that has waited longest first, and begin none after `until`.
@@ -115,14 +115,14 @@ class Gpus:
                     self._aside_at = min(job.due, t + LISTEN_NS // 4)
                     return
                 self.changes += 1
-                self._mark(DRIVER if slot is None else slot.index)
+                self._probe(DRIVER if slot is None else slot.index)
                 job.due = t + job.every
                 try:
                     job.work(t)
                 except self._nvml.NVMLError as error:
                     self._failed(slot, error, t)
         finally:
-            self._mark(IDLE)
+            self._probe(IDLE)
 
     def happened(self) -> list[Happened]:
         """The events since this was last asked."""
@@ -167,9 +167,9 @@ class Gpus:
         before = {slot.uuid: slot for slot in self._slots}
         uuids = {}
         for index in indices:
-            self._mark(index)
+            self._probe(index)
             uuids[index] = self._uuid(index)
-        self._mark(DRIVER)
+        self._probe(DRIVER)
         listed: list[Slot] = []
         for index, uuid in sorted(uuids.items(), key=lambda pair: not pair[1]):
             slot = before.get(uuid)

@@ -1,6 +1,6 @@
-"""A GPU sampler for tests: two GPUs, real frames, a real mark, and a file that says how to misbehave.
+"""A GPU sampler for tests: two GPUs, real frames, a real probe, and a file that says how to misbehave.
 
-    fake_gpus.py PLAN [--mark FD] [--leave INDEX]...
+    fake_gpus.py PLAN [--probe FD] [--leave INDEX]...
 
 PLAN is a JSON file that is read before each tick: `hang` (indices: asks this GPU and never returns), `die` (exit code),
 `nonsense`, `events` (each sent once), `processes` (GPU, pid, MiB).
@@ -42,7 +42,7 @@ def main() -> None:
     """Tick until stdin ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--mark", type=int)
+    parser.add_argument("--probe", type=int)
     parser.add_argument("--leave", type=int, action="append", default=[])
     options = parser.parse_args()
     here = [gpu for gpu in GPUS if gpu.index not in options.leave]
@@ -65,7 +65,7 @@ def main() -> None:
         plan = read(options.plan)
         for gpu in here:
             if gpu.index in plan.get("hang", ()):
-                os.pwrite(options.mark, gpu.index.to_bytes(8, "little", signed=True), 0)
+                os.pwrite(options.probe, gpu.index.to_bytes(8, "little", signed=True), 0)
                 time.sleep(600)
         if "die" in plan:
             sys.exit(plan["die"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from hoptui.daemon.sampling.driver_mark import DRIVER
 from hoptui.daemon.sampling.hardware import NOT_LISTED, Hardware, changes
 from hoptui.domain.devices import Devices, GpuInfo
+from hoptui.node.driver_probe import DRIVER
 
 A = GpuInfo(uuid="GPU-a", index=0, name="H100")
 B = GpuInfo(uuid="GPU-b", index=1, name="H100")

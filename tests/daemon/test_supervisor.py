@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from hoptui.daemon.sampling.driver_mark import DRIVER, NOTHING
 from hoptui.daemon.sampling.process import Child
 from hoptui.daemon.sampling.supervisor import START_S, UNDEAD, Sampler
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Tenants, Watch
+from hoptui.node.driver_probe import DRIVER, IDLE
 from tests.conftest import until
 
 FAKE = Path(__file__).with_name("fake_gpus.py")
@@ -98,7 +98,7 @@ class Bench:
 
 def asking(sampler: Sampler) -> int:
     child = sampler._child
-    return child.asking if child is not None else NOTHING
+    return child.asking if child is not None else IDLE
 
 
 def sources(sample: Sample) -> list[str]:
@@ -281,8 +281,8 @@ def test_the_driver_as_a_whole_is_asked_ever_more_rarely(bench: Bench) -> None:
     bench.hear(sampler, Sample)
     child = sampler._child
     assert child is not None
-    assert child._mark is not None
-    os.pwrite(child._mark.fd, DRIVER.to_bytes(8, "little", signed=True), 0)
+    assert child._probe is not None
+    os.pwrite(child._probe.fd, DRIVER.to_bytes(8, "little", signed=True), 0)
     bench.skipped += 60.0
     sampler.tend(bench.now)
     assert sampler.problem == "the driver does not answer: it is asked again after 60 s"

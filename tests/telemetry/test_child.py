@@ -18,8 +18,8 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import Devices, FromSampler, HostInfo, Sample, Watch
+from hoptui.node.driver_probe import DRIVER, IDLE
 from hoptui.protocol import codec
-from hoptui.telemetry.mark import DRIVER, IDLE
 from hoptui.telemetry.nvml import NOT_ASKED
 
 DEADLINE_S = 20.0  # generous: the machine may be busy with other tests
@@ -207,45 +207,45 @@ def nvmlDeviceGetPowerUsage(gpu):
 
 
 @pytest.fixture
-def mark() -> Iterator[int]:
-    """A file for the mark."""
-    fd = os.memfd_create("mark")
+def probe() -> Iterator[int]:
+    """A file for the probe."""
+    fd = os.memfd_create("probe")
     os.ftruncate(fd, 8)
     yield fd
     os.close(fd)
 
 
-def marked(fd: int) -> int:
+def probed(fd: int) -> int:
     return int.from_bytes(os.pread(fd, 8, 0), "little", signed=True)
 
 
-def wait_for_mark(fd: int, who: int) -> None:
-    """Until the mark has stayed for so long that the child must hang there."""
+def wait_for_probe(fd: int, who: int) -> None:
+    """Until the probe has stayed for so long that the child must hang there."""
     end = time.monotonic() + DEADLINE_S
     seen = 0
     while seen < 50:
-        assert time.monotonic() < end, f"the mark is {marked(fd)}"
-        seen = seen + 1 if marked(fd) == who else 0
+        assert time.monotonic() < end, f"the probe is {probed(fd)}"
+        seen = seen + 1 if probed(fd) == who else 0
         select.select([], [], [], 0.005)
 
 
 @pytest.fixture
-def hanging(start: Callable[..., Child], mark: int, tmp_path: Path) -> Callable[..., Child]:
+def hanging(start: Callable[..., Child], probe: int, tmp_path: Path) -> Callable[..., Child]:
     """Starts GPU samplers over a driver that hangs in one call."""
     (tmp_path / "pynvml.py").write_text(HANGS)
     path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     real = {"PYTHONPATH": path, "REAL_PYNVML": str(pynvml.__file__)}
-    return lambda call, *more: start("gpus", "--mark", str(mark), *more, fds=(mark,), HANGS=call, **real)
+    return lambda call, *more: start("gpus", "--probe", str(probe), *more, fds=(probe,), HANGS=call, **real)
 
 
 def test_a_driver_that_never_answers_and_a_library_that_chatters_spoil_nothing(
-    hanging: Callable[..., Child], mark: int
+    hanging: Callable[..., Child], probe: int
 ) -> None:
     child = hanging("init")
     first = child.next()
     assert isinstance(first, Devices)
     assert first.reason == NOT_ASKED
-    wait_for_mark(mark, DRIVER)
+    wait_for_probe(probe, DRIVER)
     child.commands.close()  # the daemon is gone, the driver still hangs
     code, said = child.wait(2)
     assert (code, said) == (0, "chatter of a library\nand of its C code")
@@ -254,18 +254,18 @@ def test_a_driver_that_never_answers_and_a_library_that_chatters_spoil_nothing(
 
 
 @pytest.mark.parametrize("call", ["uuid 1", "power 1"])
-def test_the_mark_of_a_child_that_hangs_names_the_gpu_and_the_next_child_leaves_it(
-    hanging: Callable[..., Child], mark: int, call: str
+def test_the_probe_of_a_child_that_hangs_names_the_gpu_and_the_next_child_leaves_it(
+    hanging: Callable[..., Child], probe: int, call: str
 ) -> None:
     child = hanging(call)
-    wait_for_mark(mark, 1)
+    wait_for_probe(probe, 1)
     child.process.kill()
     assert child.wait()[0] == -signal.SIGKILL
-    assert marked(mark) == 1  # it outlives the child
+    assert probed(probe) == 1  # it outlives the child
     child = hanging(call, "--leave", "1")
     [row] = child.rows_of("gpu/GPU-0", 1)
     assert row.last()["power_w"] == 70
-    wait_for_mark(mark, IDLE)
+    wait_for_probe(probe, IDLE)
 
 
 def test_started_by_hand_it_says_what_it_is() -> None:

@@ -8,9 +8,9 @@ import pynvml
 import pytest
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.node.driver_probe import DRIVER, IDLE
 from hoptui.telemetry.gpu_slot import NOT_LISTED
 from hoptui.telemetry.gpu_specs import peaks_of
-from hoptui.telemetry.mark import DRIVER, IDLE
 from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
 from hoptui.telemetry.poller import NOT_SUPPORTED
 from tests.telemetry.fake_nvml import FakeNvml
@@ -230,17 +230,17 @@ def test_a_gpu_to_be_left_alone_is_not_touched(nvml: FakeNvml, clock: FakeClock)
     assert nvml.reads["nvmlDeviceGetHandleByIndex", 0] == 0
 
 
-def test_the_mark_names_whom_the_driver_is_asked_about(nvml: FakeNvml, clock: FakeClock) -> None:
-    marks = [IDLE]
+def test_the_probe_names_whom_the_driver_is_asked_about(nvml: FakeNvml, clock: FakeClock) -> None:
+    probes = [IDLE]
     seen: dict[str, set[int]] = {}
-    nvml.before = lambda function: seen.setdefault(function, set()).add(marks[-1])
-    gpus = Gpus(nvml, clock, print, marks.append)
+    nvml.before = lambda function: seen.setdefault(function, set()).add(probes[-1])
+    gpus = Gpus(nvml, clock, print, probes.append)
     gpus.read()
-    assert marks[-1] == IDLE
+    assert probes[-1] == IDLE
     clock.advance(1)
     gpus.read()
     gpus.aside(clock() + 1)
-    assert marks[-1] == IDLE
+    assert probes[-1] == IDLE
     assert seen["nvmlInit"] == seen["nvmlDeviceGetCount"] == seen["nvmlEventSetWait_v2"] == {DRIVER}
     for function in ("HandleByIndex", "UtilizationRates", "TotalEnergyConsumption", "FieldValues"):
         assert seen[f"nvmlDeviceGet{function}"] == {0, 1}, function

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
-from hoptui.daemon.sampling.driver_mark import DRIVER
 from hoptui.domain.devices import Devices, GpuInfo, HostInfo
+from hoptui.node.driver_probe import DRIVER
 
 NO_ANSWER = "does not answer: a driver call hung"
 DRIVER_HANGS = "the driver does not answer: a call into it hung"

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hoptui.daemon.sampling.driver_mark import NOTHING, Mark
 from hoptui.domain.devices import FromSampler, Sample, Watch
+from hoptui.node.driver_probe import IDLE, DriverProbe
 from hoptui.protocol import codec
 
 LARGEST_READ = 1 << 16  # what a pipe holds; a larger buffer would be mapped anew for each read
@@ -20,17 +20,17 @@ class Child:
     """A running sampler. `heard` is when it said anything last, `sampled` whether it has sent readings yet,
     `closed` whether it has closed its end of the pipe: it has ended, or is about to.
 
-    With `leave` (GPUs not to be touched, by index) it is a sampler of GPUs and gets a `Mark`.
+    With `leave` (GPUs not to be touched, by index) it is a sampler of GPUs and gets a `DriverProbe`.
 
     Raises:
         OSError: it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], leave: Sequence[int] | None, now: float) -> None:
-        self._mark = Mark() if leave is not None else None
+        self._probe = DriverProbe() if leave is not None else None
         options: list[str] = []
-        if self._mark is not None:
-            options += ["--mark", str(self._mark.fd)]
+        if self._probe is not None:
+            options += ["--probe", str(self._probe.fd)]
         for index in leave or ():
             options += ["--leave", str(index)]
         try:
@@ -40,10 +40,10 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                pass_fds=(self._mark.fd,) if self._mark else (),
+                pass_fds=(self._probe.fd,) if self._probe else (),
             )
         except BaseException:
-            self._close_mark()
+            self._close_probe()
             raise
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -60,7 +60,7 @@ class Child:
         self.closed = False
         self.backlog: list[FromSampler] = []
         """What it has said that is not to be used yet."""
-        self.asked = NOTHING
+        self.asked = IDLE
         """What it was asking the driver for when it was killed."""
 
     @property
@@ -74,8 +74,8 @@ class Child:
 
     @property
     def asking(self) -> int:
-        """What it is asking the driver for: the index of a GPU, `mark.DRIVER` or `mark.NOTHING`."""
-        return self._mark.read() if self._mark is not None else NOTHING
+        """What it is asking the driver for: the index of a GPU, `driver_probe.DRIVER` or `driver_probe.IDLE`."""
+        return self._probe.read() if self._probe is not None else IDLE
 
     @property
     def status(self) -> int | None:
@@ -128,7 +128,7 @@ class Child:
     def kill(self) -> None:
         """Close the pipes and kill it, without waiting for its death: in the driver that may never come."""
         self.asked = self.asking
-        self._close_mark()
+        self._close_probe()
         self.hang_up()
         if self._process.poll() is None:
             self._process.kill()
@@ -139,7 +139,7 @@ class Child:
             self._process.wait(seconds)
         return self._process.returncode is not None
 
-    def _close_mark(self) -> None:
-        if self._mark is not None:
-            self._mark.close()
-            self._mark = None
+    def _close_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None

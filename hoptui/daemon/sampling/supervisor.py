@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hoptui.daemon.sampling.driver_mark import DRIVER
 from hoptui.daemon.sampling.process import Child
 from hoptui.domain.devices import Devices, FromSampler, Sample, Tenants, Watch
+from hoptui.node.driver_probe import DRIVER
 from hoptui.protocol.codec import WireError
 
 PAUSES_S = (60.0, 120.0, 300.0)
@@ -35,7 +35,7 @@ class _Suspect:
 
 
 class Suspects:
-    """By the index of the GPU, or `mark.DRIVER` for the driver as a whole; times are monotonic seconds, passed in."""
+    """By the index of the GPU, or `driver_probe.DRIVER` for the driver as a whole; times are monotonic seconds, passed in."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Suspect] = {}
@@ -116,7 +116,7 @@ class Sampler:
 
     @property
     def left(self) -> tuple[int, ...]:
-        """Indices of GPUs that are left alone because a call hung in them, `mark.DRIVER` for the whole driver."""
+        """Indices of GPUs that are left alone because a call hung in them, `driver_probe.DRIVER` for the whole driver."""
         return self.suspects.left()
 
     @property
