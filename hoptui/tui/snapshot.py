@@ -10,6 +10,7 @@ from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Tuned
+from hoptui.model import eta
 from hoptui.model.command_history import UNDO, left
 from hoptui.model.series import Window
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
@@ -131,6 +132,21 @@ class View(NamedTuple):
             return None
         unheard = (self.link.age_s(self.clock) or 0.0) if self.node_stale else 0.0
         return max(0.0, (self.run.exited_wall or self.wall - unheard) - self.run.started_wall)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the last iteration ends; None where that is unknown, and while nothing new is heard of the run."""
+        run, vital, steps = self.run, self.vital, self.store.steps(self.source)
+        if run is None or vital is None or self.stale:
+            return None
+
+        def read(start: int) -> eta.Ends | None:
+            found = steps.window(start, steps.last_t, eta.POINTS) if steps is not None else None
+            return (found.t, found.high) if found is not None else None
+
+        begun = self.now - int((self.wall - run.started_wall) * SECOND)
+        last_t = steps.last_t if steps is not None else 0
+        return eta.left_s(run, vital, self.commands(), read, begun=begun, last_t=last_t)
 
     @property
     def stale(self) -> bool:

@@ -9,7 +9,6 @@ import pytest
 from hoptui.client.client import Link
 from hoptui.domain.columns import pack
 from hoptui.tui.components import header
-from hoptui.tui.components import header as remaining
 from tests.tui.conftest import RUN, SECOND, Scene
 
 
@@ -23,7 +22,7 @@ def tell(made: Scene, ends: list[float]) -> None:
 
 
 def left_s(made: Scene) -> float | None:
-    return remaining.left_s(made.app().view(RUN))
+    return made.app().view(RUN).left_s
 
 
 def test_evaluations_now_and_then_count(scene: Callable[..., Scene]) -> None:

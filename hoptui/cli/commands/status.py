@@ -232,12 +232,13 @@ def _left_s(seen: Look, run: RunState, vital: Vital) -> float | None:
     source = f"run/{run.run}"
     begun = int(run.started_wall * SECOND) - seen.node.wall_offset_ns
     commands = (record for record in seen.store.commands.values() if record.run == run.run)
-    start = eta.since(begun, vital.last_t, commands)
-    found = seen.session.query(
-        source, ("iteration_s",), run=run.run, t0=start, t1=vital.last_t, points=eta.POINTS
-    )
-    pace = eta.pace_s(array("q", found.t), array("q", found.step))
-    return eta.left_s(run, vital, pace or vital.iteration_s)
+
+    def read(start: int) -> eta.Ends:
+        metrics, points = ("iteration_s",), eta.POINTS
+        found = seen.session.query(source, metrics, run=run.run, t0=start, t1=vital.last_t, points=points)
+        return array("q", found.t), array("q", found.step)
+
+    return eta.left_s(run, vital, commands, read, begun=begun, last_t=vital.last_t)
 
 
 def knob_line(knob: KnobState) -> tuple[str, ...]:

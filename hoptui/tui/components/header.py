@@ -5,33 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from hoptui.model import eta
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
 from hoptui.tui.components import empty_state, gpus
-from hoptui.tui.snapshot import SECOND, View
+from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import FULL, GAP, HALF, TRACK, Line, Span, width_of
-
-
-def left_s(view: View) -> float | None:
-    """Seconds until the last iteration ends; None where the run does not say how many there are, or its pace is unknown, and
-    while nothing new is heard of it: nobody knows then how far it is."""
-    run, vital = view.run, view.vital
-    if run is None or vital is None or not run.total or view.stale:
-        return None
-    return eta.left_s(run, vital, _pace_s(view) or vital.iteration_s)
-
-
-def _pace_s(view: View) -> float | None:
-    steps = view.store.steps(view.source)
-    if steps is None or view.run is None:
-        return None
-    begun = view.now - int((view.wall - view.run.started_wall) * SECOND)
-    start = eta.since(begun, steps.last_t, view.commands())
-    found = steps.window(start, steps.last_t, eta.POINTS)
-    return eta.pace_s(found.t, found.high)
-
 
 INKS: dict[State, str] = {
     "live": "good",
@@ -242,7 +221,7 @@ def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
     ]
     gap = "   " if wide else "  "
     spans.append(Span(f"{gap}{numbers.duration(view.ran_s)}", "dim"))
-    left = left_s(view) if eta else None
+    left = view.left_s if eta else None
     if left is not None:
         spans += [Span(f"{gap}ETA ", "dim"), Span(numbers.duration(left))]
     return tuple(spans)
