@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hoptui.diagnosis.window import GpuWindow
+from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Verdict
 
 MOST_CERTAIN = 0.95
@@ -72,12 +73,6 @@ class Means:
     def idle(self) -> float:
         """The share of the time in which no kernel runs; 1 where that is not known: then nothing speaks against waiting."""
         return 1 - self.busy if self.busy == self.busy else 1.0
-
-
-def percent(share: float) -> str:
-    """`5.6 %`; from ten on without a fraction."""
-    number = 100 * share
-    return f"{number:.1f} %" if 0 < abs(number) < 9.95 else f"{number:.0f} %"
 
 
 def told(what: str, share: float) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hoptui.diagnosis.evidence import UNSURE, Finding, Means, Scale, percent, told, watts
+from hoptui.diagnosis.evidence import UNSURE, Finding, Means, Scale, told, watts
 from hoptui.diagnosis.window import Window
+from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Verdict
 
 DATA = frozenset(

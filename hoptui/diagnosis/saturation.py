@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hoptui.diagnosis.evidence import UNSURE, Finding, Means, Scale, clocks, percent, told, watts
+from hoptui.diagnosis.evidence import UNSURE, Finding, Means, Scale, clocks, told, watts
 from hoptui.diagnosis.idle_causes import ENOUGH_SM
 from hoptui.diagnosis.knob_roles import pieces
 from hoptui.diagnosis.window import Window
+from hoptui.domain.quantities import percent
 
 TENSOR = Scale(0.7, 0.85)
 """Of the tensor cores: 8192³ products read 0.91 to 0.94, language models at 41 to 56 % MFU 0.37 to 0.6."""

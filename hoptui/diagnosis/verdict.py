@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from hoptui.diagnosis.advice import advise
-from hoptui.diagnosis.evidence import UNSURE, Finding, Means, percent, told
+from hoptui.diagnosis.evidence import UNSURE, Finding, Means, told
 from hoptui.diagnosis.idle_causes import WAITING, launching, noticed, waiting, waits_for_the_host
 from hoptui.diagnosis.saturation import capacity, healthy, protection, unused_memory
 from hoptui.diagnosis.window import Window
+from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Diagnosis, Verdict
 
 SECOND = 1_000_000_000

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.domain.authors import author, author_word
 from hoptui.domain.knobs import KnobValue
 from hoptui.presentation import numbers, vocabulary
-from hoptui.protocol.messages import CommandRecord, NodeState, Origin, RunState
+from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
 UNDO = "undo of "
 """How the reason of a command begins that undoes another; the id of that one follows."""
@@ -52,10 +53,10 @@ class Filter(NamedTuple):
 
     def wants(self, record: CommandRecord) -> bool:
         """Whether a command is one of them."""
-        if not record.stage.startswith(self.stage) or not person(record.origin).startswith(self.by):
+        if not record.stage.startswith(self.stage) or not author_word(record.origin).startswith(self.by):
             return False
         parts = (
-            vocabulary.who(record.origin),
+            author(record.origin),
             record.verb,
             vocabulary.change(record),
             vocabulary.stage_text(record),
@@ -63,12 +64,6 @@ class Filter(NamedTuple):
         )
         said = " ".join(parts).lower()
         return all(word in said for word in self.words)
-
-
-def person(origin: Origin) -> str:
-    """Who a command is from, in one word as a filter has it: a user's name, `tuner` or `daemon`."""
-    name = origin.user if origin.kind == "person" else origin.kind
-    return "_".join(numbers.clean(name, 32).lower().split()) or "somebody"
 
 
 def newest_first(records: Iterable[CommandRecord], wanted: Filter | None = None) -> list[CommandRecord]:

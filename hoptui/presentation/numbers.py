@@ -9,8 +9,13 @@ import math
 import time
 
 from hoptui.domain.knobs import KnobSpec, KnobValue
+from hoptui.domain.quantities import UNKNOWN as UNKNOWN
+from hoptui.domain.quantities import counted as counted
+from hoptui.domain.quantities import grouped as grouped
+from hoptui.domain.quantities import percent as percent
+from hoptui.domain.quantities import percentage as percentage
+from hoptui.domain.quantities import plural as plural
 
-UNKNOWN = "–"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _ASCII = str.maketrans(
     {
@@ -59,13 +64,6 @@ def scientific(number: float, digits: int = 6) -> str:
     return f"{mantissa}{'0' if mantissa.endswith('.') else ''}e{int(exponent)}"
 
 
-def grouped(number: float | None) -> str:
-    """A count with its digits in groups of three: 1204 is `1 204`."""
-    if number is None or not math.isfinite(number):
-        return UNKNOWN
-    return f"{round(number):,}".replace(",", " ")
-
-
 def often(hz: float) -> str:
     """`once a second`, `10 times a second`."""
     return "once a second" if hz == 1 else f"{hz:g} times a second"
@@ -111,19 +109,6 @@ def gib(size: float | None) -> str:
     if 0.005 <= abs(amount) < 0.095:
         return f"{amount:.2f}"
     return f"{amount:.1f}" if abs(amount) < 99.95 else f"{amount:.0f}"
-
-
-def percent(ratio: float | None, *, signed: bool = False, decimals: int | None = None) -> str:
-    """A ratio as per cent: 0.061 is `6.1 %`, `+6.1 %` when signed; from 10 % without a fraction unless `decimals` asks."""
-    if ratio is None or not math.isfinite(ratio):
-        return UNKNOWN
-    number = ratio * 100
-    if decimals is None:
-        decimals = 1 if 0 < abs(number) < 9.95 else 0
-    text = f"{number:{'+' if signed else ''}.{decimals}f}"
-    if not text.strip("+-0."):
-        text = text.lstrip("+-")
-    return f"{text} %"
 
 
 def value(knob_value: KnobValue | None, spec: KnobSpec | None = None) -> str:

@@ -109,12 +109,12 @@ def share(ratio: float) -> str:
     """A share of a run's time, which may be small: `2 %`, `0.5 %`, at the least `under 0.01 %`."""
     if 0 < ratio < 1e-4:
         return "under 0.01 %"
-    return f"{100 * ratio:.2g} %" if ratio < 0.0995 else numbers.percent(ratio, decimals=0)
+    return numbers.percent(ratio, digits=2)
 
 
 def progress(trial: Trial) -> str:
     """How long a trial goes on, or took: `23 iterations, 41 s`."""
-    count = f"{numbers.grouped(trial.iterations)} iteration{'' if trial.iterations == 1 else 's'}"
+    count = numbers.counted(trial.iterations, "iteration")
     return f"{count}, {numbers.duration(trial.seconds)}"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hoptui.domain.authors import author
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Measured
 from hoptui.presentation import numbers
-from hoptui.protocol.messages import CommandRecord, Event, Origin, RunState, Stage, State, Vital
+from hoptui.protocol.messages import CommandRecord, Event, RunState, Stage, State, Vital
 
 
 class Word(NamedTuple):
@@ -67,14 +68,6 @@ def cost(knob: KnobState) -> str:
     return f"{numbers.seconds(knob.took_s)} last time; {kind}" if took(knob.took_s) else kind
 
 
-def who(origin: Origin) -> str:
-    """`ana (pid 4121)`, or `tuner`, `daemon`."""
-    if origin.kind != "person":
-        return origin.kind
-    name = numbers.clean(origin.user, 32) or "somebody"
-    return f"{name} (pid {origin.pid})" if origin.pid else name
-
-
 def change(record: CommandRecord) -> str:
     """What was asked: `grad_accum 4 → 8`, `pause`, `profile 20 iterations`; with the value read back where it is another one."""
     if record.verb == "profile":
@@ -108,7 +101,7 @@ def stage_text(record: CommandRecord) -> str:
 
 def remark(record: CommandRecord) -> str:
     """What else is to be said of a command: why it came to what it did, what followed, and who has given the knob to the tuner since."""
-    given = f"{who(record.released)} released it to the tuner" if record.released is not None else ""
+    given = f"{author(record.released)} released it to the tuner" if record.released is not None else ""
     why = numbers.clean(record.reason or record.code)
     return "; ".join(filter(None, (why, followed(record), given)))
 
@@ -122,7 +115,7 @@ def followed(record: CommandRecord) -> str:
 
 def sentence(record: CommandRecord) -> str:
     """One command in one line: `ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2`."""
-    parts = [who(record.origin), change(record), stage_text(record), effect_text(record.measured)]
+    parts = [author(record.origin), change(record), stage_text(record), effect_text(record.measured)]
     return "  ".join(part for part in parts if part)
 
 
@@ -144,7 +137,7 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     if brief and note:
         return ""
     if measured.gain is None or measured.interval is None:
-        count = f"{measured.iterations} iteration{'' if measured.iterations == 1 else 's'}"
+        count = numbers.counted(measured.iterations, "iteration")
         return note or ("measuring" if brief else f"measuring: {count}")
     interval = numbers.percent(measured.interval, decimals=1)
     if measured.detectable:

@@ -6,9 +6,10 @@ import shlex
 
 import pytest
 
+from hoptui.domain.authors import author_word
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Measured
-from hoptui.model.command_history import Filter, again, command_line, named, newest_first, person, reason
+from hoptui.model.command_history import Filter, again, command_line, named, newest_first, reason
 from hoptui.protocol.messages import Origin
 from tests.client.fake_daemon import make_node, make_record, make_run
 
@@ -61,9 +62,9 @@ def test_the_newest_is_on_top() -> None:
 
 
 def test_a_person_is_one_word() -> None:
-    assert person(Origin(user="Ana B\n")) == "ana_b"
-    assert person(Origin()) == "somebody"
-    assert person(Origin(kind="daemon")) == "daemon"
+    assert author_word(Origin(user="Ana B\n")) == "ana_b"
+    assert author_word(Origin()) == "somebody"
+    assert author_word(Origin(kind="daemon")) == "daemon"
 
 
 @pytest.mark.parametrize(

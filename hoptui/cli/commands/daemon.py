@@ -18,6 +18,7 @@ from hoptui.cli.support.recordings import size, taken
 from hoptui.cli.support.snapshot import Look, look, refuse_read_only
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
 from hoptui.client.session import NoDaemon, Session, Unreachable
+from hoptui.domain.quantities import counted
 from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.presentation import numbers
@@ -121,14 +122,14 @@ def stop(*, json: Json = False) -> int:
 def _tell(node: NodeState, told: dict[str, Any]) -> None:
     since = numbers.duration(time.time() - node.started_wall)
     say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {told['directory']}")
-    say(f"{told['runs']} live {'run' if told['runs'] == 1 else 'runs'}")
+    say(f"{counted(told['runs'], 'live run')}")
     if node.gpus and node.hz:
         say(f"GPUs are sampled {numbers.often(node.hz)}")
     if node.metrics:
         say(f"metrics for Prometheus: http://{node.metrics}/metrics")
     count, used = told["recordings"]["count"], told["recordings"]["size_bytes"]
     if count:
-        say(f"{count} {'recording' if count == 1 else 'recordings'}, {size(used)}, in {told['state']}")
+        say(f"{counted(count, 'recording')}, {size(used)}, in {told['state']}")
     for what, problem in (("readings", node.sampler), ("history", node.history)):
         if problem:
             say(f"{what}: {problem}")

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
+from hoptui.domain.authors import author
 from hoptui.model.command_history import Filter, again, left, named, reason
 from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
 from hoptui.presentation import numbers, vocabulary
@@ -75,7 +76,7 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "iteration": record.step,
         "code": record.code,
         "reason": record.reason,
-        "released": vocabulary.who(record.released) if record.released is not None else None,
+        "released": author(record.released) if record.released is not None else None,
         "why": record.why,
         "took_s": record.took_s,
         "measured": record.measured,
@@ -88,7 +89,7 @@ def _line(
     speeds, effect = vocabulary.speeds(record.measured, units), vocabulary.effect_text(record.measured)
     why = f"“{numbers.clean(reason(record, known), 160)}”" if record.why else ""
     last = "  ".join(filter(None, (vocabulary.stage_text(record), speeds, effect, why)))
-    return (numbers.day_clock(record.wall), vocabulary.who(record.origin), vocabulary.change(record), last)
+    return (numbers.day_clock(record.wall), author(record.origin), vocabulary.change(record), last)
 
 
 def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:

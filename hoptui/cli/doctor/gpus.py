@@ -11,6 +11,7 @@ from pathlib import Path
 from hoptui.cli.doctor.check import Check, Status
 from hoptui.daemon.state.gpu_ownership import NO_DEVICES, Claim, resolve
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.quantities import counted
 from hoptui.presentation import numbers
 from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
 
@@ -31,7 +32,7 @@ def driver(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
             return Check("driver", "ok", f"{by_nvml} (NVML says so; {error.filename} is hidden here)")
         on_bus = _on_bus(root)
         if on_bus:
-            them = "1 NVIDIA GPU" if on_bus == 1 else f"{on_bus} NVIDIA GPUs"
+            them = counted(on_bus, "NVIDIA GPU")
             detail = f"{them} on the PCI bus, but the kernel module is not loaded"
             return Check("driver", "warning", detail, "modprobe nvidia; dmesg says why it fails")
         advice = "nothing to do on a node without NVIDIA GPUs; a container needs --gpus all"
@@ -147,7 +148,7 @@ def _which(gpus: Sequence[GpuInfo]) -> str:
     """GPUs by their indices, and how many instances of which."""
     whole = ", ".join(str(gpu.index) for gpu in gpus if not gpu.parent)
     parts = Counter(gpu.index for gpu in gpus if gpu.parent)
-    named = [f"{n} {'instance' if n == 1 else 'instances'} of GPU {index}" for index, n in parts.items()]
+    named = [f"{counted(n, 'instance')} of GPU {index}" for index, n in parts.items()]
     return ", ".join([f"GPU {whole}", *named] if whole else named)
 
 

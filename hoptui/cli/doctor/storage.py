@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hoptui.cli.doctor.check import Check
 from hoptui.cli.support.recordings import size
+from hoptui.domain.quantities import counted
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.presentation import numbers
 
@@ -81,7 +82,7 @@ def recordings(where: Addresses, environ: Mapping[str, str]) -> Check:
 
     entries = library.entries(where.state) if where.state.is_dir() else []
     most = limits(environ).keep_bytes
-    count = f"{len(entries)} {'recording' if len(entries) == 1 else 'recordings'}"
+    count = counted(len(entries), "recording")
     used = sum(entry.size_bytes for entry in entries)
     detail = f"{count}, {size(used)} of {most / GB:g} GB"
     if complaints := refused(environ):

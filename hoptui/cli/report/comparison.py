@@ -141,7 +141,7 @@ def _why_unknown(report: Report) -> Iterator[str]:
             if why := gpu.missing.get(group, ""):
                 found.setdefault((what, why), []).append(str(gpu.index))
     for (what, why), indices in found.items():
-        which = "GPU" if len(indices) == 1 else "GPUs"
+        which = numbers.plural(len(indices), "GPU")
         yield f"Not known of {which} {', '.join(indices)}: {what} ({numbers.clean(why, 300)})."
 
 

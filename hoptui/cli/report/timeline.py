@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hoptui.cli.report.document import Block, Chart, Mark, Paragraph, Section, Table, cut, when
-from hoptui.model.command_history import person, reason
+from hoptui.domain.authors import author_word
+from hoptui.model.command_history import reason
 from hoptui.model.report import Report
 from hoptui.model.report.facts import ITERATION
 from hoptui.presentation import numbers, vocabulary
@@ -26,7 +27,7 @@ def section(report: Report) -> Section:
         if records:
             shown, more = cut(records)
             rows = [
-                (when(report, c.t), vocabulary.change(c), person(c.origin), vocabulary.stage_text(c))
+                (when(report, c.t), vocabulary.change(c), author_word(c.origin), vocabulary.stage_text(c))
                 for c in shown
             ]
             table = Table(("after", "command", "by", "outcome"), rows, right=(0,))
@@ -84,7 +85,7 @@ def _change(
         ", ".join(
             filter(None, (vocabulary.change(record), vocabulary.followed(record), said and f"“{said}”"))
         ),
-        person(record.origin),
+        author_word(record.origin),
         speeds.removesuffix(f" {unit}") or numbers.UNKNOWN,
         effect,
         numbers.seconds(record.took_s),

@@ -11,11 +11,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hoptui.daemon.state.command_log import author, outcome_of, restarting
+from hoptui.daemon.state.command_log import outcome_of, restarting
 from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
 from hoptui.daemon.storage.recordings import Found
+from hoptui.domain.authors import author
 from hoptui.domain.knobs import shown
 from hoptui.node.credentials import Peer
 from hoptui.protocol import messages
@@ -258,7 +259,7 @@ class RunDesk:
             run.restarting = True
             node.changed()
         if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
-            run.outcome(record.knob, outcome, author(record.origin))
+            run.outcome(record.knob, outcome, author(record.origin, sentence=True))
             if outcome.stage == "reverted":
                 text = f"{record.knob} is back at {shown(outcome.effective)}: {outcome.reason}"
                 node.event("reverted", text, run=run.id, step=outcome.step, level="warning")

@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 from msgspec import structs
 
 from hoptui.daemon.circuit_breaker import AFTER_FAULT_NS
-from hoptui.daemon.state.command_log import author
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning.controller import NAME, Forward, Tuning
 from hoptui.daemon.tuning.interrupted_trial import left_off
 from hoptui.daemon.tuning.observations import scene
+from hoptui.domain.authors import author
 from hoptui.domain.knobs import missing
 from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 from hoptui.protocol.messages import Origin
@@ -115,18 +115,18 @@ class TunerDesk:
                 tuning = self._begin(run, tune.limits, who.user)
                 if ended is not None:
                     tuning.come_after(ended)
-                tuning.event(f"started by {author(who)}{', dry' if tune.limits.dry else ''}")
+                tuning.event(f"started by {author(who, sentence=True)}{', dry' if tune.limits.dry else ''}")
                 tuning.publish()
             case "stop" if tuning is not None:
                 del self._tunings[run.id]
-                tuning.event(f"stopped by {author(who)}")
+                tuning.event(f"stopped by {author(who, sentence=True)}")
                 tuning.stop(viewer)
             case "freeze" if tuning is not None:
                 tuning.tuner.freeze(tune.knob)
-                tuning.event(f"leaves {tune.knob} alone: {author(who)} said so")
+                tuning.event(f"leaves {tune.knob} alone: {author(who, sentence=True)} said so")
                 tuning.publish()
             case "release":
-                text = f"may turn {tune.knob}: {author(who)} said so"
+                text = f"may turn {tune.knob}: {author(who, sentence=True)} said so"
                 self._node.event("tuner", text, run=run.id, step=run.last_step)
                 self.release(run, (tune.knob,), who)
 

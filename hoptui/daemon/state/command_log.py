@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.domain.tuning import TUNER, Change, Measured
+from hoptui.domain.tuning import Change, Measured
 from hoptui.protocol.messages import FINAL, Command, CommandRecord, Origin, Outcome, Stage
 from hoptui.tuner.trial.overrides import ASKED
 
@@ -279,13 +279,6 @@ def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:
     before = {change.knob: change.before for change in known.followed}
     moved = (structs.replace(c, before=before.get(c.knob, c.before)) for c in undone.followed)
     return tuple(change for change in moved if change.before != change.value)
-
-
-def author(origin: Origin) -> str:
-    """Who it is, in the daemon's sentences."""
-    if origin.kind == "tuner":
-        return TUNER
-    return f"{origin.user} (pid {origin.pid})"
 
 
 def _value(run: TrackedRun, knob: str) -> bool | int | float | str | None:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.domain.authors import author
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Diagnosis, Measured, heard
-from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState
 
 LEFT_A_VALUE = ("applied", "failed", "reverted")  # stages in which a knob's value was read back
@@ -194,7 +194,7 @@ def _as_set(knob: KnobState, before: Sequence[_Left], after: Sequence[_Left]) ->
         return structs.replace(
             knob,
             version=last.version if last.version is not None else knob.version,
-            by=vocabulary.who(last.origin) if last.stage == "applied" else "",
+            by=author(last.origin) if last.stage == "applied" else "",
             took_s=took[-1] if took else None,
         )
     if later:

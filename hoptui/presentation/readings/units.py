@@ -41,7 +41,7 @@ def value_text(unit: Unit, value: float | None) -> str:
         return UNKNOWN
     match unit:
         case "%":
-            return f"{share(value)} %"
+            return numbers.percentage(value)
         case "W":
             return f"{value:.0f} W"
         case "J" | "B/s":
@@ -58,15 +58,6 @@ def value_text(unit: Unit, value: float | None) -> str:
             return numbers.grouped(value)
         case "bit mask":
             return f"0x{int(value):x}"
-
-
-def share(value: float) -> str:
-    """A figure in per cent without its sign: a decimal below ten, a digit below that: 0.8 is not 1, and 0.004 not 0."""
-    if not value or abs(value) >= 9.95:
-        return f"{value:.0f}"
-    if abs(value) >= 0.05:
-        return f"{value:.1f}"
-    return f"{value:.1g}" if abs(value) >= 0.001 else "<0.001"
 
 
 def small(value: float, unit: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
+from hoptui.domain.authors import author
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.tui.components import empty_state
@@ -70,7 +71,7 @@ def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> l
     done, brief = effect(record), effect(record, brief=True)
     gap = Span("  ")
     did = (gap, *done) if done else ()
-    who = Span(f"  {vocabulary.who(record.origin)}", "dim")
+    who = Span(f"  {author(record.origin)}", "dim")
     why = f"  {numbers.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else ""
     least = done[0] if done else how._replace(text=how.text.strip())  # an effect is one span
     if whole and width_of((*start, gap, least)) > width:

@@ -126,11 +126,6 @@ def of(part: str, whole: str, unit: str) -> str:
     return f"{part} {unit}" if whole == UNKNOWN else f"{part}/{whole} {unit}"
 
 
-def percent(value: float | None) -> str:
-    """`92 %`, `0.8 %` of a figure that is in per cent already."""
-    return value_text("%", value)
-
-
 def spark(view: View, source: str, name: str, width: int, span_s: float) -> str:
     """A metric's last seconds as a line of `width` cells, drawn between its least and greatest value; blank where unknown."""
     series = view.store.series(source, name)

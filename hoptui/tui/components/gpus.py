@@ -12,7 +12,7 @@ from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import Reason, value_text
 from hoptui.tui.charts.line_chart import Wanted
 from hoptui.tui.components import empty_state
-from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, percent, ratio
+from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span, pack
 
@@ -294,7 +294,7 @@ def _called(gpu: GpuInfo) -> str:
 
 def figure(value: float | None) -> str:
     """A share in per cent without its unit."""
-    return bare(percent(value))
+    return bare(numbers.percentage(value))
 
 
 def bare(value: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hoptui.presentation import numbers
 from hoptui.presentation.numbers import UNKNOWN
-from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, percent, ratio
+from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, pack
 
@@ -30,10 +30,13 @@ def lines(view: View, width: int) -> list[Line]:
 def short(view: View, width: int) -> Line:
     """The host in one line, as much as fits."""
     now = current(view, "host")
-    chunks = [fact("host CPU", percent(now.get("cpu_percent")), 5), fact("memory", _memory(view, now), 12)]
+    chunks = [
+        fact("host CPU", numbers.percentage(now.get("cpu_percent")), 5),
+        fact("memory", _memory(view, now), 12),
+    ]
     if view.run is not None:
         own = current(view, f"process/{view.run.run}")
-        chunks.append(fact("run CPU", percent(own.get("cpu_percent")), 7))
+        chunks.append(fact("run CPU", numbers.percentage(own.get("cpu_percent")), 7))
         chunks.append(fact("RSS", of(numbers.gib(own.get("memory_rss_bytes")), UNKNOWN, "GiB"), 9))
     chunks.append(fact("load", numbers.si(now.get("load_1m")), 5))
     return next(iter(pack(chunks, width, "  ")), ())
@@ -43,7 +46,7 @@ def _host(view: View) -> list[Gauge]:
     now = current(view, "host")
     used, total = now.get("memory_used_bytes"), now.get("memory_total_bytes")
     return [
-        Gauge("CPU", ratio(now.get("cpu_percent"), 100), percent(now.get("cpu_percent")), "1"),
+        Gauge("CPU", ratio(now.get("cpu_percent"), 100), numbers.percentage(now.get("cpu_percent")), "1"),
         Gauge("memory", ratio(used, total), _memory(view, now), "3"),
     ]
 
@@ -56,7 +59,12 @@ def _process(view: View) -> list[Gauge]:
     rss = now.get("memory_rss_bytes")
     total = current(view, "host").get("memory_total_bytes")
     return [
-        Gauge("run CPU", ratio(now.get("cpu_percent"), 100 * cpus), percent(now.get("cpu_percent")), "2"),
+        Gauge(
+            "run CPU",
+            ratio(now.get("cpu_percent"), 100 * cpus),
+            numbers.percentage(now.get("cpu_percent")),
+            "2",
+        ),
         Gauge("run RSS", ratio(rss, total), of(numbers.gib(rss), UNKNOWN, "GiB"), "3"),
     ]
 

@@ -16,8 +16,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
-from hoptui.diagnosis.evidence import percent
 from hoptui.domain.knobs import KnobValue
+from hoptui.domain.quantities import percent
 from hoptui.domain.throughput import level, uneven, usable
 from hoptui.tuner.measurement.effect import BLOCK, WARM_UP
 from hoptui.tuner.observation import Memory, Scene, Shift

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, linear_regression
 
-from hoptui.diagnosis.evidence import percent
 from hoptui.domain.knobs import KnobValue
+from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Limits, Measured
 from hoptui.tuner.observation import Memory, Scene
 from hoptui.tuner.search.memory_model import NOTICED, MemoryModel

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hoptui.diagnosis.evidence import percent
 from hoptui.domain.knobs import KnobError, KnobValue, check_value, shown
+from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Diagnosis, Verdict
 from hoptui.tuner.observation import Known, Scene
 from hoptui.tuner.search.parameter_history import FARTHEST, Track, Tracks

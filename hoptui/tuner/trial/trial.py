@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
-from hoptui.diagnosis.evidence import percent
 from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.knobs import KnobValue
+from hoptui.domain.quantities import percent
 from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import FINAL, CommandRecord

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, overload
 
-from hoptui.model.command_history import UNDO, again, named, person, reason
+from hoptui.domain.authors import author, author_word
+from hoptui.model.command_history import UNDO, again, named, reason
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.components.command_outcome import STAGE_INKS, effect, stage
@@ -133,9 +134,7 @@ def story(view: View, record: CommandRecord, width: int, known: Mapping[str, Com
     ]
     found.append(("run", Span(f"{numbers.clean(run.name if run else record.run, 40)}, epoch {record.epoch}")))
     client = f", {numbers.clean(record.origin.client, 24)}" if record.origin.client else ""
-    found.append(
-        ("asked", Span(f"{numbers.day_clock(record.wall)} by {vocabulary.who(record.origin)}{client}"))
-    )
+    found.append(("asked", Span(f"{numbers.day_clock(record.wall)} by {author(record.origin)}{client}")))
     if record.why:
         found.append(("why", Span(reason(record, known))))
     took_s = (record.settled - record.t) / 1e9 if record.settled else None
@@ -211,7 +210,7 @@ def _undone(record: CommandRecord, known: Mapping[str, CommandRecord]) -> str:
     """By whom and when a change was set back, if it was."""
     for other in known.values():
         if other.why == f"{UNDO}{record.id}" and other.stage == "applied":
-            return f"{numbers.clock(other.wall)} by {vocabulary.who(other.origin)}"
+            return f"{numbers.clock(other.wall)} by {author(other.origin)}"
     return ""
 
 
@@ -221,7 +220,7 @@ def _speeds(view: View, record: CommandRecord) -> str:
 
 
 def _who(record: CommandRecord, pids: bool) -> str:
-    return vocabulary.who(record.origin) if pids else person(record.origin)
+    return author(record.origin) if pids else author_word(record.origin)
 
 
 def _stage(record: CommandRecord) -> str:

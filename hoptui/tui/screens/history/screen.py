@@ -10,7 +10,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input
 
-from hoptui.model.command_history import Filter, again, named, newest_first, person
+from hoptui.domain.authors import author_word
+from hoptui.model.command_history import Filter, again, named, newest_first
 from hoptui.model.store import MOST_COMMANDS
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import CommandRecord
@@ -180,7 +181,7 @@ class HistoryScreen(LiveScreen):
 
     def action_next_person(self) -> None:
         there = newest_first(self._every(self.view()), self.wanted._replace(by=""))
-        people = [person(record.origin) for record in there]
+        people = [author_word(record.origin) for record in there]
         self.narrow(self.wanted._replace(by=_after(self.wanted.by, people)))
 
     def action_copy(self) -> None:

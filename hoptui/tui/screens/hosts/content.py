@@ -64,7 +64,7 @@ def summary(hosts: Sequence[Host]) -> str:
     up = sum(host.view.link.state == "live" for host in hosts)
     count = sum(len(runs.living(host.view)) for host in hosts if host.view.link.state == "live")
     links = "all connected" if up == len(hosts) else f"{up} connected"
-    return f"{len(hosts)} hosts, {links}, {count} {'run' if count == 1 else 'runs'}"
+    return f"{len(hosts)} hosts, {links}, {numbers.counted(count, 'run')}"
 
 
 def bar(hosts: Sequence[Host], here: str) -> Line:
@@ -74,7 +74,7 @@ def bar(hosts: Sequence[Host], here: str) -> Line:
         word, ink = LINKS[host.view.link.state]
         live = host.view.link.state == "live"
         count = len(runs.living(host.view))
-        what = (f"{count} {'run' if count == 1 else 'runs'}" if live else word.text) + _since(host.view)
+        what = (f"{numbers.counted(count, 'run')}" if live else word.text) + _since(host.view)
         spans += [Span(numbers.clean(host.name, 30), "strong" if host.name == here else "")]
         spans += [Span(f" {word.symbol}", ink), Span(f" {what}", "dim" if live else ink)]
         spans += [*header.link(host.view), Span("    ")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from hoptui.domain.authors import author
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord
@@ -68,7 +69,7 @@ def refused(view: View, knob: KnobState, wanted: KnobValue | None, *, again: boo
 def waiting(record: CommandRecord, knob: KnobState) -> str:
     """Another change of the knob that is on its way: `16 of bo (pid 5) is scheduled for 1 205`."""
     value = numbers.value(record.wanted, knob.spec)
-    return f"{value} of {vocabulary.who(record.origin)} is {vocabulary.stage_text(record)}"
+    return f"{value} of {author(record.origin)} is {vocabulary.stage_text(record)}"
 
 
 def when(view: View, spec: KnobSpec) -> str:

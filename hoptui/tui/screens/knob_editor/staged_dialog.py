@@ -82,7 +82,7 @@ class StagedBox(LiveBox[None]):
         changes = ", ".join(
             f"{numbers.clean(one.spec.name, 40)} → {numbers.value(one.value, one.spec)}" for one, _ in pairs
         )
-        title = f"Set {len(pairs)} knob{'s'[: len(pairs) != 1]}"
+        title = f"Set {numbers.counted(len(pairs), 'knob')}"
         confirmations.about_change(
             self.hoptui, title, f"Set {changes}?", [knob for _, knob in pairs], self._send
         )
