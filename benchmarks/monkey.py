@@ -86,7 +86,7 @@ class Seen(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What left the dashboard: a command's verb, `tune.` and a wish to the tuner, or the renewal of a pause."""
+    """What left the dashboard: a command's verb, a wish to the tuner, or the renewal of a pause."""
 
     verb: str
     knob: str = ""

@@ -23,7 +23,8 @@ from benchmarks.live import HELD_S
 from benchmarks.measure import report, tell
 from benchmarks.tuner_grid import CASES, LEAST_RATIO, MOST_TRIALS, TUNE_S, found_after
 from benchmarks.tuner_simulated import GB, HOUR, SECOND, Steered, knob
-from hoptui.daemon.diagnosis import EVERY_S, FEW, LEAST_NS, WINDOW_NS
+from hoptui.daemon.diagnosis import FEW, LEAST_NS, WINDOW_NS
+from hoptui.daemon.timings import DEFAULT
 from hoptui.daemon.tuning.observations import POINTS
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, Window
@@ -141,7 +142,7 @@ class FolderRun(Steered):
         self._rows.append(Iteration(self.t, took, waited, computes, computes * _sm(batch)))
         self.points.append((self.step, batch / took))
         del self.points[:-POINTS]
-        if self.t - self._diagnosed >= EVERY_S:
+        if self.t - self._diagnosed >= DEFAULT.diagnose_s:
             self._diagnosed = self.t
             if (window := self._window()) is not None:
                 self._doctor.look(window)

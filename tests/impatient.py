@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
+from pathlib import Path
 
+from hoptui.daemon.timings import Timings
 from hoptui.node.addresses import Addresses
 from tests.conftest import TestNode, until
 
-BRISK = "server:HEARD_S:0.1 server:TICK_S:0.1 server:STILL_TICK_S:0.1 server:LATEST_TICK_S:0.1"
+BRISK = {"heard_s": 0.1, "tick_s": 0.1, "still_tick_s": 0.1, "latest_tick_s": 0.1}
 """Runs are heard and things looked at so often that no test waits for it."""
-SHORTEN = """
-import importlib, os, sys
-for given in os.environ["SHORTEN"].split():
-    module, name, seconds = given.split(":")
-    daemon = importlib.import_module(f"hoptui.daemon.{module}")
-    assert isinstance(getattr(daemon, name), float), f"no such patience: {given}"
-    setattr(daemon, name, float(seconds))
-"""
-"""Some of the daemon's patience as tests can afford it: `module:NAME:seconds`, with spaces between."""
-SERVE_ALL = f"""{SHORTEN}
-from hoptui.daemon.__main__ import main
-sys.exit(main())
-"""
+PROGRAM = Path(__file__).with_name("brisk_daemon.py")
 
 
-def impatient_daemon(node: TestNode, *shorter: str) -> None:
-    """Start the node's daemon, brisk; `shorter` is what else it has less patience with, such as `viewers:GONE_S:3`."""
-    node.spawn([sys.executable, "-c", SERVE_ALL], SHORTEN=" ".join((BRISK, *shorter)))
+def brisk_command(**shorter: float) -> list[str]:
+    """What starts a brisk daemon; `shorter` are other fields of `Timings`."""
+    timings = asdict(Timings(**(BRISK | shorter)))
+    return [sys.executable, str(PROGRAM), json.dumps(timings)]
+
+
+def impatient_daemon(node: TestNode, **shorter: float) -> None:
+    """Start the node's daemon, brisk; `shorter` is what else it waits less for, such as `gone_s=3`."""
+    node.spawn(brisk_command(**shorter))
     until(node.daemon_pid, what="the daemon")
 
 
-def daemon_child(where: Addresses, *shorter: str) -> subprocess.Popen[bytes]:
+def daemon_child(where: Addresses, **shorter: float) -> subprocess.Popen[bytes]:
     """Start a brisk daemon as a child of this process, which has to reap it."""
     own = {"HOPTUI_DIR": str(where.directory), "HOPTUI_STATE_DIR": str(where.state)}
-    return subprocess.Popen(
-        [sys.executable, "-c", SERVE_ALL],
-        env={**os.environ, **own, "SHORTEN": " ".join((BRISK, *shorter))},
-        stdin=subprocess.DEVNULL,
-    )
+    return subprocess.Popen(brisk_command(**shorter), env={**os.environ, **own}, stdin=subprocess.DEVNULL)

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hoptui.domain import pacing
+
 LATE_S = 0.5
 """An answer that was longer under way than this, twice in a row, came over a line that is asked for too much."""
 RECOVER_S = 30.0
@@ -36,13 +38,31 @@ class Appetite(NamedTuple):
 
 
 HUNGRY = Appetite(
-    frame_s=0.1, rows=2000, values=1 << 20, points=512, past_bytes=1 << 20, at_once=4, every_source=True
+    frame_s=pacing.FETCH_S,
+    rows=2000,
+    values=1 << 20,
+    points=512,
+    past_bytes=1 << 20,
+    at_once=4,
+    every_source=True,
 )
 MODEST = Appetite(
-    frame_s=0.25, rows=500, values=1 << 14, points=256, past_bytes=64_000, at_once=1, every_source=True
+    frame_s=pacing.FETCH_MODEST_S,
+    rows=500,
+    values=1 << 14,
+    points=256,
+    past_bytes=64_000,
+    at_once=1,
+    every_source=True,
 )
 THRIFTY = Appetite(
-    frame_s=0.5, rows=60, values=1000, points=64, past_bytes=24_000, at_once=1, every_source=False
+    frame_s=pacing.FETCH_THRIFTY_S,
+    rows=60,
+    values=1000,
+    points=64,
+    past_bytes=24_000,
+    at_once=1,
+    every_source=False,
 )
 
 

@@ -67,7 +67,8 @@ class Client:
     events, commands, or of a run's state word; it may be set later, by who then looks at what there is. Rows are looked up in
     `store` by whoever draws them, when they draw.
 
-    A `read_only` one only looks: `send`, `renew_pause`, `tune` and `sample` raise `ReadOnlyError`, so that nothing but questions leaves it.
+    A `read_only` one only looks: `send`, `renew_pause`, `tune` and `sample` raise `ReadOnlyError`.
+    Nothing but questions leaves it.
     """
 
     def __init__(

@@ -51,7 +51,8 @@ class Session:
         NoDaemon: none is running and `start_daemon` is false.
         Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not to be trusted.
         RefusedError: it refuses the request.
-        ReadOnlyError: from `submit`, `renew_pause`, `tune` and `shutdown` of a `read_only` session, before anything is sent.
+        ReadOnlyError: from `submit`, `renew_pause`, `tune` and `shutdown` of a `read_only`
+            session. Nothing was sent.
     """
 
     hello: messages.ViewerWelcome

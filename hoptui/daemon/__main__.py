@@ -6,11 +6,15 @@ import logging
 import logging.handlers
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hoptui.daemon.timings import Timings
 
 IDLE_S = 60.0
 
 
-def main() -> int:
+def main(timings: Timings | None = None) -> int:
     """Run the daemon; with `--detach`, return at once and go on as nobody's child. A daemon that is there already is no error.
 
     The daemon is started in the background by whatever needs it, so its options are few and read by hand.
@@ -32,13 +36,14 @@ def main() -> int:
         return 0
     from hoptui.daemon.server import Server
     from hoptui.daemon.sockets import AlreadyRunningError
+    from hoptui.daemon.timings import DEFAULT
 
     handler = logging.handlers.RotatingFileHandler(where.log, maxBytes=1 << 20, backupCount=2)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("hoptui").addHandler(handler)
     logging.getLogger("hoptui").setLevel(logging.INFO)
     try:
-        server = Server(where, idle, metrics)
+        server = Server(where, idle, metrics, timings=timings or DEFAULT)
     except AlreadyRunningError:
         return 0
     except Exception:

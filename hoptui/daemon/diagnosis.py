@@ -15,7 +15,6 @@ from hoptui.domain.tuning import told
 from hoptui.tuner.measurement.effect import WARM_UP
 
 SECOND = 1_000_000_000
-EVERY_S = 2.0
 WINDOW_NS = 20 * SECOND
 LONGEST_NS = 600 * SECOND
 """A window holds at least `FEW` iterations, however long they are, up to that."""
@@ -57,7 +56,7 @@ class Diagnosing:
         live = self._node.registry.live()
         due = t >= self._due
         if due:
-            self._due = t + int(EVERY_S * SECOND)
+            self._due = t + int(self._node.timings.diagnose_s * SECOND)
         self._cases = {run.id: case for run in live if (case := self._cases.get(run.id)) is not None}
         news = [self._apart(run, t, due=due) for run in live]
         if any(news):

@@ -11,12 +11,9 @@ import zmq
 
 from hoptui.daemon.handlers.runs import process_started
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.daemon.timings import DEFAULT
 
 log = logging.getLogger("hoptui.daemon")
-
-LAST_WORDS_S = 1.5
-"""The kernel tells the end of a process before ZeroMQ's thread has read what it sent last, on a busy node long before; a Bye
-explains more than that end."""
 
 
 class Lives:
@@ -25,7 +22,13 @@ class Lives:
     The clock is passed in: seconds, monotonic.
     """
 
-    def __init__(self, poller: zmq.Poller, end: Callable[[TrackedRun, str, str], None]) -> None:
+    def __init__(
+        self,
+        poller: zmq.Poller,
+        end: Callable[[TrackedRun, str, str], None],
+        last_words_s: float = DEFAULT.last_words_s,
+    ) -> None:
+        self._last_words_s = last_words_s
         self._poller = poller
         self._end = end
         self._watched: dict[int, TrackedRun] = {}
@@ -58,7 +61,7 @@ class Lives:
         for number in [number for number in self._watched if number in ready]:
             run = self._watched[number]
             self._unwatch(number)
-            self._gone[run.id] = (run, now + LAST_WORDS_S)
+            self._gone[run.id] = (run, now + self._last_words_s)
         for name, (run, until) in list(self._gone.items()):
             if run.exited or now >= until:
                 self._silent(name)

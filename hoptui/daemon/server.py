@@ -31,6 +31,7 @@ from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.storage.archive import Archive
 from hoptui.daemon.storage.retention import limits, refused
+from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import devices
 from hoptui.node.addresses import Addresses
 from hoptui.node.credentials import Peer
@@ -38,18 +39,7 @@ from hoptui.protocol import codec, messages
 
 log = logging.getLogger("hoptui.daemon")
 
-HEAL_S = 5.0
-TICK_S, STILL_TICK_S, LATEST_TICK_S = 0.4, 0.9, 1.1
-"""What is to be looked at now and then is looked at when the loop is awake anyway, less often where all is as it was; at the
-latest it wakes for it."""
-PUBLISH_S = 1.0
 UNWATCHED_HZ, HOST_HZ = 1.0, 1.0
-WELCOME_S = 2.0
-"""For so long after somebody has connected runs are heard at once: a run that lives for a second is heard to its end."""
-HEARD_S = 0.6
-"""While somebody looks, runs are heard so often at least: twice a second, with the GPUs, where these are read."""
-RESTORE_S = 2.0
-CLOSE_S = 3.0
 BURST = 64
 """Messages taken from one socket before the others get their turn."""
 
@@ -69,6 +59,7 @@ class Server:
         metrics: HOST:PORT for Prometheus, "" for none, or for that of a daemon before that was killed; with it the daemon
             does not end for want of work.
         samplers: programs in place of its own samplers, by what they sample (`host`, `gpus`).
+        timings: how long it waits for things.
     """
 
     def __init__(
@@ -77,9 +68,11 @@ class Server:
         idle_s: float,
         metrics: str = "",
         samplers: Mapping[str, Sequence[str]] | None = None,
+        timings: Timings = DEFAULT,
     ) -> None:
         self._where = where
         self._idle_s = idle_s
+        self._timings = timings
         self._lock = Lock(where)
         self._ending = False
         self._serve = False
@@ -90,11 +83,11 @@ class Server:
         self._finished: deque[tuple[bytes, messages.Buckets | messages.Error]] = deque()
         for sentence in refused(os.environ):
             log.warning(sentence)
-        self._archive = Archive(where, limits(os.environ), self._answered)
+        self._archive = Archive(where, limits(os.environ), self._answered, timings=timings)
         self._archive.start()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = Gate(self._context)
-        self._node = Node(Clock(), self._archive, self._changed, self._grown)
+        self._node = Node(Clock(), self._archive, self._changed, self._grown, timings)
         self._tuner_desk = TunerDesk(
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
@@ -105,14 +98,14 @@ class Server:
         programs = samplers or {}
         self._sampler_desk = SamplerDesk(self._node, Ancestry())
         self._diagnosing = Diagnosing(self._node)
-        self._host = Sampler("host", programs.get("host"))
-        self._gpus = Sampler("gpus", programs.get("gpus"))
+        self._host = Sampler("host", programs.get("host"), silence_s=timings.sampler_silence_s)
+        self._gpus = Sampler("gpus", programs.get("gpus"), silence_s=timings.sampler_silence_s)
         self._poller = zmq.Poller()
         self._come_at = -math.inf
         self._at_once = True  # a run's messages wake the loop
         self._tended = -1  # the node's version when things were looked at last
-        self._lives = Lives(self._poller, self._run_desk.end)
-        for found in self._archive.restore(RESTORE_S):
+        self._lives = Lives(self._poller, self._run_desk.end, timings.last_words_s)
+        for found in self._archive.restore(timings.restore_s):
             run = self._run_desk.restore(found)
             if run is not None:
                 self._lives.watch(run)
@@ -136,25 +129,26 @@ class Server:
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
         gc.collect()
         gc.freeze()  # what is there now stays: later collections need not go through it
+        timings = self._timings
         last_tick = next_heal = next_publish = 0.0
         needed = time.monotonic()
         try:
             while not self._ending:
                 self._listen()
-                ready = dict(self._poller.poll(self._wait_ms(last_tick + LATEST_TICK_S)))
+                ready = dict(self._poller.poll(self._wait_ms(last_tick + timings.latest_tick_s)))
                 self._take(ready)
                 now = time.monotonic()
-                if now >= last_tick + (STILL_TICK_S if self._still else TICK_S):
+                if now >= last_tick + (timings.still_tick_s if self._still else timings.tick_s):
                     last_tick = now
                     self._tend(now)
                     self._serve = self._serve or self._viewer_desk.moved
                 if now >= next_heal:
-                    next_heal = now + HEAL_S
+                    next_heal = now + timings.heal_s
                     self._heal()
                     self._node.tidy()
                     self._serve = True  # finds viewers that have gone, when nothing else does
                 if self._endpoint is not None and now >= next_publish:
-                    next_publish = now + PUBLISH_S
+                    next_publish = now + timings.publish_s
                     told = self._node.faults.attempt("telling Prometheus", snapshot, self._node)
                     self._endpoint.publish(told)
                 if self._serve or now >= self._serve_by():
@@ -192,7 +186,7 @@ class Server:
         """Let a run wake the loop if it may have something to say that cannot wait: because it has just come, or is being asked for
         something. Rows and pulses are heard when the loop is awake anyway, or each rank would wake it ten times a second.
         """
-        at_once = self._node.book.asking or time.monotonic() < self._come_at + WELCOME_S
+        at_once = self._node.book.asking or time.monotonic() < self._come_at + self._timings.welcome_s
         if at_once and not self._at_once:
             self._poller.register(self._runs.socket, zmq.POLLIN)
         elif self._at_once and not at_once:
@@ -334,7 +328,7 @@ class Server:
         now = time.monotonic()
         until = min(next_tick, self._serve_by(), self._lives.next_deadline() or math.inf)
         if self._viewer_desk.count:
-            until = min(until, now + HEARD_S)
+            until = min(until, now + self._timings.heard_s)
         return max(0, int((until - now) * 1000) + 1)
 
     def _serve_by(self) -> float:
@@ -368,7 +362,7 @@ class Server:
             self._endpoint.close()
         for run in self._node.registry.live():
             self._node.remember(run)
-        self._archive.close(CLOSE_S)
+        self._archive.close(self._timings.close_s)
         self._runs.close()
         self._viewers.close()
         self._context.destroy(linger=100)

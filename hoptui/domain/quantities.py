@@ -1,4 +1,4 @@
-"""Numbers in words that the daemon, the tuner and the viewers share: per cent and counts. Unknown is `UNKNOWN`, never 0."""
+"""Per cent and counts in words, for the daemon, the tuner and the viewers. Unknown is `UNKNOWN`, never 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def percent(
 ) -> str:
     """A ratio as per cent: 0.061 is `6.1 %`, `+6.1 %` when `signed`; from 10 % on without a fraction.
 
-    `decimals` asks for so many at any size. `digits` asks for so many significant ones below 10 %: `0.04 %`, `2 %`.
+    `decimals` asks for so many at any size. `digits` asks for so many significant ones below 10 %: `0.04 %`.
     """
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN

@@ -40,7 +40,7 @@ def left_s(
 
 
 def _since(begun: int, last_t: int, commands: Iterable[CommandRecord]) -> int:
-    """From which stamp on the pace counts: of the last minutes, of this process, and since the last command ended.
+    """From which stamp on the pace counts: the last minutes of this process, and since the last command ended.
 
     So a knob's new value shows at once, and a pause does not count.
     """

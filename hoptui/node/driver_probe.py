@@ -1,7 +1,8 @@
-"""Which GPU the driver is being asked about: eight bytes of memory that the GPU sampler shares with its parent.
+"""Which GPU the driver is being asked about: eight bytes that the GPU sampler shares with its parent.
 
-The sampler writes a little-endian int64 before each call into the driver: the index of a GPU, `DRIVER` or `IDLE`. It is
-memory and not a message: a sampler that hangs in the driver sends nothing more, and the parent can still read the word.
+The sampler writes a little-endian int64 before each call into the driver: the index of a GPU, `DRIVER` or
+`IDLE`. It is memory and not a message: a sampler that hangs in the driver sends nothing more, and the parent
+can still read the word.
 """
 
 from __future__ import annotations

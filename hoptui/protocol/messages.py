@@ -227,9 +227,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
-    """Renew the pause of a run: `op` is `renew`, `what` is `pause`, and it stays paused for `seconds` from now.
+    """Renew the pause of a run: it stays paused for `seconds` from now. `op` is `renew`, `what` is `pause`.
 
-    Older viewers send other values of `op` and `what`. Those leases no longer exist; the answer is not `granted`.
+    Older viewers send other values. Those leases no longer exist; the answer is not `granted`.
     """
 
     id: int

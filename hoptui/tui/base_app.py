@@ -31,7 +31,7 @@ def told(preferences: Preferences) -> str:
 
 
 class PersonalApp(App[None]):
-    """`ascii`: draw with ASCII only. `inks` are the styles. `colours`: there are any. `mixes`: the terminal can mix them."""
+    """`ascii`: draw with ASCII only. `inks` are the styles. `colours`: any. `mixes`: colours can be mixed."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.preferences = preferences

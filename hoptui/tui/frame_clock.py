@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-TICK_S = 0.125
-REST_S = 1.0  # between two beats where nothing trains, or where nobody takes what is drawn
-NUMBERS_S = 0.25  # faster than that nobody reads digits; one write then carries numbers and charts
-CHARTS_S = 0.25
-LISTS_S = 1.0
+from hoptui.domain.pacing import CHARTS_S, LISTS_S, NUMBERS_S, REST_S, TICK_S
+
 DEEP = 2  # frames that may wait for the terminal; Textual's queue holds 30 and then blocks the app
 SLOWEST = 8
 SLOWER_S = 1.0

@@ -1,7 +1,7 @@
 """The dashboard on other nodes through ssh, on one or several at once: the same screens, of the host that is chosen.
 
-Each host has a client, a store, a clock and pauses of its own, and none waits for another. One is chosen: what the other screens
-show and what the keys do is of that one, until another is.
+Each host has a client, a store, a clock and pauses of its own, and none waits for another. One is chosen: the
+other screens and the keys are about that one, until another is.
 """
 
 from __future__ import annotations

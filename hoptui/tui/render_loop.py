@@ -19,9 +19,10 @@ from textual.driver import Driver
 from textual.timer import Timer
 
 from hoptui.client.client import Change
+from hoptui.domain.pacing import REST_S
 from hoptui.tui.base_app import PersonalApp
 from hoptui.tui.driver import TerminalDriver
-from hoptui.tui.frame_clock import EVERYTHING, REST_S, Frame, News, Pace
+from hoptui.tui.frame_clock import EVERYTHING, Frame, News, Pace
 from hoptui.tui.messages import StoreChanged
 from hoptui.tui.preferences import Preferences
 from hoptui.tui.run_control import Steering

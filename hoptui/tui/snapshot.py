@@ -135,7 +135,7 @@ class View(NamedTuple):
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the last iteration ends; None where that is unknown, and while nothing new is heard of the run."""
+        """Seconds until the last iteration ends; None where unknown, and while the run is not heard of."""
         run, vital, steps = self.run, self.vital, self.store.steps(self.source)
         if run is None or vital is None or self.stale:
             return None

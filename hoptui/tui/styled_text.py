@@ -67,7 +67,7 @@ _OWN_ASCII |= _halves(" '.:")
 
 
 def _textures() -> dict[tuple[str, bool], dict[int, str]]:
-    """How the curves and bars of an ink are written without colours, by the ink and whether it is for ASCII."""
+    """How curves and bars are written without colours, by the ink and whether it is for ASCII."""
     found: dict[tuple[str, bool], dict[int, str]] = {}
     for ink, bar, braille, letter in (
         ("2", "╍", {0x2800 + dots: chr(0x2800 + (dots & 0x95 or dots)) for dots in range(1, 256)}, "o"),

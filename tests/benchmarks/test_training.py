@@ -162,9 +162,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         close(node)
 
     monkeypatch.setattr(
-        presence,
-        "start_daemon",
-        lambda where: started.append(daemon_child(where, "storage.archive:FLUSH_S:0.1")),
+        presence, "start_daemon", lambda where: started.append(daemon_child(where, flush_s=0.1))
     )
     monkeypatch.setattr(Bench, "close", ended)
 

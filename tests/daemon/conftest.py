@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -13,14 +15,9 @@ import pytest
 from hoptui.protocol import messages
 from tests.conftest import RawViewer, TestNode, until
 from tests.daemon.quiet_node import UP, QuietNode
-from tests.impatient import BRISK, SHORTEN
+from tests.impatient import brisk_command
 
 FAKE = Path(__file__).with_name("fake_gpus.py")
-SERVE = f"""{SHORTEN}
-from hoptui.daemon.server import Server
-from hoptui.node.addresses import addresses
-Server(addresses(), 20.0, sys.argv[1], {{"gpus": sys.argv[2:]}}).run()
-"""
 
 
 class GpuNode:
@@ -31,11 +28,13 @@ class GpuNode:
         self._plan = directory / "plan.json"
         self.viewer: RawViewer
 
-    def start(self, metrics: str = "", shorter: str = "", **environment: str) -> RawViewer:
-        """Start the daemon, with less patience if `shorter` says so; returns its viewer."""
+    def start(
+        self, metrics: str = "", timings: Mapping[str, float] = MappingProxyType({}), **environment: str
+    ) -> RawViewer:
+        """Start the daemon, brisk and with other `timings`; returns its viewer."""
         root = str(FAKE.parents[2])
-        command = [sys.executable, "-c", SERVE, metrics, sys.executable, str(FAKE), str(self._plan)]
-        self.daemon = self.node.spawn(command, PYTHONPATH=root, SHORTEN=f"{BRISK} {shorter}", **environment)
+        command = [*brisk_command(**timings), metrics, sys.executable, str(FAKE), str(self._plan)]
+        self.daemon = self.node.spawn(command, PYTHONPATH=root, **environment)
         until(self.node.daemon_pid, what="the daemon")
         self.viewer = self.node.viewer()
         until(lambda: len((state := self.state()).gpus) == 2 and not state.sampler, what="the GPUs")

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.diagnosis import EVERY_S, MOST_ROWS, SETTLED_NS, Diagnosing
+from hoptui.daemon.diagnosis import MOST_ROWS, SETTLED_NS, Diagnosing
 from hoptui.daemon.state.gpu_ownership import Resolved
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.columns import concatenate, pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.tuning import Diagnosis
@@ -127,7 +128,7 @@ def test_it_looks_every_two_seconds(watched: Watched, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(watched.diagnosing, "_look", counted)
     watched.train(40)
-    assert looks == list(range(looks[0], looks[0] + 40 * SECOND, int(EVERY_S * SECOND)))
+    assert looks == list(range(looks[0], looks[0] + 40 * SECOND, int(DEFAULT.diagnose_s * SECOND)))
 
 
 def test_compilation_after_a_change_does_not_count(watched: Watched) -> None:
@@ -212,7 +213,7 @@ def test_another_epoch_and_another_daemon_begin_anew(watched: Watched) -> None:
     watched.train(30)
     assert watched.events == ["launch-bound", "launch-bound"]
     watched.diagnosing = Diagnosing(watched.node)  # as after a daemon that was killed: its word is of then
-    watched.now += int(EVERY_S * SECOND)
+    watched.now += int(DEFAULT.diagnose_s * SECOND)
     watched.diagnosing.tend()
     assert watched.run.state.diagnosis is None
     watched.train(30)
@@ -293,7 +294,7 @@ for i in run.iterations():
 
 
 def test_from_a_training_script_to_the_command_line(gpu_node: GpuNode) -> None:
-    viewer = gpu_node.start(shorter="diagnosis:EVERY_S:0.2")
+    viewer = gpu_node.start(timings={"diagnose_s": 0.2})
     gpu_node.node.spawn([sys.executable, "-c", TRAINS])
     until(lambda: any(run.diagnosis for run in gpu_node.state().runs), what="a diagnosis")
     told = json.loads(gpu_node.node.hoptui("status", "small", "--json").stdout)

@@ -75,7 +75,7 @@ def test_viewer_killed_changes_nothing(node: TestNode) -> None:
 
 
 def test_viewer_stopped_is_forgotten_and_finds_back(node: TestNode) -> None:
-    impatient_daemon(node, "handlers.viewers:GONE_S:1.5", "server:HEAL_S:0.2")
+    impatient_daemon(node, gone_s=1.5, heal_s=0.2)
     node.start()
     node.viewer("first").run()
     stopped = node.spawn([sys.executable, "-m", "hoptui", "watch", "toy", "--every", "0.2", "--json"])
@@ -129,7 +129,7 @@ def test_trainer_killed_while_a_forked_child_lives(node: TestNode) -> None:
 
 
 def test_stopped_trainer_is_not_answering_and_never_dead(node: TestNode) -> None:
-    impatient_daemon(node, "state.registry:NO_PULSE_S:1.5")
+    impatient_daemon(node, no_pulse_s=1.5)
     child = node.start()
     viewer = node.viewer()
     run = viewer.run()
@@ -312,7 +312,7 @@ def test_random_bytes_and_mutated_messages_on_both_sockets(node: TestNode) -> No
 
 
 def test_full_disk_under_the_history(node: TestNode) -> None:
-    impatient_daemon(node, "storage.archive:FLUSH_S:0.3")
+    impatient_daemon(node, flush_s=0.3)
     child = node.start()
     viewer = node.viewer()
     run = viewer.run()
@@ -356,7 +356,7 @@ def test_two_runs_of_one_name(node: TestNode) -> None:
 
 
 def test_a_restart_voids_what_was_pending(node: TestNode) -> None:
-    impatient_daemon(node, "process_watch:LAST_WORDS_S:0.3")
+    impatient_daemon(node, last_words_s=0.3)
     script = """
 import json, sys, time, hoptui
 state = json.loads(sys.argv[1]) if len(sys.argv) > 1 else None
@@ -398,7 +398,7 @@ def test_the_daemon_is_single_and_leaves_when_idle(node: TestNode) -> None:
 
 
 def test_removed_sockets_are_healed(node: TestNode) -> None:
-    impatient_daemon(node, "server:HEAL_S:0.1")
+    impatient_daemon(node, heal_s=0.1)
     viewer = node.viewer()
     for path in (node.where.viewers, node.where.runs):
         path.unlink()

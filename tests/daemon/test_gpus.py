@@ -42,7 +42,7 @@ def derived(viewer: RawViewer, run: str) -> Columns | None:
 
 
 def test_a_gpu_that_hangs_takes_nothing_along(gpu_node: GpuNode) -> None:
-    viewer = gpu_node.start(shorter="sampling.supervisor:LEAST_SILENCE_S:1")
+    viewer = gpu_node.start(timings={"sampler_silence_s": 1})
     child = gpu_node.node.start()
     run = viewer.run()
     gpu_node.goes_on("gpu/GPU-b")
@@ -170,7 +170,7 @@ def test_whose_processes_and_what_a_run_uses(gpu_node: GpuNode) -> None:
 
 
 def test_energy_goes_on_after_the_daemon_was_killed(gpu_node: GpuNode) -> None:
-    viewer = gpu_node.start(shorter="storage.archive:FLUSH_S:0.3")
+    viewer = gpu_node.start(timings={"flush_s": 0.3})
     gpu_node.node.start(CUDA_VISIBLE_DEVICES="0")
     run = viewer.run()
     source = f"derived/{run.run}"
@@ -184,14 +184,14 @@ def test_energy_goes_on_after_the_daemon_was_killed(gpu_node: GpuNode) -> None:
     began = gpu_node.last_t(source)
     gpu_node.daemon.kill()
     gpu_node.daemon.wait(10)
-    gpu_node.start(shorter="storage.archive:FLUSH_S:0.3")
+    gpu_node.start(timings={"flush_s": 0.3})
     after = until(used, what="energy again")
     # 350 W all the while, also while nobody looked; what had not reached the disk is in the counter.
     assert after - before >= 0.9 * 350.0 * (gpu_node.last_t(source) - began) / 1e9 - 100.0
 
 
 def test_prometheus(gpu_node: GpuNode) -> None:
-    viewer = gpu_node.start(metrics=":0", shorter="server:PUBLISH_S:0.2", HOPTUI_IDLE_S="1")
+    viewer = gpu_node.start(metrics=":0", timings={"publish_s": 0.2}, HOPTUI_IDLE_S="1")
     gpu_node.node.start(CUDA_VISIBLE_DEVICES="0")
     run = viewer.run()
     address = viewer.state().metrics
@@ -272,7 +272,7 @@ def test_the_oldest_recordings_go_when_there_are_too_many(
     for i, path in enumerate(old_recordings):
         age = time.time() - (40 * 86400 if i == 9 else 86400 + 3600 * i)
         os.utime(path, (age, age))
-    gpu_node.start(shorter="storage.archive:FIRST_TIDY_S:0.1", HOPTUI_KEEP_GB="0.0045", HOPTUI_KEEP_DAYS="20")
+    gpu_node.start(timings={"first_tidy_s": 0.1}, HOPTUI_KEEP_GB="0.0045", HOPTUI_KEEP_DAYS="20")
     kept = until(
         lambda: (k := [p for p in old_recordings if p.exists()]) and len(k) < 6 and k, what="tidying"
     )
@@ -301,7 +301,7 @@ def test_the_recording_of_a_live_run_outlives_a_daemon_that_was_killed(
     gpu_node.daemon.wait(10)
     child.send_signal(signal.SIGSTOP)  # it cannot even say hello
     try:
-        gpu_node.start(shorter="storage.archive:FIRST_TIDY_S:2", HOPTUI_KEEP_GB="0.000000001")
+        gpu_node.start(timings={"first_tidy_s": 2}, HOPTUI_KEEP_GB="0.000000001")
         until(lambda: not any(path.exists() for path in old_recordings), what="tidying")
         assert recording.exists()
     finally:

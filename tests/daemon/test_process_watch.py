@@ -10,11 +10,14 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from hoptui.daemon.process_watch import LAST_WORDS_S, Lives
+from hoptui.daemon.process_watch import Lives
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.protocol.messages import RunHello
 
 SILENT = [("toy", "killed", "its process ended without a word")]
+
+
+LAST_WORDS_S = 1.5
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ class Told:
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self.ends: list[tuple[str, str, str]] = []
         self.poller = zmq.Poller()
-        self.lives = Lives(self.poller, self.end)
+        self.lives = Lives(self.poller, self.end, LAST_WORDS_S)
         hello = RunHello(protocol=1, run="r", name="toy", epoch=1, nonce="n", pid=child.pid, started=0)
         self.run, _ = Registry().hello(b"i", hello, 0.0)
         self.lives.watch(self.run)

@@ -14,6 +14,7 @@ from msgspec import structs
 from hoptui.daemon.storage.archive import REFUSED_TOLD_S, Archive
 from hoptui.daemon.storage.recordings import History
 from hoptui.daemon.storage.retention import Limits
+from hoptui.daemon.timings import Timings
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.node.addresses import AddressError, Addresses
@@ -183,11 +184,10 @@ def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path:
         archive.close(10.0)
 
 
-def test_a_change_that_took_effect_is_on_the_disk_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hoptui.daemon.storage.archive.FLUSH_S", 3600.0)
-    archive = Archive(Addresses(tmp_path, tmp_path), Limits(), lambda *_: None)
+def test_a_change_that_took_effect_is_on_the_disk_at_once(tmp_path: Path) -> None:
+    archive = Archive(
+        Addresses(tmp_path, tmp_path), Limits(), lambda *_: None, timings=Timings(flush_s=3600.0)
+    )
     archive.start()
     sent = CommandRecord(id="c", run="r", epoch=1, verb="set", knob="n", seq=1)
     try:

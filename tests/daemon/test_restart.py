@@ -118,7 +118,7 @@ def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, 
         pid = restarting.node.daemon_pid()
         viewer.send(messages.Shutdown(id=1))
         until(lambda: over(pid), what="the end of the daemon")
-        impatient_daemon(restarting.node, "process_watch:LAST_WORDS_S:0.3")
+        impatient_daemon(restarting.node, last_words_s=0.3)
         viewer = restarting.node.viewer("again")
         assert viewer.vital(restarting.run.run).state == "busy"
     restarting.say("die")

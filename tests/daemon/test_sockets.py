@@ -69,7 +69,7 @@ def test_messages_are_taken_in_order_and_no_more_than_asked_for(door: tuple[Door
 
 
 def test_a_run_that_nobody_looks_at_is_heard_to_its_last_row(node: TestNode) -> None:
-    impatient_daemon(node, "server:WELCOME_S:0")
+    impatient_daemon(node, welcome_s=0.0)
     with dealer(node.where.runs) as sock:
         hello = messages.RunHello(
             protocol=messages.PROTOCOL,

@@ -81,7 +81,7 @@ def test_golden_bytes_are_still_understood(example: messages.Message, decoders: 
 
 
 REMOVED = {"lease.state": ("holder", "viewer", "left_s"), "delta": ("node.runs.lease",)}
-"""Fields that no hoptui sends any more, by message: exclusive control of a run. Older peers send them; they are ignored."""
+"""Fields of older peers that are ignored, by message: those of exclusive control of a run."""
 
 
 def without_removed(sent: dict[str, Any]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ for i in run.iterations(10):
 {end}
 """
     if reason == "killed":  # the others' last word may be late
-        impatient_daemon(node, "process_watch:LAST_WORDS_S:0.3")
+        impatient_daemon(node, last_words_s=0.3)
     viewer = node.viewer()
     child = subprocess.Popen(
         [sys.executable, "-c", script],

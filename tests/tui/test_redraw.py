@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.pacing import REST_S, TICK_S
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.frame_clock import REST_S, TICK_S
 from tests.tui.replay_player import Player
 
 MakeScene = Callable[..., Any]

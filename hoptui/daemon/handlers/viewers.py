@@ -19,7 +19,6 @@ from hoptui.protocol.codec import MAX_BYTES
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.protocol.version import VERSION
 
-GONE_S = 15.0
 LONGEST_WAIT_S = 10.0
 MOST_ROWS = 4096
 WATCHED_HZ, MOST_HZ = 2.0, 10.0
@@ -127,7 +126,7 @@ class ViewerDesk:
         for identity, viewer in list(self._viewers.items()):
             if viewer.waiting is not None:
                 self._answer(viewer, now, vitals)
-            elif now - viewer.heard > GONE_S:
+            elif now - viewer.heard > self._node.timings.gone_s:
                 self._forget(identity)
 
     def next_deadline(self) -> float | None:

@@ -74,7 +74,7 @@ class Child:
 
     @property
     def asking(self) -> int:
-        """What it is asking the driver for: the index of a GPU, `driver_probe.DRIVER` or `driver_probe.IDLE`."""
+        """What it is asking the driver for: the index of a GPU, `DRIVER` or `IDLE`."""
         return self._probe.read() if self._probe is not None else IDLE
 
     @property

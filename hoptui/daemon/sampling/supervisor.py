@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hoptui.daemon.sampling.process import Child
+from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.devices import Devices, FromSampler, Sample, Tenants, Watch
 from hoptui.node.driver_probe import DRIVER
 from hoptui.protocol.codec import WireError
@@ -35,7 +36,7 @@ class _Suspect:
 
 
 class Suspects:
-    """By the index of the GPU, or `driver_probe.DRIVER` for the driver as a whole; times are monotonic seconds, passed in."""
+    """By the index of the GPU, or `DRIVER` for the whole driver. Times are monotonic seconds, passed in."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Suspect] = {}
@@ -72,7 +73,6 @@ log = logging.getLogger("hoptui.daemon")
 
 START_S = 30.0
 """For the first readings: a driver without persistence mode needs seconds for each GPU."""
-LEAST_SILENCE_S = 2.0
 MISSED_TICKS = 3
 AGAIN_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 UNDEAD = 3
@@ -88,7 +88,14 @@ class Sampler:
     `problem` is one sentence on why there are no readings, or not all of them; "" if there are.
     """
 
-    def __init__(self, what: Literal["host", "gpus"], command: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        what: Literal["host", "gpus"],
+        command: Sequence[str] | None = None,
+        *,
+        silence_s: float = DEFAULT.sampler_silence_s,
+    ) -> None:
+        self._silence_s = silence_s
         self._gpus = what == "gpus"
         self._name = "the GPU sampler" if self._gpus else "the host sampler"
         self._command = command or [sys.executable, "-m", "hoptui.telemetry", what]
@@ -116,7 +123,7 @@ class Sampler:
 
     @property
     def left(self) -> tuple[int, ...]:
-        """Indices of GPUs that are left alone because a call hung in them, `driver_probe.DRIVER` for the whole driver."""
+        """Indices of GPUs that are left alone because a call hung in them, `DRIVER` for the whole driver."""
         return self.suspects.left()
 
     @property
@@ -214,7 +221,7 @@ class Sampler:
         return child
 
     def _patience(self, child: Child) -> float:
-        return max(LEAST_SILENCE_S, MISSED_TICKS / self._watch.hz) if child.sampled else START_S
+        return max(self._silence_s, MISSED_TICKS / self._watch.hz) if child.sampled else START_S
 
     def _settled(self, child: Child, said: list[FromSampler]) -> list[FromSampler]:
         """What to pass on of what the child said.

@@ -1,7 +1,8 @@
 """The life of every command, without I/O: who may, in which order, what became of it, and what it did.
 
-Bounds, types, versions and what is already pending are checked in the run, where the knob lives. The daemon decides one
-conflict: the tuner does not set a knob that a person set. The order of arrival here is the order for everybody.
+Bounds, types, versions and what is already pending are checked in the run, where the knob lives. The daemon
+decides one conflict: the tuner does not set a knob that a person set. The order of arrival here is the order for
+everybody.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class Book:
             )
         return None
 
-    # knobs that people have set ----------------------------------------------------------------------------------------
+    # knobs that people have set ---------------------------------------------------------------------------
 
     def held(self, run: str) -> frozenset[str]:
         """The knobs that people have set: the tuner leaves them alone."""

@@ -17,6 +17,8 @@ from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.daemon.state.row_buffers import Rings, one_row
+from hoptui.daemon.timings import DEFAULT, Timings
+from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
@@ -32,9 +34,6 @@ OF_ITS_ITERATIONS = ("run/", "rank/")
 """Sources whose newest rows are still told of a run that has exited."""
 MEASURED = 512
 """Rows that the effect of a change is looked for in."""
-PATIENCE_S = {"gpu": 0.0, "run": 0.2}
-LONGEST_PATIENCE_S = 0.6
-"""How long rows of a kind wait for others on their way to a viewer: one answer for all, and none that is late for GPUs."""
 
 
 class Clock(Protocol):
@@ -65,14 +64,20 @@ class Node:
     there is to know, with the seconds that they can wait for those of other sources."""
 
     def __init__(
-        self, clock: Clock, archive: Keeper, changed: Callable[[], None], grown: Callable[[float], None]
+        self,
+        clock: Clock,
+        archive: Keeper,
+        changed: Callable[[], None],
+        grown: Callable[[float], None],
+        timings: Timings = DEFAULT,
     ) -> None:
         self.clock = clock
+        self.timings = timings
         self.faults = Faults(clock.t)
         self.archive = archive
         self.changed = changed
         self._grown = grown
-        self.registry = Registry()
+        self.registry = Registry(timings.no_pulse_s)
         self.rings = Rings()
         self.book = Book(self._record)
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
@@ -109,7 +114,7 @@ class Node:
             new = self.rings.append(columns)
             if not len(new):
                 continue
-            patience = min(patience, PATIENCE_S.get(kind, LONGEST_PATIENCE_S))
+            patience = min(patience, pacing.GATHER_S.get(kind, pacing.LONGEST_GATHER_S))
             if run is None:
                 shared.append(new)
                 continue
@@ -248,7 +253,7 @@ class Node:
         if processes != self.processes:
             self.processes = processes
             self.processes_version += 1
-            self._grown(LONGEST_PATIENCE_S)
+            self._grown(pacing.LONGEST_GATHER_S)
 
     def set_hz(self, hz: float) -> None:
         """How often GPUs are sampled now."""

@@ -13,14 +13,13 @@ from msgspec import structs
 
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
+from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.columns import Columns
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.throughput import level, took, usable
 from hoptui.domain.tuning import Diagnosis
 from hoptui.protocol.messages import Declare, Outcome, Pulse, RankState, RunHello, RunState, State, Vital
 
-NO_PULSE_S = 5.0
-"""Without a pulse for so long a run that still exists is `unresponsive`."""
 RECENT = 64
 """Iterations that a run's throughput is told over."""
 LEAST_BUSY_S = 3.0
@@ -75,6 +74,7 @@ class TrackedRun:
         self._throughput: float | None = None  # likewise
         self._pulse: Pulse | None = None
         self._pulse_at = -math.inf
+        self.no_pulse_s = DEFAULT.no_pulse_s
 
     @property
     def id(self) -> str:
@@ -210,7 +210,7 @@ class TrackedRun:
             return "busy", "restarting to change a knob"
         if pulse is None or age is None:
             return "unresponsive", "no word from it since the daemon started"
-        if age > NO_PULSE_S:
+        if age > self.no_pulse_s:
             return "unresponsive", f"no pulse for {age:.0f} s"
         if pulse.paused:
             return "paused", f"goes on by itself in {max(0.0, pulse.paused_left_s - age):.0f} s"
@@ -224,8 +224,9 @@ class TrackedRun:
 class Registry:
     """The runs by id. `version` rises whenever the slow part of any of them changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, no_pulse_s: float = DEFAULT.no_pulse_s) -> None:
         self.version = 1
+        self._no_pulse_s = no_pulse_s
         self._runs: dict[str, TrackedRun] = {}
         self._by_identity: dict[bytes, TrackedRun] = {}
 
@@ -261,7 +262,7 @@ class Registry:
     def restore(self, run: TrackedRun) -> None:
         """A run known from its recording; one that has said hello meanwhile is left alone."""
         if run.id not in self._runs:
-            self._runs[run.id] = run
+            self._add(run)
             self.changed()
 
     def forget(self, runs: Iterable[str]) -> None:
@@ -300,7 +301,7 @@ class Registry:
             if known is not None:
                 run.account = known.account
                 run.account.restart()
-            self._runs[hello.run] = run
+            self._add(run)
         self._connect(identity, run)
         self.changed()
         return run, kind
@@ -308,6 +309,10 @@ class Registry:
     def disconnect(self, run: TrackedRun) -> None:
         self._by_identity = {i: r for i, r in self._by_identity.items() if r is not run}
         run.identity = None
+
+    def _add(self, run: TrackedRun) -> None:
+        run.no_pulse_s = self._no_pulse_s
+        self._runs[run.id] = run
 
     def _connect(self, identity: bytes, run: TrackedRun) -> None:
         self._by_identity = {i: r for i, r in self._by_identity.items() if r is not run and r.id != run.id}

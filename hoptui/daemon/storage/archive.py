@@ -19,6 +19,7 @@ import msgspec
 from hoptui.daemon.state.change_effects import CHANGED
 from hoptui.daemon.storage.recordings import Found, History, rows_as_buckets
 from hoptui.daemon.storage.retention import Limits
+from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain.columns import Columns
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
@@ -88,11 +89,7 @@ class SettledFile:
         self._lines = len(self.results)
 
 
-FLUSH_S = 2.0
 TIDY_S = 600.0
-FIRST_TIDY_S = 30.0
-"""A live run whose daemon was killed is back with the next one in a few seconds: until then nobody has its recording open,
-and it would look like one that may go."""
 JOBS = 20_000
 MANY = 1000
 """So many jobs wake the thread before its time."""
@@ -104,8 +101,14 @@ class Archive:
     """Used by the loop; the work happens in its thread. `results` is called in that thread, with finished queries."""
 
     def __init__(
-        self, where: Addresses, limits: Limits, results: Callable[[bytes, Buckets | Error], None]
+        self,
+        where: Addresses,
+        limits: Limits,
+        results: Callable[[bytes, Buckets | Error], None],
+        *,
+        timings: Timings = DEFAULT,
     ) -> None:
+        self._timings = timings
         self._where = where
         self._results = results
         self._jobs: deque[Callable[[], None]] = deque()
@@ -217,14 +220,14 @@ class Archive:
             history.problem = f"{self._where.state} cannot be read: {error.strerror}"
         self._do(self._settled.read)
         self._restored.set()
-        flush_at = time.monotonic() + FLUSH_S
-        tidy_at = time.monotonic() + FIRST_TIDY_S
+        flush_at = time.monotonic() + self._timings.flush_s
+        tidy_at = time.monotonic() + self._timings.first_tidy_s
         while not self._closing:
             self._drain()
             now = time.monotonic()
             if now >= flush_at:
                 self._do(history.flush)
-                flush_at = now + FLUSH_S
+                flush_at = now + self._timings.flush_s
             if now >= tidy_at:
                 self._do(lambda: history.tidy(time.time()))
                 tidy_at = now + TIDY_S

@@ -1,6 +1,6 @@
 """The tuner of one run as the daemon keeps it: its commands, what it tells everybody, and how it goes on after a death. No I/O.
 
-The tuner's commands pass through the same book as everybody's. There, knobs that people set are refused to it.
+The tuner's commands pass through the same book as everybody's, which refuses to it the knobs that people set.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class StagedBox(LiveBox[None]):
         self.draw(Frame())
 
     def _overtaken(self, view: View) -> str:
-        """Why nothing is sent now: a knob was changed meanwhile, "" if none was. The next try accepts their values."""
+        """Why nothing is sent now: a knob was changed meanwhile, "" if none was. The next try accepts that."""
         found = [(one, theirs) for one in self._rows() if (theirs := one.overtaken(view.run)) is not None]
         if view.run is None or not found:
             return ""
