@@ -1,7 +1,15 @@
-"""hoptui in a training script: `run = hoptui.connect("ppo")`, `run.knob(...)`, `for i in run.iterations(n)`, `run.log(...)`.
+"""hoptui in a training script: `hoptui.connect`, `hoptui.Run` and `hoptui.Knob`.
 
-This is the whole public API; the other packages are the daemon, the viewers and the wire between them. Nothing here
-raises into a training loop, waits, or changes its results.
+These three names are the public API. The other packages are the daemon, the viewers and the protocol between them. Types
+for annotations are in `hoptui.sdk`. Nothing here raises into a training loop, waits, or changes its results.
+
+Example:
+    ```python
+    run = hoptui.connect("my-run")
+    accum = run.knob("grad_accum", 4, min=1, max=64, effect="speed")
+    for step in run.iterations(3):
+        run.log(loss=0.5, samples=64 * accum.value)
+    ```
 """
 
 from __future__ import annotations
@@ -11,25 +19,25 @@ from typing import TYPE_CHECKING
 from hoptui.protocol.version import VERSION
 
 __version__ = VERSION
-__all__ = ["Knob", "KnobHandle", "Run", "__version__", "connect", "peak_flops"]
+__all__ = ["Knob", "Run", "__version__", "connect"]
 
 if TYPE_CHECKING:
-    from hoptui.sdk.knobs import Knob, KnobHandle
+    from hoptui.sdk.knobs import Knob
     from hoptui.sdk.run import Run, connect
-    from hoptui.telemetry.gpu_specs import peak_flops
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Knob", "KnobHandle"):
-        from hoptui.sdk import knobs
+    # Imported on first use: `hoptui --help` and the daemon need none of it.
+    if name == "Knob":
+        from hoptui.sdk.knobs import Knob
 
-        return getattr(knobs, name)
+        return Knob
     if name in ("Run", "connect"):
         from hoptui.sdk import run
 
         return getattr(run, name)
-    if name == "peak_flops":
-        from hoptui.telemetry.gpu_specs import peak_flops
-
-        return peak_flops
     raise AttributeError(f"module 'hoptui' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

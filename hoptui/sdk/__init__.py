@@ -1,5 +1,15 @@
-"""What runs inside the training process: declared knobs, the boundary, metrics, and one thread that owns one socket.
+"""The part of hoptui that runs inside the training process.
 
-Training scripts reach it through `import hoptui`. It never raises into the training loop, never makes it wait, never
-touches the trainer's random numbers, signals or devices, and is a no-op in forked children and with `HOPTUI=off`.
+Training scripts use `import hoptui`. This package holds the types that a script may need for annotations:
+
+- `KnobHandle`: what `run.knob` returns.
+- `RankGroup`: the protocol of the `ranks` argument of `hoptui.connect`.
+
+Nothing here raises into the training loop or makes it wait. Nothing here touches the random numbers, signals or devices
+of the training. In a forked child and with `HOPTUI=off` it does nothing.
 """
+
+from hoptui.sdk.knobs import KnobHandle
+from hoptui.sdk.ranks import RankGroup
+
+__all__ = ["KnobHandle", "RankGroup"]

@@ -1,11 +1,11 @@
-"""What the environment says of this process: is hoptui switched off, which rank is it, which GPUs was it given, on what it runs."""
+"""What the environment says about this process: hoptui's switch, its rank, its GPUs and its command line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hoptui.sdk.values import travelling
+from hoptui.sdk.metric_values import clean_text
 
 OFF = ("off", "0", "no", "false")
 LIBRARIES = ("torch",)
@@ -14,12 +14,12 @@ LONGEST_COMMAND = 1000
 
 
 def switched_off(environ: Mapping[str, str]) -> bool:
-    """Whether `HOPTUI` says that this process is to be left alone."""
+    """Return whether `HOPTUI` switches hoptui off in this process."""
     return environ.get("HOPTUI", "").lower() in OFF
 
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(rank, world size) as torchrun sets them; (0, 1) without them. Slurm's srun alone sets neither."""
+    """Return (rank, world size) as torchrun sets them, or (0, 1). Slurm's srun alone sets neither."""
     try:
         return int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     except ValueError:
@@ -27,29 +27,32 @@ def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def visible_devices(environ: Mapping[str, str]) -> str | None:
-    """`CUDA_VISIBLE_DEVICES` as it is: indices or UUIDs; None where it is not set, which means all."""
+    """Return `CUDA_VISIBLE_DEVICES` unchanged: indices or UUIDs. None means that it is not set: all GPUs are visible."""
     return environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def slurm_gpus(environ: Mapping[str, str]) -> str:
-    """The node's indices of the GPUs that Slurm gave to this step or job, whatever a device cgroup calls them; "" without."""
+    """Return the node's indices of the GPUs that Slurm gave to this step or job, or "".
+
+    A device cgroup may number the GPUs differently inside the job. These indices are those of the node.
+    """
     return next((environ[name] for name in SLURM_GPUS if environ.get(name)), "")
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """How the process was started, for people and to tell runs of one kind; one that is too long ends with `…`.
+    """Return the command that started the process. It is shown, and it identifies runs of the same kind.
 
-    `python -m trainer` is told as `trainer`, as where it was started by that name.
+    `python -m trainer` becomes `trainer`, the same as the console script. A long command is cut and ends with `…`.
     """
     if not argv:
         return ""
     file = Path(argv[0])
     name = file.parent.name if file.name == "__main__.py" and file.parent.name else file.name
-    told = travelling(" ".join([name, *argv[1:]]), LONGEST_COMMAND + 1)
-    return told if len(told) <= LONGEST_COMMAND else f"{told[: LONGEST_COMMAND - 1]}…"
+    command = clean_text(" ".join([name, *argv[1:]]), LONGEST_COMMAND + 1)
+    return command if len(command) <= LONGEST_COMMAND else f"{command[: LONGEST_COMMAND - 1]}…"
 
 
 def versions(imported: Mapping[str, object]) -> dict[str, str]:
-    """The versions of the libraries that decide how fast it is, of those that are imported: nothing is imported for it."""
+    """Return the versions of the libraries that decide the speed, if they are imported. Imports nothing."""
     found = {name: getattr(imported.get(name), "__version__", None) for name in LIBRARIES}
     return {name: str(version) for name, version in found.items() if version}

@@ -1,7 +1,7 @@
-"""A forked child must not speak for its parent, nor keep its parent's connection alive.
+"""Protection of the run in forked children.
 
-A DataLoader worker that outlives a killed trainer would otherwise hold the inherited socket open, and the daemon would
-never see the trainer go.
+A child must not speak for its parent or keep its parent's connection open. A DataLoader worker that outlives a killed
+trainer would otherwise hold the inherited socket, and the daemon would never see that the trainer is gone.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import Protocol
 
 
-class Guarded(Protocol):
-    """What is switched off in a child."""
+class Abandonable(Protocol):
+    """An object that is switched off in a forked child."""
 
     def abandon(self) -> None: ...
 
 
-_guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()
+_guarded: weakref.WeakSet[Abandonable] = weakref.WeakSet()
 _directories: set[bytes] = set()
 
 
-def guard(run: Guarded) -> None:
+def guard(run: Abandonable) -> None:
     """Switch `run` off in every child that is forked from now on."""
     _guarded.add(run)
 
 
 def close_in_children(directory: Path) -> None:
-    """Close, in every child forked from now on, the sockets connected to paths under `directory`."""
+    """In every child forked from now on, close the sockets that are connected to paths under `directory`."""
     _directories.add(os.fsencode(directory) + b"/")
 
 
 def _after_fork_in_child() -> None:
-    # No locks here: another thread of the parent may have held them at the moment of the fork.
+    # No locks here: another thread of the parent may have held them when the process was forked.
     for run in list(_guarded):
         run.abandon()
     if _directories:
@@ -46,7 +46,7 @@ def _after_fork_in_child() -> None:
 
 def _open_sockets() -> list[int]:
     try:
-        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 (no allocation-heavy paths here)
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 (allocates little)
     except OSError:
         return []
     found = []

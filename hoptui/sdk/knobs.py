@@ -1,26 +1,60 @@
-"""Declaring a knob, and the handle through which the training loop reads its value."""
+"""Knobs: the declaration (`Knob`), the handle of a training script (`KnobHandle`) and the knob of the run (`LiveKnob`)."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from hoptui.domain import knobs as wire
 from hoptui.domain.knobs import Cost, Effect, Kind, KnobError, KnobSpec, KnobState, KnobValue, Scale
 from hoptui.domain.tuning import TUNER
 
+log = logging.getLogger("hoptui")
 T = TypeVar("T", bound=KnobValue)
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A declaration for `Annotated[int, Knob(1, 64, effect="speed")]` on a config dataclass.
+    """Declare a field of a config dataclass as a knob: `Annotated[int, Knob(1, 64, effect="speed")]`.
 
-    The same declaration gives the command-line option its bounds and the running job its live knob. The fields are
-    those of `Run.knob`.
+    The declaration gives the command-line option its bounds, and `Run.knobs` makes the field a live knob of the run.
+    Creating a `Knob` checks nothing. `check` and `Run.knobs` do.
+
+    Args:
+        min: The least value, inclusive. None: no lower bound. Numbers only.
+        max: The greatest value, inclusive. None: no upper bound. Numbers only.
+        choices: The allowed values. Empty: every value within the bounds.
+        scale: How editors and the tuner step through the values. `linear`: equal differences. `log`: equal ratios.
+            `pow2`: powers of two, and no other value is accepted.
+        effect: What a change affects. `speed`: the same training, faster or slower. `learning`: what is learned. The
+            tuner turns only `speed` knobs unless a user allows others.
+        cost: What applying a change needs. `free`: the step reads the value. `shape`: new tensor shapes, so a new
+            compiled graph. `rebuild`: a new model, optimizer or set of data readers. `restart`: a new process (see
+            `Run.restart_wanted`).
+        keeps: What stays true for every value. `"grad_accum × micro_batch"`: the run keeps this product constant.
+            `"rollout = num_envs × rollout_len × ranks"`: `rollout` follows from the others. The factors are names of
+            knobs, or `ranks`, the number of processes. `*` is the same as `×`, and `/` divides. Separate several
+            relations with `;`. Free text is shown to users.
+        unit: The unit shown with the value, such as `tokens`.
+        description: One line that explains the knob.
+
+    Example:
+        ```python
+        from dataclasses import dataclass
+        from typing import Annotated
+
+        @dataclass
+        class Config:
+            num_envs: Annotated[int, hoptui.Knob(1, 4096, scale="pow2", cost="shape")] = 64
+            lr: Annotated[float, hoptui.Knob(1e-6, 1e-1, scale="log")] = 3e-4
+
+        config = Config()
+        run.knobs(config)
+        ```
     """
 
     min: int | float | None = None
@@ -33,26 +67,24 @@ class Knob:
     unit: str = ""
     description: str = ""
 
-    def spec(self, name: str, default: KnobValue, kind: Kind | None = None) -> KnobSpec:
-        """The declaration as it travels.
-
-        Raises:
-            KnobError: see `hoptui.domain.knobs.check_spec`.
-        """
-        kind = kind or wire.kind_of(default)
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        fields |= {"min": _bound(name, self.min), "max": _bound(name, self.max)}
-        fields["choices"] = tuple(map(wire.plain, self.choices))
-        default = float(default) if kind == "float" else wire.plain(default)
-        spec = KnobSpec(name=name, kind=kind, default=default, **fields)
-        wire.check_spec(spec)
-        return spec
-
     def check(self, name: str, value: KnobValue) -> KnobValue:
-        """`value` as the knob's type.
+        """Check a value that does not come from a live run, such as a command-line option.
+
+        Args:
+            name: The name of the knob, for the error message.
+            value: The value to check. An int is accepted if a bound is a float.
+
+        Returns:
+            The value in the type of the knob.
 
         Raises:
-            ValueError: wrong type, NaN, or out of bounds; the text is one sentence that names the knob.
+            ValueError: The value has the wrong type, is NaN or infinite, or is not allowed. The message is one
+                sentence that names the knob.
+
+        Example:
+            ```python
+            assert hoptui.Knob(1, 64).check("grad_accum", 8) == 8
+            ```
         """
         kind = wire.kind_of(value)
         if kind == "int" and any(isinstance(bound, float) for bound in (self.min, self.max)):
@@ -69,8 +101,24 @@ class Knob:
         return wire.check_value(bare, value)
 
 
+def knob_spec(declaration: Knob, name: str, default: KnobValue, kind: Kind | None = None) -> KnobSpec:
+    """Return the declaration as it is sent to the daemon.
+
+    Raises:
+        KnobError: see `hoptui.domain.knobs.check_spec`.
+    """
+    kind = kind or wire.kind_of(default)
+    fields = {f.name: getattr(declaration, f.name) for f in dataclasses.fields(declaration)}
+    fields |= {"min": _bound(name, declaration.min), "max": _bound(name, declaration.max)}
+    fields["choices"] = tuple(map(wire.plain, declaration.choices))
+    default = float(default) if kind == "float" else wire.plain(default)
+    spec = KnobSpec(name=name, kind=kind, default=default, **fields)
+    wire.check_spec(spec)
+    return spec
+
+
 def _bound(name: str, bound: object) -> int | float | None:
-    """A bound as Python's own number; numpy's are taken too."""
+    """Return a bound as a Python number. Numbers of numpy are accepted."""
     if bound is None:
         return None
     if hasattr(bound, "__index__"):
@@ -80,19 +128,19 @@ def _bound(name: str, bound: object) -> int | float | None:
     raise KnobError(f"{name} has {wire.shown(bound)} as a bound, which is no number")
 
 
-class KnobHandle(Generic[T]):
-    """A declared knob. The training loop reads `value`; only the boundary and `revert` change it.
+class LiveKnob(Generic[T]):
+    """A declared knob inside the run. Only the boundary and `revert` change its value.
 
-    `command` is the id of the command that set it last, "" once that was reverted; `took_s` how long the run stood still
-    for it.
+    `command` is the id of the command that set it last, "" if that command was reverted. `took_s` is how long the last
+    change paused the run.
     """
 
     __slots__ = (
+        "_adopt",
         "_apply",
         "_before",
+        "_on_revert",
         "_read",
-        "_reverted",
-        "_settled",
         "by",
         "command",
         "in_effect",
@@ -121,60 +169,55 @@ class KnobHandle(Generic[T]):
         self._apply = apply
         self._read = read
         self._before: tuple[KnobValue, int, str] = (self.value, 0, "")
-        self._settled = False
-        self._reverted: Callable[[KnobHandle[Any], KnobValue, str], object] | None = None
+        self._adopt = False
+        self._on_revert: Callable[[LiveKnob[Any], KnobValue, str], object] | None = None
 
     @property
     def name(self) -> str:
         return self.spec.name
 
     @property
-    def waits(self) -> bool:
-        """Whether a value was asked for that only a new process can have."""
+    def awaits_restart(self) -> bool:
+        """Whether a value was requested that only a new process can have."""
         return self.spec.cost == "restart" and not self.in_effect
 
-    @property
-    def tuned(self) -> bool:
-        """Whether it was the tuner, and no person, who set it last."""
-        return self.by == TUNER
-
     def state(self) -> KnobState:
-        """The knob as it travels, with the value in effect; one that waits has not been set yet."""
+        """Return the knob as it is sent to the daemon. A value that awaits a restart is not in effect yet."""
         return KnobState(
             spec=self.spec,
             value=self.value,
             version=self.version,
-            in_effect=self.in_effect or self.waits,
+            in_effect=self.in_effect or self.awaits_restart,
             by=self.by,
             took_s=self.took_s,
         )
 
-    def on_revert(self, tell: Callable[[KnobHandle[Any], KnobValue, str], object]) -> None:
-        """`tell(handle, value before, reason)` is called after `revert` has changed the value. Only the run calls this."""
-        self._reverted = tell
+    def on_revert(self, report: Callable[[LiveKnob[Any], KnobValue, str], object]) -> None:
+        """Call `report(knob, value before, reason)` after each `revert`."""
+        self._on_revert = report
 
     def revert(self, value: T, reason: str) -> None:
-        """Set back a value that turned out not to hold, e.g. after running out of memory; call it on all ranks alike.
-
-        The command that had set it becomes `reverted`, with `reason` for everybody to read. Never raises: what the
-        setter raises is added to the reason.
-        """
-        before, waited = self.value, self.waits
+        """Set a value that the script chose because the last one did not hold. Never raises."""
+        before, waited = self.value, self.awaits_restart
         try:
             self._put(wire.check_value(self.spec, value))
         except Exception as error:
             self.in_effect = False
             reason = f"{reason}; setting {wire.shown(value)} raised {type(error).__name__}: {error}"
-        self.version += not waited  # what only waited was no change
-        if self._reverted is not None:
-            self._reverted(self, before, reason)
+        self.version += not waited  # a value that only awaited a restart was no change
+        if self._on_revert is not None:
+            self._on_revert(self, before, reason)
         self.command = ""
 
+    def adopt(self) -> None:
+        """Take the next value that is read back as the wanted one. Never raises."""
+        self._adopt = True
+
     def set(self, wanted: KnobValue, by: str) -> None:
-        """Apply a checked value and read back what is in effect. Only the boundary calls this.
+        """Apply a checked value and read back what is in effect.
 
         Raises:
-            SetterError: the setter or the reader raised; the old value is in effect again, or the text says that not.
+            SetterError: the setter or the reader raised. The old value is in effect again, or the text says why not.
         """
         before = self.wanted
         self._before = (before, self.version, self.by)
@@ -188,20 +231,20 @@ class KnobHandle(Generic[T]):
                 self.in_effect = False
                 reason += f"; setting the old value back raised {type(second).__name__}: {second}"
             raise SetterError(f"{self.name} could not be set to {wire.shown(wanted)}: {reason}") from error
-        if not self.waits:
+        if not self.awaits_restart:
             self.version += 1
             self.by = by
 
-    def arrive(self, wanted: KnobValue, by: str, command: str, took_s: float) -> bool:
-        """In a new process: whether it has the value that it was started for. Only the boundary calls this."""
-        value, same = self._checked(self.value, wanted)
+    def confirm_restart(self, wanted: KnobValue, by: str, command: str, took_s: float) -> bool:
+        """In a new process: record and return whether the knob has the value that the restart was for."""
+        value, same = self._compare(self.value, wanted)
         if same:
             self.wanted, self.version, self.by = value, self.version + 1, by
             self.command, self.took_s = command, took_s
         return same
 
     def undo(self) -> None:
-        """Take back the last `set`, because it failed on another rank.
+        """Undo the last `set`, because it failed on another rank.
 
         Raises:
             SetterError: the setter or the reader raised.
@@ -217,35 +260,27 @@ class KnobHandle(Generic[T]):
         self.version, self.by = version, by
 
     def refresh(self) -> bool:
-        """Read back the value in effect: it may follow from another knob. True if it is not what it was."""
+        """Read back the value in effect, which may depend on another knob. Return whether it changed."""
         if self._read is None:
             return False
         before = self.value, self.in_effect
-        self._take(self._read(), self.wanted)
+        self._accept(self._read(), self.wanted)
         return before != (self.value, self.in_effect)
 
-    def settle(self) -> None:
-        """What the training script chose or derived by itself is what is wanted: nobody asked for another value.
-
-        For a knob that was left open, or that follows from another one. Call it in the setter of the knob that has
-        changed, this one or any other, on all ranks alike: the boundary reads the value back and tells everybody, as no
-        command's doing. Never raises.
-        """
-        self._settled = True
-
     def _put(self, wanted: KnobValue) -> None:
-        self._settled = False
+        self._adopt = False
         if self._apply is not None:
             self._apply(wanted)
-        self._take(wanted if self._read is None else self._read(), wanted)
+        self._accept(wanted if self._read is None else self._read(), wanted)
 
-    def _take(self, effective: object, wanted: KnobValue) -> None:
-        self.value, self.in_effect = self._checked(effective, wanted)
+    def _accept(self, effective: object, wanted: KnobValue) -> None:
+        self.value, self.in_effect = self._compare(effective, wanted)
         self.wanted = wanted
-        if self._settled:
-            self.wanted, self.in_effect, self._settled = self.value, True, False
+        if self._adopt:
+            self.wanted, self.in_effect, self._adopt = self.value, True, False
 
-    def _checked(self, effective: object, wanted: KnobValue) -> tuple[T, bool]:
+    def _compare(self, effective: object, wanted: KnobValue) -> tuple[T, bool]:
+        """Return the effective value in the knob's type, and whether it is the wanted one."""
         if self.spec.kind == "float" and hasattr(effective, "__float__"):
             effective = float(effective)
         elif self.spec.kind == "int" and hasattr(effective, "__index__") and not isinstance(effective, bool):
@@ -258,12 +293,162 @@ class KnobHandle(Generic[T]):
         return wire.plain(cast(T, effective)), same
 
 
+class ReadOnlyProperties:
+    """Base of objects that a script holds. Assigning to a property logs a warning and has no effect."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers report such an assignment themselves
+
+        def __setattr__(self, name: str, value: object) -> None:
+            kind = type(self)
+            if isinstance(getattr(kind, name, None), property):
+                text = "hoptui: %s.%s cannot be assigned; the assignment has no effect"
+                log.warning(text, kind.__name__, name)
+            else:
+                super().__setattr__(name, value)
+
+
+class KnobHandle(ReadOnlyProperties, Generic[T]):
+    """A declared knob, as the training script reads it. `Run.knob` and `Run.knobs` return it.
+
+    The value changes between two iterations only, and in `revert`. Assigning to a property, such as `handle.value = 8`,
+    has no effect and logs a warning: nothing raises into the training loop.
+
+    Example:
+        ```python
+        accum = run.knob("grad_accum", 4, min=1, max=64, effect="speed")
+        for step in run.iterations(2):
+            micro_batches = accum.value
+        ```
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_knob")
+    _knob: LiveKnob[T]
+
+    def __init__(self, knob: LiveKnob[T]) -> None:
+        self._knob = knob
+
+    @property
+    def name(self) -> str:
+        """The name of the knob.
+
+        Example:
+            ```python
+            assert run.knob("grad_accum", 4).name == "grad_accum"
+            ```
+        """
+        return self._knob.spec.name
+
+    @property
+    def value(self) -> T:
+        """The value in effect: what `read` returned last, or without `read` the value that was applied last.
+
+        Example:
+            ```python
+            assert run.knob("grad_accum", 4).value == 4
+            ```
+        """
+        return self._knob.value
+
+    @property
+    def version(self) -> int:
+        """The number of changes since the knob was declared, from 0.
+
+        Example:
+            ```python
+            assert run.knob("grad_accum", 4).version == 0
+            ```
+        """
+        return self._knob.version
+
+    @property
+    def by(self) -> str:
+        """Who changed the knob last: a user name with a pid, or the tuner. "" if no command has changed it.
+
+        Example:
+            ```python
+            assert run.knob("grad_accum", 4).by == ""
+            ```
+        """
+        return self._knob.by
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the tuner, and not a user, changed the knob last.
+
+        Example:
+            ```python
+            assert not run.knob("grad_accum", 4).tuned
+            ```
+        """
+        return self._knob.by == TUNER
+
+    @property
+    def in_effect(self) -> bool:
+        """Whether the value in effect is the value that was asked for.
+
+        It is False if `read` returned another value than `apply` was given, and while a value awaits a restart.
+
+        Example:
+            ```python
+            largest = 32
+            batch = run.knob("batch", 64, min=1, max=512, read=lambda: largest)
+            assert (batch.value, batch.in_effect) == (32, False)
+            ```
+        """
+        return self._knob.in_effect
+
+    def revert(self, value: T, reason: str) -> None:
+        """Set the knob to a value that works, because the one that was set did not hold.
+
+        The command that set the knob becomes `reverted`, and every viewer shows the reason. If no command set it, an
+        event shows the change. With several ranks, call it on all of them at the same point.
+
+        Nothing is raised. If `value` is not allowed or `apply` raises, the error is added to the reason and `in_effect`
+        becomes False.
+
+        Args:
+            value: The value to apply, of the type of the knob.
+            reason: Why the change did not hold, in a few words. At most 300 characters are shown.
+
+        Example:
+            ```python
+            batch = run.knob("micro_batch", 32, min=1, max=512)
+            batch.revert(16, "out of memory")
+            assert batch.value == 16
+            ```
+        """
+        self._knob.revert(value, reason)
+
+    def adopt(self) -> None:
+        """Accept the value that is read back next as the wanted one.
+
+        Use it for a knob that depends on another knob, or that the script chooses itself. Call it in the `apply` of the
+        knob that changes, on all ranks alike. The boundary then reads the value back and reports it without a command.
+        It needs `read`. Never raises.
+
+        Example:
+            ```python
+            batch = {"size": 64}
+
+            def resize(size):
+                batch["size"] = size
+                pieces.adopt()
+
+            run.knob("batch", 64, min=16, max=256, apply=resize)
+            pieces = run.knob("pieces", 4, min=1, max=16, read=lambda: batch["size"] // 16)
+            ```
+        """
+        self._knob.adopt()
+
+
 class SetterError(Exception):
-    """A knob that could not be set; its text is one sentence."""
+    """A knob could not be set. The text is one sentence."""
 
 
 def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:
-    """The fields of a dataclass instance that are declared as knobs: name, declaration, kind."""
+    """Yield the fields of a dataclass instance that are declared as knobs: name, declaration, kind."""
     kinds: dict[type, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(cast(Any, config)):
@@ -276,7 +461,7 @@ def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:
 
 
 def field_setter(config: object, name: str, after: Callable[[Any], object] | None) -> Callable[[Any], None]:
-    """What sets a field of a config and then tells `after`."""
+    """Return a function that sets a field of a config and then calls `after`."""
 
     def put(value: Any) -> None:
         setattr(config, name, value)
@@ -287,5 +472,5 @@ def field_setter(config: object, name: str, after: Callable[[Any], object] | Non
 
 
 def field_reader(config: object, name: str) -> Callable[[], Any]:
-    """What reads a field of a config."""
+    """Return a function that reads a field of a config."""
     return lambda: getattr(config, name)

@@ -1,7 +1,7 @@
-"""What the ranks of a run decide together, so that a knob changes on all of them at the same boundary or on none.
+"""Decisions that the ranks of a run make together. A knob changes on all ranks at the same boundary, or on none.
 
-How they talk is the trainer's matter and stands behind the protocol `Ranks`; there is no torch in here. A boundary at
-which nobody has anything to say costs one reduction of one flag.
+The trainer provides the communication as a `RankGroup`; this module does not use torch. A boundary without commands
+costs one reduction of one flag.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ COMPARED_EVERY = 100
 """Boundaries between two comparisons of the knobs."""
 
 
-class Ranks(Protocol):
-    """The processes of one run: every operation is called by all of them, in the same order."""
+class RankGroup(Protocol):
+    """The processes that train one run together. All of them call each operation, in the same order."""
 
     @property
     def rank(self) -> int:
-        """This process among all, from 0."""
+        """The index of this process, from 0."""
         ...
 
     @property
     def world(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         ...
 
     def all(self, ok: bool) -> bool:
-        """Whether it is so on every rank."""
+        """Return whether `ok` is true on every rank."""
         ...
 
     def share(self, payload: bytes | None) -> bytes:
-        """Rank 0's bytes, on every rank."""
+        """Return rank 0's `payload` on every rank."""
         ...
 
     def gather(self, value: object) -> list[Any]:
-        """Everybody's value, in order of rank."""
+        """Return the values of all ranks, in order of rank."""
         ...
 
 
 class SharingError(Exception):
-    """The ranks can no longer agree: an operation raised, and with it the trainer's own will."""
+    """The ranks can no longer communicate: an operation of the trainer's `RankGroup` raised."""
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """Which run this is, as rank 0 knows it; `on` is False where hoptui is switched off there."""
+class RunIdentity(msgspec.Struct, frozen=True):
+    """Which run this is, as rank 0 knows it. `on` is False if hoptui is switched off on rank 0."""
 
     run: str
     epoch: int
@@ -58,15 +58,15 @@ class Identity(msgspec.Struct, frozen=True):
     on: bool
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """What rank 0 says at a boundary: the commands to carry out, and whether the pause is over because its lease is."""
+class BoundaryPlan(msgspec.Struct, frozen=True):
+    """What rank 0 decides at a boundary: the commands to carry out, and whether the lease of a pause is `over`."""
 
     commands: tuple[Command, ...] = ()
     over: bool = False
 
 
-class Single:
-    """A process alone."""
+class SingleProcess:
+    """The `RankGroup` of a run with one process."""
 
     rank = 0
     world = 1
@@ -81,66 +81,73 @@ class Single:
         return [value]
 
 
-class Agreement:
+class RankAgreement:
     """The ranks of one run at their boundaries.
 
-    Every method raises SharingError, and nothing else, when the ranks cannot talk.
+    Every method raises SharingError, and nothing else, if the ranks cannot communicate.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: RankGroup) -> None:
         self._ranks = ranks
         self.rank = ranks.rank
         self.alone = ranks.world == 1
         self._boundaries = 0
-        self._told = ""
+        self._reported = ""
 
-    def identity(self, own: Identity) -> Identity:
-        """Rank 0's."""
+    def dissolve(self) -> None:
+        """From now on this process decides alone."""
+        self._ranks, self.rank, self.alone = SingleProcess(), 0, True
+
+    def identity(self, own: RunIdentity) -> RunIdentity:
+        """Return rank 0's identity of the run."""
         if self.alone:
             return own
-        raw = self._ask(lambda: self._ranks.share(msgspec.msgpack.encode(own)))
-        return self._ask(lambda: msgspec.msgpack.decode(raw, type=Identity))
+        raw = self._call(lambda: self._ranks.share(msgspec.msgpack.encode(own)))
+        return self._call(lambda: msgspec.msgpack.decode(raw, type=RunIdentity))
 
-    def quiet(self, mine: bool) -> bool:
-        """Whether no rank has anything to say."""
-        return mine if self.alone else self._ask(lambda: self._ranks.all(mine))
+    def idle(self, mine: bool) -> bool:
+        """Return whether no rank has anything to do at this boundary."""
+        return mine if self.alone else self._call(lambda: self._ranks.all(mine))
 
-    def wishes(self, mine: str | None) -> str | None:
-        """Who asked that the run be stopped, named with the rank it happened on; None if nobody did."""
+    def stop_request(self, mine: str | None) -> str | None:
+        """Return who asked for a stop, with the rank that received it. None if nobody did."""
         if self.alone:
             return mine
-        asked = self._ask(lambda: self._ranks.gather(mine))
+        asked = self._call(lambda: self._ranks.gather(mine))
         return next((f"{by} on rank {i}" if by else "" for i, by in enumerate(asked) if by is not None), None)
 
-    def turn(self, own: Turn) -> Turn:
-        """What rank 0 says."""
+    def plan(self, own: BoundaryPlan) -> BoundaryPlan:
+        """Return rank 0's plan."""
         if self.alone:
             return own
-        raw = self._ask(lambda: self._ranks.share(msgspec.msgpack.encode(own) if self.rank == 0 else None))
-        return self._ask(lambda: msgspec.msgpack.decode(raw, type=Turn))
+        raw = self._call(lambda: self._ranks.share(msgspec.msgpack.encode(own) if self.rank == 0 else None))
+        return self._call(lambda: msgspec.msgpack.decode(raw, type=BoundaryPlan))
 
     def problem(self, mine: str) -> str:
-        """ "" if no rank has a problem, else all of them with the ranks that have them: on every rank the same text."""
-        if self.alone or self.quiet(not mine):
+        """Return "" if no rank has a problem, else the problems with their ranks: the same text on every rank."""
+        if self.alone or self.idle(not mine):
             return mine
-        texts = self._ask(lambda: self._ranks.gather(mine))
+        texts = self._call(lambda: self._ranks.gather(mine))
         return _by_rank(texts)
 
     def difference(self, knobs: Callable[[], dict[str, KnobValue]]) -> str:
-        """Which knobs are not what they are on rank 0, told on rank 0 when that is news; looked at now and then."""
+        """Return which knobs differ from rank 0's, or "".
+
+        The knobs are compared every `COMPARED_EVERY` boundaries. A difference is reported once, on rank 0.
+        """
         if self.alone:
             return ""
         self._boundaries += 1
         if (self._boundaries - 1) % COMPARED_EVERY:
             return ""
-        everyones = self._ask(lambda: self._ranks.gather(knobs()))
-        text = _differences(everyones)
-        if self.rank or text == self._told:
+        by_rank = self._call(lambda: self._ranks.gather(knobs()))
+        text = _differences(by_rank)
+        if self.rank or text == self._reported:
             return ""
-        self._told = text
+        self._reported = text
         return text or "the knobs of all ranks are the same again"
 
-    def _ask(self, operation: Callable[[], T]) -> T:
+    def _call(self, operation: Callable[[], T]) -> T:
         try:
             return operation()
         except Exception as error:
@@ -148,7 +155,7 @@ class Agreement:
 
 
 def _by_rank(texts: Sequence[str]) -> str:
-    """ "rank 1: ValueError: no"; where all ranks say the same, that alone."""
+    """Return "rank 1: ValueError: no", or the text alone if all ranks report the same one."""
     if len(set(texts)) == 1:
         return texts[0]
     having = [(i, text) for i, text in enumerate(texts) if text]
@@ -156,11 +163,11 @@ def _by_rank(texts: Sequence[str]) -> str:
     return shown_first + (f"; and {len(having) - 3} more ranks" if len(having) > 3 else "")
 
 
-def _differences(everyones: Sequence[dict[str, KnobValue]]) -> str:
-    first = everyones[0]
+def _differences(by_rank: Sequence[dict[str, KnobValue]]) -> str:
+    first = by_rank[0]
     parts = [
         f"{name} is {shown(knobs.get(name))} on rank {i} and {shown(first.get(name))} on rank 0"
-        for i, knobs in enumerate(everyones)
+        for i, knobs in enumerate(by_rank)
         for name in dict.fromkeys((*first, *knobs))
         if knobs.get(name) != first.get(name)
     ]

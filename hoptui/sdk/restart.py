@@ -1,7 +1,7 @@
-"""Commands that only a new process can carry out, and how they get there: through the environment of `os.execv`.
+"""Commands that only a new process can carry out. They reach it through an environment variable across `os.execv`.
 
-`exec` keeps the pid, so a process that inherits the variable by other ways finds one that is not its own, and a
-checkpoint that is read again a week later carries no commands.
+`exec` keeps the pid. A process that inherits the variable in another way finds a foreign pid and ignores it. A
+checkpoint holds no such commands, so one that is loaded a week later carries none.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 
 from hoptui.domain.knobs import KnobValue, shown
 from hoptui.protocol.messages import Outcome
-from hoptui.sdk.knobs import KnobHandle
+from hoptui.sdk.knobs import LiveKnob
 
 VARIABLE = "_HOPTUI_RESTART"
-"""From a process to the one that takes its place; nobody else is to set it."""
+"""Set by a process for the process that replaces it. Nobody else sets it."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """A command that was checked, and takes effect once the run has restarted."""
+class RestartCommand(msgspec.Struct, frozen=True):
+    """A checked command that takes effect after a restart of the run."""
 
     command: str
     knob: str
@@ -29,21 +29,21 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """What a process leaves to the one it becomes; `began` is the monotonic nanosecond at which training stood still."""
+    """What a process leaves to its successor. `began` is when training paused, in monotonic nanoseconds."""
 
     pid: int
     run: str
     began: int
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[RestartCommand, ...]
 
 
 def leave(environ: MutableMapping[str, str], handover: Handover) -> None:
-    """Put it where the next program of this process finds it."""
+    """Store the handover for the next program of this process."""
     environ[VARIABLE] = msgspec.json.encode(handover).decode()
 
 
 def take(environ: MutableMapping[str, str], pid: int, run: str) -> Handover | None:
-    """What the program before left to this process for this run, once; None if it left nothing."""
+    """Return the handover for this process and run, and remove it. None if there is none."""
     try:
         found = msgspec.json.decode(environ.get(VARIABLE, ""), type=Handover)
     except msgspec.DecodeError:
@@ -54,29 +54,31 @@ def take(environ: MutableMapping[str, str], pid: int, run: str) -> Handover | No
     return found
 
 
-def arrived(handover: Handover, knobs: Mapping[str, KnobHandle[Any]], step: int, now: int) -> list[Outcome]:
-    """What became of the commands that waited: a knob that reads back what was asked for has it, any other has `failed`.
+def outcomes_after(
+    handover: Handover, knobs: Mapping[str, LiveKnob[Any]], step: int, now: int
+) -> list[Outcome]:
+    """Return what became of the commands: `applied` if the knob reads back the value, else `failed`.
 
-    `step` is the iteration about to begin, `now` in monotonic nanoseconds.
+    `step` is the iteration about to begin, `now` is in monotonic nanoseconds.
     """
     took_s = round((now - handover.began) / 1e9, 6)  # further digits are noise
     outcomes = []
     for waiting in handover.waiting:
         done = Outcome(id=waiting.command, stage="failed", step=step, t=now, took_s=took_s)
-        handle = knobs.get(waiting.knob)
-        if handle is None:
+        knob = knobs.get(waiting.knob)
+        if knob is None:
             reason = f"after the restart there is no knob {waiting.knob!r}"
             outcomes.append(msgspec.structs.replace(done, reason=reason))
             continue
-        has_it = handle.arrive(waiting.value, waiting.by, waiting.command, took_s)
+        has_it = knob.confirm_restart(waiting.value, waiting.by, waiting.command, took_s)
         outcomes.append(
             msgspec.structs.replace(
                 done,
                 stage="applied" if has_it else "failed",
                 code="restarted" if has_it else "",
-                effective=handle.value,
-                version=handle.version,
-                reason="" if has_it else f"after the restart {handle.name} is {shown(handle.value)}",
+                effective=knob.value,
+                version=knob.version,
+                reason="" if has_it else f"after the restart {knob.name} is {shown(knob.value)}",
             )
         )
     return outcomes

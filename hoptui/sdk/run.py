@@ -1,31 +1,19 @@
-"""`connect()` and `Run`: what a training script holds. Every call returns at once and none of them raises."""
+"""The public face of a run: `connect()` and `Run`."""
 
 from __future__ import annotations
 
-import atexit
-import logging
-import os
-import secrets
-import sys
-import time
-import weakref
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from hoptui.protocol.messages import Outcome
-from hoptui.sdk import environment, fork, restart
-from hoptui.sdk.boundary import MICROSECONDS, Boundary
-from hoptui.sdk.ranks import Agreement, Identity, Ranks, Single
-from hoptui.sdk.values import Entry, Settler, travelling
+from hoptui.domain.knobs import Cost, Effect, KnobValue, Scale
+from hoptui.sdk.knobs import KnobHandle, ReadOnlyProperties
+from hoptui.sdk.ranks import RankGroup
+from hoptui.sdk.run_core import RunCore, ending
+from hoptui.sdk.shared_state import Ending, Level, PhaseTimer
 
-log = logging.getLogger("hoptui")
-
-ROWS_KEPT = 4096
-Ending = Literal["finished", "stopped", "exception"]
-COUNTS = ("env_steps", "tokens", "samples")
-"""Metrics that count the work of one iteration: each gives a rate, `<name>_per_s`."""
+T = TypeVar("T", bool, int, float, str)
 
 
 def connect(
@@ -33,21 +21,68 @@ def connect(
     *,
     total: int | None = None,
     resume: Mapping[str, Any] | None = None,
-    ranks: Ranks | None = None,
+    ranks: RankGroup | None = None,
 ) -> Run:
-    """The run of this process, visible to `hoptui` on this node. Starts or finds the daemon in the background.
+    """Make this process a run that `hoptui` shows on this node.
 
-    `total` is the number of iterations planned. `resume` is the `state_dict()` of an earlier process of the same run:
-    this one is then its next epoch instead of a new run. Where several processes train together, each calls this at the
-    same place and passes how they talk as `ranks`; without that, knobs are refused in a run of several. With `HOPTUI=off`
-    and where no daemon can be started, the same object comes back and does nothing but hold the knobs, and see to it
-    that all ranks stop together.
+    The call returns at once. A background thread finds the daemon or starts it. Nothing is raised: if no daemon can be
+    started, one warning is logged and the run works without viewers. With `HOPTUI=off` in the environment, the run has
+    no viewers either. Its knobs keep their values, and all ranks still stop together.
+
+    Args:
+        name: The name that viewers show. At most 100 characters are kept.
+        total: The number of planned iterations, or None. Viewers show the progress and the time left.
+        resume: The `Run.state_dict()` of an earlier process of the same run. This process is then its next restart,
+            not a new run.
+        ranks: How the processes of one run communicate (`hoptui.sdk.RankGroup`). Every process calls `connect` at the
+            same point. Without it, a run of several processes refuses every change of a knob.
+
+    Returns:
+        The run of this process.
+
+    Example:
+        ```python
+        run = hoptui.connect("my-run", total=3)
+        for step in run.iterations(3):
+            run.log(loss=1.0 / (step + 1))
+        run.close()
+        ```
     """
     return Run(name, total=total, resume=resume, ranks=ranks)
 
 
-class Run(Boundary):
-    """One training job as seen from its own process."""
+class Run(ReadOnlyProperties):
+    """One training job, as its own process sees it. Create it with `hoptui.connect`.
+
+    Every call returns at once, and none raises into the training loop. An error of hoptui is logged once by the logger
+    `hoptui`, switches hoptui off in this run, and training goes on. Only the training thread may call the methods;
+    `stop` is also safe in a signal handler.
+
+    The names below are the whole API. All state is private: attributes that a script adds to the object cannot collide
+    with it. Assigning to a property, such as `run.step = 3`, has no effect and logs a warning. Replacing a method, as a
+    test may do, replaces it for the script alone.
+
+    A run is a context manager: leaving the block closes it with the reason of the end.
+
+    Args:
+        name: See `connect`.
+        total: See `connect`.
+        resume: See `connect`.
+        ranks: See `connect`.
+
+    Example:
+        ```python
+        with hoptui.connect("my-run") as run:
+            lr = run.knob("lr", 3e-4, min=1e-6, max=1e-1, scale="log")
+            for step in run.iterations(3):
+                with run.phase("update"):
+                    loss = lr.value * step
+                run.log(loss=loss, samples=256)
+        ```
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_core")
+    _core: RunCore
 
     def __init__(
         self,
@@ -55,162 +90,485 @@ class Run(Boundary):
         *,
         total: int | None = None,
         resume: Mapping[str, Any] | None = None,
-        ranks: Ranks | None = None,
+        ranks: RankGroup | None = None,
     ) -> None:
-        super().__init__(ranks)
-        resume = resume or {}
-        own = Identity(
-            run=str(resume.get("run") or new_id()),
-            epoch=int(resume.get("epoch", 0)) + 1,
-            nonce=secrets.token_hex(8),
-            on=not environment.switched_off(os.environ),
+        self._core = RunCore(name, total, resume, ranks)
+
+    # declarations ------------------------------------------------------------------------------------------------------
+
+    def knob(
+        self,
+        name: str,
+        default: T,
+        *,
+        min: int | float | None = None,
+        max: int | float | None = None,
+        choices: Sequence[T] = (),
+        scale: Scale = "linear",
+        effect: Effect = "learning",
+        cost: Cost = "free",
+        keeps: str = "",
+        unit: str = "",
+        description: str = "",
+        apply: Callable[[Any], object] | None = None,
+        read: Callable[[], Any] | None = None,
+    ) -> KnobHandle[T]:
+        """Declare a knob: a value that users and the tuner can change while the run goes on.
+
+        The loop reads `handle.value`, which changes at boundaries only. A declaration that contradicts itself logs a
+        warning and returns a handle that nobody can change.
+
+        Args:
+            name: Letters, digits, `_`, `-` and `.`, at most 64, not starting with a digit.
+            default: The value in effect now. Its type is the type of the knob: bool, int, float or str.
+            min: The least value, inclusive. None: no lower bound. For int and float.
+            max: The greatest value, inclusive. None: no upper bound. For int and float.
+            choices: The allowed values. Empty: every value within the bounds.
+            scale: How editors and the tuner step through the values. `linear`: equal differences. `log`: equal
+                ratios. `pow2`: powers of two, and no other value is accepted.
+            effect: What a change affects. `speed`: the same training, faster or slower. `learning`: what is learned.
+                The tuner turns only `speed` knobs unless a user allows others.
+            cost: What applying a change needs. `free`: the step reads the value. `shape`: new tensor shapes, so a new
+                compiled graph. `rebuild`: a new model, optimizer or set of data readers. `restart`: a new process,
+                see `restart_wanted`.
+            keeps: What stays true for every value. `"grad_accum × micro_batch"`: the run keeps this product constant.
+                `"rollout = num_envs × rollout_len × ranks"`: `rollout` follows from the others. The factors are names
+                of knobs, or `ranks`, the number of processes. `*` is the same as `×`, and `/` divides. Separate
+                several relations with `;`. Free text is shown to users.
+            unit: The unit shown with the value, such as `tokens`.
+            description: One line that explains the knob.
+            apply: Called at a boundary with the new value, to put it into effect. If it raises, the command fails with
+                the error as its reason, and `apply` is called with the old value.
+            read: Called after `apply` and after changes of other knobs. Returns the value in effect. None: the value
+                in effect is the one that was applied last.
+
+        Returns:
+            The handle. Its `value` is the value in effect.
+
+        Example:
+            ```python
+            optimizer = {"lr": 3e-4}
+            lr = run.knob(
+                "lr",
+                3e-4,
+                min=1e-6,
+                max=1e-1,
+                scale="log",
+                apply=lambda value: optimizer.update(lr=value),
+                read=lambda: optimizer["lr"],
+            )
+            accum = run.knob("grad_accum", 4, min=1, max=64, effect="speed", keeps="grad_accum × micro_batch")
+            assert (lr.value, accum.value) == (3e-4, 4)
+            ```
+        """
+        return self._core.state.declarations.declare_knob(
+            name,
+            default,
+            apply,
+            read,
+            min=min,
+            max=max,
+            choices=choices,
+            scale=scale,
+            effect=effect,
+            cost=cost,
+            keeps=keeps,
+            unit=unit,
+            description=description,
         )
-        known = self._know(own)
-        self.name = str(name)[:100] or "run"
-        self.id, self.epoch, self.nonce = known.run, known.epoch, known.nonce
-        self.total = _whole(total)
-        self.started = time.monotonic_ns()
-        self.desk.epoch = self.epoch
-        if ranks is None:
-            self.rank, self.world = environment.ranks(os.environ)
-            if self.world > 1:
-                self.desk.refusal = (
-                    f"this run has {self.world} ranks, and one rank alone must not change a knob"
-                )
-        # What the link thread takes away; bounded, the oldest goes first.
-        self.entries: deque[Entry] = deque(maxlen=ROWS_KEPT)
-        self.appended = 0
-        self.settler = Settler()
-        self.progress = time.monotonic()
-        self.applied = int(resume.get("commands", 0))
-        self._row: dict[str, float] | None = None
-        self._last_t = 0
-        self._iteration_start = 0.0
-        self._closed = False
-        self._handover = restart.take(os.environ, os.getpid(), self.id)
-        fork.guard(self)
-        if own.on and known.on and (self.rank == 0 or ranks is not None):
-            self._link = _start_link(self)
+
+    def knobs(
+        self,
+        config: object,
+        *,
+        apply: Mapping[str, Callable[[Any], object]] | None = None,
+        read: Mapping[str, Callable[[], Any]] | None = None,
+        without: Collection[str] = (),
+    ) -> dict[str, KnobHandle[Any]]:
+        """Declare every field of a dataclass that is `Annotated[..., hoptui.Knob(...)]`.
+
+        A change sets the field and then calls `apply[name](value)`. The field of a knob with the cost `restart` is not
+        set, because only a new process has the new value; its `apply` may refuse the value. A declaration that
+        contradicts itself logs a warning, and its field is left out.
+
+        Args:
+            config: A dataclass instance. Its field values are the values in effect now.
+            apply: By field name: called with the new value, may raise to refuse it. See `knob`.
+            read: By field name: returns the value in effect. Without an entry the field is read.
+            without: Names of fields that this run cannot change.
+
+        Returns:
+            The handles, by field name.
+
+        Example:
+            ```python
+            from dataclasses import dataclass
+            from typing import Annotated
+
+            @dataclass
+            class Config:
+                grad_accum: Annotated[int, hoptui.Knob(1, 64, effect="speed")] = 4
+                hidden: Annotated[int, hoptui.Knob(8, 512, cost="restart")] = 64
+                seed: int = 0
+
+            handles = run.knobs(Config(), without=["hidden"])
+            assert handles["grad_accum"].value == 4
+            ```
+        """
+        return self._core.state.declarations.declare_fields(config, apply or {}, read or {}, without)
+
+    def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
+        """Declare the unit of a metric, and whether it is the headline. Metrics need no declaration to be logged.
+
+        Args:
+            name: The name that `log` uses, or a rate such as `samples_per_s`.
+            unit: The unit shown with the value, such as `tokens/s`.
+            headline: Whether this metric stands for the throughput of the run. The last headline counts.
+
+        Example:
+            ```python
+            run.metric("samples_per_s", unit="samples/s", headline=True)
+            run.metric("entropy", unit="nat")
+            ```
+        """
+        self._core.state.declarations.declare_metric(name, unit, headline)
+
+    def gpus(self, uuids: Sequence[str]) -> None:
+        """Declare the GPUs of this process. With several ranks, each rank declares its own.
+
+        Args:
+            uuids: The UUIDs as NVML writes them: `GPU-…` or `MIG-…`.
+
+        Example:
+            ```python
+            run.gpus(["GPU-8f6b2b5e-0000-0000-0000-000000000000"])
+            ```
+        """
+        self._core.state.declarations.declare_gpus(uuids)
+
+    def flops(
+        self,
+        per_unit: float,
+        *,
+        metric: str = "",
+        precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"] = "bf16",
+    ) -> None:
+        """Declare the cost of training, so that viewers show MFU (model FLOPs utilization, PaLM, arXiv:2204.02311).
+
+        Call it again when the cost changes. A value that is not a positive finite number makes MFU unknown; one that is
+        not a number at all also logs a warning.
+
+        Args:
+            per_unit: Floating-point operations, forward and backward, per unit of the rate `metric`. For a dense
+                transformer: 6 × parameters per token, plus attention.
+            metric: The rate, such as `tokens_per_s`. "": the headline.
+            precision: The precision of the matrix products. MFU is relative to the dense peak of the GPU in it.
+
+        Example:
+            ```python
+            parameters = 124_000_000
+            run.flops(6 * parameters, metric="tokens_per_s", precision="bf16")
+            ```
+        """
+        self._core.state.declarations.declare_flops(per_unit, metric, precision)
+
+    def on_checkpoint(self, save: Callable[[], object]) -> None:
+        """Let users ask for a checkpoint.
+
+        Args:
+            save: Called at a boundary, on all ranks. It may return the path that it wrote. If it raises, the command
+                fails with the error as its reason, and training goes on.
+
+        Example:
+            ```python
+            run.on_checkpoint(lambda: "checkpoints/step_100.pt")
+            ```
+        """
+        self._core.state.declarations.declare_checkpoint_handler(save)
+
+    def on_profile(self, start: Callable[[int], object]) -> None:
+        """Let users ask for a trace of the next iterations.
+
+        Args:
+            start: Called at a boundary with the number of iterations to trace, 1 to 1000. It starts the trace and
+                returns. Report with `event` where the trace was written. If it raises, the command fails.
+
+        Example:
+            ```python
+            run.on_profile(lambda steps: run.event(f"tracing {steps} iterations"))
+            ```
+        """
+        self._core.state.declarations.declare_profile_handler(start)
 
     # the loop ----------------------------------------------------------------------------------------------------------
 
     def iterations(self, total: int | None = None, *, start: int = 0) -> Iterator[int]:
-        """`range(start, total)` with a boundary before every turn; ends early when a stop was asked for.
+        """Iterate over `range(start, total)` with a boundary before each iteration. A stop ends the loop early.
 
-        `total` None goes on until a stop. The run's total becomes `total` if it was not said before.
+        Args:
+            total: The end of the range. None: go on until a stop. It becomes the run's total if `connect` got none.
+            start: The first iteration, for a run that resumes.
+
+        Yields:
+            The step of the iteration.
+
+        Example:
+            ```python
+            for step in run.iterations(10, start=7):
+                run.log(loss=0.5)
+            ```
         """
-        if self.total is None and total is not None:
-            self.total = _whole(total)
-            self.declared += 1
+        self._core.plan_total(total)
         step = start
         while total is None or step < total:
             if not self.boundary(step):
                 return
             yield step
             step += 1
-        self._last_row()
+        self._core.recorder.finish()
 
     def boundary(self, step: int | None = None) -> bool:
-        """Between two iterations: close the last one's row, carry out what is due, wait while paused.
+        """Pass the boundary between two iterations, for loops that do not use `iterations`.
 
-        Returns False when a stop was asked for. `step` is the iteration about to begin (default: one more than the
-        last). Costs a few microseconds when nothing is due.
+        It closes the row of the last iteration, carries out due commands and waits while the run is paused. It costs a
+        few microseconds if no command is due. With several ranks, all of them call it.
+
+        Args:
+            step: The iteration about to begin. None: one more than the last.
+
+        Returns:
+            False if the run stops here, else True.
+
+        Example:
+            ```python
+            step = 0
+            while step < 3 and run.boundary(step):
+                run.log(loss=0.5)
+                step += 1
+            ```
         """
-        self._last_row()
-        given = _whole(step)
-        if given is not None:
-            self.step = given
-        elif self._iteration_start:
-            self.step += 1
-        self.progress = time.monotonic()
-        try:
-            self._arrive()
-            self._meet()
-        except Exception as error:  # a fault of ours must not reach the loop
-            self._give_up(error)
-        self.phases.take()  # what was done between two iterations is a part of neither
-        self._row = {} if self.alive and not self.stopping else None
-        self.progress = self._iteration_start = time.monotonic()
-        return not self.stopping
+        return self._core.boundary(step)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Time a part of the iteration on the host clock. Phases nest: `env` inside `rollout` is `rollout/env`.
+
+        For work that the GPU does later, measure with CUDA events and use `phase_seconds`.
+
+        Args:
+            name: The name of the phase, without `/`.
+
+        Returns:
+            A context manager.
+
+        Example:
+            ```python
+            for step in run.iterations(2):
+                with run.phase("rollout"), run.phase("env"):
+                    pass
+            ```
+        """
+        return PhaseTimer(self._core.state.phases, name)
 
     def phase_seconds(self, path: str, seconds: float) -> None:
-        """Add to this iteration a phase that was timed by other means, e.g. CUDA events read one iteration late."""
-        self.phases.add(path, float(seconds))
+        """Add time to a phase of this iteration that was measured in another way, such as with CUDA events.
+
+        Args:
+            path: The path of the phase, such as `rollout/env`.
+            seconds: The time to add, in seconds.
+
+        Example:
+            ```python
+            run.phase_seconds("update/forward", 0.012)
+            ```
+        """
+        self._core.state.phases.add(path, float(seconds))
 
     def log(self, values: Mapping[str, Any] | None = None, /, **metrics: Any) -> None:
-        """Metrics of this iteration: Python numbers, numpy scalars, 0-d tensors. What is no number is counted, not raised.
+        """Log metrics of this iteration. Outside of a loop with boundaries, each call makes a row of its own.
 
-        `env_steps`, `tokens` and `samples` count the iteration's work: with the iteration's time they give
-        `<name>_per_s`. Outside of a loop that passes boundaries each call is a row of its own. Typically 5 µs for 40
-        metrics (`benchmarks/log_cost.py`). Metrics are rank 0's: of another rank, these three alone are kept.
+        Values are Python numbers, numpy scalars or tensors of one element. A CUDA tensor is copied asynchronously and
+        never blocks the GPU. Values that are not numbers are counted, not raised. A call takes about 5 µs for 40
+        metrics (`benchmarks/log_cost.py`).
+
+        `env_steps`, `tokens` and `samples` count the work of the iteration. Each also gives a rate, such as
+        `samples_per_s`. Only rank 0 logs other metrics than these three.
+
+        Args:
+            values: Metrics by name, for names that are not Python identifiers.
+            metrics: Metrics as keyword arguments.
+
+        Example:
+            ```python
+            run.log(loss=0.25, samples=512)
+            run.log({"grad/norm": 1.5}, lr=3e-4)
+            ```
         """
-        if not self.alive:
-            return
-        try:
-            if values:
-                metrics = {**values, **metrics} if metrics else values  # type: ignore[assignment]
-            if self.rank:
-                metrics = {name: metrics[name] for name in COUNTS if name in metrics}
-            row = self._row
-            if row is not None:
-                row.update(self.settler.settle(self._last_t, self.step, metrics))
-            else:
-                t = self._stamp()
-                self._append(t, self.settler.settle(t, self.step, metrics))
-        except Exception as error:  # a fault of ours must not reach the loop
-            self._give_up(error)
+        self._core.recorder.log(values, metrics)
+
+    def event(self, text: str, *, level: Level = "info") -> None:
+        """Put a line of text on the time axis. Only rank 0 does; on other ranks nothing happens.
+
+        Args:
+            text: What happened. At most 500 characters are kept.
+            level: `info` or `warning`.
+
+        Example:
+            ```python
+            run.event("evaluation begins")
+            run.event("loss is NaN", level="warning")
+            ```
+        """
+        self._core.state.event(text, level)
+
+    @property
+    def step(self) -> int:
+        """The iteration in progress, from 0.
+
+        Example:
+            ```python
+            for step in run.iterations(2):
+                assert run.step == step
+            ```
+        """
+        return self._core.state.step
+
+    # stop and restart --------------------------------------------------------------------------------------------------
+
+    def stop(self, by: str = "") -> None:
+        """End the loop at its next boundary. Safe in a signal handler.
+
+        With several ranks, one call on one rank is enough: all of them stop at the same boundary.
+
+        Args:
+            by: Who or what asked for the stop, such as `SIGTERM`. Viewers show it.
+
+        Example:
+            ```python
+            for step in run.iterations(100):
+                if step == 2:
+                    run.stop("the target is reached")
+            assert run.step == 3
+            ```
+        """
+        self._core.meeting.request_stop(by)
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether a stop was asked for, even if the ranks have not agreed on it yet.
+
+        Example:
+            ```python
+            run.stop()
+            assert run.stop_asked
+            ```
+        """
+        return self._core.stop_asked
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the loop ends at its next boundary: a stop was asked for, and all ranks agreed.
+
+        Example:
+            ```python
+            assert not run.stopping
+            ```
+        """
+        return self._core.state.stopping
+
+    @property
+    def restart_wanted(self) -> dict[str, KnobValue]:
+        """The requested values that need a new process, by knob: knobs with the cost `restart`. The same on all ranks.
+
+        If it is not empty after a boundary, write a checkpoint, call `hand_over`, and replace this process with
+        `os.execv`. The new process declares these knobs with these values. If that is impossible, call
+        `refuse_restart`.
+
+        Example:
+            ```python
+            run.knob("hidden", 64, min=8, max=512, cost="restart")
+            for step in run.iterations(2):
+                if run.restart_wanted:
+                    break
+            ```
+        """
+        return {knob: waiting.value for knob, waiting in self._core.execution.waiting.items()}
+
+    def refuse_restart(self, reason: str) -> None:
+        """Fail the commands that need a new process. With several ranks, call it on all of them.
+
+        Args:
+            reason: Why there will be no new process. Viewers show it with the failed commands.
+
+        Example:
+            ```python
+            if run.restart_wanted:
+                run.refuse_restart("the disk is full")
+            ```
+        """
+        self._core.execution.refuse_restart(reason)
+
+    def hand_over(self, where: str) -> None:
+        """Leave this run to the process that replaces this one with `os.execv`. Use it in place of `close`.
+
+        The next process reports the outcome of the commands that needed the restart, at its first boundary. `close`
+        does nothing afterwards.
+
+        Args:
+            where: The checkpoint that the next process loads. Viewers show it.
+
+        Example:
+            ```python
+            run.hand_over("checkpoints/step_100.pt")
+            # os.execv(sys.executable, [sys.executable, "train.py", "--resume=checkpoints/step_100.pt"])
+            ```
+        """
+        self._core.hand_over(where)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint should hold so that the next process can be the next epoch of this run."""
-        return {
-            "run": self.id,
-            "epoch": self.epoch,
-            "knobs": {name: handle.value for name, handle in self.knob_handles.items()},
-            "commands": self.applied,
-        }
+        """Return what a checkpoint needs so that the next process continues this run: see `resume` of `connect`.
+
+        Returns:
+            A dict of JSON values: the run's id and restart, its knob values, and the number of applied commands.
+
+        Example:
+            ```python
+            checkpoint = {"hoptui": run.state_dict()}
+            later = hoptui.connect("my-run", resume=checkpoint["hoptui"])
+            assert later.id == run.id
+            ```
+        """
+        return self._core.state_dict()
 
     # the end -----------------------------------------------------------------------------------------------------------
 
-    def close(self, reason: Ending | None = None, detail: str = "") -> None:
-        """Send what is left and say why the run ends; returns within a second and a half. Called at exit by itself."""
-        if self._closed:
-            return
-        self._closed = True
-        self._last_row()
-        self._late_rows()
-        if reason is None:
-            reason, told = _ending(
-                getattr(sys, "last_value", None), "stopped" if self.stopping else "finished"
-            )
-            detail = detail or told
-        if self.stopping and not detail:
-            detail = f"by {self._stop_by}" if self._stop_by else ""
-        if self._link is not None and self.alive:
-            self._link.close(reason, travelling(detail, 500))
-        self.alive = False
+    @property
+    def id(self) -> str:
+        """The id of the run: eight letters and digits. It stays the same over restarts.
 
-    def hand_over(self, where: str) -> None:
-        """This process is about to replace itself (`os.execv`) and to go on as the next epoch of this run, from `where`.
+        It can change once, soon after `connect`, if another live process already has the id.
 
-        What waits for that is answered by the first boundary there, with the value read back and the time since the last
-        boundary here. In place of `close`, which does nothing afterwards.
+        Example:
+            ```python
+            assert len(run.id) == 8
+            ```
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._row = None  # the iteration that began will not be
-        self._late_rows()
-        waiting = tuple(self._waiting.values())
-        began = int(self._iteration_start * 1e9)
-        restart.leave(os.environ, restart.Handover(os.getpid(), self.id, began, waiting))
-        for each in waiting if self.rank == 0 else ():
-            reason = travelling(f"restarting from {where}", 300)
-            self.desk.done.append(
-                Outcome(id=each.command, stage="scheduled", step=self.step, code="restarting", reason=reason)
-            )
-        if self._link is not None and self.alive:
-            self._link.leave()
-        self.alive = False
+        return self._core.state.id
+
+    def close(self, reason: Ending | None = None, detail: str = "") -> None:
+        """Send what is left, and why the run ends. It returns within about a second.
+
+        hoptui calls it at exit. A second call does nothing.
+
+        Args:
+            reason: `finished`, `stopped` or `exception`. None: derived from how the script ends.
+            detail: A line that viewers show with the reason. At most 500 characters are kept.
+
+        Example:
+            ```python
+            run.close("finished", "the target is reached")
+            ```
+        """
+        self._core.close(reason, detail)
 
     def __enter__(self) -> Run:
         return self
@@ -221,106 +579,4 @@ class Run(Boundary):
         if error is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
         else:
-            self.close(*_ending(error, "finished"))
-
-    def abandon(self) -> None:
-        """Do nothing any more, keep everything as it is: in a forked child."""
-        self._agreement = Agreement(Single())
-        self.unlink()
-
-    # inside ------------------------------------------------------------------------------------------------------------
-
-    def _late_rows(self) -> None:
-        for _, step, row in self.settler.late():
-            self.entries.append((self._stamp(), step, row))
-            self.appended += 1
-
-    def _last_row(self) -> None:
-        try:
-            self._end_iteration()
-        except Exception as error:
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        log.warning("hoptui is off in this run: %s: %s. Training goes on.", type(error).__name__, error)
-        self._row = None
-        self.unlink()
-
-    def _end_iteration(self) -> None:
-        row = self._row
-        if row is None:
-            return
-        self._row = None
-        seconds = time.monotonic() - self._iteration_start
-        row["iteration_s"] = round(seconds, MICROSECONDS)
-        for path, spent in self.phases.take().items():
-            row[f"phase/{path}"] = round(spent, MICROSECONDS)
-        if seconds > 0:
-            for name in COUNTS:
-                if name in row:
-                    rate = row[name] / seconds
-                    row[f"{name}_per_s"] = round(rate, 3) if rate >= 1 else rate
-        if self.alive:
-            self._append(self._stamp(), row)
-
-    def _append(self, t: int, row: dict[str, float]) -> None:
-        if self.settler.waiting:
-            for _, step, late in self.settler.late():
-                self.entries.append((t, step, late))
-                self.appended += 1
-                t = self._stamp()
-        self.entries.append((t, self.step, row))
-        self.appended += 1
-        link = self._link
-        if link is not None and link.drowsy:
-            link.drowsy = False
-            link.wake()
-
-    def _stamp(self) -> int:
-        """Monotonic nanoseconds that rise with every row."""
-        self._last_t = max(time.monotonic_ns(), self._last_t + 1)
-        return self._last_t
-
-
-def new_id() -> str:
-    """Eight letters and digits that are hard to mistake for one another."""
-    return "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
-
-
-def _whole(number: Any) -> int | None:
-    """A count as Python's own number, also where it is numpy's; None for what is none."""
-    try:
-        return None if number is None else int(number)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _ending(error: BaseException | None, without: Ending) -> tuple[Ending, str]:
-    """Why a run ends, and what is told of it, where this exception ends the script, or none."""
-    if error is None:
-        return without, ""
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped", "interrupted from the keyboard"
-    return "exception", f"{type(error).__name__}: {error}"
-
-
-def _start_link(run: Run) -> Any:
-    try:
-        from hoptui.sdk.link import LinkThread
-
-        link = LinkThread(run)
-        link.start()
-    except Exception as error:
-        log.warning("hoptui is off in this run: %s: %s", type(error).__name__, error)
-        return None
-    _open.add(run)
-    return link
-
-
-_open: weakref.WeakSet[Run] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for run in list(_open):
-        run.close()
+            self.close(*ending(error, "finished"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hoptui.protocol.messages import Bye
-from hoptui.sdk.desk import Desk
-from hoptui.sdk.knobs import Knob, KnobHandle
-from tests.daemon.quiet_node import LR, RUN, UP, QuietNode
+from hoptui.sdk.command_inbox import CommandInbox
+from hoptui.sdk.knobs import Knob, LiveKnob, knob_spec
+from tests.daemon.quiet_node import ANA, LR, RUN, QuietNode
 
 STAGES = ("sent", "accepted", "scheduled")
 
@@ -24,17 +24,17 @@ def on_its_way(quiet: QuietNode, stage: str) -> QuietNode:
 
 def applied(quiet: QuietNode, *, late: bool) -> list[object]:
     """What a run sets micro_batch to that is sent the commands; `late`: the first was carried out before it heard of the next."""
-    spec = Knob(1, 512, effect="speed").spec("micro_batch", 32)
-    handle = KnobHandle(spec, 32)
-    desk = Desk({"micro_batch": handle}, lambda: ())
-    desk.epoch = 1
+    spec = knob_spec(Knob(1, 512, effect="speed"), "micro_batch", 32)
+    knob = LiveKnob(spec, 32)
+    inbox = CommandInbox({"micro_batch": knob}, lambda: ())
+    inbox.epoch = 1
     found: list[object] = []
     for command in quiet.commands:
-        desk.receive(command, 0.0, 51)
+        inbox.receive(command, 0.0, 51)
         if late:
-            found += [taken.value for taken in desk.take(0.0)]
-            handle.version += 1
-    return found + [taken.value for taken in desk.take(0.0)]
+            found += [taken.value for taken in inbox.take_due(0.0)]
+            knob.version += 1
+    return found + [taken.value for taken in inbox.take_due(0.0)]
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hoptui
+from tests.run_state import run_state
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -18,7 +19,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> hoptui.Run:
 
 
 def rows(run: hoptui.Run) -> list[tuple[int, dict[str, float]]]:
-    return [(step, row) for _, step, row in run.entries]
+    return [(step, row) for _, step, row in run_state(run).rows]
 
 
 def test_tensors_arrive_late_with_their_own_step_and_value(run: hoptui.Run) -> None:
@@ -59,4 +60,4 @@ def test_a_graph_being_captured_is_left_alone(run: hoptui.Run) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert doubled.item() == 2.0
-    assert run.settler.bad == 1
+    assert run_state(run).converter.bad == 1

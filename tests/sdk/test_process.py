@@ -35,7 +35,7 @@ def test_imports_neither_the_dashboard_nor_torch_nor_nvml() -> None:
         import sys, hoptui
         assert "hoptui.sdk" not in sys.modules
         run = hoptui.connect("x")
-        import hoptui.sdk.link
+        import hoptui.sdk.daemon_link
         heavy = {"textual", "rich", "torch", "numpy", "pynvml", "psutil", "cyclopts", "sqlite3"} & set(sys.modules)
         assert not heavy, heavy
         """,
@@ -82,14 +82,14 @@ def test_no_daemon_possible_is_one_warning(node: TestNode, obstacle: str) -> Non
 def test_a_daemon_that_cannot_start_is_one_warning(node: TestNode) -> None:
     script = """
 import time, sys, hoptui
-from hoptui.sdk import link
-link.START_AGAIN_S = (0.0,)
-link.PULSE_EVERY_S = 0.05
-tried, ensure = [], link.LinkThread._ensure_daemon
+from hoptui.sdk import daemon_link
+daemon_link.START_AGAIN_S = (0.0,)
+daemon_link.PULSE_EVERY_S = 0.05
+tried, ensure = [], daemon_link.DaemonLink._ensure_daemon
 def seen(*given):
     tried.append(given)
     return ensure(*given)
-link.LinkThread._ensure_daemon = seen
+daemon_link.DaemonLink._ensure_daemon = seen
 sys.executable = "/nonexistent/python"
 run = hoptui.connect("x")
 for i in run.iterations():
@@ -186,7 +186,7 @@ for i in run.iterations():
                     s = socket.socket(fileno=os.dup(fd)); peer = s.getpeername(); s.close()
                     ours += str(peer).find("runs.sock") >= 0
                 except OSError: pass
-            print(ours, run.alive, knob.value, flush=True)
+            print(ours, run._core.state.alive, knob.value, flush=True)
             os._exit(0)
         os.waitpid(child, 0)
 """
@@ -216,7 +216,7 @@ print("ready", flush=True); sys.stdin.readline()
 some(20000)
 before = me.memory_info().rss
 some(80000)
-print(json.dumps([before, me.memory_info().rss, len(run.entries)]))
+print(json.dumps([before, me.memory_info().rss, len(run._core.state.rows)]))
 """
     node.daemon()
     child = subprocess.Popen(
@@ -257,14 +257,14 @@ for i in run.iterations():
 def test_the_link_gives_up_after_errors_and_training_goes_on(node: TestNode) -> None:
     script = """
 import time, hoptui
-from hoptui.sdk import link
+from hoptui.sdk import daemon_link
 run = hoptui.connect("breaking")
 def broken(*a): raise RuntimeError("planted")
-link.LinkThread._speak = broken
+daemon_link.DaemonLink._send_due = broken
 for i in run.iterations(200):
     time.sleep(0.005)
     run.log(i=i)
-print("done", run.alive)
+print("done", run._core.state.alive)
 """
     out, err = node.start(script).communicate(timeout=30)
     assert out.strip() == "done False"
@@ -292,16 +292,16 @@ for i in run.iterations():
 
 def test_a_stopped_daemon_is_not_started_again_by_the_run(node: TestNode) -> None:
     script = f"""
-from hoptui.sdk import link
+from hoptui.sdk import daemon_link
 from hoptui.node import presence
-link.PULSE_EVERY_S = 0.1
-ensure = link.LinkThread._ensure_daemon
+daemon_link.PULSE_EVERY_S = 0.1
+ensure = daemon_link.DaemonLink._ensure_daemon
 def seen(self, where, now):
     gone = not presence.daemon_lives(where)
     ensure(self, where, now)
     if gone:
         print("none is there", flush=True)
-link.LinkThread._ensure_daemon = seen
+daemon_link.DaemonLink._ensure_daemon = seen
 presence.start_daemon = lambda where: print("started one", flush=True)
 {SCRIPT}
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.sdk.ranks import Agreement
+from hoptui.sdk.ranks import RankAgreement
 from tests.sdk.two_ranks import both
 
 
@@ -19,8 +19,8 @@ for i in run.iterations(5, start=1):
         command(run, knob="n", value=8)
     seen.append(knob.value)
 done = outcomes(run)
-tell(seen=seen, id=run.id, nonce=run.nonce, operations=ranks.operations - quiet, stages=[o.stage for o in done],
-     took=[o.took_s for o in done], knob=knob.took_s)
+tell(seen=seen, id=run.id, nonce=run._core.state.nonce, operations=ranks.operations - quiet, stages=[o.stage for o in done],
+     took=[o.took_s for o in done], knob=run._core.state.declarations.knobs["n"].took_s)
 """
     )
     assert first["seen"] == second["seen"] == [4, 4, 8, 8]
@@ -54,7 +54,7 @@ if rank == 0:
     command(run, knob="mine", value=2)
 run.boundary(2)
 done += outcomes(run)
-tell(held=held, value=knob.value, version=knob.version, state=run.knob_handles["n"].state().took_s,
+tell(held=held, value=knob.value, version=knob.version, state=run._core.state.declarations.knobs["n"].state().took_s,
      done=[[o.stage, o.effective, o.version, o.reason] for o in done])
 """
     )
@@ -89,7 +89,7 @@ held = 16
 after = hoptui.connect("two", resume=state, ranks=ranks)
 declare(after)
 after.boundary(2)
-knob = after.knob_handles["width"]
+knob = after._core.state.declarations.knobs["width"]
 tell(seen=seen, stages=stages, done=[[o.stage, o.effective] for o in outcomes(after)], version=knob.version)
 """
     )
@@ -108,7 +108,7 @@ for i in run.iterations(100):
         run.stop("SIGTERM")
         assert not run.stopping  # not before all have agreed
     done.append(i)
-tell(done=done, stopping=run.stopping, by=run._stop_by)
+tell(done=done, stopping=run.stopping, by=run._core.state.stop_by)
 """
     )
     assert first["done"] == second["done"] == [0, 1, 2, 3]
@@ -131,10 +131,10 @@ def paused(end):
         threading.Timer(0.3, lambda: run.stop("SIGTERM")).start()
     began = time.monotonic()
     going = run.boundary()
-    took.append([round(time.monotonic() - began, 1), going, run.paused_until])
+    took.append([round(time.monotonic() - began, 1), going, run._core.state.paused_until])
 for end in ("resume", "lease", "signal"):
     paused(end)
-tell(took=took, notes=[note.text for note in run.notes], stages=[o.stage for o in outcomes(run)])
+tell(took=took, notes=[note.text for note in run._core.state.notes], stages=[o.stage for o in outcomes(run)])
 """
     )
     assert [going for _, going, _ in first["took"]] == [True, True, False]
@@ -162,7 +162,7 @@ for ask in (("checkpoint", None), ("profile", 20), ("profile", 7)):
         command(run, ask[0], value=ask[1])
     run.boundary()
     reasons += [[o.stage, o.reason] for o in outcomes(run)]
-tell(called=called, reasons=reasons, can=run.can())
+tell(called=called, reasons=reasons, can=run._core.state.declarations.verbs())
 """
     )
     assert first["called"] == second["called"] == ["save", 20, 7]
@@ -183,7 +183,7 @@ for i in run.iterations(301):
         knob.revert(3, "only here, which is a mistake")
     if i == 250 and rank == 1:
         knob.revert(4, "mended")
-tell(notes=[note.text for note in run.notes], steps=[note.step for note in run.notes])
+tell(notes=[note.text for note in run._core.state.notes], steps=[note.step for note in run._core.state.notes])
 """
     )
     assert first["notes"] == [
@@ -204,14 +204,14 @@ knob = run.knob("n", 4, min=1, max=64)
 if fault and rank == 1:
     def broken():
         raise RuntimeError("planted")
-    run._stamp = broken
+    run._core.recorder._stamp = broken
 for i in run.iterations(6):
     if i == 2 and rank == 0:
         command(run, knob="n", value=9)
     if i == 4 and rank == 1:
         run.stop()
 run.close()
-tell(value=knob.value, step=run.step, alive=run.alive)
+tell(value=knob.value, step=run.step, alive=run._core.state.alive)
 """
     )
     assert (first["value"], first["step"]) == (second["value"], second["step"]) == (9, 5)
@@ -230,7 +230,7 @@ for i in run.iterations(6):
         command(run, knob="n", value=9)
     done.append(i)
 run.stop()
-tell(done=done, alive=run.alive, value=knob.value, stopping=run.stopping)
+tell(done=done, alive=run._core.state.alive, value=knob.value, stopping=run.stopping)
 """
     )
     for one in (first, second):
@@ -255,8 +255,8 @@ def test_problems_are_told_with_their_ranks() -> None:
         def gather(self, value: object) -> list[str]:
             return self.texts
 
-    assert Agreement(Given("", "", "", "", "")).problem("") == ""
-    assert Agreement(Given(*["no"] * 5)).problem("no") == "no"
-    assert Agreement(Given("", "a", "b", "c", "d")).problem("") == (
+    assert RankAgreement(Given("", "", "", "", "")).problem("") == ""
+    assert RankAgreement(Given(*["no"] * 5)).problem("no") == "no"
+    assert RankAgreement(Given("", "a", "b", "c", "d")).problem("") == (
         "rank 1: a; rank 2: b; rank 3: c; and 1 more ranks"
     )

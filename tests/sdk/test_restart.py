@@ -11,9 +11,10 @@ import pytest
 
 import hoptui
 from hoptui.protocol.messages import Command, Origin, Outcome
-from hoptui.sdk import boundary
-from hoptui.sdk.restart import VARIABLE, Handover, Waiting, leave, take
+from hoptui.sdk import iteration_boundary
+from hoptui.sdk.restart import VARIABLE, Handover, RestartCommand, leave, take
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 
 
 @dataclass
@@ -40,12 +41,14 @@ def connected(config: Config, **fields: Any) -> Run:
 
 
 def ask(run: Run, name: str, **fields: Any) -> None:
-    command = Command(id=name, run=run.id, epoch=run.epoch, verb="set", origin=Origin(user="kim"), **fields)
-    run.desk.receive(command, time.monotonic(), run.step + 1)
+    command = Command(
+        id=name, run=run.id, epoch=run_state(run).epoch, verb="set", origin=Origin(user="kim"), **fields
+    )
+    run_state(run).inbox.receive(command, time.monotonic(), run.step + 1)
 
 
 def told(run: Run) -> list[tuple[str, str]]:
-    return [(outcome.id, outcome.stage) for outcome in run.desk.settle()]
+    return [(outcome.id, outcome.stage) for outcome in run_state(run).inbox.collect_outcomes()]
 
 
 def test_a_value_that_needs_a_new_process_is_not_in_effect_and_not_said_to_be() -> None:
@@ -56,7 +59,7 @@ def test_a_value_that_needs_a_new_process_is_not_in_effect_and_not_said_to_be() 
     assert told(run) == []  # it stays scheduled
     assert run.restart_wanted == {"width": 16}
     assert config.width == 8
-    state = run.knob_handles["width"].state()
+    state = run_state(run).declarations.knobs["width"].state()
     assert (state.value, state.in_effect, state.version, state.by) == (8, True, 0, "")
 
 
@@ -84,7 +87,7 @@ def test_values_are_checked_together_with_those_that_wait() -> None:
 class Watched:
     """In place of the thread that talks to the daemon."""
 
-    drowsy = False
+    idle = False
 
     def wake(self) -> None: ...
 
@@ -100,12 +103,12 @@ def test_what_is_sent_together_is_carried_out_before_the_restart_together(
 
     run = connected(Config())
     lr = run.knob("lr", 0.5, min=0.0, max=1.0)
-    monkeypatch.setattr(run, "_link", Watched())
-    monkeypatch.setattr("hoptui.sdk.boundary.time.sleep", meanwhile)
+    monkeypatch.setattr(run_state(run), "link", Watched())
+    monkeypatch.setattr("hoptui.sdk.iteration_boundary.time.sleep", meanwhile)
     ask(run, "a", knob="width", value=16)
     run.boundary()
     assert run.restart_wanted == {"width": 16, "layers": 4}
-    assert waits == [boundary.COMPANY_S]
+    assert waits == [iteration_boundary.COMPANY_S]
     ask(run, "c", knob="lr", value=0.25)  # nothing that leaves this process: nobody waits for it
     run.boundary()
     assert (lr.value, len(waits)) == (0.25, 1)
@@ -113,13 +116,15 @@ def test_what_is_sent_together_is_carried_out_before_the_restart_together(
 
 def test_a_paused_run_does_not_wait_and_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     run = connected(Config())
-    monkeypatch.setattr(run, "_link", Watched())
-    monkeypatch.setattr("hoptui.sdk.boundary.time.sleep", lambda _: pytest.fail("it waited"))
-    monkeypatch.setattr(run, "_wait_while_paused", lambda: None)
+    monkeypatch.setattr(run_state(run), "link", Watched())
+    monkeypatch.setattr("hoptui.sdk.iteration_boundary.time.sleep", lambda _: pytest.fail("it waited"))
+    monkeypatch.setattr(run._core.meeting, "_wait_while_paused", lambda: None)
     ask(run, "a", knob="width", value=16)
-    run.desk.receive(Command(id="p", run=run.id, epoch=1, verb="pause", hold_s=60.0), time.monotonic(), 1)
+    run_state(run).inbox.receive(
+        Command(id="p", run=run.id, epoch=1, verb="pause", hold_s=60.0), time.monotonic(), 1
+    )
     run.boundary()
-    assert (run.paused, run.restart_wanted) == (True, {"width": 16})
+    assert (run_state(run).paused, run.restart_wanted) == (True, {"width": 16})
 
 
 def test_without_a_restart_the_command_has_failed_with_the_reason() -> None:
@@ -127,11 +132,11 @@ def test_without_a_restart_the_command_has_failed_with_the_reason() -> None:
     ask(run, "a", knob="width", value=16)
     run.boundary()
     run.refuse_restart("the disk is full")
-    (outcome,) = run.desk.settle()
+    (outcome,) = run_state(run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective, outcome.version) == ("failed", 8, 0)
     assert outcome.reason == "the disk is full"
     assert run.restart_wanted == {}
-    assert run.knob_handles["width"].in_effect
+    assert run_state(run).declarations.knobs["width"].in_effect
 
 
 def left_by(run: Run) -> list[Outcome]:
@@ -139,7 +144,7 @@ def left_by(run: Run) -> list[Outcome]:
     ask(run, "b", knob="layers", value=4)
     run.boundary()
     run.hand_over("x.ckpt")
-    return run.desk.settle()
+    return run_state(run).inbox.collect_outcomes()
 
 
 def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
@@ -149,18 +154,18 @@ def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
     assert [(o.stage, o.code, o.reason) for o in last] == [
         ("scheduled", "restarting", "restarting from x.ckpt")
     ] * 2
-    assert not run.entries  # an iteration that was not is no row
+    assert not run_state(run).rows  # an iteration that was not is no row
     run.close()  # as a with-block does
     after = connected(Config(width=16), resume=state)  # the other value did not arrive
     assert VARIABLE not in os.environ
     assert told(after) == []
     after.boundary(1)
-    first, second = after.desk.settle()
+    first, second = run_state(after).inbox.collect_outcomes()
     assert (first.id, first.stage, first.effective, first.version) == ("a", "applied", 16, 1)
     assert (first.code, second.stage, second.code) == ("restarted", "failed", "")
     assert first.took_s is not None
     assert 0 < first.took_s < 60
-    width = after.knob_handles["width"].state()
+    width = run_state(after).declarations.knobs["width"].state()
     assert (width.value, width.version, width.by, width.took_s) == (16, 1, "kim", first.took_s)
     assert (second.id, second.stage, second.effective) == ("b", "failed", 2)
     assert second.reason == "after the restart layers is 2"
@@ -174,7 +179,7 @@ def test_a_knob_that_is_gone_has_failed() -> None:
     left_by(run)
     after = hoptui.connect("unit", resume=state)
     after.boundary()
-    outcomes = after.desk.settle()
+    outcomes = run_state(after).inbox.collect_outcomes()
     assert {outcome.stage for outcome in outcomes} == {"failed"}
     assert outcomes[0].reason == "after the restart there is no knob 'width'"
 
@@ -182,7 +187,7 @@ def test_a_knob_that_is_gone_has_failed() -> None:
 @pytest.mark.parametrize(("pid", "run"), [(7, "other"), (8, "mine")])
 def test_what_was_left_for_another_process_or_run_is_left_alone(pid: int, run: str) -> None:
     environ: dict[str, str] = {}
-    handover = Handover(7, "mine", 5, (Waiting("a", "lr", 0.5, "kim"),))
+    handover = Handover(7, "mine", 5, (RestartCommand("a", "lr", 0.5, "kim"),))
     leave(environ, handover)
     assert take(environ, pid, run) is None
     assert take(environ, 7, "mine") == handover

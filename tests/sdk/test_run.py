@@ -13,6 +13,7 @@ import pytest
 import hoptui
 from hoptui.protocol.messages import Flops
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 from tests.sdk.unit_run import rows, send
 
 pytestmark = pytest.mark.usefixtures("off")
@@ -30,8 +31,8 @@ def test_an_iteration_is_one_row_with_its_time_phases_and_rates(run: Run) -> Non
     assert 0.002 <= first["phase/rollout/env"] <= first["phase/rollout"] <= first["iteration_s"]
     assert first["samples_per_s"] == pytest.approx(100 / first["iteration_s"], rel=1e-3)  # each is rounded
     assert second.keys() == first.keys()
-    assert [step for _, step, _ in run.entries] == [0, 1]
-    stamps = [t for t, _, _ in run.entries]
+    assert [step for _, step, _ in run_state(run).rows] == [0, 1]
+    stamps = [t for t, _, _ in run_state(run).rows]
     assert stamps == sorted(set(stamps))
 
 
@@ -44,8 +45,8 @@ def test_without_a_loop_every_log_is_a_row(run: Run) -> None:
 def test_rows_are_bounded(run: Run) -> None:
     for i in range(10_000):
         run.log(i=i)
-    assert len(run.entries) == 4096
-    assert run.entries[-1][2] == {"i": 9999.0}
+    assert len(run_state(run).rows) == 4096
+    assert run_state(run).rows[-1][2] == {"i": 9999.0}
 
 
 class Odd:
@@ -73,7 +74,7 @@ def test_no_value_can_raise(run: Run) -> None:
     (first, _) = rows(run)
     assert first.pop("nan") != first.get("nan")
     assert first == {"np": 0.25, "int64": 3.0, "tensor": 2.0, "huge": math.inf, "bool": 1.0}
-    assert run.settler.bad == 5
+    assert run_state(run).converter.bad == 5
 
 
 def test_stop_ends_the_loop_between_two_iterations(run: Run) -> None:
@@ -91,7 +92,7 @@ def test_pause_ends_by_itself(run: Run) -> None:
     began = time.monotonic()
     assert run.boundary(0)
     assert 0.05 <= time.monotonic() - began < 2
-    assert "lease ran out" in run.notes[-1].text
+    assert "lease ran out" in run_state(run).notes[-1].text
 
 
 def test_a_pause_is_no_iteration_time(run: Run) -> None:
@@ -116,7 +117,7 @@ def test_a_dataclass_declares_its_knobs(run: Run) -> None:
     applied: list[int] = []
     handles = run.knobs(config, apply={"num_envs": applied.append})
     assert set(handles) == {"num_envs", "lr", "mode"}
-    assert handles["lr"].spec.kind == "float"
+    assert run_state(run).declarations.knobs["lr"].spec.kind == "float"
     for field in (
         {"knob": "num_envs", "value": 16},
         {"knob": "mode", "value": "graph"},
@@ -132,7 +133,7 @@ def test_a_bad_declaration_is_one_warning(run: Run, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING, "hoptui"):
         handle = run.knob("n", 5, min=10, max=1)
     assert handle.value == 5
-    assert "n" not in run.knob_handles
+    assert "n" not in run_state(run).declarations.knobs
     assert len(caplog.records) == 1
 
 
@@ -148,21 +149,21 @@ def test_state_dict_makes_the_next_epoch(run: Run) -> None:
     state = run.state_dict()
     assert state == {"run": run.id, "epoch": 1, "knobs": {"n": 7}, "commands": 1}
     after = hoptui.connect("unit", resume=state)
-    assert (after.id, after.epoch) == (run.id, 2)
+    assert (after.id, run_state(after).epoch) == (run.id, 2)
 
 
 def test_an_exception_in_the_loop_is_the_reason_of_the_end(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     said: list[tuple[str, str]] = []
 
     class Link:
-        drowsy = False
+        idle = False
 
         def close(self, reason: str, detail: str) -> None:
             said.append((reason, detail))
 
         def wake(self) -> None: ...
 
-    monkeypatch.setattr(run, "_link", Link())
+    monkeypatch.setattr(run_state(run), "link", Link())
 
     def train() -> None:
         with run:
@@ -180,7 +181,7 @@ def test_a_fault_of_ours_stays_ours(
     def broken(*_: object) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(run, "_stamp", broken)
+    monkeypatch.setattr(run._core.recorder, "_stamp", broken)
     with caplog.at_level(logging.WARNING, "hoptui"):
         done = []
         for i in run.iterations(5):
@@ -207,18 +208,18 @@ def test_a_trace_is_begun_by_the_script(run: Run) -> None:
         assert send(run, "profile", value=nonsense)[0].code == "out_of_range"
     send(run, "profile", value=3)
     run.boundary(0)
-    (done,) = run.desk.settle()
+    (done,) = run_state(run).inbox.collect_outcomes()
     assert (asked, done.stage, done.reason) == ([3], "applied", "tracing 3 iterations")
 
 
 def test_flops_are_told_and_nonsense_is_not(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    before = run.declared
+    before = run_state(run).declarations.revision
     run.flops(6e9, metric="tokens_per_s", precision="fp8")
-    assert run.flops_declared == Flops(per_unit=6e9, metric="tokens_per_s", precision="fp8")
-    assert run.declared == before + 1
+    assert run_state(run).declarations.flops == Flops(per_unit=6e9, metric="tokens_per_s", precision="fp8")
+    assert run_state(run).declarations.revision == before + 1
     for nothing in (0, -1.0, math.nan, math.inf):
         run.flops(nothing)
-        assert run.flops_declared is None
+        assert run_state(run).declarations.flops is None
     with caplog.at_level(logging.WARNING, "hoptui"):
         run.flops("many")  # type: ignore[arg-type]
     assert "'many' is no number of FLOPs" in caplog.text

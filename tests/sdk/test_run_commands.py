@@ -8,8 +8,9 @@ import pytest
 
 import hoptui
 from hoptui.domain.tuning import Change
-from hoptui.sdk.knobs import SetterError
+from hoptui.sdk.knobs import LiveKnob, SetterError, knob_spec
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 from tests.sdk.unit_run import send
 
 pytestmark = pytest.mark.usefixtures("off")
@@ -24,7 +25,7 @@ def test_a_command_is_applied_at_the_next_boundary_and_not_before(run: Run) -> N
         seen.append(knob.value)
     assert stages == ["accepted", "scheduled"]
     assert seen == [4, 4, 8]
-    (done,) = run.desk.settle()
+    (done,) = run_state(run).inbox.collect_outcomes()
     assert (done.stage, done.step, done.before, done.effective, done.version) == ("applied", 2, 4, 8, 1)
 
 
@@ -35,7 +36,7 @@ def test_the_value_is_the_one_read_back(run: Run) -> None:
     )
     send(run, knob="size", value=64)
     run.boundary(0)
-    (done,) = run.desk.settle()
+    (done,) = run_state(run).inbox.collect_outcomes()
     assert (done.stage, done.effective, knob.value, knob.in_effect) == ("applied", 32, 32, False)
     assert "not in effect" in done.reason
 
@@ -51,7 +52,7 @@ def test_a_setter_that_raises_is_undone(run: Run) -> None:
     knob = run.knob("n", 4, min=1, max=64, apply=put)
     send(run, knob="n", value=13)
     assert run.boundary(0)
-    (done,) = run.desk.settle()
+    (done,) = run_state(run).inbox.collect_outcomes()
     assert (done.stage, done.effective, done.version) == ("failed", 4, 0)
     assert "unlucky" in done.reason
     assert held == [13, 4]
@@ -64,7 +65,7 @@ def test_a_repeated_id_is_applied_once_and_answered_again(run: Run) -> None:
         answers = send(run, id="same", knob="n", value=5)
     assert [o.stage for o in answers] == ["scheduled"]
     run.boundary(0)
-    run.desk.settle()
+    run_state(run).inbox.collect_outcomes()
     assert [o.stage for o in send(run, id="same", knob="n", value=5)] == ["applied"]
     run.boundary(1)
     assert (knob.value, knob.version) == (5, 1)
@@ -84,7 +85,7 @@ def test_expired(run: Run) -> None:
     send(run, knob="n", value=1, ttl_s=0.001)
     time.sleep(0.005)
     run.boundary(0)
-    assert run.desk.settle()[0].stage == "expired"
+    assert run_state(run).inbox.collect_outcomes()[0].stage == "expired"
     assert knob.value == 0
 
 
@@ -93,7 +94,7 @@ def test_checkpoint_needs_a_handler_and_tells_the_path(run: Run) -> None:
     run.on_checkpoint(lambda: "/somewhere/step_3.pt")
     send(run, "checkpoint")
     run.boundary(0)
-    assert run.desk.settle()[0].reason == "written to /somewhere/step_3.pt"
+    assert run_state(run).inbox.collect_outcomes()[0].reason == "written to /somewhere/step_3.pt"
 
     def full() -> None:
         raise OSError("no space left")
@@ -101,7 +102,7 @@ def test_checkpoint_needs_a_handler_and_tells_the_path(run: Run) -> None:
     run.on_checkpoint(full)
     send(run, "checkpoint")
     assert run.boundary(1)
-    assert "no space left" in run.desk.settle()[0].reason
+    assert "no space left" in run_state(run).inbox.collect_outcomes()[0].reason
 
 
 def test_several_ranks_are_refused_a_change_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +118,11 @@ def test_a_knob_that_follows_from_another_is_read_back_too(run: Run) -> None:
     batch = run.knob("batch", 8, min=1, max=100)
     minibatch = run.knob("minibatch", 64, min=1, max=100, read=lambda: min(64, batch.value))
     assert (minibatch.value, minibatch.in_effect) == (8, False)
-    declared = run.declared
+    declared = run_state(run).declarations.revision
     send(run, knob="batch", value=32)
     run.boundary(0)
     assert (minibatch.value, minibatch.in_effect, minibatch.version) == (32, False, 0)
-    assert run.declared > declared  # so the daemon is told
+    assert run_state(run).declarations.revision > declared  # so the daemon is told
     send(run, knob="batch", value=100)
     run.boundary(1)
     assert (minibatch.value, minibatch.in_effect) == (64, True)
@@ -134,12 +135,12 @@ def test_the_outcome_says_what_else_has_moved_but_for_what_was_asked_for_or_move
     run.knob("lr", 0.1, read=lambda: next(rates))  # a schedule's
     send(run, knob="batch", value=32)
     run.boundary(0)
-    (done,) = run.desk.settle()
+    (done,) = run_state(run).inbox.collect_outcomes()
     assert done.followed == (Change(knob="pieces", before=8, value=2),)
     send(run, knob="batch", value=16)
     send(run, knob="pieces", value=4)
     run.boundary(1)
-    assert [o.followed for o in run.desk.settle()] == [(), ()], "each was asked for"
+    assert [o.followed for o in run_state(run).inbox.collect_outcomes()] == [(), ()], "each was asked for"
 
 
 def test_what_was_before_is_what_stood_at_the_boundary_also_where_a_command_before_it_moved_the_knob(
@@ -158,7 +159,7 @@ def test_what_was_before_is_what_stood_at_the_boundary_also_where_a_command_befo
     for knob, value in (("batch", 32), ("batch", 8), ("pieces", 4)):
         send(run, knob=knob, value=value)
     run.boundary(0)
-    told = [(o.before, o.effective) for o in run.desk.settle() if o.stage == "applied"]
+    told = [(o.before, o.effective) for o in run_state(run).inbox.collect_outcomes() if o.stage == "applied"]
     assert told == [(2, 8), (16, 4)]
 
 
@@ -181,19 +182,19 @@ def test_a_change_that_does_not_hold_is_reverted_with_its_reason(run: Run) -> No
     knob = run.knob("micro_batch", 8, min=1, max=64, apply=held.append)
     send(run, id="more", knob="micro_batch", value=32)
     run.boundary(0)
-    declared = run.declared
+    declared = run_state(run).declarations.revision
     knob.revert(16, "out of memory")
-    applied, reverted = run.desk.settle()
+    applied, reverted = run_state(run).inbox.collect_outcomes()
     assert (applied.stage, applied.effective) == ("applied", 32)
     assert (reverted.id, reverted.stage) == ("more", "reverted")
     assert (reverted.before, reverted.effective, reverted.version) == (32, 16, 2)
     assert (reverted.reason, knob.value, held) == ("out of memory", 16, [32, 16])
-    assert run.declared > declared
+    assert run_state(run).declarations.revision > declared
     assert [o.stage for o in send(run, id="more", knob="micro_batch", value=32)] == ["reverted"]
 
     knob.revert(8, "out of memory again")  # nobody's command any more: an event for everybody
-    assert run.desk.settle() == []
-    assert [note.text for note in run.notes] == ["micro_batch 16 → 8: out of memory again"]
+    assert run_state(run).inbox.collect_outcomes() == []
+    assert [note.text for note in run_state(run).notes] == ["micro_batch 16 → 8: out of memory again"]
 
 
 def test_a_revert_never_raises(run: Run) -> None:
@@ -204,7 +205,7 @@ def test_a_revert_never_raises(run: Run) -> None:
     knob.revert(4, "out of memory")
     knob.revert(400, "nonsense")
     assert (knob.value, knob.in_effect) == (8, False)
-    first, second = (note.text for note in run.notes)
+    first, second = (note.text for note in run_state(run).notes)
     assert first == "n 8 → 8: out of memory; setting 4 raised OSError: no"
     assert "out of bounds" in second
 
@@ -214,8 +215,8 @@ def test_an_undo_that_raises_leaves_the_knob_marked() -> None:
         if value == 8 and knob.version:
             raise OSError("gone")
 
-    spec = hoptui.Knob(1, 64).spec("n", 8)
-    knob = hoptui.KnobHandle(spec, 8, put)
+    spec = knob_spec(hoptui.Knob(1, 64), "n", 8)
+    knob = LiveKnob(spec, 8, put)
     knob.set(16, "kim")
     with pytest.raises(SetterError, match="setting n back to 8 raised OSError: gone"):
         knob.undo()
@@ -223,12 +224,13 @@ def test_an_undo_that_raises_leaves_the_knob_marked() -> None:
 
 
 def test_it_is_told_how_long_a_change_took(run: Run) -> None:
-    knob = run.knob("n", 8, min=1, max=64, apply=lambda _: time.sleep(0.01))
+    run.knob("n", 8, min=1, max=64, apply=lambda _: time.sleep(0.01))
+    knob = run_state(run).declarations.knobs["n"]
     assert knob.state().took_s is None
     send(run, knob="n", value=9)
     send(run, "pause", hold_s=0.001)
     run.boundary(0)
-    change, pause = run.desk.settle()
+    change, pause = run_state(run).inbox.collect_outcomes()
     assert change.took_s is not None
     assert 0.01 <= change.took_s < 5
     assert knob.state().took_s == change.took_s

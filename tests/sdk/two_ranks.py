@@ -16,6 +16,7 @@ from typing import Any
 
 from hoptui.protocol.messages import Command, Origin, Outcome
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 
 LIMIT_S = 20.0
 
@@ -48,14 +49,20 @@ class SocketRanks:
 
 def command(run: Run, verb: Any = "set", **fields: Any) -> None:
     """Give rank 0 a command, as the link thread would."""
-    made: dict[str, Any] = {"id": f"c{time.monotonic_ns()}", "epoch": run.epoch, "origin": Origin(user="kim")}
-    run.desk.receive(Command(run=run.id, verb=verb, **(made | fields)), time.monotonic(), run.step + 1)
-    run.wake()
+    made: dict[str, Any] = {
+        "id": f"c{time.monotonic_ns()}",
+        "epoch": run_state(run).epoch,
+        "origin": Origin(user="kim"),
+    }
+    run_state(run).inbox.receive(
+        Command(run=run.id, verb=verb, **(made | fields)), time.monotonic(), run.step + 1
+    )
+    run_state(run).wake_boundary()
 
 
 def outcomes(run: Run) -> list[Outcome]:
     """What became of the commands since the last call."""
-    return run.desk.settle()
+    return run_state(run).inbox.collect_outcomes()
 
 
 def tell(**found: Any) -> None:

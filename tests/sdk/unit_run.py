@@ -7,15 +7,18 @@ from typing import Any
 
 from hoptui.protocol.messages import Command, Origin, Outcome
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 
 PERSON = Origin(user="kim", pid=7)
 
 
 def send(run: Run, verb: Any = "set", **fields: Any) -> list[Outcome]:
-    made: dict[str, Any] = {"id": f"c{time.monotonic_ns()}", "epoch": run.epoch, "origin": PERSON}
+    made: dict[str, Any] = {"id": f"c{time.monotonic_ns()}", "epoch": run_state(run).epoch, "origin": PERSON}
     fields = made | fields
-    return run.desk.receive(Command(run=run.id, verb=verb, **fields), time.monotonic(), run.step + 1)
+    return run_state(run).inbox.receive(
+        Command(run=run.id, verb=verb, **fields), time.monotonic(), run.step + 1
+    )
 
 
 def rows(run: Run) -> list[dict[str, float]]:
-    return [row for _, _, row in run.entries]
+    return [row for _, _, row in run_state(run).rows]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command, Outcome
+from tests.run_state import run_state
 from trainer.ppo import train as training
 from trainer.ppo.job import Job
 from trainer.ppo.report import Result
@@ -51,18 +52,20 @@ class Steered:
         monkeypatch.setattr(training, "learned", seen_learned)
 
     def ask(self, verb: Any, **fields: Any) -> None:
-        command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
-        self.outcomes += self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+        command = Command(
+            id=f"{verb} {fields}", run=self.run.id, epoch=run_state(self.run).epoch, verb=verb, **fields
+        )
+        self.outcomes += run_state(self.run).inbox.receive(command, time.monotonic(), self.run.step + 1)
 
     def finished(self) -> list[Outcome]:
-        return self.run.desk.settle()
+        return run_state(self.run).inbox.collect_outcomes()
 
     def rows(self) -> list[dict[str, float]]:
         """What is known of each iteration: on a GPU the metrics of an update come in a row of their own, later."""
         merged: dict[int, dict[str, float]] = {}
-        for _, step, row in self.run.entries:
+        for _, step, row in run_state(self.run).rows:
             merged.setdefault(step, {}).update(row)
         return list(merged.values())
 
     def notes(self) -> list[str]:
-        return [note.text for note in self.run.notes]
+        return [note.text for note in run_state(self.run).notes]

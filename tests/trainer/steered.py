@@ -19,6 +19,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from tests.run_state import run_state
 from trainer.__main__ import main
 from trainer.common import ranks as common
 from trainer.common.ranks import Ranks
@@ -51,13 +52,17 @@ def steered(after: Mapping[str, Mapping[str, Any]]) -> Iterator[Told]:
 
     def seen_update(update: Any, state: Any, *arguments: Any) -> dict[str, Tensor]:
         run = runs[-1]
-        told["rank"] = run.rank
-        told["values"].append({name: handle.value for name, handle in run.knob_handles.items()})
+        told["rank"] = run_state(run).rank
+        told["values"].append(
+            {name: handle.value for name, handle in run_state(run).declarations.knobs.items()}
+        )
         told["positions"].append(state.position)
-        for knob, value in after.get(str(run.step), {}).items() if run.rank == 0 else ():
+        for knob, value in after.get(str(run.step), {}).items() if run_state(run).rank == 0 else ():
             name = f"{run.step} {knob}"
-            command = Command(id=name, run=run.id, epoch=run.epoch, verb="set", knob=knob, value=value)
-            run.desk.receive(command, time.monotonic(), run.step + 1)
+            command = Command(
+                id=name, run=run.id, epoch=run_state(run).epoch, verb="set", knob=knob, value=value
+            )
+            run_state(run).inbox.receive(command, time.monotonic(), run.step + 1)
         metrics: dict[str, Tensor] = update(state, *arguments)
         told["weights"] = [float(p.detach().double().sum()) for p in state.model.parameters()]
         return metrics
@@ -76,7 +81,7 @@ def steered(after: Mapping[str, Mapping[str, Any]]) -> Iterator[Told]:
                 mock.patch.object(loop, "update", lambda *given, update=update: seen_update(update, *given))
             )
         yield told
-    told["stages"] = [outcome.stage for outcome in runs[-1].desk.settle()]
+    told["stages"] = [outcome.stage for outcome in run_state(runs[-1]).inbox.collect_outcomes()]
 
 
 def trained(job: Job) -> Told:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from tests.run_state import run_state
 from trainer.common.flat_gradient import FlatGradient
 from trainer.common.memory import Trial
 from trainer.common.phases import HostClock
@@ -96,8 +97,10 @@ class Steered:
 
     def _ask(self) -> None:
         run = self.run
-        ask = Command(id="n", run=run.id, epoch=run.epoch, verb="set", knob="grad_accum", value=self._new)
-        [outcome] = run.desk.receive(ask, time.monotonic(), run.step + 1)[-1:]
+        ask = Command(
+            id="n", run=run.id, epoch=run_state(run).epoch, verb="set", knob="grad_accum", value=self._new
+        )
+        [outcome] = run_state(run).inbox.receive(ask, time.monotonic(), run.step + 1)[-1:]
         assert outcome.stage == "scheduled"
 
 
@@ -112,7 +115,7 @@ def test_a_change_in_the_middle_of_an_iteration_counts_from_the_next_one_on(
             training.train(
                 Job(iterations=ITERATIONS, evaluate_every=0, threads=1, knobs=knobs), lambda _: None
             )
-        [outcome] = [o for o in steered.run.desk.settle() if o.id == "n"]
+        [outcome] = [o for o in run_state(steered.run).inbox.collect_outcomes() if o.id == "n"]
         assert (outcome.stage, outcome.step, outcome.effective) == ("applied", ASKED_IN + 1, new)
         sizes = {1: [8], 2: [4, 4], 3: [3, 3, 2]}
         assert steered.pieces == [sizes[old] * 4] * (ASKED_IN + 1) + [sizes[new] * 4] * (

@@ -12,6 +12,7 @@ import torch
 import hoptui
 from hoptui.domain.knobs import relations
 from tests.conftest import TestNode, until
+from tests.run_state import run_state
 from tests.trainer.warm import Warm
 from trainer.__main__ import main
 from trainer.common.checkpoint import read_checkpoint
@@ -124,21 +125,23 @@ def test_what_was_chosen_before_the_first_iteration_is_told_once() -> None:
     state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64))
     state.notes.append("grad_accum chosen by measurement: 2")
     run = hoptui.connect("chosen")
-    handles = declare(run, Job(), state)
-    handles["grad_accum"].set(4, "kim")
-    assert [note.text for note in run.notes] == ["grad_accum chosen by measurement: 2"]
+    declare(run, Job(), state)
+    run_state(run).declarations.knobs["grad_accum"].set(4, "kim")
+    assert [note.text for note in run_state(run).notes] == ["grad_accum chosen by measurement: 2"]
 
 
 @pytest.mark.parametrize("changed", [{}, {"grad_accum": 4}, {"minibatch_size": 32}, {"num_envs": 16}])
 def test_the_sizes_that_a_knob_is_said_to_imply_are_those_that_are_computed(changed: dict[str, int]) -> None:
     state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64, grad_accum=2))
-    handles = declare(hoptui.connect("sizes"), Job(), state)
+    run = hoptui.connect("sizes")
+    handles = declare(run, Job(), state)
+    knobs = run_state(run).declarations.knobs
     for name, value in changed.items():
-        handles[name].set(value, "kim")
+        knobs[name].set(value, "kim")
     values = {name: handle.value for name, handle in handles.items()} | {"ranks": 1}
     said: dict[str, float] = {}
     for name in ("num_envs", "rollout_len", "minibatch_size", "grad_accum"):
-        for one in relations(handles[name].spec.keeps):
+        for one in relations(knobs[name].spec.keeps):
             result = math.prod(values[f] for f in one.over) / math.prod(values[f] for f in one.under)
             assert said.setdefault(one.name, result) == result
             assert one.name or one.over == ("minibatch_size",)
@@ -153,18 +156,22 @@ def test_the_sizes_that_a_knob_is_said_to_imply_are_those_that_are_computed(chan
 def test_what_an_environment_step_costs_is_told_where_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_of(PPOConfig(epochs=3, num_envs=2))
     run = hoptui.connect("cost")
-    declare(run, Job(), state)["epochs"].set(3, "kim")
-    assert run.flops_declared is None  # on a CPU, whose peak nobody knows
+    declare(run, Job(), state)
+    run_state(run).declarations.knobs["epochs"].set(3, "kim")
+    assert run_state(run).declarations.flops is None  # on a CPU, whose peak nobody knows
     monkeypatch.setattr(state, "device", torch.device("cuda"))
     monkeypatch.setattr(state.player, "device", torch.device("cuda"))
     declare_cost(run, state)
     weights = (4 * 64 + 64 * 64 + 64 * 2) + (4 * 64 + 64 * 64 + 64)  # actor and critic, biases left out
-    assert run.flops_declared is not None
-    assert run.flops_declared.per_unit == weights * (2 + 3 * 6)
-    assert (run.flops_declared.metric, run.flops_declared.precision) == ("env_steps_per_s", "fp32")
+    cost = run_state(run).declarations.flops
+    assert cost is not None
+    assert cost.per_unit == weights * (2 + 3 * 6)
+    assert (cost.metric, cost.precision) == ("env_steps_per_s", "fp32")
     monkeypatch.setattr(state.player, "device", torch.device("cpu"))
     declare_cost(run, state)
-    assert run.flops_declared.per_unit == weights * 3 * 6  # the CPU acts: none of the GPU's work
+    cost = run_state(run).declarations.flops
+    assert cost is not None
+    assert cost.per_unit == weights * 3 * 6  # the CPU acts: none of the GPU's work
 
 
 def test_a_transformer_pays_for_its_attention_too() -> None:

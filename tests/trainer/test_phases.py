@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import hoptui
+from tests.run_state import run_state
 from trainer.common import phases
 from trainer.common.phases import CudaClock, HostClock, phase_clock
 
@@ -95,11 +96,11 @@ def test_on_a_cpu_the_phases_are_the_runs_own() -> None:
             began = time.monotonic()
             while time.monotonic() - began < 0.002:
                 pass
-        assert run.phases.current == "rollout"
+        assert run_state(run).phases.current == "rollout"
     with clock.waited("checkpoint"):
         pass
     clock.end_iteration()
-    spent = run.phases.take()
+    spent = run_state(run).phases.take()
     assert spent.keys() == {"rollout", "rollout/env", "checkpoint"}
     assert spent["rollout"] >= spent["rollout/env"] >= 0.002
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.run_state import run_state
 from tests.trainer.small import Steered, small_job, trained
 from tests.trainer.tensors import assert_equal
 from trainer.common import saving
@@ -61,7 +62,7 @@ def test_a_resumed_run_is_the_next_epoch_of_the_same_run(
     trained(small_job(tmp_path))
     before = first.run.id
     trained(Job(iterations=5, evaluate_every=0, resume=tmp_path, knobs={"lr": 5e-4, "num_envs": 4}))
-    assert (first.run.id, first.run.epoch) == (before, 2)
+    assert (first.run.id, run_state(first.run).epoch) == (before, 2)
     assert first.rows()[-1]["lr"] == pytest.approx(5e-4)
     assert first.rows()[-1]["env_steps"] == 4 * 16
 
@@ -109,7 +110,7 @@ def test_without_a_place_for_the_checkpoint_there_is_no_restart_and_training_goe
     steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
     result, _ = trained(small_job(tmp_path))
     assert result.iterations == 4
-    assert steered.run.knob_handles["hidden"].value == 64
+    assert run_state(steered.run).declarations.knobs["hidden"].value == 64
     outcome = next(o for o in reversed(steered.finished()) if "hidden" in o.id)
     assert outcome.stage == "failed"
     assert "No space left on device" in outcome.reason

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from tests.run_state import run_state
 from trainer.common.checkpoint import read_checkpoint
 from trainer.common.flat_gradient import FlatGradient
 from trainer.ppo import train as training
@@ -69,7 +70,7 @@ def test_a_forward_pass_without_room_is_repeated_in_smaller_pieces(
     monkeypatch.setattr(MLP, "judge", too_large)
     found = trained(tmp_path / "none")
     assert_near(expected["policy"], found["policy"])
-    handle = run_of().knob_handles["grad_accum"]
+    handle = run_state(run_of()).declarations.knobs["grad_accum"]
     assert (handle.value, handle.in_effect) == (4, True)  # 64 → 32 → 16 samples
     assert found["config"]["grad_accum"] == 0  # nobody has chosen it: another process may find more memory
     assert found["env_steps"] == expected["env_steps"]
@@ -151,15 +152,17 @@ def test_a_change_that_does_not_hold_is_reverted_and_training_goes_on(
     def steered(*args: Any) -> Any:
         run = run_of()
         if run.step == 1:
-            command = Command(id="more", run=run.id, epoch=run.epoch, verb="set", knob="num_envs", value=32)
-            run.desk.receive(command, time.monotonic(), run.step + 1)
+            command = Command(
+                id="more", run=run.id, epoch=run_state(run).epoch, verb="set", knob="num_envs", value=32
+            )
+            run_state(run).inbox.receive(command, time.monotonic(), run.step + 1)
         return learned(*args)
 
     monkeypatch.setattr(training, "learned", steered)
     found = trained(tmp_path, iterations=4)
     assert found["config"]["num_envs"] == 8
     assert found["env_steps"] == 4 * 8 * 16
-    last = [outcome for outcome in run_of().desk.settle() if outcome.id == "more"][-1]
+    last = [outcome for outcome in run_state(run_of()).inbox.collect_outcomes() if outcome.id == "more"][-1]
     assert (last.stage, last.effective) == ("reverted", 8)
     assert "memory ran out" in last.reason
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
-from hoptui.sdk import boundary
+from hoptui.sdk import command_execution
+from tests.run_state import run_state
 from tests.trainer.gpu.small import iterate, ppo_state
 from tests.trainer.tensors import assert_equal
 from trainer.common.graphs import Graphs, Work
@@ -261,7 +262,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
         monotonic_ns = staticmethod(time.monotonic_ns)
 
-    monkeypatch.setattr(boundary, "time", Ahead)
+    monkeypatch.setattr(command_execution, "time", Ahead)
     return ahead
 
 
@@ -295,16 +296,21 @@ def test_a_change_has_taken_as_long_as_what_had_to_be_compiled_for_it(
     def steered(*args: Any) -> Any:
         if run[0].step == 1:
             ask = Command(
-                id="more", run=run[0].id, epoch=run[0].epoch, verb="set", knob="minibatch_size", value=48
+                id="more",
+                run=run[0].id,
+                epoch=run_state(run[0]).epoch,
+                verb="set",
+                knob="minibatch_size",
+                value=48,
             )
-            run[0].desk.receive(ask, time.monotonic(), run[0].step + 1)
+            run_state(run[0]).inbox.receive(ask, time.monotonic(), run[0].step + 1)
         return learn(*args)
 
     monkeypatch.setattr(hoptui, "connect", seen_connect)
     monkeypatch.setattr(training, "learned", steered)
     sizes: dict[str, Any] = {"num_envs": 8, "rollout_len": 16, "minibatch_size": 64, "compile": "default"}
     training.train(Job(iterations=4, evaluate_every=0, knobs=sizes), lambda _: None)
-    [outcome] = run[0].desk.settle()
+    [outcome] = run_state(run[0]).inbox.collect_outcomes()
     assert outcome.stage == "applied"
     assert outcome.took_s is not None
     assert 7.0 <= outcome.took_s < 14.0

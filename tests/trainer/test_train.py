@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.run_state import run_state
 from tests.trainer.small import Steered, small_job, trained
 from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
@@ -76,7 +77,7 @@ def test_pieces_that_nobody_chose_are_in_effect_as_they_are_with_another_size(
     iterate = training.learned
 
     def watched(*args: Any) -> dict[str, Tensor] | None:
-        handle = steered.run.knob_handles["grad_accum"]
+        handle = run_state(steered.run).declarations.knobs["grad_accum"]
         seen.append((handle.value, handle.in_effect))
         return iterate(*args)
 
@@ -129,8 +130,8 @@ def test_every_row_has_the_agreed_metrics_and_phases(monkeypatch: pytest.MonkeyP
     assert [i for i, row in enumerate(rows) if "evaluation_return" in row] == [2, 3]
     assert [i for i, row in enumerate(rows) if "phase/evaluation" in row] == [2, 3]
     assert [row["env_steps_total"] for row in rows] == [128, 256, 384, 512]
-    assert steered.run.headline == "env_steps_per_s"
-    assert steered.run.units["env_steps_per_s"] == "steps/s"
+    assert run_state(steered.run).declarations.headline == "env_steps_per_s"
+    assert run_state(steered.run).declarations.units["env_steps_per_s"] == "steps/s"
 
 
 def test_checkpoints_are_written_every_few_iterations_on_request_and_at_the_end(
@@ -148,7 +149,7 @@ def test_checkpoints_are_written_every_few_iterations_on_request_and_at_the_end(
 def test_without_a_folder_a_run_does_not_offer_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     steered = Steered(monkeypatch, {})
     trained(small_job(iterations=1))
-    assert "checkpoint" not in steered.run.can()
+    assert "checkpoint" not in run_state(steered.run).declarations.verbs()
 
 
 def test_a_full_disk_is_a_warning_and_training_goes_on(
@@ -162,7 +163,7 @@ def test_a_full_disk_is_a_warning_and_training_goes_on(
     result, lines = trained(small_job(tmp_path, checkpoint_every=2))
     assert result.iterations == 4
     assert lines.count("no checkpoint written: [Errno 28] No space left on device") == 3
-    assert {note.level for note in steered.run.notes} == {"warning"}
+    assert {note.level for note in run_state(steered.run).notes} == {"warning"}
 
 
 def test_a_stop_that_was_asked_for_ends_the_run_with_a_checkpoint(
@@ -182,7 +183,7 @@ def test_an_exception_in_the_loop_is_told_and_raised(monkeypatch: pytest.MonkeyP
     steered = Steered(monkeypatch, {1: fail})
     with pytest.raises(ZeroDivisionError):
         trained(small_job())
-    assert not steered.run.alive
+    assert not run_state(steered.run).alive
 
 
 def test_a_passed_evaluation_ends_the_run() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-import hoptui
+from hoptui.telemetry.gpu_specs import peak_flops
 from trainer.common.modes import Precision
 
 CONVENTION = (
@@ -39,5 +39,5 @@ def mfu(
     """
     if device.type != "cuda" or precision == "fp8":
         return None
-    peak = hoptui.peak_flops(torch.cuda.get_device_name(device), precision)
+    peak = peak_flops(torch.cuda.get_device_name(device), precision)
     return None if peak is None else flops_per_unit * units_per_s / (peak * world)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import hoptui
+from hoptui.sdk import KnobHandle
 from trainer.common.automatic import LeftOpen
 from trainer.common.batch import Batched, piece_for, pieces
 from trainer.common.gradient import Pieces
@@ -50,7 +51,7 @@ class Tuning:
     def __init__(self, run: hoptui.Run, state: Tunable, meter: Meter, costs: Callable[[], None]) -> None:
         self._run, self._state, self._meter, self._costs = run, state, meter, costs
         self._told = 0
-        self._handles: Mapping[str, hoptui.KnobHandle[Any]] = {}
+        self._handles: Mapping[str, KnobHandle[Any]] = {}
 
     def apply(self) -> dict[str, Apply]:
         """What applies each of them, by name."""
@@ -112,7 +113,7 @@ class Tuning:
             self._state.rebuild()
             self.resize()
 
-    def follow(self, handles: Mapping[str, hoptui.KnobHandle[Any]]) -> None:
+    def follow(self, handles: Mapping[str, KnobHandle[Any]]) -> None:
         """Have what these knobs come to by themselves told: micro-batches halved because memory ran out, pieces that follow."""
         self._handles = handles
 
@@ -161,7 +162,7 @@ class Tuning:
     def _settle(self, *follow: str) -> None:
         """Knobs that `follow` from the one that was turned, and those that nobody has chosen, are what they are to be."""
         for name in {*follow, *self._state.automatic.names}:
-            self._handles[name].settle()
+            self._handles[name].adopt()
 
     def _tell(self) -> None:
         """What was measured to choose something, as events."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import hoptui
+from hoptui.sdk import KnobHandle
 from trainer.common.device import choose_threads
 from trainer.common.ranks import Ranks
 from trainer.ppo.coefficients import NAMES
@@ -20,7 +21,7 @@ from trainer.ppo.state import TrainingState
 RESTARTED = ("policy", "hidden", "context", "sequence_len")
 """Knobs that need a new network."""
 
-Handles = Mapping[str, "hoptui.KnobHandle[Any]"]
+Handles = Mapping[str, KnobHandle[Any]]
 
 
 def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
@@ -42,7 +43,7 @@ def declare(run: hoptui.Run, job: Job, state: TrainingState) -> Handles:
         state.prepare()
         tell()
         for name in state.automatic:
-            handles[name].settle()
+            handles[name].adopt()
 
     def fit(_: object) -> None:
         before = state.env.num_envs

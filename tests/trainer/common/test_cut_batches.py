@@ -12,6 +12,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from tests.run_state import run_state
 from tests.trainer.gpu.small import lm_state, vision_state, weights
 from tests.trainer.lm.conftest import CLOCK
 from trainer.common.batch import piece_for
@@ -96,9 +97,9 @@ class Steered:
 
     def _ask(self, knob: str, value: int | str) -> None:
         command = Command(
-            id="turned", run=self.run.id, epoch=self.run.epoch, verb="set", knob=knob, value=value
+            id="turned", run=self.run.id, epoch=run_state(self.run).epoch, verb="set", knob=knob, value=value
         )
-        self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+        run_state(self.run).inbox.receive(command, time.monotonic(), self.run.step + 1)
 
 
 def recut(workload: Workload, state: Any, micro_batch: int, at: int) -> tuple[list[float], Tensor]:
@@ -150,9 +151,11 @@ def test_a_change_is_applied_once_its_pieces_have_been_computed(
     """So what it took covers what had to be compiled for it."""
     found = Steered(workload, workload.state(micro_batch=8), knob, value)
     assert found.rehearsed[-len(sizes) :] == sizes
-    (outcome,) = found.run.desk.settle()
+    (outcome,) = run_state(found.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("applied", value)
-    assert [handle.name for handle in found.run.knob_handles.values() if not handle.in_effect] == []
+    assert [
+        handle.name for handle in run_state(found.run).declarations.knobs.values() if not handle.in_effect
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -168,9 +171,9 @@ def test_what_follows_or_was_left_open_is_in_effect_as_it_is(
     micro_batch: int, knob: str, value: int | str, follow: dict[str, object], workload: Workload
 ) -> None:
     found = Steered(workload, workload.state(micro_batch=micro_batch), knob, value)
-    (outcome,) = found.run.desk.settle()
+    (outcome,) = run_state(found.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.reason) == ("applied", "")
-    handles = found.run.knob_handles
+    handles = run_state(found.run).declarations.knobs
     assert {name: handles[name].value for name in follow} == follow
     assert [handle.name for handle in handles.values() if not handle.in_effect] == []
 
@@ -192,9 +195,9 @@ def test_what_is_tried_out_for_a_knob_is_no_part_of_the_steady_rate(
     workload.declare(run, state, meter)
     meter.begin()
     command = Command(id="turned", run=run.id, epoch=1, verb="set", knob=knob, value=value)
-    run.desk.receive(command, time.monotonic(), 1)
+    run_state(run).inbox.receive(command, time.monotonic(), 1)
     run.boundary()
-    assert (run.desk.settle()[0].stage, now) == ("applied", 50.0)
+    assert (run_state(run).inbox.collect_outcomes()[0].stage, now) == ("applied", 50.0)
     now += 2.0
     meter.add(10, None)
     meter.pause()
@@ -216,7 +219,7 @@ def test_what_was_too_much_is_refused_with_its_reason(workload: Workload) -> Non
 
     setattr(state, workload.loss, full)
     found = Steered(workload, state, "micro_batch", 6, phase=1)
-    (outcome,) = found.run.desk.settle()
+    (outcome,) = run_state(found.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("failed", 2)
     assert "memory ran out with 4 at once before: at most 3" in outcome.reason
     assert tried == 1
@@ -270,8 +273,8 @@ def test_where_memory_runs_out_the_same_is_learned(
     assert len(failures) == (where != "the other rank")
     assert found.losses == losses
     assert torch.equal(found.weights, expected)
-    assert found.run.knob_handles["micro_batch"].value == piece
-    assert any("out of memory" in note.text for note in found.run.notes) == (where != "step")
+    assert run_state(found.run).declarations.knobs["micro_batch"].value == piece
+    assert any("out of memory" in note.text for note in run_state(found.run).notes) == (where != "step")
 
 
 def twinned(workload: Workload, ranks: Ranks) -> Any:

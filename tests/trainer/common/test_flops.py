@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import hoptui
+from hoptui.telemetry.gpu_specs import peak_flops
 from trainer.common.flops import conventions, mfu, transformer_flops
 
 
@@ -36,5 +36,5 @@ def test_what_mfu_means_is_told_where_there_is_one() -> None:
 
 
 def test_peaks_are_public() -> None:
-    assert hoptui.peak_flops("NVIDIA H200", "bf16") == 989e12
-    assert hoptui.peak_flops("NVIDIA H200", "int3") is None
+    assert peak_flops("NVIDIA H200", "bf16") == 989e12
+    assert peak_flops("NVIDIA H200", "int3") is None

@@ -6,20 +6,21 @@ import pytest
 import torch
 
 import hoptui
+from tests.run_state import run_state
 from trainer.common.profile import Tracer
 
 CPU = torch.device("cpu")
 
 
 def notes(run: hoptui.Run) -> list[str]:
-    return [note.text for note in run.notes]
+    return [note.text for note in run_state(run).notes]
 
 
 def test_a_trace_covers_the_iterations_asked_for_and_is_told(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
     tracer = Tracer(run, "lm", tmp_path / "new", CPU, rank=1)
-    assert "profile" in run.can()
-    assert run.profile_handler == tracer.start
+    assert "profile" in run_state(run).declarations.verbs()
+    assert run_state(run).declarations.profile_handler == tracer.start
     tracer.end_iteration()  # nobody asked
     tracer.start(2)
     with pytest.raises(RuntimeError, match="2 iterations are left"):

@@ -17,6 +17,7 @@ import torch
 
 import hoptui
 from hoptui.protocol.messages import Command
+from tests.run_state import run_state
 from tests.trainer.warm import Warm, ranks
 from trainer.common.errors import UsageError
 from trainer.common.ranks import ALONE, join
@@ -99,7 +100,7 @@ def commands():
         if i % 10 == 9:
             command(run, "pause", id=f"p{i}", hold_s=0.01)
         stages.update(o.stage for o in outcomes(run))
-    return {"given": given, "stages": stages, "step": run.step, "by": run._stop_by}
+    return {"given": given, "stages": stages, "step": run.step, "by": run._core.state.stop_by}
 
 with join("cpu") as ranks:
     found = operations() | commands()
@@ -185,9 +186,16 @@ def test_a_rank_that_raises_ends_one_that_waits_for_ever() -> None:
 def test_alone_a_run_is_as_without_ranks() -> None:
     run = hoptui.connect("alone", ranks=ALONE)
     knob = run.knob("n", 4, min=1, max=9)
-    run.desk.receive(Command(id="c", run=run.id, epoch=1, verb="set", knob="n", value=5), time.monotonic(), 0)
+    run_state(run).inbox.receive(
+        Command(id="c", run=run.id, epoch=1, verb="set", knob="n", value=5), time.monotonic(), 0
+    )
     assert run.boundary(0)
-    assert (run.rank, run.world, knob.value, run.desk.refusal) == (0, 1, 5, "")
+    assert (run_state(run).rank, run_state(run).world, knob.value, run_state(run).inbox.refusal) == (
+        0,
+        1,
+        5,
+        "",
+    )
 
 
 def test_alone_nothing_waits() -> None:

@@ -12,6 +12,7 @@ import pytest
 import hoptui
 from hoptui import Knob
 from hoptui.protocol.messages import Command, Outcome
+from tests.run_state import run_state
 from trainer.common import saving
 from trainer.common.ranks import ALONE, RESTARTS, Ranks
 from trainer.common.restart import LEFT, Restart, kept
@@ -39,14 +40,14 @@ class Trained:
         """A boundary at which knobs are asked for, and what follows it."""
         for name, value in wanted.items():
             command = Command(
-                id=name, run=self.run.id, epoch=self.run.epoch, verb="set", knob=name, value=value
+                id=name, run=self.run.id, epoch=run_state(self.run).epoch, verb="set", knob=name, value=value
             )
-            self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+            run_state(self.run).inbox.receive(command, time.monotonic(), self.run.step + 1)
         self.run.boundary()
         return self.restart.due()
 
     def outcome(self) -> Outcome:
-        (outcome,) = self.run.desk.settle()
+        (outcome,) = run_state(self.run).inbox.collect_outcomes()
         return outcome
 
     def execute(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import hoptui
+from tests.run_state import run_state
 from trainer.common import saving
 from trainer.common.ranks import ALONE
 from trainer.common.saving import Saver
@@ -25,7 +26,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning(
         patched.setattr(saving, "write_checkpoint", fail)
         assert saver.attempt() is None
     assert lines == [f"no checkpoint written: {error}"]
-    assert [(note.level, note.text) for note in run.notes] == [("warning", lines[0])]
+    assert [(note.level, note.text) for note in run_state(run).notes] == [("warning", lines[0])]
     path = saver.attempt()
     assert path == tmp_path / "lm-000000003.ckpt"
     assert path.is_file()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import hoptui
+from tests.run_state import run_state
 from trainer.common.errors import UsageError
 from trainer.common.ranks import ALONE, Ranks
 from trainer.common.setup import check_alike, check_resumed, explained, preparing
@@ -32,8 +33,11 @@ def test_a_run_that_is_prepared_has_its_gpu_and_a_phase_of_its_own(monkeypatch: 
     monkeypatch.setattr("trainer.common.setup.gpu_uuid", lambda device: f"GPU-{device}")
     run = hoptui.connect("prepared")
     with StopOnSignal(run) as signals, preparing(run, signals, torch.device("cuda:3")):
-        assert (run.gpu_uuids, run.phases.current) == (("GPU-cuda:3",), "setup")
-    assert run.phases.current == ""
+        assert (run_state(run).declarations.gpu_uuids, run_state(run).phases.current) == (
+            ("GPU-cuda:3",),
+            "setup",
+        )
+    assert run_state(run).phases.current == ""
 
 
 class Two(Ranks):

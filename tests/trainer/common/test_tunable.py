@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hoptui.domain.tuning import Limits, may_turn
+from hoptui.sdk.knobs import knob_spec
 from trainer.common.options import declared
 from trainer.lm.config import LMConfig
 from trainer.ppo.config import PPOConfig
@@ -19,7 +20,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("config", ALLOWED)
 def test_allowing_what_changes_learning_allows_what_changes_speed_as_well(config: type) -> None:
-    specs = [knob.spec(name, getattr(config(), name)) for name, _, knob in declared(config)]
+    specs = [knob_spec(knob, name, getattr(config(), name)) for name, _, knob in declared(config)]
     learning = [spec for spec in specs if spec.effect == "learning"]
     assert {spec.name for spec in learning if may_turn(spec, Limits(learning=("*",)))} == ALLOWED[config]
     assert not [spec for spec in learning if may_turn(spec, Limits())]

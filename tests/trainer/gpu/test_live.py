@@ -14,6 +14,7 @@ import torch
 
 import hoptui
 from hoptui.protocol.messages import Command, Outcome
+from tests.run_state import run_state
 from tests.trainer.gpu.small import scarce
 from trainer.common.options import KnobValues
 from trainer.lm import train as lm
@@ -56,16 +57,21 @@ class Watched:
 
     def set(self, knob: str, value: int) -> None:
         command = Command(
-            id=f"{knob} {value}", run=self.run.id, epoch=self.run.epoch, verb="set", knob=knob, value=value
+            id=f"{knob} {value}",
+            run=self.run.id,
+            epoch=run_state(self.run).epoch,
+            verb="set",
+            knob=knob,
+            value=value,
         )
-        self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+        run_state(self.run).inbox.receive(command, time.monotonic(), self.run.step + 1)
 
     def outcome(self) -> Outcome:
         """The last that is said of the one command that there was."""
-        return list(self.run.desk.settle())[-1]
+        return list(run_state(self.run).inbox.collect_outcomes())[-1]
 
     def known(self, name: str) -> list[float]:
-        return [row[name] for _, _, row in self.run.entries if name in row]
+        return [row[name] for _, _, row in run_state(self.run).rows if name in row]
 
 
 def train_ppo(device: torch.device) -> Result:
@@ -123,8 +129,8 @@ def test_pieces_that_memory_is_short_for_are_told_as_a_knob(
 
     watched.before = {2: fill}
     assert train_ppo(device).iterations == ITERATIONS
-    assert watched.run.knob_handles["grad_accum"].value == 2
-    assert any("memory ran out with 1 pieces" in note.text for note in watched.run.notes)
+    assert run_state(watched.run).declarations.knobs["grad_accum"].value == 2
+    assert any("memory ran out with 1 pieces" in note.text for note in run_state(watched.run).notes)
 
 
 def train_lm(device: torch.device, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lm.Result:
@@ -161,5 +167,5 @@ def test_a_micro_batch_that_cannot_be_held_is_set_back_and_leaves_the_curve_alon
     outcome = watched.outcome()
     stage, left = ("failed", 4) if when == "rehearsed" else ("reverted", 8)
     assert (outcome.stage, outcome.effective) == (stage, left)
-    assert watched.run.knob_handles["micro_batch"].value == left
+    assert run_state(watched.run).declarations.knobs["micro_batch"].value == left
     assert watched.known("loss") == pytest.approx(wanted, abs=1e-4)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hoptui
+from tests.run_state import run_state
 from trainer.common.metrics import Finished, Teller
 from trainer.common.phases import CudaClock, phase_clock
 
@@ -16,7 +17,7 @@ CYCLES = 50_000_000
 
 
 def rows(run: hoptui.Run) -> list[dict[str, float]]:
-    return [row for _, _, row in run.entries]
+    return [row for _, _, row in run_state(run).rows]
 
 
 def test_phases_are_the_gpus_time_and_not_the_hosts(device: torch.device) -> None:

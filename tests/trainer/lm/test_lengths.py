@@ -7,6 +7,7 @@ import torch
 
 import hoptui
 from hoptui.sdk.knobs import SetterError
+from tests.run_state import run_state
 from trainer.common.meter import Meter
 from trainer.lm.live import declare
 from trainer.lm.state import TrainingState
@@ -18,7 +19,7 @@ def test_a_length_that_does_not_fit_leaves_micro_batches_as_they_are(
     state = make_state(micro_batch=3, seq_len=16, batch_tokens=16 * 12)
     run, rehearse = hoptui.connect("unit"), state.rehearse
     declare(run, state, Meter(torch.device("cpu")))
-    knobs = run.knob_handles
+    knobs = run_state(run).declarations.knobs
 
     def found() -> list[int]:
         for knob in knobs.values():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from tests.run_state import run_state
 from tests.trainer.tensors import tensors
 from trainer.common import saving
 from trainer.common.checkpoint import read_checkpoint
@@ -60,18 +61,22 @@ class Trial:
         return train(LMOptions(corpus=self._corpus, **options), knobs, self.lines.append)
 
     def ask(self, verb: Any, **fields: Any) -> None:
-        command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
-        self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+        command = Command(
+            id=f"{verb} {fields}", run=self.run.id, epoch=run_state(self.run).epoch, verb=verb, **fields
+        )
+        run_state(self.run).inbox.receive(command, time.monotonic(), self.run.step + 1)
 
     def done(self) -> list[tuple[str, object]]:
         """Stage and value in effect of everything asked for."""
-        return [(outcome.stage, outcome.effective) for outcome in self.run.desk.settle()]
+        return [
+            (outcome.stage, outcome.effective) for outcome in run_state(self.run).inbox.collect_outcomes()
+        ]
 
     def rows(self, name: str) -> list[float]:
-        return [row[name] for _, _, row in self.run.entries if name in row]
+        return [row[name] for _, _, row in run_state(self.run).rows if name in row]
 
     def notes(self) -> list[str]:
-        return [note.text for note in self.run.notes]
+        return [note.text for note in run_state(self.run).notes]
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def test_a_run_learns_and_says_so(trial: Trial) -> None:
     assert "(1 × 16, 2 heads)" in text
     assert "128 tokens = 8 sequences of 16 = 1 × 1 × 8 (ranks × pieces × sequences in one)" in text
     assert "lzma" in trial.lines[-1]
-    assert trial.run.flops_declared is None  # nobody knows this CPU's peak
+    assert run_state(trial.run).declarations.flops is None  # nobody knows this CPU's peak
 
 
 def test_resumed_in_the_middle_it_is_bit_for_bit_the_same(trial: Trial, tmp_path: Path) -> None:
@@ -192,7 +197,7 @@ def test_a_batch_or_a_length_changes_what_is_read_back(trial: Trial) -> None:
     assert trial.done() == [("applied", value) for value in (96, 32, 5e-3, "constant")]
     assert trial.rows("tokens") == [128.0] * 2 + [96.0] * 3
     assert trial.rows("lr")[2:] == [5e-3] * 3
-    handles = trial.run.knob_handles
+    handles = run_state(trial.run).declarations.knobs
     assert (handles["batch_tokens"].value, handles["seq_len"].value, handles["micro_batch"].value) == (
         96,
         32,
@@ -210,14 +215,14 @@ def test_what_is_measured_for_another_length_is_told(trial: Trial, monkeypatch: 
     trial.train(iterations=4)
     first = said.format(16, torch.float32)
     assert first in trial.lines
-    notes = [note.text for note in trial.run.notes if note.text.startswith("attention")]
+    notes = [note.text for note in run_state(trial.run).notes if note.text.startswith("attention")]
     assert notes == [first, said.format(32, torch.float32), said.format(32, torch.bfloat16)]
 
 
 def test_what_cannot_be_applied_changes_nothing(trial: Trial) -> None:
     trial.after = {1: lambda: trial.ask("set", knob="precision", value="tf32")}
     trial.train(iterations=3)
-    (outcome,) = trial.run.desk.settle()
+    (outcome,) = run_state(trial.run).inbox.collect_outcomes()
     assert outcome.stage == "failed"
     assert "needs a GPU" in outcome.reason
     assert trial.state.config.precision == trial.state.precision == "fp32"
@@ -240,7 +245,7 @@ def test_out_of_memory_is_told_and_the_run_goes_on(trial: Trial) -> None:
     trial.after = {2: fill}
     trial.train(iterations=5)
     assert trial.rows("loss") == pytest.approx(expected, abs=1e-5)
-    assert trial.run.knob_handles["micro_batch"].value == 4
+    assert run_state(trial.run).declarations.knobs["micro_batch"].value == 4
     assert any("out of memory with micro-batches of 8" in note for note in trial.notes())
 
 
@@ -261,7 +266,7 @@ def test_what_does_not_fit_is_refused_before_it_is_needed(trial: Trial) -> None:
 
     trial.after = {2: fill}
     trial.train(iterations=5, knobs={"micro_batch": 2})
-    (outcome,) = trial.run.desk.settle()
+    (outcome,) = run_state(trial.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("failed", 2)
     assert "8 sequences of 16 do not fit into the memory at once" in outcome.reason
     assert trial.rows("loss") == pytest.approx(expected, abs=1e-5)
@@ -292,7 +297,7 @@ def test_another_model_needs_a_new_process_and_begins_anew(
     trial.after = {}
     result = trial.train(resume=tmp_path / "lm-000000003.ckpt", knobs={"d_model": 32})
     assert (result.iterations, result.tokens) == (6, 6 * 128)
-    assert trial.run.epoch == 2
+    assert run_state(trial.run).epoch == 2
     assert trial.done() == [("applied", 32)]
     assert trial.state.shape["d_model"] == 32
     assert trial.rows("lr")[0] == 1e-2  # the course began anew: a third of it would be done
@@ -310,14 +315,14 @@ def test_without_a_checkpoint_there_is_no_restart(
     trial.after = {2: lambda: trial.ask("set", knob="d_model", value=32)}
     result = trial.train(checkpoint_dir=tmp_path)
     assert (result.ending, result.iterations) == ("finished", 6)
-    assert trial.run.knob_handles["d_model"].value == trial.state.config.d_model == 16
+    assert run_state(trial.run).declarations.knobs["d_model"].value == trial.state.config.d_model == 16
     assert trial.done() == [("failed", 16)]
 
 
 def test_a_model_that_cannot_be_restarts_nothing(trial: Trial) -> None:
     trial.after = {1: lambda: trial.ask("set", knob="heads", value=3)}
     result = trial.train()
-    (outcome,) = trial.run.desk.settle()
+    (outcome,) = run_state(trial.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("failed", 2)
     assert "d_model = 16 must be an even multiple of heads = 3" in outcome.reason
     assert result.iterations == 6

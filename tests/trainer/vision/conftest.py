@@ -14,6 +14,7 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command, Outcome
+from tests.run_state import run_state
 from trainer.common.checkpoint import read_checkpoint
 from trainer.vision import train as training
 from trainer.vision.job import VisionOptions
@@ -54,8 +55,10 @@ class SteeredVision:
         return training.train(job, knobs, self.lines.append)
 
     def ask(self, verb: Any, **fields: Any) -> None:
-        command = Command(id=f"{verb} {fields}", run=self.run.id, epoch=self.run.epoch, verb=verb, **fields)
-        self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+        command = Command(
+            id=f"{verb} {fields}", run=self.run.id, epoch=run_state(self.run).epoch, verb=verb, **fields
+        )
+        run_state(self.run).inbox.receive(command, time.monotonic(), self.run.step + 1)
 
     def set(self, **values: Any) -> Callable[[], None]:
         """What asks for these values of knobs."""
@@ -68,13 +71,13 @@ class SteeredVision:
 
     def outcomes(self) -> dict[str, Outcome]:
         """The outcomes of `set` by knob."""
-        return {outcome.id.split("'")[3]: outcome for outcome in self.run.desk.settle()}
+        return {outcome.id.split("'")[3]: outcome for outcome in run_state(self.run).inbox.collect_outcomes()}
 
     def rows(self) -> list[dict[str, float]]:
-        return [row for _, _, row in self.run.entries]
+        return [row for _, _, row in run_state(self.run).rows]
 
     def notes(self) -> list[str]:
-        return [note.text for note in self.run.notes]
+        return [note.text for note in run_state(self.run).notes]
 
 
 def saved(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.run_state import run_state
 from tests.trainer.vision.conftest import SteeredVision, assert_equal
 from trainer.common.ranks import Ranks
 from trainer.vision import images as rooms
@@ -51,8 +52,8 @@ def test_out_of_memory_computes_the_same_batch_in_smaller_pieces(
     assert_equal(tmp_path / "plenty", tmp_path / "short", tolerance=2e-5)
     told = [text for text in steered_vision.notes() if "out of memory" in text]
     assert len(told) == 2  # 32 → 16 → 8
-    assert steered_vision.run.knob_handles["micro_batch"].value == 8
-    assert steered_vision.run.knob_handles["grad_accum"].value == 4
+    assert run_state(steered_vision.run).declarations.knobs["micro_batch"].value == 8
+    assert run_state(steered_vision.run).declarations.knobs["grad_accum"].value == 4
 
 
 def test_a_batch_that_memory_is_too_short_for_is_taken_in_pieces(

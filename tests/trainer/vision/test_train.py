@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from hoptui.protocol.messages import Origin
+from tests.run_state import run_state
 from tests.trainer.vision.conftest import SteeredVision, assert_equal, saved, weights
 from trainer.common.errors import UsageError
 from trainer.vision import images as rooms
@@ -72,7 +73,7 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(
     result = steered_vision.train(tmp_path / "rest", iterations=6, resume=tmp_path / "half")
     assert_equal(tmp_path / "whole", tmp_path / "rest")
     assert (result.iterations, result.samples) == (6, 6 * 32)
-    assert (steered_vision.run.id, steered_vision.run.epoch) == (first, 2)
+    assert (steered_vision.run.id, run_state(steered_vision.run).epoch) == (first, 2)
     assert "resumed after iteration 3 and 96 images" in steered_vision.lines
     assert "batch_size = 32 from the checkpoint (the default is 128)" in steered_vision.lines
 
@@ -106,7 +107,7 @@ def test_micro_batches_change_no_result(tmp_path: Path, steered_vision: SteeredV
     assert_equal(tmp_path / "whole", tmp_path / "cut", tolerance=2e-5)
     [outcome] = steered_vision.outcomes().values()
     assert (outcome.stage, outcome.effective) == ("applied", 8)
-    assert steered_vision.run.knob_handles["micro_batch"].value == 4
+    assert run_state(steered_vision.run).declarations.knobs["micro_batch"].value == 4
 
 
 def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
@@ -140,7 +141,7 @@ def test_a_micro_batch_that_was_the_whole_batch_follows_it_unless_somebody_chose
 ) -> None:
     steered_vision.after = {1: steered_vision.set(batch_size=64)}
     steered_vision.train(knobs={"batch_size": 8, "micro_batch": micro_batch})
-    handles = steered_vision.run.knob_handles
+    handles = run_state(steered_vision.run).declarations.knobs
     assert steered_vision.outcomes()["batch_size"].stage == "applied"
     assert [row["samples"] for row in steered_vision.rows()] == [8, 8, 64, 64]
     assert (handles["micro_batch"].value, handles["grad_accum"].value) == cut
@@ -156,13 +157,13 @@ def test_a_micro_batch_that_the_tuner_made_the_whole_batch_follows_it(
         1: steered_vision.set(batch_size=64),
     }
     steered_vision.train(knobs={"batch_size": 8, "micro_batch": 4})
-    handles = steered_vision.run.knob_handles
+    handles = run_state(steered_vision.run).declarations.knobs
     assert (handles["micro_batch"].value, handles["grad_accum"].value) == cut
 
 
 def test_what_loads_nothing_has_no_workers_to_set(steered_vision: SteeredVision) -> None:
     steered_vision.train(iterations=1)
-    knobs = set(steered_vision.run.knob_handles)
+    knobs = set(run_state(steered_vision.run).declarations.knobs)
     assert not knobs & set(LOADING)
     assert "batch_size" in knobs
 
@@ -230,7 +231,7 @@ def test_every_row_has_the_agreed_metrics_and_phases(steered_vision: SteeredVisi
     for row in rows:
         assert expected <= row.keys()
     assert [i for i, row in enumerate(rows) if "accuracy" in row] == [1, 3]
-    assert steered_vision.run.headline == "samples_per_s"
+    assert run_state(steered_vision.run).declarations.headline == "samples_per_s"
 
 
 def test_synthetic_images_are_named_wherever_a_rate_is_told(

@@ -16,8 +16,9 @@ import pytest
 import hoptui
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import Command, Outcome
-from hoptui.sdk.link import LinkThread
+from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 
 numpy = pytest.importorskip("numpy")
 
@@ -49,10 +50,10 @@ def off(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def say() -> Iterator[Callable[[Run], messages.RunHello]]:
     zmq = pytest.importorskip("zmq")
-    links: list[LinkThread] = []
+    links: list[DaemonLink] = []
 
     def hello(run: Run) -> messages.RunHello:
-        link, wire = LinkThread(run), Wire()
+        link, wire = DaemonLink(run_state(run)), Wire()
         links.append(link)
         link._hello(wire, zmq)
         link._send(wire, zmq, link._pulse(time.monotonic()))
@@ -86,7 +87,7 @@ def test_counts_of_any_library_are_told(say: Callable[[Run], messages.RunHello])
 
 def test_a_count_that_is_none_is_unknown() -> None:
     run = hoptui.connect("unit", total="many")  # type: ignore[arg-type]
-    assert run.total is None
+    assert run_state(run).total is None
     assert run.boundary("first")  # type: ignore[arg-type]
 
 
@@ -99,7 +100,7 @@ def test_knobs_of_any_library_are_told_and_set(say: Callable[[Run], messages.Run
     assert {name: knob.value for name, knob in told.items()} == {"lr": 0.25, "mode": "eager", "count": 4}
     assert (told["lr"].spec.min, told["lr"].spec.max) == (0.0, 1)
     assert told["mode"].spec.choices == ("eager", "compiled")
-    run.knob_handles["mode"].set(Mode.COMPILED, "kim")
+    run_state(run).declarations.knobs["mode"].set(Mode.COMPILED, "kim")
     assert say(run).knobs[1].value == "compiled"
 
 
@@ -109,7 +110,7 @@ def test_knobs_of_any_library_are_told_and_set(say: Callable[[Run], messages.Run
 def test_a_senseless_declaration_raises_nothing(senseless: dict[str, Any]) -> None:
     run = hoptui.connect("unit")
     assert run.knob("k", 1, **senseless).value == 1
-    assert not run.knob_handles
+    assert not run_state(run).declarations.knobs
 
 
 def test_texts_that_are_no_unicode_are_told(say: Callable[[Run], messages.RunHello]) -> None:
@@ -122,10 +123,10 @@ def test_texts_that_are_no_unicode_are_told(say: Callable[[Run], messages.RunHel
 
 
 def _asked(run: Run, **fields: Any) -> Outcome:
-    command = Command(id="c", run=run.id, epoch=run.epoch, **fields)
-    run.desk.receive(command, time.monotonic(), 1)
+    command = Command(id="c", run=run.id, epoch=run_state(run).epoch, **fields)
+    run_state(run).inbox.receive(command, time.monotonic(), 1)
     run.boundary()
-    (outcome,) = run.desk.settle()
+    (outcome,) = run_state(run).inbox.collect_outcomes()
     return outcome
 
 
@@ -160,7 +161,7 @@ def test_what_is_done_between_two_iterations_is_a_part_of_neither() -> None:
         pass
     assert _asked(run, verb="checkpoint").stage == "applied"
     run.boundary()
-    phases = [[name for name in row if name.startswith("phase/")] for _, _, row in run.entries]
+    phases = [[name for name in row if name.startswith("phase/")] for _, _, row in run_state(run).rows]
     assert phases == [["phase/update"], []]
 
 
@@ -171,12 +172,12 @@ def test_a_link_that_cannot_begin_says_so_once_and_leaves_nothing_open(
         raise OSError("too many open files")
 
     run = hoptui.connect("unit")
-    monkeypatch.setattr(LinkThread, "_talk", full)
-    monkeypatch.setattr("hoptui.sdk.link.addresses", lambda: None)
-    link = LinkThread(run)
+    monkeypatch.setattr(DaemonLink, "_serve", full)
+    monkeypatch.setattr("hoptui.sdk.daemon_link.addresses", lambda: None)
+    link = DaemonLink(run_state(run))
     link.start()
     link._thread.join(10)
-    assert not run.alive
+    assert not run_state(run).alive
     assert [record.getMessage().count("hoptui is off in this run") for record in caplog.records] == [1]
     assert (link._wake_in.fileno(), link._wake_out.fileno()) == (-1, -1)
     link.wake()
@@ -189,9 +190,9 @@ import hoptui
 free = max(map(int, os.listdir("/proc/self/fd"))) + 4
 resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
 run = hoptui.connect("scarce")
-if run._link is not None:
-    run._link._thread.join(10)
-assert run.boundary() and not run.alive
+if run._core.state.link is not None:
+    run._core.state.link._thread.join(10)
+assert run.boundary() and not run._core.state.alive
 print("trained")
 """
 
@@ -222,7 +223,7 @@ def test_the_end_is_told_as_it_was(
     error: BaseException | None, told: tuple[str, str], inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, ends = hoptui.connect("unit"), list[tuple[str, str]]()
-    run._link = SimpleNamespace(close=lambda *end: ends.append(end))
+    run_state(run).link = SimpleNamespace(close=lambda *end: ends.append(end))
     if inside:
         run.__exit__(type(error) if error else None, error, None)
     else:

@@ -1,7 +1,7 @@
-"""The run's side of the command life cycle, without I/O: what to answer, what is due at the boundary, what was done.
+"""The run's side of the command life cycle, without I/O: checks, answers and queues.
 
-The link thread receives; the training thread takes what is due at its boundary. They share two deques and a claim per
-command, never a lock: claiming pops the one element of a list, which only one of them can do.
+The link thread receives commands. The training thread takes those that are due at its boundary. They share two deques
+and one claim per command, and no lock: a claim pops the only element of a list, which succeeds once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import msgspec
 from hoptui.domain.knobs import KnobError, check_value, missing, shown
 from hoptui.domain.tuning import TUNER
 from hoptui.protocol.messages import FINAL, Command, Outcome
-from hoptui.sdk.knobs import KnobHandle
+from hoptui.sdk.knobs import LiveKnob
 
 REMEMBERED = 4096
+"""Outcomes that are kept to answer a repeated command."""
 MOST_TRACED = 1000
-"""Iterations of one trace: their files grow by megabytes an iteration."""
+"""Iterations of one trace. Its files grow by megabytes per iteration."""
 
 
-class Due:
-    """A command waiting for the boundary."""
+class DueCommand:
+    """A command that waits for the boundary."""
 
     __slots__ = ("_claim", "command", "deadline")
 
@@ -33,28 +34,31 @@ class Due:
         self._claim = [True]
 
     def claim(self) -> bool:
-        """True for the first caller only, in whichever thread."""
+        """Return True for the first caller only, in whichever thread."""
         try:
             return self._claim.pop()
         except IndexError:
             return False
 
 
-class Desk:
-    """Receives commands (link thread) and hands them over (training thread)."""
+class CommandInbox:
+    """Receives commands in the link thread and hands them to the training thread.
 
-    def __init__(self, knobs: Mapping[str, KnobHandle[Any]], can: Callable[[], tuple[str, ...]]) -> None:
+    `epoch` is the restart that commands must name. `refusal` is why no knob of this run can change, "" if they can.
+    """
+
+    def __init__(self, knobs: Mapping[str, LiveKnob[Any]], verbs: Callable[[], tuple[str, ...]]) -> None:
         self.epoch = 0
-        self.refusal = ""  # why knobs of this run cannot change at all, in one sentence
-        self.due: deque[Due] = deque()
+        self.refusal = ""
+        self.due: deque[DueCommand] = deque()
         self.done: deque[Outcome] = deque()
         self._knobs = knobs
-        self._can = can
+        self._verbs = verbs
         self._seen: OrderedDict[str, Outcome] = OrderedDict()
-        self._pending: dict[str, Due] = {}
+        self._pending: dict[str, DueCommand] = {}
 
     def receive(self, command: Command, now: float, next_step: int) -> list[Outcome]:
-        """Answer a command that came in. A repeated id gets its last answer again and is never taken twice."""
+        """Return the answers to a command. A repeated id gets its last answer again and is carried out once."""
         if (known := self._seen.get(command.id)) is not None:
             return [known]
         problem = self._problem(command)
@@ -66,20 +70,15 @@ class Desk:
         )
         older = self._pending.get(lane)
         if older is not None and older.claim():
-            reason = f"a later command of {who(command)} took its place"
-            answers.append(
-                self._remember(
-                    Outcome(id=older.command.id, stage="superseded", reason=reason, by=who(command))
-                )
-            )
-        due = Due(command, now + command.ttl_s if command.ttl_s > 0 else None)
+            answers.append(self._remember(superseded(older.command.id, command)))
+        due = DueCommand(command, now + command.ttl_s if command.ttl_s > 0 else None)
         self._pending[lane] = due
         answers.append(self._remember(Outcome(id=command.id, stage="scheduled", step=next_step)))
         self.due.append(due)
         return answers
 
-    def settle(self) -> list[Outcome]:
-        """What the training thread has done since the last call, for the daemon."""
+    def collect_outcomes(self) -> list[Outcome]:
+        """Return what the training thread has done since the last call."""
         finished = []
         while self.done:
             outcome = self._remember(self.done.popleft())
@@ -87,12 +86,12 @@ class Desk:
             self._pending = {lane: due for lane, due in self._pending.items() if due.command.id != outcome.id}
         return finished
 
-    def finals(self) -> list[Outcome]:
-        """The newest final outcomes, for a daemon that may have missed them."""
+    def final_outcomes(self) -> list[Outcome]:
+        """Return the newest final outcomes, for a daemon that may have missed them."""
         return [o for o in list(self._seen.values())[-64:] if o.stage in FINAL and o.stage != "rejected"]
 
-    def take(self, now: float) -> list[Command]:
-        """The commands to carry out at this boundary, in order of arrival (training thread)."""
+    def take_due(self, now: float) -> list[Command]:
+        """Return the commands to carry out at this boundary, in order of arrival (training thread)."""
         taken = []
         for _ in range(len(self.due)):
             due = self.due.popleft()
@@ -116,10 +115,10 @@ class Desk:
         if command.epoch != self.epoch:
             text = f"it was meant for epoch {command.epoch} of this run, which is in epoch {self.epoch}"
             return Outcome(id="", stage="rejected", code="stale_epoch", reason=text)
-        if command.verb in ("checkpoint", "profile") and command.verb not in self._can():
+        if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
             text = f"this run has no {command.verb} handler (run.on_{command.verb})"
             return Outcome(id="", stage="rejected", code="unsupported", reason=text)
-        if command.verb == "profile" and not _steps(command.value):
+        if command.verb == "profile" and not _traceable(command.value):
             text = f"a trace is of 1 to {MOST_TRACED} iterations, not {shown(command.value)}"
             return Outcome(id="", stage="rejected", code="out_of_range", reason=text)
         if command.verb != "set":
@@ -154,17 +153,24 @@ class Desk:
         if command.expect_version is None or older is None or older.command.origin == command.origin:
             return None
         first = older.command
-        text = f"{who(first)} was first: {first.knob} → {shown(first.value)} is already scheduled"
-        return Outcome(id="", stage="rejected", code="pending_conflict", reason=text, by=who(first))
+        text = f"{author(first)} was first: {first.knob} → {shown(first.value)} is already scheduled"
+        return Outcome(id="", stage="rejected", code="pending_conflict", reason=text, by=author(first))
 
 
-def _steps(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MOST_TRACED
+def superseded(command_id: str, later: Command) -> Outcome:
+    """Return the outcome of a command that a later one replaced."""
+    by = author(later)
+    reason = f"a later command of {by} took its place"
+    return Outcome(id=command_id, stage="superseded", reason=reason, by=by)
 
 
-def who(command: Command) -> str:
-    """The author of a command in a few words."""
+def author(command: Command) -> str:
+    """Return the author of a command in a few words."""
     origin = command.origin
     if origin.kind == "tuner":
         return TUNER
     return f"{origin.user or 'somebody'} (pid {origin.pid})" if origin.pid else origin.user or "somebody"
+
+
+def _traceable(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MOST_TRACED

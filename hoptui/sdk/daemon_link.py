@@ -1,7 +1,7 @@
-"""The link: one daemon thread that owns the run's only socket and does all of its talking.
+"""The link thread: it owns the run's only socket and exchanges all messages with the daemon.
 
-It starts or finds the daemon, says hello, sends rows, pulses and outcomes, and receives commands. What goes wrong here
-stays here: after five errors in a row the link switches itself off with one log line, and training goes on.
+It finds or starts the daemon, says hello, sends rows, pulses and outcomes, and receives commands. Its errors stay here:
+after five errors in a row the link switches itself off with one log line, and training goes on.
 """
 
 from __future__ import annotations
@@ -13,36 +13,41 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
-from hoptui.sdk import descriptors, environment, fork
-from hoptui.sdk.outgoing import Outgoing
-from hoptui.sdk.values import plain_name
-
-if TYPE_CHECKING:
-    from hoptui.sdk.run import Run
+from hoptui.sdk import environment, fork
+from hoptui.sdk.metric_values import clean_name
+from hoptui.sdk.send_buffer import SendBuffer
+from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
 
 log = logging.getLogger("hoptui")
 
-ROWS_EVERY_S = 0.1  # at most ten messages of rows a second, however fast the loop is
+ROWS_EVERY_S = 0.1  # at most ten messages of rows per second, however fast the loop is
 ROWS_KEEP_COMING_S = 1.0
+"""After a row, the thread polls for the next one for this long instead of waiting to be woken."""
 PULSE_EVERY_S = 1.0
 HELLO_AGAIN_S = 0.02
-"""A hello that found no connection yet is tried again so soon, and then ever more rarely."""
+"""The first retry of a hello that found no connection. Each further retry takes twice as long."""
 ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 CLOSE_S = 1.0
+DESCRIPTORS = 32
+"""File descriptors that must be free. A zmq context with one socket takes eight; the rest is for other threads."""
 
 
-class LinkThread:
-    """Owns the socket; everything public is safe to call from the training thread."""
+class DaemonLink:
+    """Owns the socket. Its public methods are safe to call from the training thread.
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._outgoing = Outgoing(_source(run))
+    `idle` is True while it will not look for rows soon. Then a thread that adds a row wakes it.
+    """
+
+    def __init__(self, state: SharedState, owner: object = None) -> None:
+        self._state = state
+        self._owner = owner  # alive as long as the thread, so that it is closed at exit
+        self._buffer = SendBuffer(_source(state))
         self._thread = threading.Thread(target=self._main, name="hoptui-link", daemon=True)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_out.setblocking(False)
@@ -51,29 +56,29 @@ class LinkThread:
         self._bye: messages.Bye | None = None
         self._greeted = self._welcomed = self._renamed = False
         self._retired = False
-        self._declared = 0
+        self._revision = 0
         self._rows_at = 0.0
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
         self._hello_again_s = HELLO_AGAIN_S
         self._warned = False
-        self.drowsy = False  # it will not look for rows soon: whoever appends one wakes it
+        self.idle = False
 
     def start(self) -> None:
         self._thread.start()
 
     def wake(self) -> None:
-        """Something must go out at once."""
+        """Send at once."""
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
-    def close(self, reason: Any, detail: str) -> None:
-        """Send the rest and a Bye; give up after a second (the thread is a daemon)."""
+    def close(self, reason: Ending, detail: str) -> None:
+        """Send the rest and a Bye. Return after a second at most; the thread is a daemon thread."""
         self._bye = messages.Bye(reason=reason, detail=detail)
         self.leave()
 
     def leave(self) -> None:
-        """Send the rest without a Bye: the run goes on under this pid."""
+        """Send the rest without a Bye, because the run goes on under this pid."""
         self._closing = True
         self.wake()
         self._thread.join(CLOSE_S)
@@ -82,7 +87,7 @@ class LinkThread:
 
     def _main(self) -> None:
         try:
-            self._talk(addresses())
+            self._serve(addresses())
         except AddressError as error:
             self._off(str(error))
         except Exception as error:
@@ -91,17 +96,17 @@ class LinkThread:
             self._wake_in.close()
             self._wake_out.close()
 
-    def _talk(self, where: Addresses) -> None:
+    def _serve(self, where: Addresses) -> None:
         import zmq
 
-        descriptors.need()
+        require_descriptors()
         fork.close_in_children(where.directory)
         context = zmq.Context()
         context.linger = 0
         errors = 0
         try:
             sock = context.socket(zmq.DEALER)
-            sock.immediate = True  # nothing is queued for a daemon that is not there
+            sock.immediate = True  # do not queue messages without a connection
             sock.sndhwm, sock.rcvhwm = 64, 256
             sock.reconnect_ivl, sock.reconnect_ivl_max = 100, 1000
             sock.maxmsgsize = codec.MAX_BYTES
@@ -110,7 +115,7 @@ class LinkThread:
             poller.register(sock, zmq.POLLIN)
             poller.register(self._wake_in, zmq.POLLIN)
             self._hello(sock, zmq)
-            while self._run.alive and not self._closing:
+            while self._state.alive and not self._closing:
                 try:
                     self._turn(sock, poller, where, zmq)
                     errors = 0
@@ -120,21 +125,21 @@ class LinkThread:
                     if errors >= ERRORS_IN_A_ROW:
                         self._off(f"{type(error).__name__}: {error}")
                         break
-            if self._run.alive:
+            if self._state.alive:
                 self._farewell(sock, zmq)
         finally:
             context.destroy(linger=200)
 
     def _off(self, reason: str) -> None:
         log.warning("hoptui is off in this run: %s. Training goes on.", reason)
-        self._run.unlink()
-        self._run.wake()
+        self._state.disconnect()
+        self._state.wake_boundary()
 
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
         wait = self._wait_ms()
-        self.drowsy = wait > 1000 * ROWS_EVERY_S + 1
+        self.idle = wait > 1000 * ROWS_EVERY_S + 1
         ready = dict(poller.poll(wait))
-        self.drowsy = False
+        self.idle = False
         if ready.get(self._wake_in.fileno()):
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
@@ -145,18 +150,18 @@ class LinkThread:
                 except zmq.Again:
                     break
                 self._receive(frames, sock, zmq)
-        self._speak(sock, zmq, where)
+        self._send_due(sock, zmq, where)
 
     def _wait_ms(self) -> int:
         now = time.monotonic()
         until = self._next_pulse
-        # While rows keep coming it looks for them by itself; waking it from the training thread would cost that more.
-        if self._outgoing.waits or self._run.entries or now - self._rows_at < ROWS_KEEP_COMING_S:
+        # While rows keep coming, poll for them. A wake-up would cost the training thread time.
+        if self._buffer.has_rows or self._state.rows or now - self._rows_at < ROWS_KEEP_COMING_S:
             until = min(until, self._next_rows)
         return max(0, min(1000, int((until - now) * 1000) + 1))
 
-    def _speak(self, sock: Any, zmq: Any, where: Addresses) -> None:
-        run, now = self._run, time.monotonic()
+    def _send_due(self, sock: Any, zmq: Any, where: Addresses) -> None:
+        state, now = self._state, time.monotonic()
         if now >= self._next_rows:
             self._next_rows = now + ROWS_EVERY_S
             self._collect()
@@ -171,13 +176,13 @@ class LinkThread:
                 self._ensure_daemon(where, now)
         if not self._welcomed:
             return
-        for outcome in run.desk.settle():
+        for outcome in state.inbox.collect_outcomes():
             self._send(sock, zmq, outcome)
-        if run.declared != self._declared:
-            self._declared = run.declared
+        if state.declarations.revision != self._revision:
+            self._revision = state.declarations.revision
             self._send(sock, zmq, self._declare())
-        while run.notes and self._send(sock, zmq, run.notes[0]):
-            run.notes.popleft()
+        while state.notes and self._send(sock, zmq, state.notes[0]):
+            state.notes.popleft()
         self._send_rows(sock, zmq)
 
     def _send(self, sock: Any, zmq: Any, message: messages.FromRun) -> bool:
@@ -188,7 +193,7 @@ class LinkThread:
         return True
 
     def _receive(self, frames: list[bytes], sock: Any, zmq: Any) -> None:
-        run = self._run
+        state = self._state
         try:
             message = codec.to_run(frames)
         except codec.WireError as error:
@@ -198,20 +203,20 @@ class LinkThread:
             case messages.RunWelcome():
                 self._welcome(message, sock, zmq)
             case messages.Command():
-                # One more than the iteration in progress; at a pause the boundary is now.
-                step = run.step if run.paused_until else run.step + 1
-                for outcome in run.desk.receive(message, time.monotonic(), step):
+                # The boundary after the iteration in progress, or during a pause this one.
+                step = state.step if state.paused_until else state.step + 1
+                for outcome in state.inbox.receive(message, time.monotonic(), step):
                     self._send(sock, zmq, outcome)
-                run.wake()
+                state.wake_boundary()
             case messages.Hold(seconds=seconds):
-                run.hold(seconds)
+                state.renew_pause(seconds)
             case messages.Retire():
                 self._retired = True
             case messages.Error(code="hello_first"):
                 self._welcomed = False
                 self._hello(sock, zmq)
             case messages.Error(code="duplicate_run", text=text) if not self._renamed:
-                # Nobody else has the new id: what comes later answers a hello of before.
+                # The new id is unique. Later errors of this kind answer the hello with the old id.
                 log.warning("hoptui: %s; this process goes on as a run of its own", text)
                 self._rename()
                 self._hello(sock, zmq)
@@ -219,24 +224,24 @@ class LinkThread:
                 self._off(text)
 
     def _hello(self, sock: Any, zmq: Any) -> bool:
-        run = self._run
-        self._declared = run.declared
+        state = self._state
+        self._revision = state.declarations.revision
         declared = self._declare()
         self._greeted = self._send(
             sock,
             zmq,
             messages.RunHello(
                 protocol=messages.PROTOCOL,
-                run=run.id,
-                name=plain_name(run.name),
-                epoch=run.epoch,
-                nonce=run.nonce,
+                run=state.id,
+                name=clean_name(state.name),
+                epoch=state.epoch,
+                nonce=state.nonce,
                 pid=os.getpid(),
-                started=run.started,
-                step=run.step,
+                started=state.started,
+                step=state.step,
                 total=declared.total,
-                phase=plain_name(run.phases.current),
-                paused=bool(run.paused_until),
+                phase=clean_name(state.phases.current),
+                paused=bool(state.paused_until),
                 knobs=declared.knobs,
                 units=declared.units,
                 headline=declared.headline,
@@ -245,8 +250,8 @@ class LinkThread:
                 visible=environment.visible_devices(os.environ),
                 slurm_gpus=environment.slurm_gpus(os.environ),
                 flops=declared.flops,
-                rank=run.rank,
-                world=run.world,
+                rank=state.rank,
+                world=state.world,
                 argv=environment.command_line(sys.argv),
                 versions=environment.versions(sys.modules),
             ),
@@ -254,68 +259,66 @@ class LinkThread:
         return self._greeted
 
     def _declare(self) -> messages.Declare:
-        run = self._run
-        if run.rank:
-            return messages.Declare(gpus=run.gpu_uuids)
+        state = self._state
+        if state.rank:
+            return messages.Declare(gpus=state.declarations.gpu_uuids)
         return messages.Declare(
-            knobs=tuple(handle.state() for handle in list(run.knob_handles.values())),
-            units={plain_name(k): plain_name(v) for k, v in list(run.units.items())},
-            headline=plain_name(run.headline),
-            can=run.can(),
-            gpus=run.gpu_uuids,
-            flops=run.flops_declared,
-            total=run.total,
+            knobs=tuple(knob.state() for knob in list(state.declarations.knobs.values())),
+            units={clean_name(k): clean_name(v) for k, v in list(state.declarations.units.items())},
+            headline=clean_name(state.declarations.headline),
+            can=state.declarations.verbs(),
+            gpus=state.declarations.gpu_uuids,
+            flops=state.declarations.flops,
+            total=state.total,
         )
 
     def _welcome(self, message: messages.RunWelcome, sock: Any, zmq: Any) -> None:
-        run = self._run
-        run.epoch = run.desk.epoch = message.epoch
+        state = self._state
+        state.epoch = state.inbox.epoch = message.epoch
         self._welcomed = True
         self._hello_again_s = HELLO_AGAIN_S
         self._retired = False
         self._starts = 0
-        self._outgoing.again(message.since)
-        for outcome in run.desk.finals():
+        self._buffer.resend_after(message.since)
+        for outcome in state.inbox.final_outcomes():
             self._send(sock, zmq, outcome)
 
     def _rename(self) -> None:
-        from hoptui.sdk.run import new_id
-
         self._renamed = True
-        self._run.id = new_id()
-        self._outgoing.rename(_source(self._run))
+        self._state.id = new_run_id()
+        self._buffer.rename(_source(self._state))
 
     def _pulse(self, now: float) -> messages.Pulse:
-        run = self._run
-        until = run.paused_until
+        state = self._state
+        until = state.paused_until
         return messages.Pulse(
-            step=run.step,
+            step=state.step,
             t=time.monotonic_ns(),
-            phase=plain_name(run.phases.current),
-            progress_age_s=max(0.0, now - run.progress),
-            phase_age_s=max(0.0, now - run.phases.since),
+            phase=clean_name(state.phases.current),
+            progress_age_s=max(0.0, now - state.progress),
+            phase_age_s=max(0.0, now - state.phases.since),
             paused=bool(until),
             paused_left_s=max(0.0, until - now) if until else 0.0,
-            dropped=self._outgoing.dropped,
-            bad_values=run.settler.bad,
+            dropped=self._buffer.dropped,
+            bad_values=state.converter.bad,
         )
 
     # rows --------------------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Take the rows that the training thread has left."""
-        appended = self._run.appended
-        if self._outgoing.collect(self._run.entries, appended, time.monotonic_ns()):
+        """Take the rows that the training thread has added."""
+        appended = self._state.rows_added
+        if self._buffer.collect(self._state.rows, appended, time.monotonic_ns()):
             self._rows_at = time.monotonic()
 
     def _send_rows(self, sock: Any, zmq: Any) -> None:
-        while (batch := self._outgoing.batch()) and self._send(sock, zmq, messages.Rows(parts=batch)):
-            self._outgoing.sent(batch)
+        while (batch := self._buffer.batch()) and self._send(sock, zmq, messages.Rows(parts=batch)):
+            self._buffer.sent(batch)
 
     # the daemon --------------------------------------------------------------------------------------------------------
 
     def _ensure_daemon(self, where: Addresses, now: float) -> None:
-        if self._run.rank or self._retired or now < self._next_start or presence.daemon_lives(where):
+        if self._state.rank or self._retired or now < self._next_start or presence.daemon_lives(where):
             return
         self._next_start = now + START_AGAIN_S[min(self._starts, len(START_AGAIN_S) - 1)]
         self._starts += 1
@@ -329,15 +332,26 @@ class LinkThread:
 
     def _farewell(self, sock: Any, zmq: Any) -> None:
         self._collect()
-        if self._greeted:  # the answer may be on its way: what comes after a hello is heard all the same
-            for outcome in self._run.desk.settle():
+        if self._greeted:  # the welcome may be in flight, and the daemon reads what follows a hello
+            for outcome in self._state.inbox.collect_outcomes():
                 self._send(sock, zmq, outcome)
-            while self._run.notes and self._send(sock, zmq, self._run.notes[0]):
-                self._run.notes.popleft()
+            while self._state.notes and self._send(sock, zmq, self._state.notes[0]):
+                self._state.notes.popleft()
             self._send_rows(sock, zmq)
             if self._bye is not None:
                 self._send(sock, zmq, self._bye)
 
 
-def _source(run: Run) -> str:
-    return f"rank/{run.id}/{run.rank}" if run.rank else f"run/{run.id}"
+def _source(state: SharedState) -> str:
+    return f"rank/{state.id}/{state.rank}" if state.rank else f"run/{state.id}"
+
+
+def require_descriptors(count: int = DESCRIPTORS) -> None:
+    """Check that `count` file descriptors can be opened. libzmq aborts the process if its threads find none.
+
+    Raises:
+        OSError: fewer are free, in this process or on the machine.
+    """
+    with contextlib.ExitStack() as spare:
+        for _ in range(count):
+            spare.callback(os.close, os.open(os.devnull, os.O_RDONLY))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.sdk.values import WAITING, Settler
+from hoptui.sdk.metric_values import COPIES_IN_FLIGHT, MetricConverter
 
 
 class Copied:
@@ -57,22 +57,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_values_of_a_gpu_come_with_the_step_that_they_were_logged_at(gpu: SimpleNamespace) -> None:
-    settler = Settler()
-    assert settler.settle(7, 1, {"a": 2, "loss": Copied(0.5), "return": Copied(9.0)}) == {"a": 2.0}
-    assert settler.late() == []
+    converter = MetricConverter()
+    assert converter.convert(7, 1, {"a": 2, "loss": Copied(0.5), "return": Copied(9.0)}) == {"a": 2.0}
+    assert converter.late_rows() == []
     gpu.arrived = True
-    assert settler.late() == [(7, 1, {"loss": 0.5, "return": 9.0})]
-    assert settler.late() == []
-    assert settler.bad == 0
+    assert converter.late_rows() == [(7, 1, {"loss": 0.5, "return": 9.0})]
+    assert converter.late_rows() == []
+    assert converter.bad == 0
 
 
 def test_a_loop_that_is_too_far_ahead_of_its_gpu_loses_rows_and_counts_them(gpu: SimpleNamespace) -> None:
-    settler = Settler()
-    for step in range(WAITING + 3):
-        settler.settle(step, step, {"loss": Copied(float(step)), "return": Copied(0.0)})
-    assert settler.bad == 2 * 3
+    converter = MetricConverter()
+    for step in range(COPIES_IN_FLIGHT + 3):
+        converter.convert(step, step, {"loss": Copied(float(step)), "return": Copied(0.0)})
+    assert converter.bad == 2 * 3
     gpu.arrived = True
-    assert [step for _, step, _ in settler.late()] == list(range(WAITING))
+    assert [step for _, step, _ in converter.late_rows()] == list(range(COPIES_IN_FLIGHT))
 
 
 class Differentiable:
@@ -88,6 +88,6 @@ class Differentiable:
 
 
 def test_a_loss_is_logged_as_it_is() -> None:
-    settler = Settler()
-    assert settler.settle(0, 0, {"loss": Differentiable()}) == {"loss": 2.0}
-    assert settler.bad == 0
+    converter = MetricConverter()
+    assert converter.convert(0, 0, {"loss": Differentiable()}) == {"loss": 2.0}
+    assert converter.bad == 0

@@ -1,23 +1,26 @@
-"""Rows on their way to the daemon, without I/O: packed as columns, kept for a while to be sent again, counted where they are lost."""
+"""Rows between the training thread and the daemon, without I/O.
+
+They are packed as columns and kept for a while, so that they can be sent again. Lost rows are counted.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.sdk.values import Entry, plain_name
+from hoptui.sdk.metric_values import TimedRow, clean_name
 
 RESEND_S = 30.0
 """Rows younger than this can be sent again to a daemon that lost them."""
 RESEND_ROWS = 4096
 MESSAGE_BYTES = 256 << 10
 TAKEN_AT_ONCE = 1024
-ROWS_OF_A_PART = 256
-"""So a part never grows past a message."""
+PART_ROWS = 256
+"""Rows of one part. The limit keeps a part below the size of a message."""
 
 
-class Outgoing:
-    """The rows of one source, in order. All methods are the link thread's; `entries` is what another one appends to."""
+class SendBuffer:
+    """The rows of one source, in order. Only the link thread calls it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -29,25 +32,26 @@ class Outgoing:
 
     @property
     def dropped(self) -> int:
-        """Rows that no daemon will see: pushed out by newer ones, or too old before they could be sent."""
+        """The number of rows that no daemon will get: replaced by newer ones, or too old before they could be sent."""
         return self._pushed_out + self._too_old
 
     @property
-    def waits(self) -> bool:
+    def has_rows(self) -> bool:
         """Whether there are rows to send."""
         return bool(self._unsent)
 
-    def collect(self, entries: deque[Entry], appended: int, now_ns: int) -> int:
-        """Take rows out of `entries`, which had been given `appended` before this call; returns how many.
+    def collect(self, rows: deque[TimedRow], added: int, now_ns: int) -> int:
+        """Take rows from `rows`, to which the training thread appends. Return how many.
 
-        Those too old to be sent again by `now_ns` (monotonic) are forgotten.
+        `added` is how many rows were ever appended, as read before this call. Rows that are too old at `now_ns`
+        (monotonic) to be sent again are dropped.
         """
-        taken: list[Entry] = []
-        while entries and len(taken) < TAKEN_AT_ONCE:
-            taken.append(entries.popleft())
+        taken: list[TimedRow] = []
+        while rows and len(taken) < TAKEN_AT_ONCE:
+            taken.append(rows.popleft())
         self._taken += len(taken)
-        # More may have been appended since: then this is too low for now, and never too high.
-        self._pushed_out = max(self._pushed_out, appended - len(entries) - self._taken)
+        # More rows may have been appended since. Then this is too low for now, and never too high.
+        self._pushed_out = max(self._pushed_out, added - len(rows) - self._taken)
         for part in _packed(self._source, taken):
             self._recent.append(part)
             self._unsent.append(part)
@@ -55,7 +59,7 @@ class Outgoing:
         return len(taken)
 
     def batch(self) -> tuple[Columns, ...]:
-        """What the next message should hold; nothing where no row waits."""
+        """Return the content of the next message, empty if no row waits."""
         parts: list[Columns] = []
         size = 0
         for part in self._unsent:
@@ -66,16 +70,16 @@ class Outgoing:
         return tuple(parts)
 
     def sent(self, batch: tuple[Columns, ...]) -> None:
-        """It is on its way."""
+        """Remove a batch that was sent."""
         for _ in batch:
             self._unsent.popleft()
 
-    def again(self, since: int) -> None:
-        """All rows after `since` (monotonic ns) are to be sent, whether they were before or not: a daemon lacks them."""
+    def resend_after(self, since: int) -> None:
+        """Send all rows after `since` (monotonic ns) again, because the daemon lacks them."""
         self._unsent = deque(new for part in self._recent if len(new := part.after(since)))
 
     def rename(self, source: str) -> None:
-        """The rows to come are those of another source; the ones that wait are nobody's."""
+        """Use another source for new rows, and drop the rows that wait."""
         self._source = source
         self._recent.clear()
         self._unsent.clear()
@@ -89,14 +93,14 @@ class Outgoing:
                 self._too_old += len(self._unsent.popleft())
 
 
-def _packed(source: str, entries: list[Entry]) -> list[Columns]:
+def _packed(source: str, rows: list[TimedRow]) -> list[Columns]:
     plain = [
-        (t, step, values if all(map(_travels, values)) else {plain_name(n): v for n, v in values.items()})
-        for t, step, values in entries
+        (t, step, values if all(map(_is_clean, values)) else {clean_name(n): v for n, v in values.items()})
+        for t, step, values in rows
     ]
-    return [pack(source, plain[i : i + ROWS_OF_A_PART]) for i in range(0, len(plain), ROWS_OF_A_PART)]
+    return [pack(source, plain[i : i + PART_ROWS]) for i in range(0, len(plain), PART_ROWS)]
 
 
-def _travels(name: object) -> bool:
-    """Whether a metric's name can travel as it is."""
+def _is_clean(name: object) -> bool:
+    """Return whether a metric's name can be sent unchanged."""
     return type(name) is str and len(name) <= 100 and name.isascii()

@@ -1,4 +1,4 @@
-"""Knobs that the training script chose or derived by itself: what they are is what is wanted, and no command's doing."""
+"""Knobs that the training script chooses or derives itself. Their value is the wanted one, without a command."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import pytest
 import hoptui
 from hoptui.protocol.messages import Command, Outcome
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 
 
 class Cut:
     """A batch that is cut in pieces: as many as asked for but no more than it has samples, or with 0 as many as are best."""
 
-    def __init__(self, *, settles: bool = True) -> None:
+    def __init__(self, *, adopts: bool = True) -> None:
         self.batch, self.asked = 64, 0
         self.run: Run = hoptui.connect("unit")
         self.run.knob("batch", self.batch, min=1, max=100, apply=self._resize, read=lambda: self.batch)
         read = self._pieces
         self.pieces = self.run.knob("pieces", read(), min=0, max=100, apply=self._cut, read=read)
-        self._settles = settles
+        self._adopts = adopts
 
     def turn(self, knob: str, value: int) -> Outcome:
         command = Command(id=f"{knob} {value}", run=self.run.id, epoch=1, verb="set", knob=knob, value=value)
-        self.run.desk.receive(command, time.monotonic(), self.run.step + 1)
+        run_state(self.run).inbox.receive(command, time.monotonic(), self.run.step + 1)
         self.run.boundary()
-        (outcome,) = self.run.desk.settle()
+        (outcome,) = run_state(self.run).inbox.collect_outcomes()
         return outcome
 
     def _pieces(self) -> int:
@@ -36,15 +37,15 @@ class Cut:
         if batch == 13:
             raise ValueError("unlucky")
         self.batch = batch
-        self._settle()
+        self._adopt()
 
     def _cut(self, pieces: int) -> None:
         self.asked = pieces
-        self._settle()
+        self._adopt()
 
-    def _settle(self) -> None:
-        if self._settles and not self.asked:
-            self.pieces.settle()
+    def _adopt(self) -> None:
+        if self._adopts and not self.asked:
+            self.pieces.adopt()
 
 
 @pytest.fixture(autouse=True)
@@ -54,17 +55,17 @@ def off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_follows_from_another_knob_is_in_effect_and_told_without_a_command() -> None:
     cut = Cut()
-    declared = cut.run.declared
+    declared = run_state(cut.run).declarations.revision
     outcome = cut.turn("batch", 32)
     assert (outcome.id, outcome.stage) == ("batch 32", "applied")
-    pieces = cut.pieces.state()
+    pieces = run_state(cut.run).declarations.knobs["pieces"].state()
     assert (pieces.value, pieces.in_effect, pieces.version, pieces.by) == (2, True, 0, "")
-    assert cut.run.declared > declared  # so the daemon is told
-    assert not cut.run.notes
+    assert run_state(cut.run).declarations.revision > declared  # so the daemon is told
+    assert not run_state(cut.run).notes
 
 
-def test_without_being_settled_it_is_not_what_was_wanted() -> None:
-    cut = Cut(settles=False)
+def test_a_value_that_is_not_adopted_is_not_the_wanted_one() -> None:
+    cut = Cut(adopts=False)
     cut.turn("batch", 32)
     assert (cut.pieces.value, cut.pieces.in_effect) == (2, False)
 
@@ -91,4 +92,5 @@ def test_what_somebody_asked_for_stays_wanted() -> None:
 def test_a_change_that_failed_leaves_what_was_chosen_as_it_was() -> None:
     cut = Cut()
     assert cut.turn("batch", 13).stage == "failed"
-    assert (cut.pieces.value, cut.pieces.in_effect, cut.pieces.wanted) == (4, True, 4)
+    assert (cut.pieces.value, cut.pieces.in_effect) == (4, True)
+    assert run_state(cut.run).declarations.knobs["pieces"].wanted == 4

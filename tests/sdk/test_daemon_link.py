@@ -10,8 +10,9 @@ import pytest
 
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
-from hoptui.sdk.link import LinkThread
+from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.run import Run
+from tests.run_state import run_state
 
 zmq = pytest.importorskip("zmq")
 
@@ -31,33 +32,33 @@ class Wire:
 
 
 @pytest.fixture
-def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LinkThread]:
+def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DaemonLink]:
     """Of a run whose directory nobody may use: its thread, once it is started, ends."""
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o755)
     monkeypatch.setenv("HOPTUI_DIR", str(open_to_all))
     monkeypatch.setenv("HOPTUI", "off")
-    monkeypatch.setattr(LinkThread, "_ensure_daemon", lambda *_: None)
-    found = LinkThread(Run("toy"))
+    monkeypatch.setattr(DaemonLink, "_ensure_daemon", lambda *_: None)
+    found = DaemonLink(run_state(Run("toy")))
     yield found
     found.start()
     found.close("finished", "")
 
 
 def test_a_hello_without_a_connection_is_tried_again_soon_and_then_ever_more_rarely(
-    link: LinkThread, tmp_path: Path
+    link: DaemonLink, tmp_path: Path
 ) -> None:
     wire, waits = Wire(deaf=8), []
     for _ in range(8):
         link._next_pulse = 0.0
         began = time.monotonic()
-        link._speak(wire, zmq, Addresses(tmp_path, tmp_path))
+        link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
         waits.append(round(link._next_pulse - began, 2))
     assert waits == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
 
 
-def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: LinkThread) -> None:
+def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: DaemonLink) -> None:
     wire = Wire()
     link._bye = messages.Bye(reason="finished")
     link._farewell(wire, zmq)
@@ -67,12 +68,12 @@ def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: LinkThread) ->
     assert [type(said) for said in wire.sent] == [messages.RunHello, messages.Bye]
 
 
-def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_told(link: LinkThread) -> None:
+def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_told(link: DaemonLink) -> None:
     """A daemon that has much to do answers a hello and its repetition at once."""
-    wire, before = Wire(), link._run.id
+    wire, before = Wire(), link._state.id
     told = [codec.encode(messages.Error(code="duplicate_run", text="run x is already live in pid 7"))]
     for _ in range(3):
         link._receive(told, wire, zmq)
     (hello,) = wire.sent
     assert isinstance(hello, messages.RunHello)
-    assert hello.run == link._run.id != before
+    assert hello.run == link._state.id != before

@@ -1,0 +1,224 @@
+"""Commands as the training thread carries them out, on all ranks alike.
+
+Each rank does exactly what the others do. Between two operations of the agreement nothing raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection
+from typing import Any
+
+from msgspec import structs
+
+from hoptui.domain.knobs import KnobValue, check_value, coefficient, shown
+from hoptui.domain.tuning import Change
+from hoptui.protocol.messages import Command, Outcome
+from hoptui.sdk import restart
+from hoptui.sdk.command_inbox import author, superseded
+from hoptui.sdk.iteration_recorder import MICROSECONDS
+from hoptui.sdk.knobs import LiveKnob, SetterError
+from hoptui.sdk.metric_values import clean_text
+from hoptui.sdk.ranks import RankAgreement
+from hoptui.sdk.restart import Handover, RestartCommand
+from hoptui.sdk.shared_state import PhaseTimer, SharedState
+
+log = logging.getLogger("hoptui")
+
+LONGEST_REASON = 1000
+"""Characters of an error of the training script. A compiler's error can be longer than a message may be."""
+
+
+class CommandExecution:
+    """Carries out commands and reports their outcomes.
+
+    `applied` counts the commands that were applied, over all restarts. `waiting` holds, by knob, the commands that only
+    a new process can carry out. `handover` is what this process was started to carry out, until `finish_restart`.
+    """
+
+    def __init__(self, state: SharedState, agreement: RankAgreement, applied: int) -> None:
+        self.applied = applied
+        self.waiting: dict[str, RestartCommand] = {}
+        self.handover: Handover | None = None
+        self._state = state
+        self._agreement = agreement
+        self._declarations = state.declarations
+        self._declarations.on_revert = self._report_revert
+
+    def run(self, commands: Collection[Command]) -> None:
+        """Carry out the commands of one boundary, in order."""
+        if not commands:
+            return
+        stood = {name: knob.value for name, knob in self._declarations.knobs.items()}
+        asked = {command.knob for command in commands}
+        for command in commands:
+            self._carry_out(command, stood, asked)
+
+    def finish_restart(self) -> None:
+        """Report what became of the commands that this process was started for. Its knobs are declared by now."""
+        handover, self.handover = self.handover, None
+        if handover is None:
+            return
+        state = self._state
+        outcomes = restart.outcomes_after(handover, self._declarations.knobs, state.step, time.monotonic_ns())
+        self.applied += sum(outcome.stage == "applied" for outcome in outcomes)
+        self._declarations.revision += 1
+        if state.rank == 0:
+            state.inbox.done.extend(outcomes)
+
+    def refuse_restart(self, reason: str) -> None:
+        """Fail the commands that wait for a new process."""
+        for name in tuple(self.waiting):
+            knob = self._declarations.knobs[name]
+            knob.revert(knob.value, reason)
+
+    def hand_over(self, where: str, began_ns: int) -> None:
+        """Leave the waiting commands to the process that replaces this one."""
+        state, waiting = self._state, tuple(self.waiting.values())
+        restart.leave(os.environ, Handover(os.getpid(), state.id, began_ns, waiting))
+        for each in waiting if state.rank == 0 else ():
+            reason = clean_text(f"restarting from {where}", 300)
+            state.inbox.done.append(
+                Outcome(id=each.command, stage="scheduled", step=state.step, code="restarting", reason=reason)
+            )
+
+    # inside ------------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, command: Command, stood: dict[str, KnobValue], asked: Collection[str]) -> None:
+        began = time.monotonic()
+        outcome = self._do(command, stood)
+        if outcome is None:  # it waits for a new process
+            return
+        took_s = round(time.monotonic() - began, MICROSECONDS)
+        if command.verb not in ("pause", "resume", "stop"):
+            outcome = structs.replace(outcome, took_s=took_s)
+        if command.verb == "set" and (knob := self._declarations.knobs.get(command.knob)) is not None:
+            followed = tuple(c for c in self._refresh_others(command.knob) if c.knob not in asked)
+            if outcome.stage == "applied":
+                knob.command, knob.took_s = command.id, took_s
+                outcome = structs.replace(outcome, followed=followed)
+            else:
+                self._declarations.revision += 1  # so that the daemon gets the value that is in effect
+        self.applied += outcome.stage == "applied"
+        if self._state.rank == 0:
+            self._state.inbox.done.append(outcome)
+
+    def _do(self, command: Command, stood: dict[str, KnobValue]) -> Outcome | None:
+        state = self._state
+        done = Outcome(id=command.id, stage="applied", step=state.step, t=time.monotonic_ns())
+        match command.verb:
+            case "pause":
+                state.paused, state.paused_until = True, time.monotonic() + command.hold_s
+            case "resume":
+                state.paused = False
+            case "stop":
+                state.stop_by, state.stopping = author(command), True
+            case _:
+                if problem := self._problem(self._declarations.objection(command)):
+                    return structs.replace(done, stage="failed", reason=problem)
+                return self._set(command, done, stood) if command.verb == "set" else self._call(command, done)
+        return done
+
+    def _set(self, command: Command, done: Outcome, stood: dict[str, KnobValue]) -> Outcome | None:
+        """Set a knob on all ranks or on none. Return None if it waits for a new process: it stays `scheduled`.
+
+        The value before is the one in `stood`, at the start of the boundary. An earlier command of the same boundary
+        may have changed this knob too.
+        """
+        knob = self._declarations.knobs[command.knob]
+        before, own = stood.pop(command.knob, knob.value), ""
+        try:
+            knob.set(check_value(knob.spec, command.value), author(command))
+        except Exception as error:
+            own = str(error) if isinstance(error, SetterError) else f"{type(error).__name__}: {error}"
+        problem = self._problem(own)
+        if problem and not own:
+            try:
+                knob.undo()
+            except SetterError as error:
+                problem += f"; {error}"
+        if not problem and self._awaits_restart(command, knob):
+            return None
+        fields: dict[str, Any] = {
+            "before": before,
+            "effective": knob.value,
+            "version": knob.version,
+            "reason": problem,
+        }
+        if problem:
+            fields["stage"] = "failed"
+        elif not knob.in_effect:
+            fields["reason"] = "not in effect as asked: this is the value read back"
+        return structs.replace(done, **fields)
+
+    def _call(self, command: Command, done: Outcome) -> Outcome:
+        """Have the training script write a checkpoint or start a trace."""
+        declarations, phases = self._declarations, self._state.phases
+        reason, own = "", ""
+        try:
+            if command.verb == "profile" and declarations.profile_handler and isinstance(command.value, int):
+                declarations.profile_handler(command.value)
+                reason = f"tracing {command.value} iteration{'s'[: command.value != 1]}"
+            elif declarations.checkpoint_handler:
+                with PhaseTimer(phases, "checkpoint"):
+                    path = declarations.checkpoint_handler()
+                reason = f"written to {path}" if path else ""
+        except Exception as error:
+            own = f"{type(error).__name__}: {error}"
+        problem = self._problem(own)
+        if problem:
+            return structs.replace(done, stage="failed", reason=problem)
+        return structs.replace(done, reason=clean_text(reason, LONGEST_REASON))
+
+    def _problem(self, own: str) -> str:
+        """Return the problems of all ranks as valid text, or ""."""
+        return self._agreement.problem(clean_text(own, LONGEST_REASON))
+
+    def _awaits_restart(self, command: Command, knob: LiveKnob[Any]) -> bool:
+        """Return whether the value takes effect in a new process only. It replaces one that waited before."""
+        older = self.waiting.pop(knob.name, None)
+        if older is not None and self._state.rank == 0:
+            self._state.inbox.done.append(superseded(older.command, command))
+        if not knob.awaits_restart:
+            return False
+        self.waiting[knob.name] = RestartCommand(command.id, knob.name, knob.wanted, author(command))
+        return True
+
+    def _refresh_others(self, changed: str) -> tuple[Change, ...]:
+        """Read back the other knobs, which may depend on the changed one. Return those that changed too."""
+        moved = []
+        for name, knob in self._declarations.knobs.items():
+            before = knob.value
+            try:
+                if name != changed and knob.refresh():
+                    self._declarations.revision += 1
+            except Exception as error:
+                log.warning("hoptui: reading %s back raised %s", name, error)
+            if knob.value != before and not coefficient(knob.spec):  # a schedule changes those all the time
+                moved.append(Change(knob=name, before=before, value=knob.value))
+        return tuple(moved)
+
+    def _report_revert(self, knob: LiveKnob[Any], before: KnobValue, reason: str) -> None:
+        """Report that the script reverted a knob: as the outcome of the command that set it, or as an event."""
+        state = self._state
+        followed = self._refresh_others(knob.name)
+        waiting = self.waiting.pop(knob.name, None)
+        if (command := waiting.command if waiting else knob.command) and state.rank == 0:
+            state.inbox.done.append(
+                Outcome(
+                    id=command,
+                    stage="failed" if waiting else "reverted",
+                    step=state.step,
+                    before=before,
+                    effective=knob.value,
+                    version=knob.version,
+                    reason=clean_text(reason, 300),
+                    t=time.monotonic_ns(),
+                    followed=followed,
+                )
+            )
+        elif not command:
+            state.event(f"{knob.name} {shown(before)} → {shown(knob.value)}: {reason}", level="warning")
+        state.wake_link()

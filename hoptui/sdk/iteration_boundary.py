@@ -1,0 +1,144 @@
+"""The boundary between two iterations: the ranks exchange commands, agree on stops and wait while paused.
+
+All ranks pass the same boundaries. Between two operations of the agreement nothing raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from hoptui.domain.knobs import KnobValue
+from hoptui.protocol.messages import Command
+from hoptui.sdk.command_execution import CommandExecution
+from hoptui.sdk.ranks import BoundaryPlan, RankAgreement, RunIdentity, SharingError
+from hoptui.sdk.shared_state import SharedState
+
+log = logging.getLogger("hoptui")
+
+COMPANY_S = 0.25
+"""Extra time at a boundary before a restart. Commands that are sent together may arrive on both sides of a boundary."""
+PAUSE_TURN_S = 1.0
+"""While paused, the ranks meet at least this often, and whenever a command is due."""
+
+
+class IterationBoundary:
+    """What all ranks do together between two iterations."""
+
+    def __init__(self, state: SharedState, agreement: RankAgreement, execution: CommandExecution) -> None:
+        self._state = state
+        self._agreement = agreement
+        self._execution = execution
+        self._stop_request: str | None = None  # by whom, as long as the ranks have not agreed on it
+
+    def agree_on_identity(self, own: RunIdentity) -> RunIdentity:
+        """Return rank 0's identity of this run."""
+        try:
+            return self._agreement.identity(own)
+        except SharingError as error:
+            self._separate(error)
+            return own
+
+    def request_stop(self, by: str) -> None:
+        """Stop at the next boundary, or ask all ranks to. Safe in a signal handler."""
+        if self._agreement.alone:
+            self._state.stop_by = by
+            self._state.stopping = True
+        else:
+            self._stop_request = by
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether this process waits for all ranks to agree on a stop."""
+        return self._stop_request is not None
+
+    def meet(self) -> None:
+        """Carry out the commands that are due, on all ranks alike, and wait while paused."""
+        agreement, state, execution = self._agreement, self._state, self._execution
+        if agreement.alone and not state.alive:
+            return
+        try:
+            if not agreement.idle(self._stop_request is None and not (state.alive and state.inbox.due)):
+                waiting = dict(execution.waiting)
+                self._exchange()
+                if (
+                    execution.waiting
+                    and execution.waiting != waiting
+                    and not (state.paused or state.stopping)
+                ):
+                    self._exchange_again()
+            if not agreement.alone and (difference := agreement.difference(self._wanted_values)):
+                state.event(difference, level="warning")
+            if state.paused:
+                self._wait_while_paused()
+        except SharingError as error:
+            self._separate(error)
+
+    # inside ------------------------------------------------------------------------------------------------------------
+
+    def _separate(self, error: SharingError) -> None:
+        """Go on alone: the ranks cannot communicate. Every rank gets here, and the trainer's collectives report why."""
+        state = self._state
+        log.warning("hoptui is off in this run: its ranks can no longer agree: %s", error)
+        self._agreement.dissolve()
+        state.disconnect()
+        state.paused = False
+        if self._stop_request is not None:
+            self.request_stop(self._stop_request)
+
+    def _exchange(self, over: bool = False) -> None:
+        """Exchange stop requests and rank 0's plan, and carry out the plan."""
+        agreement, state = self._agreement, self._state
+        stop_by = agreement.stop_request(self._stop_request)
+        plan = agreement.plan(BoundaryPlan(self._due() if agreement.rank == 0 else (), over))
+        self._execution.run(plan.commands)
+        if plan.over:
+            state.paused = False
+        if stop_by is not None:
+            state.stop_by, state.stopping = stop_by, True
+        if not state.paused or state.stopping:
+            state.paused, state.paused_until = False, 0.0
+        if plan.commands:
+            state.wake_link()
+
+    def _exchange_again(self) -> None:
+        """Carry out commands that were sent together with one that needs a new process, before this process ends."""
+        state = self._state
+        if state.rank == 0 and state.link is not None and state.alive:
+            time.sleep(COMPANY_S)
+        self._exchange()
+
+    def _due(self) -> tuple[Command, ...]:
+        state = self._state
+        if not state.alive:
+            return ()
+        try:
+            return tuple(state.inbox.take_due(time.monotonic()))
+        except Exception as error:  # an error of hoptui must not keep the other ranks waiting
+            log.warning("hoptui: commands were lost: %s: %s", type(error).__name__, error)
+            return ()
+
+    def _wanted_values(self) -> dict[str, KnobValue]:
+        return {name: knob.wanted for name, knob in self._state.declarations.knobs.items()}
+
+    def _wait_while_paused(self) -> None:
+        state, phases = self._state, self._state.phases
+        outer, phases.current = phases.current, "paused"
+        phases.since = time.monotonic()
+        try:
+            while state.paused and not state.stopping:
+                self._exchange(over=state.rank == 0 and self._lease_over())
+        finally:
+            phases.current = outer
+
+    def _lease_over(self) -> bool:
+        """Wait for a command, a second at most. Return True if the lease of the pause has expired."""
+        state = self._state
+        left = state.paused_until - time.monotonic()
+        if left > 0:
+            state.boundary_wake.wait(min(left, PAUSE_TURN_S))
+            state.boundary_wake.clear()
+            return False
+        if state.alive:
+            state.event("the pause lease ran out: the run goes on", level="warning")
+        return True

@@ -1,0 +1,179 @@
+"""The parts of one run and its life: connect, boundaries, end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from hoptui.sdk import environment, fork, restart
+from hoptui.sdk.command_execution import CommandExecution
+from hoptui.sdk.iteration_boundary import IterationBoundary
+from hoptui.sdk.iteration_recorder import IterationRecorder
+from hoptui.sdk.metric_values import clean_text
+from hoptui.sdk.ranks import RankAgreement, RankGroup, RunIdentity, SingleProcess
+from hoptui.sdk.shared_state import Ending, LinkControl, SharedState, new_run_id
+
+log = logging.getLogger("hoptui")
+
+
+class RunCore:
+    """One run as its training thread sees it. `Run` is its public face.
+
+    `state` is shared with the link thread. `recorder` makes the rows, `meeting` is the boundary of all ranks, and
+    `execution` carries out commands.
+    """
+
+    def __init__(
+        self, name: object, total: object, resume: Mapping[str, Any] | None, ranks: RankGroup | None
+    ) -> None:
+        resume = resume or {}
+        self._agreement = RankAgreement(ranks or SingleProcess())
+        self.state = state = SharedState(str(name)[:100] or "run", whole(total))
+        state.rank, state.world = self._agreement.rank, ranks.world if ranks else 1
+        self.recorder = IterationRecorder(state)
+        self.execution = CommandExecution(state, self._agreement, int(resume.get("commands", 0)))
+        self.meeting = IterationBoundary(state, self._agreement, self.execution)
+        self._closed = False
+        own = RunIdentity(
+            run=str(resume.get("run") or new_run_id()),
+            epoch=int(resume.get("epoch", 0)) + 1,
+            nonce=secrets.token_hex(8),
+            on=not environment.switched_off(os.environ),
+        )
+        known = self.meeting.agree_on_identity(own)
+        state.id, state.epoch, state.nonce = known.run, known.epoch, known.nonce
+        state.inbox.epoch = state.epoch
+        if ranks is None:
+            state.rank, state.world = environment.ranks(os.environ)
+            if state.world > 1:
+                state.inbox.refusal = (
+                    f"this run has {state.world} ranks, and one rank alone must not change a knob"
+                )
+        self.execution.handover = restart.take(os.environ, os.getpid(), state.id)
+        fork.guard(self)
+        if own.on and known.on and (state.rank == 0 or ranks is not None):
+            state.link = _start_link(self)
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether a stop was requested, whether or not all ranks have agreed on it."""
+        return self.state.stopping or self.meeting.stop_requested
+
+    def plan_total(self, total: int | None) -> None:
+        """Set the number of planned iterations if it is not known yet."""
+        if self.state.total is None and total is not None:
+            self.state.total = whole(total)
+            self.state.declarations.revision += 1
+
+    def boundary(self, step: int | None) -> bool:
+        """Pass a boundary. Return False if the run stops here."""
+        state, recorder = self.state, self.recorder
+        recorder.finish()
+        given = whole(step)
+        if given is not None:
+            state.step = given
+        elif recorder.began:
+            state.step += 1
+        state.progress = time.monotonic()
+        try:
+            if self.execution.handover is not None:
+                self.execution.finish_restart()
+            self.meeting.meet()
+        except Exception as error:  # an error of hoptui must not reach the loop
+            state.give_up(error)
+        recorder.begin()
+        return not state.stopping
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next process needs to continue this run."""
+        state = self.state
+        return {
+            "run": state.id,
+            "epoch": state.epoch,
+            "knobs": {name: knob.value for name, knob in state.declarations.knobs.items()},
+            "commands": self.execution.applied,
+        }
+
+    def close(self, reason: Ending | None, detail: str) -> None:
+        """Send what is left and why the run ends. Without a reason, take it from the interpreter."""
+        if self._closed:
+            return
+        self._closed = True
+        state = self.state
+        self.recorder.finish()
+        self.recorder.flush()
+        if reason is None:
+            reason, found = ending(
+                getattr(sys, "last_value", None), "stopped" if state.stopping else "finished"
+            )
+            detail = detail or found
+        if state.stopping and not detail:
+            detail = f"by {state.stop_by}" if state.stop_by else ""
+        if state.link is not None and state.alive:
+            state.link.close(reason, clean_text(detail, 500))
+        state.alive = False
+
+    def hand_over(self, where: str) -> None:
+        """Leave the run to the process that replaces this one."""
+        if self._closed:
+            return
+        self._closed = True
+        state = self.state
+        self.recorder.discard()
+        self.recorder.flush()
+        self.execution.hand_over(where, int(self.recorder.began * 1e9))
+        if state.link is not None and state.alive:
+            state.link.leave()
+        state.alive = False
+
+    def abandon(self) -> None:
+        """Do nothing from now on, and leave everything as it is: this is a forked child."""
+        self._agreement.dissolve()
+        self.state.disconnect()
+
+
+def ending(error: BaseException | None, without: Ending) -> tuple[Ending, str]:
+    """Return why a run ends and the detail, given the exception that ends the script, or None."""
+    if error is None:
+        return without, ""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "interrupted from the keyboard"
+    return "exception", f"{type(error).__name__}: {error}"
+
+
+def whole(number: Any) -> int | None:
+    """Return a count as a Python int, also if it is a number of numpy. None if it is not a number."""
+    try:
+        return None if number is None else int(number)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _start_link(core: RunCore) -> LinkControl | None:
+    try:
+        from hoptui.sdk.daemon_link import DaemonLink
+
+        link = DaemonLink(core.state, core)
+        link.start()
+    except Exception as error:
+        log.warning("hoptui is off in this run: %s: %s", type(error).__name__, error)
+        return None
+    _linked.add(core)
+    return link
+
+
+_linked: weakref.WeakSet[RunCore] = weakref.WeakSet()
+"""The runs with a link thread, which keeps them alive. They are closed at exit, also if the script dropped its `Run`."""
+
+
+@atexit.register
+def _close_all() -> None:
+    for core in list(_linked):
+        core.close(None, "")
