@@ -1,7 +1,8 @@
 """hoptui in a training script: `hoptui.connect`, `hoptui.Run` and `hoptui.Knob`.
 
-These three names are the public API. The other packages are the daemon, the viewers and the protocol between them. Types
-for annotations are in `hoptui.sdk`. Nothing here raises into a training loop, waits, or changes its results.
+These three names are the public API. The other packages are the daemon, the viewers and the protocol between
+them. Types for annotations are in `hoptui.sdk`. Nothing here raises into a training loop, waits, or changes
+its results.
 
 Example:
     ```python

@@ -5,11 +5,29 @@ Training scripts use `import hoptui`. This package holds the types that a script
 - `KnobHandle`: what `run.knob` returns.
 - `RankGroup`: the protocol of the `ranks` argument of `hoptui.connect`.
 
-Nothing here raises into the training loop or makes it wait. Nothing here touches the random numbers, signals or devices
-of the training. In a forked child and with `HOPTUI=off` it does nothing.
+Nothing here raises into the training loop or makes it wait. Nothing here touches the random numbers, signals
+or devices of the training. In a forked child and with `HOPTUI=off` it does nothing.
 """
 
-from hoptui.sdk.knobs import KnobHandle
-from hoptui.sdk.ranks import RankGroup
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __all__ = ["KnobHandle", "RankGroup"]
+
+if TYPE_CHECKING:
+    from hoptui.sdk.knobs import KnobHandle
+    from hoptui.sdk.ranks import RankGroup
+
+
+def __getattr__(name: str) -> object:
+    # Imported on first use, so that reading `hoptui.Knob` stays cheap.
+    if name == "KnobHandle":
+        from hoptui.sdk.knobs import KnobHandle
+
+        return KnobHandle
+    if name == "RankGroup":
+        from hoptui.sdk.ranks import RankGroup
+
+        return RankGroup
+    raise AttributeError(f"module 'hoptui.sdk' has no attribute {name!r}")

@@ -34,8 +34,9 @@ LONGEST_REASON = 1000
 class CommandExecution:
     """Carries out commands and reports their outcomes.
 
-    `applied` counts the commands that were applied, over all restarts. `waiting` holds, by knob, the commands that only
-    a new process can carry out. `handover` is what this process was started to carry out, until `finish_restart`.
+    `applied` counts the commands that were applied, over all restarts. `waiting` holds, by knob, the commands
+    that only a new process can carry out. `handover` is what this process was started to carry out, until
+    `finish_restart`.
     """
 
     def __init__(self, state: SharedState, agreement: RankAgreement, applied: int) -> None:
@@ -57,7 +58,7 @@ class CommandExecution:
             self._carry_out(command, stood, asked)
 
     def finish_restart(self) -> None:
-        """Report what became of the commands that this process was started for. Its knobs are declared by now."""
+        """Report the outcome of the commands of a restart. The knobs are declared by now."""
         handover, self.handover = self.handover, None
         if handover is None:
             return
@@ -84,7 +85,7 @@ class CommandExecution:
                 Outcome(id=each.command, stage="scheduled", step=state.step, code="restarting", reason=reason)
             )
 
-    # inside ------------------------------------------------------------------------------------------------------------
+    # inside -------------------------------------------------------------------------------------------------
 
     def _carry_out(self, command: Command, stood: dict[str, KnobValue], asked: Collection[str]) -> None:
         began = time.monotonic()
@@ -122,10 +123,10 @@ class CommandExecution:
         return done
 
     def _set(self, command: Command, done: Outcome, stood: dict[str, KnobValue]) -> Outcome | None:
-        """Set a knob on all ranks or on none. Return None if it waits for a new process: it stays `scheduled`.
+        """Set a knob on all ranks or on none. Return None if it waits for a new process.
 
-        The value before is the one in `stood`, at the start of the boundary. An earlier command of the same boundary
-        may have changed this knob too.
+        The value before is the one in `stood`, at the start of the boundary. An earlier command of the same
+        boundary may have changed this knob too.
         """
         knob = self._declarations.knobs[command.knob]
         before, own = stood.pop(command.knob, knob.value), ""
@@ -201,7 +202,7 @@ class CommandExecution:
         return tuple(moved)
 
     def _report_revert(self, knob: LiveKnob[Any], before: KnobValue, reason: str) -> None:
-        """Report that the script reverted a knob: as the outcome of the command that set it, or as an event."""
+        """Report a revert: as the outcome of the command that set the knob, or as an event."""
         state = self._state
         followed = self._refresh_others(knob.name)
         waiting = self.waiting.pop(knob.name, None)

@@ -1,7 +1,8 @@
 """The run's side of the command life cycle, without I/O: checks, answers and queues.
 
-The link thread receives commands. The training thread takes those that are due at its boundary. They share two deques
-and one claim per command, and no lock: a claim pops the only element of a list, which succeeds once.
+The link thread receives commands. The training thread takes those that are due at its boundary. They share
+two deques and one claim per command, and no lock: a claim pops the only element of a list, which succeeds
+once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class DueCommand:
 class CommandInbox:
     """Receives commands in the link thread and hands them to the training thread.
 
-    `epoch` is the restart that commands must name. `refusal` is why no knob of this run can change, "" if they can.
+    `epoch` is the restart that commands must name. `refusal` is why no knob of this run can change, "" if
+    they can.
     """
 
     def __init__(self, knobs: Mapping[str, LiveKnob[Any]], verbs: Callable[[], tuple[str, ...]]) -> None:
@@ -58,7 +60,7 @@ class CommandInbox:
         self._pending: dict[str, DueCommand] = {}
 
     def receive(self, command: Command, now: float, next_step: int) -> list[Outcome]:
-        """Return the answers to a command. A repeated id gets its last answer again and is carried out once."""
+        """Return the answers to a command. A repeated id gets its last answer again, and nothing else."""
         if (known := self._seen.get(command.id)) is not None:
             return [known]
         problem = self._problem(command)

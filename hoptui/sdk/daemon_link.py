@@ -1,7 +1,7 @@
 """The link thread: it owns the run's only socket and exchanges all messages with the daemon.
 
-It finds or starts the daemon, says hello, sends rows, pulses and outcomes, and receives commands. Its errors stay here:
-after five errors in a row the link switches itself off with one log line, and training goes on.
+It finds or starts the daemon, says hello, sends rows, pulses and outcomes, and receives commands. Its errors
+stay here: after five errors in a row the link switches itself off with one log line, and training goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 CLOSE_S = 1.0
 DESCRIPTORS = 32
-"""File descriptors that must be free. A zmq context with one socket takes eight; the rest is for other threads."""
+"""File descriptors that must be free. A zmq context with one socket takes eight of them."""
 
 
 class DaemonLink:
@@ -83,7 +83,7 @@ class DaemonLink:
         self.wake()
         self._thread.join(CLOSE_S)
 
-    # in the thread -----------------------------------------------------------------------------------------------------
+    # in the thread ------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
         try:
@@ -303,7 +303,7 @@ class DaemonLink:
             bad_values=state.converter.bad,
         )
 
-    # rows --------------------------------------------------------------------------------------------------------------
+    # rows ---------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
         """Take the rows that the training thread has added."""
@@ -315,7 +315,7 @@ class DaemonLink:
         while (batch := self._buffer.batch()) and self._send(sock, zmq, messages.Rows(parts=batch)):
             self._buffer.sent(batch)
 
-    # the daemon --------------------------------------------------------------------------------------------------------
+    # the daemon ---------------------------------------------------------------------------------------------
 
     def _ensure_daemon(self, where: Addresses, now: float) -> None:
         if self._state.rank or self._retired or now < self._next_start or presence.daemon_lives(where):

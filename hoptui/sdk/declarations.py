@@ -21,8 +21,8 @@ Read = Callable[[], Any]
 class Declarations:
     """The declarations of one run.
 
-    `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called after the
-    training script has reverted a knob: the knob, the value before, the reason.
+    `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
+    after the training script has reverted a knob: the knob, the value before, the reason.
     """
 
     def __init__(self) -> None:

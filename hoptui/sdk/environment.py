@@ -27,7 +27,7 @@ def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def visible_devices(environ: Mapping[str, str]) -> str | None:
-    """Return `CUDA_VISIBLE_DEVICES` unchanged: indices or UUIDs. None means that it is not set: all GPUs are visible."""
+    """Return `CUDA_VISIBLE_DEVICES` unchanged: indices or UUIDs. None: it is not set, so all are visible."""
     return environ.get("CUDA_VISIBLE_DEVICES")
 
 
@@ -42,7 +42,8 @@ def slurm_gpus(environ: Mapping[str, str]) -> str:
 def command_line(argv: Sequence[str]) -> str:
     """Return the command that started the process. It is shown, and it identifies runs of the same kind.
 
-    `python -m trainer` becomes `trainer`, the same as the console script. A long command is cut and ends with `…`.
+    `python -m trainer` becomes `trainer`, the same as the console script. A long command is cut and ends with
+    `…`.
     """
     if not argv:
         return ""

@@ -1,7 +1,8 @@
 """Protection of the run in forked children.
 
-A child must not speak for its parent or keep its parent's connection open. A DataLoader worker that outlives a killed
-trainer would otherwise hold the inherited socket, and the daemon would never see that the trainer is gone.
+A child must not speak for its parent or keep its parent's connection open. A DataLoader worker that outlives
+a killed trainer would otherwise hold the inherited socket, and the daemon would never see that the trainer is
+gone.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hoptui.sdk.shared_state import SharedState
 log = logging.getLogger("hoptui")
 
 COMPANY_S = 0.25
-"""Extra time at a boundary before a restart. Commands that are sent together may arrive on both sides of a boundary."""
+"""Extra time at a boundary before a restart, for commands that were sent together with the first."""
 PAUSE_TURN_S = 1.0
 """While paused, the ranks meet at least this often, and whenever a command is due."""
 
@@ -74,10 +74,10 @@ class IterationBoundary:
         except SharingError as error:
             self._separate(error)
 
-    # inside ------------------------------------------------------------------------------------------------------------
+    # inside -------------------------------------------------------------------------------------------------
 
     def _separate(self, error: SharingError) -> None:
-        """Go on alone: the ranks cannot communicate. Every rank gets here, and the trainer's collectives report why."""
+        """Go on alone: the ranks cannot communicate. The trainer's own collectives report why."""
         state = self._state
         log.warning("hoptui is off in this run: its ranks can no longer agree: %s", error)
         self._agreement.dissolve()
@@ -102,7 +102,7 @@ class IterationBoundary:
             state.wake_link()
 
     def _exchange_again(self) -> None:
-        """Carry out commands that were sent together with one that needs a new process, before this process ends."""
+        """Carry out the commands that were sent together with one that needs a new process."""
         state = self._state
         if state.rank == 0 and state.link is not None and state.alive:
             time.sleep(COMPANY_S)

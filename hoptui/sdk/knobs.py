@@ -1,4 +1,4 @@
-"""Knobs: the declaration (`Knob`), the handle of a training script (`KnobHandle`) and the knob of the run (`LiveKnob`)."""
+"""Knobs: the declaration (`Knob`), the handle of a script (`KnobHandle`) and the run's knob (`LiveKnob`)."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ T = TypeVar("T", bound=KnobValue)
 class Knob:
     """Declare a field of a config dataclass as a knob: `Annotated[int, Knob(1, 64, effect="speed")]`.
 
-    The declaration gives the command-line option its bounds, and `Run.knobs` makes the field a live knob of the run.
-    Creating a `Knob` checks nothing. `check` and `Run.knobs` do.
+    The declaration gives the command-line option its bounds, and `Run.knobs` makes the field a live knob of
+    the run. Creating a `Knob` checks nothing. `check` and `Run.knobs` do.
 
     Args:
         min: The least value, inclusive. None: no lower bound. Numbers only.
         max: The greatest value, inclusive. None: no upper bound. Numbers only.
         choices: The allowed values. Empty: every value within the bounds.
-        scale: How editors and the tuner step through the values. `linear`: equal differences. `log`: equal ratios.
-            `pow2`: powers of two, and no other value is accepted.
-        effect: What a change affects. `speed`: the same training, faster or slower. `learning`: what is learned. The
-            tuner turns only `speed` knobs unless a user allows others.
-        cost: What applying a change needs. `free`: the step reads the value. `shape`: new tensor shapes, so a new
-            compiled graph. `rebuild`: a new model, optimizer or set of data readers. `restart`: a new process (see
-            `Run.restart_wanted`).
-        keeps: What stays true for every value. `"grad_accum × micro_batch"`: the run keeps this product constant.
-            `"rollout = num_envs × rollout_len × ranks"`: `rollout` follows from the others. The factors are names of
-            knobs, or `ranks`, the number of processes. `*` is the same as `×`, and `/` divides. Separate several
-            relations with `;`. Free text is shown to users.
+        scale: How editors and the tuner step through the values. `linear`: equal differences. `log`: equal
+            ratios. `pow2`: powers of two, and no other value is accepted.
+        effect: What a change affects. `speed`: the same training, faster or slower. `learning`: what is
+            learned. The tuner turns only `speed` knobs unless a user allows others.
+        cost: What applying a change needs. `free`: the step reads the value. `shape`: new tensor shapes, so a
+            new compiled graph. `rebuild`: a new model, optimizer or set of data readers. `restart`: a new
+            process (see `Run.restart_wanted`).
+        keeps: What stays true for every value. `"grad_accum × micro_batch"`: the run keeps this product
+            constant. `"rollout = num_envs × rollout_len × ranks"`: `rollout` follows from the others. The
+            factors are names of knobs, or `ranks`, the number of processes. `*` is the same as `×`, and `/`
+            divides. Separate several relations with `;`. Free text is shown to users.
         unit: The unit shown with the value, such as `tokens`.
         description: One line that explains the knob.
 
@@ -78,8 +78,8 @@ class Knob:
             The value in the type of the knob.
 
         Raises:
-            ValueError: The value has the wrong type, is NaN or infinite, or is not allowed. The message is one
-                sentence that names the knob.
+            ValueError: The value has the wrong type, is NaN or infinite, or is not allowed. The message is
+                one sentence that names the knob.
 
         Example:
             ```python
@@ -131,8 +131,8 @@ def _bound(name: str, bound: object) -> int | float | None:
 class LiveKnob(Generic[T]):
     """A declared knob inside the run. Only the boundary and `revert` change its value.
 
-    `command` is the id of the command that set it last, "" if that command was reverted. `took_s` is how long the last
-    change paused the run.
+    `command` is the id of the command that set it last, "" if that command was reverted. `took_s` is how long
+    the last change paused the run.
     """
 
     __slots__ = (
@@ -217,7 +217,8 @@ class LiveKnob(Generic[T]):
         """Apply a checked value and read back what is in effect.
 
         Raises:
-            SetterError: the setter or the reader raised. The old value is in effect again, or the text says why not.
+            SetterError: the setter or the reader raised. The old value is in effect again, or the text says
+                why not.
         """
         before = self.wanted
         self._before = (before, self.version, self.by)
@@ -312,8 +313,8 @@ class ReadOnlyProperties:
 class KnobHandle(ReadOnlyProperties, Generic[T]):
     """A declared knob, as the training script reads it. `Run.knob` and `Run.knobs` return it.
 
-    The value changes between two iterations only, and in `revert`. Assigning to a property, such as `handle.value = 8`,
-    has no effect and logs a warning: nothing raises into the training loop.
+    The value changes between two iterations only, and in `revert`. Assigning to a property, such as
+    `handle.value = 8`, has no effect and logs a warning: nothing raises into the training loop.
 
     Example:
         ```python
@@ -388,7 +389,8 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
     def in_effect(self) -> bool:
         """Whether the value in effect is the value that was asked for.
 
-        It is False if `read` returned another value than `apply` was given, and while a value awaits a restart.
+        It is False if `read` returned another value than `apply` was given, and while a value awaits a
+        restart.
 
         Example:
             ```python
@@ -402,11 +404,11 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
     def revert(self, value: T, reason: str) -> None:
         """Set the knob to a value that works, because the one that was set did not hold.
 
-        The command that set the knob becomes `reverted`, and every viewer shows the reason. If no command set it, an
-        event shows the change. With several ranks, call it on all of them at the same point.
+        The command that set the knob becomes `reverted`, and every viewer shows the reason. If no command set
+        it, an event shows the change. With several ranks, call it on all of them at the same point.
 
-        Nothing is raised. If `value` is not allowed or `apply` raises, the error is added to the reason and `in_effect`
-        becomes False.
+        Nothing is raised. If `value` is not allowed or `apply` raises, the error is added to the reason and
+        `in_effect` becomes False.
 
         Args:
             value: The value to apply, of the type of the knob.
@@ -424,9 +426,9 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
     def adopt(self) -> None:
         """Accept the value that is read back next as the wanted one.
 
-        Use it for a knob that depends on another knob, or that the script chooses itself. Call it in the `apply` of the
-        knob that changes, on all ranks alike. The boundary then reads the value back and reports it without a command.
-        It needs `read`. Never raises.
+        Use it for a knob that depends on another knob, or that the script chooses itself. Call it in the
+        `apply` of the knob that changes, on all ranks alike. The boundary then reads the value back and
+        reports it without a command. It needs `read`. Never raises.
 
         Example:
             ```python

@@ -1,7 +1,7 @@
 """Conversion of logged values to floats. It never raises, never waits and never blocks the GPU's queue.
 
-A CUDA tensor is copied asynchronously to pinned memory and read one iteration later. `.item()` would block the training
-thread, and from another thread it would break a CUDA graph capture.
+A CUDA tensor is copied asynchronously to pinned memory and read one iteration later. `.item()` would block
+the training thread, and from another thread it would break a CUDA graph capture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 COPIES_IN_FLIGHT = 64
-"""Rows whose copies may be in flight. If the loop runs further ahead of its GPU, the newest values are lost and counted."""
+"""Rows whose copies may be in flight. Values beyond that are lost and counted."""
 
 TimedRow = tuple[int, int, dict[str, float]]
 """Monotonic nanoseconds, step, values by metric."""

@@ -1,7 +1,7 @@
-"""Decisions that the ranks of a run make together. A knob changes on all ranks at the same boundary, or on none.
+"""Decisions that the ranks make together. A knob changes on all ranks at the same boundary, or on none.
 
-The trainer provides the communication as a `RankGroup`; this module does not use torch. A boundary without commands
-costs one reduction of one flag.
+The trainer provides the communication as a `RankGroup`; this module does not use torch. A boundary without
+commands costs one reduction of one flag.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RunIdentity(msgspec.Struct, frozen=True):
 
 
 class BoundaryPlan(msgspec.Struct, frozen=True):
-    """What rank 0 decides at a boundary: the commands to carry out, and whether the lease of a pause is `over`."""
+    """What rank 0 decides at a boundary: the commands, and whether the lease of a pause is `over`."""
 
     commands: tuple[Command, ...] = ()
     over: bool = False
@@ -124,7 +124,7 @@ class RankAgreement:
         return self._call(lambda: msgspec.msgpack.decode(raw, type=BoundaryPlan))
 
     def problem(self, mine: str) -> str:
-        """Return "" if no rank has a problem, else the problems with their ranks: the same text on every rank."""
+        """Return the problems with their ranks, the same text on every rank. "" if there are none."""
         if self.alone or self.idle(not mine):
             return mine
         texts = self._call(lambda: self._ranks.gather(mine))

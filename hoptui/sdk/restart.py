@@ -1,7 +1,7 @@
-"""Commands that only a new process can carry out. They reach it through an environment variable across `os.execv`.
+"""Commands that only a new process can carry out. An environment variable carries them across `os.execv`.
 
-`exec` keeps the pid. A process that inherits the variable in another way finds a foreign pid and ignores it. A
-checkpoint holds no such commands, so one that is loaded a week later carries none.
+`exec` keeps the pid. A process that inherits the variable in another way finds a foreign pid and ignores it.
+A checkpoint holds no such commands, so one that is loaded a week later carries none.
 """
 
 from __future__ import annotations

@@ -25,17 +25,19 @@ def connect(
 ) -> Run:
     """Make this process a run that `hoptui` shows on this node.
 
-    The call returns at once. A background thread finds the daemon or starts it. Nothing is raised: if no daemon can be
-    started, one warning is logged and the run works without viewers. With `HOPTUI=off` in the environment, the run has
-    no viewers either. Its knobs keep their values, and all ranks still stop together.
+    The call returns at once. A background thread finds the daemon or starts it. Nothing is raised: if no
+    daemon can be started, one warning is logged and the run works without viewers. With `HOPTUI=off` in the
+    environment, the run has no viewers either. Its knobs keep their values, and all ranks still stop
+    together.
 
     Args:
         name: The name that viewers show. At most 100 characters are kept.
         total: The number of planned iterations, or None. Viewers show the progress and the time left.
-        resume: The `Run.state_dict()` of an earlier process of the same run. This process is then its next restart,
-            not a new run.
-        ranks: How the processes of one run communicate (`hoptui.sdk.RankGroup`). Every process calls `connect` at the
-            same point. Without it, a run of several processes refuses every change of a knob.
+        resume: The `Run.state_dict()` of an earlier process of the same run. This process is then its next
+            restart, not a new run.
+        ranks: How the processes of one run communicate (`hoptui.sdk.RankGroup`). Every process calls
+            `connect` at the same point. Without it, a run of several processes refuses every change of a
+            knob.
 
     Returns:
         The run of this process.
@@ -54,13 +56,13 @@ def connect(
 class Run(ReadOnlyProperties):
     """One training job, as its own process sees it. Create it with `hoptui.connect`.
 
-    Every call returns at once, and none raises into the training loop. An error of hoptui is logged once by the logger
-    `hoptui`, switches hoptui off in this run, and training goes on. Only the training thread may call the methods;
-    `stop` is also safe in a signal handler.
+    No call waits, except `boundary` while the run is paused, and `close`. An error of hoptui never reaches
+    the training loop: the logger `hoptui` logs one warning, hoptui is off in this run, and training goes on.
+    Only the training thread may call the methods. `stop` is also safe in a signal handler.
 
-    The names below are the whole API. All state is private: attributes that a script adds to the object cannot collide
-    with it. Assigning to a property, such as `run.step = 3`, has no effect and logs a warning. Replacing a method, as a
-    test may do, replaces it for the script alone.
+    The names below are the whole API. All state is private: attributes that a script adds to the object
+    cannot collide with it. Assigning to a property, such as `run.step = 3`, has no effect and logs a warning.
+    Replacing a method, as a test may do, replaces it for the script alone.
 
     A run is a context manager: leaving the block closes it with the reason of the end.
 
@@ -94,7 +96,7 @@ class Run(ReadOnlyProperties):
     ) -> None:
         self._core = RunCore(name, total, resume, ranks)
 
-    # declarations ------------------------------------------------------------------------------------------------------
+    # declarations -------------------------------------------------------------------------------------------
 
     def knob(
         self,
@@ -115,8 +117,8 @@ class Run(ReadOnlyProperties):
     ) -> KnobHandle[T]:
         """Declare a knob: a value that users and the tuner can change while the run goes on.
 
-        The loop reads `handle.value`, which changes at boundaries only. A declaration that contradicts itself logs a
-        warning and returns a handle that nobody can change.
+        The loop reads `handle.value`, which changes at boundaries only. A declaration that contradicts itself
+        logs a warning and returns a handle that nobody can change.
 
         Args:
             name: Letters, digits, `_`, `-` and `.`, at most 64, not starting with a digit.
@@ -124,23 +126,23 @@ class Run(ReadOnlyProperties):
             min: The least value, inclusive. None: no lower bound. For int and float.
             max: The greatest value, inclusive. None: no upper bound. For int and float.
             choices: The allowed values. Empty: every value within the bounds.
-            scale: How editors and the tuner step through the values. `linear`: equal differences. `log`: equal
-                ratios. `pow2`: powers of two, and no other value is accepted.
-            effect: What a change affects. `speed`: the same training, faster or slower. `learning`: what is learned.
-                The tuner turns only `speed` knobs unless a user allows others.
-            cost: What applying a change needs. `free`: the step reads the value. `shape`: new tensor shapes, so a new
-                compiled graph. `rebuild`: a new model, optimizer or set of data readers. `restart`: a new process,
-                see `restart_wanted`.
-            keeps: What stays true for every value. `"grad_accum × micro_batch"`: the run keeps this product constant.
-                `"rollout = num_envs × rollout_len × ranks"`: `rollout` follows from the others. The factors are names
-                of knobs, or `ranks`, the number of processes. `*` is the same as `×`, and `/` divides. Separate
-                several relations with `;`. Free text is shown to users.
+            scale: How editors and the tuner step through the values. `linear`: equal differences. `log`:
+                equal ratios. `pow2`: powers of two, and no other value is accepted.
+            effect: What a change affects. `speed`: the same training, faster or slower. `learning`: what is
+                learned. The tuner turns only `speed` knobs unless a user allows others.
+            cost: What applying a change needs. `free`: the step reads the value. `shape`: new tensor shapes,
+                so a new compiled graph. `rebuild`: a new model, optimizer or set of data readers. `restart`:
+                a new process, see `restart_wanted`.
+            keeps: What stays true for every value. `"grad_accum × micro_batch"`: the run keeps this product
+                constant. `"rollout = num_envs × rollout_len × ranks"`: `rollout` follows from the others. The
+                factors are names of knobs, or `ranks`, the number of processes. `*` is the same as `×`, and
+                `/` divides. Separate several relations with `;`. Free text is shown to users.
             unit: The unit shown with the value, such as `tokens`.
             description: One line that explains the knob.
-            apply: Called at a boundary with the new value, to put it into effect. If it raises, the command fails with
-                the error as its reason, and `apply` is called with the old value.
-            read: Called after `apply` and after changes of other knobs. Returns the value in effect. None: the value
-                in effect is the one that was applied last.
+            apply: Called at a boundary with the new value, to put it into effect. If it raises, the command
+                fails with the error as its reason, and `apply` is called with the old value.
+            read: Called after `apply` and after changes of other knobs. Returns the value in effect. None:
+                the value in effect is the one that was applied last.
 
         Returns:
             The handle. Its `value` is the value in effect.
@@ -157,7 +159,7 @@ class Run(ReadOnlyProperties):
                 apply=lambda value: optimizer.update(lr=value),
                 read=lambda: optimizer["lr"],
             )
-            accum = run.knob("grad_accum", 4, min=1, max=64, effect="speed", keeps="grad_accum × micro_batch")
+            accum = run.knob("grad_accum", 4, min=1, max=64, effect="speed")
             assert (lr.value, accum.value) == (3e-4, 4)
             ```
         """
@@ -187,9 +189,9 @@ class Run(ReadOnlyProperties):
     ) -> dict[str, KnobHandle[Any]]:
         """Declare every field of a dataclass that is `Annotated[..., hoptui.Knob(...)]`.
 
-        A change sets the field and then calls `apply[name](value)`. The field of a knob with the cost `restart` is not
-        set, because only a new process has the new value; its `apply` may refuse the value. A declaration that
-        contradicts itself logs a warning, and its field is left out.
+        A change sets the field and then calls `apply[name](value)`. The field of a knob with the cost
+        `restart` is not set, because only a new process has the new value; its `apply` may refuse the value.
+        A declaration that contradicts itself logs a warning, and its field is left out.
 
         Args:
             config: A dataclass instance. Its field values are the values in effect now.
@@ -218,7 +220,7 @@ class Run(ReadOnlyProperties):
         return self._core.state.declarations.declare_fields(config, apply or {}, read or {}, without)
 
     def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
-        """Declare the unit of a metric, and whether it is the headline. Metrics need no declaration to be logged.
+        """Declare the unit of a metric, and whether it is the headline. `log` needs no declaration.
 
         Args:
             name: The name that `log` uses, or a rate such as `samples_per_s`.
@@ -253,16 +255,16 @@ class Run(ReadOnlyProperties):
         metric: str = "",
         precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"] = "bf16",
     ) -> None:
-        """Declare the cost of training, so that viewers show MFU (model FLOPs utilization, PaLM, arXiv:2204.02311).
+        """Declare the cost of training, so that viewers show MFU: model FLOPs utilization (arXiv:2204.02311).
 
-        Call it again when the cost changes. A value that is not a positive finite number makes MFU unknown; one that is
-        not a number at all also logs a warning.
+        Call it again when the cost changes. A value that is not a positive finite number makes MFU unknown;
+        one that is not a number at all also logs a warning.
 
         Args:
-            per_unit: Floating-point operations, forward and backward, per unit of the rate `metric`. For a dense
-                transformer: 6 × parameters per token, plus attention.
+            per_unit: Floating-point operations, forward and backward, per unit of the rate `metric`. For a
+                dense transformer: 6 × parameters per token, plus attention.
             metric: The rate, such as `tokens_per_s`. "": the headline.
-            precision: The precision of the matrix products. MFU is relative to the dense peak of the GPU in it.
+            precision: The precision of the matrix products. MFU is relative to the GPU's dense peak in it.
 
         Example:
             ```python
@@ -276,8 +278,8 @@ class Run(ReadOnlyProperties):
         """Let users ask for a checkpoint.
 
         Args:
-            save: Called at a boundary, on all ranks. It may return the path that it wrote. If it raises, the command
-                fails with the error as its reason, and training goes on.
+            save: Called at a boundary, on all ranks. It may return the path that it wrote. If it raises, the
+                command fails with the error as its reason, and training goes on.
 
         Example:
             ```python
@@ -290,8 +292,8 @@ class Run(ReadOnlyProperties):
         """Let users ask for a trace of the next iterations.
 
         Args:
-            start: Called at a boundary with the number of iterations to trace, 1 to 1000. It starts the trace and
-                returns. Report with `event` where the trace was written. If it raises, the command fails.
+            start: Called at a boundary with the number of iterations to trace, 1 to 1000. It starts the trace
+                and returns. Report with `event` where the trace was written. If it raises, the command fails.
 
         Example:
             ```python
@@ -300,13 +302,14 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_profile_handler(start)
 
-    # the loop ----------------------------------------------------------------------------------------------------------
+    # the loop -----------------------------------------------------------------------------------------------
 
     def iterations(self, total: int | None = None, *, start: int = 0) -> Iterator[int]:
-        """Iterate over `range(start, total)` with a boundary before each iteration. A stop ends the loop early.
+        """Iterate over `range(start, total)`, with a boundary before each iteration. A stop ends it early.
 
         Args:
-            total: The end of the range. None: go on until a stop. It becomes the run's total if `connect` got none.
+            total: The end of the range. None: go on until a stop. It becomes the run's total if `connect` got
+                none.
             start: The first iteration, for a run that resumes.
 
         Yields:
@@ -330,8 +333,8 @@ class Run(ReadOnlyProperties):
     def boundary(self, step: int | None = None) -> bool:
         """Pass the boundary between two iterations, for loops that do not use `iterations`.
 
-        It closes the row of the last iteration, carries out due commands and waits while the run is paused. It costs a
-        few microseconds if no command is due. With several ranks, all of them call it.
+        It closes the row of the last iteration, carries out due commands and waits while the run is paused.
+        It costs a few microseconds if no command is due. With several ranks, all of them call it.
 
         Args:
             step: The iteration about to begin. None: one more than the last.
@@ -350,7 +353,7 @@ class Run(ReadOnlyProperties):
         return self._core.boundary(step)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Time a part of the iteration on the host clock. Phases nest: `env` inside `rollout` is `rollout/env`.
+        """Time a part of the iteration on the host clock. `env` inside `rollout` is the phase `rollout/env`.
 
         For work that the GPU does later, measure with CUDA events and use `phase_seconds`.
 
@@ -386,9 +389,9 @@ class Run(ReadOnlyProperties):
     def log(self, values: Mapping[str, Any] | None = None, /, **metrics: Any) -> None:
         """Log metrics of this iteration. Outside of a loop with boundaries, each call makes a row of its own.
 
-        Values are Python numbers, numpy scalars or tensors of one element. A CUDA tensor is copied asynchronously and
-        never blocks the GPU. Values that are not numbers are counted, not raised. A call takes about 5 µs for 40
-        metrics (`benchmarks/log_cost.py`).
+        Values are Python numbers, numpy scalars or tensors of one element. A CUDA tensor is copied
+        asynchronously and never blocks the GPU. Values that are not numbers are counted, not raised. A call
+        takes about 5 µs for 40 metrics (`benchmarks/log_cost.py`).
 
         `env_steps`, `tokens` and `samples` count the work of the iteration. Each also gives a rate, such as
         `samples_per_s`. Only rank 0 logs other metrics than these three.
@@ -432,7 +435,7 @@ class Run(ReadOnlyProperties):
         """
         return self._core.state.step
 
-    # stop and restart --------------------------------------------------------------------------------------------------
+    # stop and restart ---------------------------------------------------------------------------------------
 
     def stop(self, by: str = "") -> None:
         """End the loop at its next boundary. Safe in a signal handler.
@@ -477,10 +480,10 @@ class Run(ReadOnlyProperties):
 
     @property
     def restart_wanted(self) -> dict[str, KnobValue]:
-        """The requested values that need a new process, by knob: knobs with the cost `restart`. The same on all ranks.
+        """The requested values of knobs with the cost `restart`, by knob. They are the same on all ranks.
 
-        If it is not empty after a boundary, write a checkpoint, call `hand_over`, and replace this process with
-        `os.execv`. The new process declares these knobs with these values. If that is impossible, call
+        If it is not empty after a boundary, write a checkpoint, call `hand_over`, and replace this process
+        with `os.execv`. The new process declares these knobs with these values. If that is impossible, call
         `refuse_restart`.
 
         Example:
@@ -510,8 +513,8 @@ class Run(ReadOnlyProperties):
     def hand_over(self, where: str) -> None:
         """Leave this run to the process that replaces this one with `os.execv`. Use it in place of `close`.
 
-        The next process reports the outcome of the commands that needed the restart, at its first boundary. `close`
-        does nothing afterwards.
+        The next process reports the outcome of the commands that needed the restart, at its first boundary.
+        `close` does nothing afterwards.
 
         Args:
             where: The checkpoint that the next process loads. Viewers show it.
@@ -525,10 +528,11 @@ class Run(ReadOnlyProperties):
         self._core.hand_over(where)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs so that the next process continues this run: see `resume` of `connect`.
+        """Return what a checkpoint needs to continue this run: the `resume` argument of `connect`.
 
         Returns:
-            A dict of JSON values: the run's id and restart, its knob values, and the number of applied commands.
+            A dict of JSON values: the run's id and restart, its knob values, and the number of applied
+            commands.
 
         Example:
             ```python
@@ -539,7 +543,7 @@ class Run(ReadOnlyProperties):
         """
         return self._core.state_dict()
 
-    # the end -----------------------------------------------------------------------------------------------------------
+    # the end ------------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:

@@ -26,8 +26,8 @@ log = logging.getLogger("hoptui")
 class RunCore:
     """One run as its training thread sees it. `Run` is its public face.
 
-    `state` is shared with the link thread. `recorder` makes the rows, `meeting` is the boundary of all ranks, and
-    `execution` carries out commands.
+    `state` is shared with the link thread. `recorder` makes the rows, `meeting` is the boundary of all ranks,
+    and `execution` carries out commands.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class RunCore:
         self.state = state = SharedState(str(name)[:100] or "run", whole(total))
         state.rank, state.world = self._agreement.rank, ranks.world if ranks else 1
         self.recorder = IterationRecorder(state)
-        self.execution = CommandExecution(state, self._agreement, int(resume.get("commands", 0)))
+        self.execution = CommandExecution(state, self._agreement, whole(resume.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         own = RunIdentity(
             run=str(resume.get("run") or new_run_id()),
-            epoch=int(resume.get("epoch", 0)) + 1,
+            epoch=(whole(resume.get("epoch")) or 0) + 1,
             nonce=secrets.token_hex(8),
             on=not environment.switched_off(os.environ),
         )
@@ -170,7 +170,7 @@ def _start_link(core: RunCore) -> LinkControl | None:
 
 
 _linked: weakref.WeakSet[RunCore] = weakref.WeakSet()
-"""The runs with a link thread, which keeps them alive. They are closed at exit, also if the script dropped its `Run`."""
+"""The runs to close at exit. Their link threads keep them alive if the script dropped its `Run`."""
 
 
 @atexit.register

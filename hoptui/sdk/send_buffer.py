@@ -32,7 +32,7 @@ class SendBuffer:
 
     @property
     def dropped(self) -> int:
-        """The number of rows that no daemon will get: replaced by newer ones, or too old before they could be sent."""
+        """The number of rows that no daemon will get: replaced by newer ones, or too old."""
         return self._pushed_out + self._too_old
 
     @property
@@ -43,8 +43,8 @@ class SendBuffer:
     def collect(self, rows: deque[TimedRow], added: int, now_ns: int) -> int:
         """Take rows from `rows`, to which the training thread appends. Return how many.
 
-        `added` is how many rows were ever appended, as read before this call. Rows that are too old at `now_ns`
-        (monotonic) to be sent again are dropped.
+        `added` is how many rows were ever appended, as read before this call. Rows that are too old at
+        `now_ns` (monotonic) to be sent again are dropped.
         """
         taken: list[TimedRow] = []
         while rows and len(taken) < TAKEN_AT_ONCE:

@@ -1,7 +1,7 @@
 """The state of one run that the training thread and the link thread share, and the phases of an iteration.
 
-There are no locks: each field is one number or one reference, and the queues are deques. The training thread writes.
-The link thread writes only `id` and `epoch` (as the daemon asks), `paused_until` and `alive`.
+There are no locks: each field is one number or one reference, and the queues are deques. The training thread
+writes. The link thread writes only `id` and `epoch` (as the daemon asks), `paused_until` and `alive`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Level = Literal["info", "warning"]
 
 
 class LinkControl(Protocol):
-    """What the training thread does with the link thread. `idle`: it does not look for rows soon, so wake it."""
+    """The link thread for the training thread. `idle`: it does not look for rows soon, so wake it."""
 
     idle: bool
 
@@ -78,7 +78,7 @@ class SharedState:
         self.boundary_wake = threading.Event()
         self.link: LinkControl | None = None
 
-    # called by the training thread -------------------------------------------------------------------------------------
+    # called by the training thread --------------------------------------------------------------------------
 
     def event(self, text: str, level: Level = "info") -> None:
         """Queue a line for the time axis. Only rank 0 does."""
@@ -98,11 +98,11 @@ class SharedState:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Show nothing and take no commands from now on. What the ranks agreed on stays. Safe in both threads."""
+        """Show nothing and take no commands from now on. Safe in both threads."""
         self.alive = False
         self.paused_until = 0.0
 
-    # called by the link thread -----------------------------------------------------------------------------------------
+    # called by the link thread ------------------------------------------------------------------------------
 
     def renew_pause(self, seconds: float) -> None:
         """Renew the lease of a pause."""
@@ -115,7 +115,7 @@ class SharedState:
 
 
 class PhaseTimes:
-    """The phases of the iteration in progress. `current` is the path of the innermost one, such as `rollout/env`."""
+    """The phases of the iteration in progress. `current` is the path of the innermost one."""
 
     def __init__(self) -> None:
         self.current = ""

@@ -1,4 +1,4 @@
-"""Knobs that the training script chooses or derives itself. Their value is the wanted one, without a command."""
+"""Knobs that the training script chooses or derives itself: their value is the wanted one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.run_state import run_state
 
 
 class Cut:
-    """A batch that is cut in pieces: as many as asked for but no more than it has samples, or with 0 as many as are best."""
+    """A batch that is cut in pieces: as many as asked for, at most one per sample. 0: the best number."""
 
     def __init__(self, *, adopts: bool = True) -> None:
         self.batch, self.asked = 64, 0
@@ -53,14 +53,14 @@ def off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPTUI", "off")
 
 
-def test_what_follows_from_another_knob_is_in_effect_and_told_without_a_command() -> None:
+def test_what_follows_from_another_knob_is_in_effect_and_reported_without_a_command() -> None:
     cut = Cut()
     declared = run_state(cut.run).declarations.revision
     outcome = cut.turn("batch", 32)
     assert (outcome.id, outcome.stage) == ("batch 32", "applied")
     pieces = run_state(cut.run).declarations.knobs["pieces"].state()
     assert (pieces.value, pieces.in_effect, pieces.version, pieces.by) == (2, True, 0, "")
-    assert run_state(cut.run).declarations.revision > declared  # so the daemon is told
+    assert run_state(cut.run).declarations.revision > declared  # so the daemon gets it
     assert not run_state(cut.run).notes
 
 

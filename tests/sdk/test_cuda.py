@@ -1,4 +1,4 @@
-"""CUDA tensors in `run.log`: copied asynchronously, read late, never inside a graph that is being captured."""
+"""CUDA tensors in `run.log`: copied asynchronously, read late, never during a graph capture."""
 
 from __future__ import annotations
 

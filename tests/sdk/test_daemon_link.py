@@ -68,12 +68,12 @@ def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: DaemonLink) ->
     assert [type(said) for said in wire.sent] == [messages.RunHello, messages.Bye]
 
 
-def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_told(link: DaemonLink) -> None:
+def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_asked_to(link: DaemonLink) -> None:
     """A daemon that has much to do answers a hello and its repetition at once."""
     wire, before = Wire(), link._state.id
-    told = [codec.encode(messages.Error(code="duplicate_run", text="run x is already live in pid 7"))]
+    error = [codec.encode(messages.Error(code="duplicate_run", text="run x is already live in pid 7"))]
     for _ in range(3):
-        link._receive(told, wire, zmq)
+        link._receive(error, wire, zmq)
     (hello,) = wire.sent
     assert isinstance(hello, messages.RunHello)
     assert hello.run == link._state.id != before

@@ -76,7 +76,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOPTUI_DIR", str(open_to_all))
 
 
-def test_counts_of_any_library_are_told(say: Callable[[Run], messages.RunHello]) -> None:
+def test_counts_of_any_library_are_sent(say: Callable[[Run], messages.RunHello]) -> None:
     run = hoptui.connect("unit", total=numpy.int64(5))
     assert run.boundary(numpy.int64(3))
     said = say(run)
@@ -91,15 +91,15 @@ def test_a_count_that_is_none_is_unknown() -> None:
     assert run.boundary("first")  # type: ignore[arg-type]
 
 
-def test_knobs_of_any_library_are_told_and_set(say: Callable[[Run], messages.RunHello]) -> None:
+def test_knobs_of_any_library_are_sent_and_set(say: Callable[[Run], messages.RunHello]) -> None:
     run = hoptui.connect("unit")
     run.knob("lr", numpy.float64(0.25), min=numpy.float32(0), max=numpy.int64(1))
     run.knob("mode", Mode.EAGER, choices=tuple(Mode))
     run.knob("count", Count(3), min=Count(1), max=9, read=lambda: Count(4))
-    told = {knob.spec.name: knob for knob in say(run).knobs}
-    assert {name: knob.value for name, knob in told.items()} == {"lr": 0.25, "mode": "eager", "count": 4}
-    assert (told["lr"].spec.min, told["lr"].spec.max) == (0.0, 1)
-    assert told["mode"].spec.choices == ("eager", "compiled")
+    sent = {knob.spec.name: knob for knob in say(run).knobs}
+    assert {name: knob.value for name, knob in sent.items()} == {"lr": 0.25, "mode": "eager", "count": 4}
+    assert (sent["lr"].spec.min, sent["lr"].spec.max) == (0.0, 1)
+    assert sent["mode"].spec.choices == ("eager", "compiled")
     run_state(run).declarations.knobs["mode"].set(Mode.COMPILED, "kim")
     assert say(run).knobs[1].value == "compiled"
 
@@ -113,7 +113,7 @@ def test_a_senseless_declaration_raises_nothing(senseless: dict[str, Any]) -> No
     assert not run_state(run).declarations.knobs
 
 
-def test_texts_that_are_no_unicode_are_told(say: Callable[[Run], messages.RunHello]) -> None:
+def test_texts_that_are_no_unicode_are_sent(say: Callable[[Run], messages.RunHello]) -> None:
     run = hoptui.connect("unit")
     run.gpus(["GPU-\udc80"])
     run.flops(1.0, metric="\udc80")
@@ -211,7 +211,7 @@ def test_a_process_without_file_descriptors_is_not_ended(
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "sent"),
     [
         (None, ("finished", "")),
         (KeyboardInterrupt(), ("stopped", "interrupted from the keyboard")),
@@ -219,8 +219,8 @@ def test_a_process_without_file_descriptors_is_not_ended(
     ],
 )
 @pytest.mark.parametrize("inside", [False, True], ids=["at exit", "in a with"])
-def test_the_end_is_told_as_it_was(
-    error: BaseException | None, told: tuple[str, str], inside: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_end_is_reported(
+    error: BaseException | None, sent: tuple[str, str], inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, ends = hoptui.connect("unit"), list[tuple[str, str]]()
     run_state(run).link = SimpleNamespace(close=lambda *end: ends.append(end))
@@ -229,4 +229,4 @@ def test_the_end_is_told_as_it_was(
     else:
         monkeypatch.setattr(sys, "last_value", error, raising=False)  # as Python leaves it
         run.close()
-    assert ends == [told]
+    assert ends == [sent]

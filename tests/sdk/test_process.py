@@ -1,4 +1,4 @@
-"""The SDK in real training processes: switched off, without a daemon, forking, exiting, holding the interpreter."""
+"""The SDK in real processes: switched off, without a daemon, forking, exiting, holding the interpreter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_imports_neither_the_dashboard_nor_torch_nor_nvml() -> None:
         assert "hoptui.sdk" not in sys.modules
         run = hoptui.connect("x")
         import hoptui.sdk.daemon_link
-        heavy = {"textual", "rich", "torch", "numpy", "pynvml", "psutil", "cyclopts", "sqlite3"} & set(sys.modules)
+        heavy = {"textual", "rich", "torch", "numpy", "pynvml", "psutil", "cyclopts", "sqlite3"}
+        heavy &= set(sys.modules)
         assert not heavy, heavy
         """,
         HOPTUI="off",
@@ -115,7 +116,7 @@ print("done")
         ("os._exit(4)", 4, "killed"),
     ],
 )
-def test_every_way_to_end_is_told(node: TestNode, end: str, code: int, reason: str) -> None:
+def test_every_way_to_end_is_reported(node: TestNode, end: str, code: int, reason: str) -> None:
     script = f"""
 import os, sys, time, hoptui
 run = hoptui.connect("ending")

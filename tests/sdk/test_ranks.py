@@ -19,8 +19,9 @@ for i in run.iterations(5, start=1):
         command(run, knob="n", value=8)
     seen.append(knob.value)
 done = outcomes(run)
-tell(seen=seen, id=run.id, nonce=run._core.state.nonce, operations=ranks.operations - quiet, stages=[o.stage for o in done],
-     took=[o.took_s for o in done], knob=run._core.state.declarations.knobs["n"].took_s)
+report(seen=seen, id=run.id, nonce=run._core.state.nonce, operations=ranks.operations - quiet,
+       stages=[o.stage for o in done], took=[o.took_s for o in done],
+       knob=run._core.state.declarations.knobs["n"].took_s)
 """
     )
     assert first["seen"] == second["seen"] == [4, 4, 8, 8]
@@ -54,7 +55,8 @@ if rank == 0:
     command(run, knob="mine", value=2)
 run.boundary(2)
 done += outcomes(run)
-tell(held=held, value=knob.value, version=knob.version, state=run._core.state.declarations.knobs["n"].state().took_s,
+report(held=held, value=knob.value, version=knob.version,
+       state=run._core.state.declarations.knobs["n"].state().took_s,
      done=[[o.stage, o.effective, o.version, o.reason] for o in done])
 """
     )
@@ -90,7 +92,7 @@ after = hoptui.connect("two", resume=state, ranks=ranks)
 declare(after)
 after.boundary(2)
 knob = after._core.state.declarations.knobs["width"]
-tell(seen=seen, stages=stages, done=[[o.stage, o.effective] for o in outcomes(after)], version=knob.version)
+report(seen=seen, stages=stages, done=[[o.stage, o.effective] for o in outcomes(after)], version=knob.version)
 """
     )
     assert first["seen"] == second["seen"] == [{}, {"width": 16}]
@@ -108,7 +110,7 @@ for i in run.iterations(100):
         run.stop("SIGTERM")
         assert not run.stopping  # not before all have agreed
     done.append(i)
-tell(done=done, stopping=run.stopping, by=run._core.state.stop_by)
+report(done=done, stopping=run.stopping, by=run._core.state.stop_by)
 """
     )
     assert first["done"] == second["done"] == [0, 1, 2, 3]
@@ -134,7 +136,8 @@ def paused(end):
     took.append([round(time.monotonic() - began, 1), going, run._core.state.paused_until])
 for end in ("resume", "lease", "signal"):
     paused(end)
-tell(took=took, notes=[note.text for note in run._core.state.notes], stages=[o.stage for o in outcomes(run)])
+report(took=took, notes=[note.text for note in run._core.state.notes],
+       stages=[o.stage for o in outcomes(run)])
 """
     )
     assert [going for _, going, _ in first["took"]] == [True, True, False]
@@ -162,7 +165,7 @@ for ask in (("checkpoint", None), ("profile", 20), ("profile", 7)):
         command(run, ask[0], value=ask[1])
     run.boundary()
     reasons += [[o.stage, o.reason] for o in outcomes(run)]
-tell(called=called, reasons=reasons, can=run._core.state.declarations.verbs())
+report(called=called, reasons=reasons, can=run._core.state.declarations.verbs())
 """
     )
     assert first["called"] == second["called"] == ["save", 20, 7]
@@ -183,7 +186,8 @@ for i in run.iterations(301):
         knob.revert(3, "only here, which is a mistake")
     if i == 250 and rank == 1:
         knob.revert(4, "mended")
-tell(notes=[note.text for note in run._core.state.notes], steps=[note.step for note in run._core.state.notes])
+report(notes=[note.text for note in run._core.state.notes],
+       steps=[note.step for note in run._core.state.notes])
 """
     )
     assert first["notes"] == [
@@ -211,7 +215,7 @@ for i in run.iterations(6):
     if i == 4 and rank == 1:
         run.stop()
 run.close()
-tell(value=knob.value, step=run.step, alive=run._core.state.alive)
+report(value=knob.value, step=run.step, alive=run._core.state.alive)
 """
     )
     assert (first["value"], first["step"]) == (second["value"], second["step"]) == (9, 5)
@@ -230,7 +234,7 @@ for i in run.iterations(6):
         command(run, knob="n", value=9)
     done.append(i)
 run.stop()
-tell(done=done, alive=run._core.state.alive, value=knob.value, stopping=run.stopping)
+report(done=done, alive=run._core.state.alive, value=knob.value, stopping=run.stopping)
 """
     )
     for one in (first, second):

@@ -1,4 +1,4 @@
-"""Knobs that need a new process, without one: what waits, what takes its place, what the next process makes of it."""
+"""Knobs that need a new process, without one: what waits, what replaces it, what the next process reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ask(run: Run, name: str, **fields: Any) -> None:
     run_state(run).inbox.receive(command, time.monotonic(), run.step + 1)
 
 
-def told(run: Run) -> list[tuple[str, str]]:
+def stages(run: Run) -> list[tuple[str, str]]:
     return [(outcome.id, outcome.stage) for outcome in run_state(run).inbox.collect_outcomes()]
 
 
@@ -56,7 +56,7 @@ def test_a_value_that_needs_a_new_process_is_not_in_effect_and_not_said_to_be() 
     run = connected(config)
     ask(run, "a", knob="width", value=16)
     assert run.boundary(0)
-    assert told(run) == []  # it stays scheduled
+    assert stages(run) == []  # it stays scheduled
     assert run.restart_wanted == {"width": 16}
     assert config.width == 8
     state = run_state(run).declarations.knobs["width"].state()
@@ -69,7 +69,7 @@ def test_what_waits_gives_way_to_a_later_command_and_to_its_own_value() -> None:
         ask(run, name, knob="width", value=value)
         run.boundary()
     assert run.restart_wanted == {}
-    assert told(run) == [("a", "superseded"), ("b", "superseded"), ("c", "applied")]
+    assert stages(run) == [("a", "superseded"), ("b", "superseded"), ("c", "applied")]
 
 
 def test_values_are_checked_together_with_those_that_wait() -> None:
@@ -81,7 +81,7 @@ def test_values_are_checked_together_with_those_that_wait() -> None:
     ask(run, "c", knob="width", value=9)
     run.boundary()
     assert run.restart_wanted == {"layers": 3, "width": 9}
-    assert told(run) == [("b", "failed")]
+    assert stages(run) == [("b", "failed")]
 
 
 class Watched:
@@ -158,7 +158,7 @@ def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
     run.close()  # as a with-block does
     after = connected(Config(width=16), resume=state)  # the other value did not arrive
     assert VARIABLE not in os.environ
-    assert told(after) == []
+    assert stages(after) == []
     after.boundary(1)
     first, second = run_state(after).inbox.collect_outcomes()
     assert (first.id, first.stage, first.effective, first.version) == ("a", "applied", 16, 1)
@@ -170,7 +170,7 @@ def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
     assert (second.id, second.stage, second.effective) == ("b", "failed", 2)
     assert second.reason == "after the restart layers is 2"
     after.boundary(2)
-    assert told(after) == []
+    assert stages(after) == []
 
 
 def test_a_knob_that_is_gone_has_failed() -> None:

@@ -1,4 +1,4 @@
-"""Commands as a run carries them out at its boundaries: no daemon, no link, `HOPTUI=off`, so that every call is exact."""
+"""Commands at the boundaries of a run with `HOPTUI=off`: no daemon, no link, every call is exact."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_knob_that_follows_from_another_is_read_back_too(run: Run) -> None:
     send(run, knob="batch", value=32)
     run.boundary(0)
     assert (minibatch.value, minibatch.in_effect, minibatch.version) == (32, False, 0)
-    assert run_state(run).declarations.revision > declared  # so the daemon is told
+    assert run_state(run).declarations.revision > declared  # so the daemon gets it
     send(run, knob="batch", value=100)
     run.boundary(1)
     assert (minibatch.value, minibatch.in_effect) == (64, True)
@@ -159,8 +159,10 @@ def test_what_was_before_is_what_stood_at_the_boundary_also_where_a_command_befo
     for knob, value in (("batch", 32), ("batch", 8), ("pieces", 4)):
         send(run, knob=knob, value=value)
     run.boundary(0)
-    told = [(o.before, o.effective) for o in run_state(run).inbox.collect_outcomes() if o.stage == "applied"]
-    assert told == [(2, 8), (16, 4)]
+    changes = [
+        (o.before, o.effective) for o in run_state(run).inbox.collect_outcomes() if o.stage == "applied"
+    ]
+    assert changes == [(2, 8), (16, 4)]
 
 
 def test_a_failed_change_restores_what_was_asked_for_not_what_it_came_to(run: Run) -> None:

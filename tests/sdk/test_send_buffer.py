@@ -1,4 +1,4 @@
-"""Rows between the training thread and the daemon: in order, each once unless a daemon lost it, and counted where they are lost."""
+"""Rows between the training thread and the daemon: in order, each sent once or again, lost ones counted."""
 
 from __future__ import annotations
 

@@ -65,14 +65,14 @@ def outcomes(run: Run) -> list[Outcome]:
     return run_state(run).inbox.collect_outcomes()
 
 
-def tell(**found: Any) -> None:
-    """Say what this rank has found, for `both`."""
+def report(**found: Any) -> None:
+    """Print what this rank found, for `both`."""
     print(json.dumps(found, default=str), flush=True)
 
 
 BEGIN = """
 import os, sys, time, hoptui
-from tests.sdk.two_ranks import SocketRanks, command, outcomes, tell
+from tests.sdk.two_ranks import SocketRanks, command, outcomes, report
 ranks = SocketRanks()
 rank = ranks.rank
 run = hoptui.connect("two", ranks=ranks)
@@ -109,7 +109,7 @@ def pair(
 
 
 def both(script: str) -> list[dict[str, Any]]:
-    """Run `script` as rank 0 and rank 1 without a daemon; what each of them told last, with its stderr as `stderr`."""
+    """Run `script` as ranks 0 and 1 without a daemon. Return what each reported last, and its `stderr`."""
     found = []
     with pair(script, {**os.environ, "HOPTUI": "off"}) as children:
         for child in children:
