@@ -230,3 +230,8 @@ def test_the_end_is_reported(
         monkeypatch.setattr(sys, "last_value", error, raising=False)  # as Python leaves it
         run.close()
     assert ends == [sent]
+
+
+def test_a_resume_state_that_is_damaged_starts_a_run() -> None:
+    run = hoptui.connect("unit", resume={"run": "abcdefgh", "epoch": "one", "commands": None})
+    assert (run.id, run_state(run).epoch, run.state_dict()["commands"]) == ("abcdefgh", 1, 0)
