@@ -17,8 +17,6 @@ outcome skip `hear`, `gather` and `fetch`: the daemon passes them on at once.
 
 Over a slow line `FETCH_MODEST_S` or `FETCH_THRIFTY_S` stands for `FETCH_S`, and the time on the line is
 added. On a slow terminal the dashboard draws up to eight times as rarely.
-
-`hoptui.sdk.link` has its own copy of `ROWS_EVERY_S`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from hoptui.domain.authors import author, author_word
 from hoptui.domain.knobs import KnobValue
 from hoptui.presentation import numbers, vocabulary
+from hoptui.protocol.authors import author, author_word
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
 UNDO = "undo of "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hoptui.domain.authors import author
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Measured
 from hoptui.presentation import numbers
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, Event, RunState, Stage, State, Vital
 
 

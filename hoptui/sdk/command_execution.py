@@ -15,9 +15,10 @@ from msgspec import structs
 
 from hoptui.domain.knobs import KnobValue, check_value, coefficient, shown
 from hoptui.domain.tuning import Change
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import Command, Outcome
 from hoptui.sdk import restart
-from hoptui.sdk.command_inbox import author, superseded
+from hoptui.sdk.command_inbox import superseded
 from hoptui.sdk.iteration_recorder import MICROSECONDS
 from hoptui.sdk.knobs import LiveKnob, SetterError
 from hoptui.sdk.metric_values import clean_text
@@ -115,7 +116,7 @@ class CommandExecution:
             case "resume":
                 state.paused = False
             case "stop":
-                state.stop_by, state.stopping = author(command), True
+                state.stop_by, state.stopping = author(command.origin, sentence=True), True
             case _:
                 if problem := self._problem(self._declarations.objection(command)):
                     return structs.replace(done, stage="failed", reason=problem)
@@ -131,7 +132,7 @@ class CommandExecution:
         knob = self._declarations.knobs[command.knob]
         before, own = stood.pop(command.knob, knob.value), ""
         try:
-            knob.set(check_value(knob.spec, command.value), author(command))
+            knob.set(check_value(knob.spec, command.value), author(command.origin, sentence=True))
         except Exception as error:
             own = str(error) if isinstance(error, SetterError) else f"{type(error).__name__}: {error}"
         problem = self._problem(own)
@@ -184,7 +185,9 @@ class CommandExecution:
             self._state.inbox.done.append(superseded(older.command, command))
         if not knob.awaits_restart:
             return False
-        self.waiting[knob.name] = RestartCommand(command.id, knob.name, knob.wanted, author(command))
+        self.waiting[knob.name] = RestartCommand(
+            command.id, knob.name, knob.wanted, author(command.origin, sentence=True)
+        )
         return True
 
     def _refresh_others(self, changed: str) -> tuple[Change, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from hoptui.domain.knobs import KnobError, check_value, missing, shown
-from hoptui.domain.tuning import TUNER
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, Command, Outcome
 from hoptui.sdk.knobs import LiveKnob
 
@@ -155,23 +155,21 @@ class CommandInbox:
         if command.expect_version is None or older is None or older.command.origin == command.origin:
             return None
         first = older.command
-        text = f"{author(first)} was first: {first.knob} → {shown(first.value)} is already scheduled"
-        return Outcome(id="", stage="rejected", code="pending_conflict", reason=text, by=author(first))
+        text = f"{author(first.origin, sentence=True)} was first: {first.knob} → {shown(first.value)} is already scheduled"
+        return Outcome(
+            id="",
+            stage="rejected",
+            code="pending_conflict",
+            reason=text,
+            by=author(first.origin, sentence=True),
+        )
 
 
 def superseded(command_id: str, later: Command) -> Outcome:
     """Return the outcome of a command that a later one replaced."""
-    by = author(later)
+    by = author(later.origin, sentence=True)
     reason = f"a later command of {by} took its place"
     return Outcome(id=command_id, stage="superseded", reason=reason, by=by)
-
-
-def author(command: Command) -> str:
-    """Return the author of a command in a few words."""
-    origin = command.origin
-    if origin.kind == "tuner":
-        return TUNER
-    return f"{origin.user or 'somebody'} (pid {origin.pid})" if origin.pid else origin.user or "somebody"
 
 
 def _traceable(value: object) -> bool:

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+from hoptui.domain import pacing
 from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
@@ -25,7 +26,6 @@ from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
 
 log = logging.getLogger("hoptui")
 
-ROWS_EVERY_S = 0.1  # at most ten messages of rows per second, however fast the loop is
 ROWS_KEEP_COMING_S = 1.0
 """After a row, the thread polls for the next one for this long instead of waiting to be woken."""
 PULSE_EVERY_S = 1.0
@@ -137,7 +137,7 @@ class DaemonLink:
 
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
         wait = self._wait_ms()
-        self.idle = wait > 1000 * ROWS_EVERY_S + 1
+        self.idle = wait > 1000 * pacing.ROWS_EVERY_S + 1
         ready = dict(poller.poll(wait))
         self.idle = False
         if ready.get(self._wake_in.fileno()):
@@ -163,7 +163,7 @@ class DaemonLink:
     def _send_due(self, sock: Any, zmq: Any, where: Addresses) -> None:
         state, now = self._state, time.monotonic()
         if now >= self._next_rows:
-            self._next_rows = now + ROWS_EVERY_S
+            self._next_rows = now + pacing.ROWS_EVERY_S
             self._collect()
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_EVERY_S

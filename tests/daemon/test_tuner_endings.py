@@ -7,7 +7,7 @@ import pytest
 from hoptui.protocol.messages import Bye
 from hoptui.sdk.command_inbox import CommandInbox
 from hoptui.sdk.knobs import Knob, LiveKnob, knob_spec
-from tests.daemon.quiet_node import ANA, LR, RUN, QuietNode
+from tests.daemon.quiet_node import LR, RUN, UP, QuietNode
 
 STAGES = ("sent", "accepted", "scheduled")
 

@@ -7,12 +7,11 @@ import pytest
 from hoptui.client.bandwidth import HUNGRY
 from hoptui.daemon.timings import DEFAULT
 from hoptui.domain import pacing
-from hoptui.sdk import link
 
 
 def test_a_number_of_a_run_is_at_most_a_second_and_a_quarter_old() -> None:
     parts = (
-        link.ROWS_EVERY_S,
+        pacing.ROWS_EVERY_S,
         DEFAULT.heard_s,
         pacing.GATHER_S["run"],
         HUNGRY.frame_s,
@@ -21,7 +20,3 @@ def test_a_number_of_a_run_is_at_most_a_second_and_a_quarter_old() -> None:
     assert sum(parts) == pytest.approx(1.25)
     assert pacing.__doc__ is not None
     assert f"{sum(parts):.2f} s" in pacing.__doc__
-
-
-def test_the_link_of_a_run_keeps_the_common_pace() -> None:
-    assert link.ROWS_EVERY_S == pacing.ROWS_EVERY_S

@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
-from hoptui.domain.authors import author_word
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Measured
 from hoptui.model.command_history import Filter, again, command_line, named, newest_first, reason
+from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import Origin
 from tests.client.fake_daemon import make_node, make_record, make_run
 

@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
-from hoptui.domain.authors import author
 from hoptui.model.command_history import Filter, again, left, named, reason
 from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
 from hoptui.presentation import numbers, vocabulary
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
 

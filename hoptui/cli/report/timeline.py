@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hoptui.cli.report.document import Block, Chart, Mark, Paragraph, Section, Table, cut, when
-from hoptui.domain.authors import author_word
 from hoptui.model.command_history import reason
 from hoptui.model.report import Report
 from hoptui.model.report.facts import ITERATION
 from hoptui.presentation import numbers, vocabulary
+from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
 
 

@@ -16,10 +16,10 @@ from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
 from hoptui.daemon.storage.recordings import Found
-from hoptui.domain.authors import author
 from hoptui.domain.knobs import shown
 from hoptui.node.credentials import Peer
 from hoptui.protocol import messages
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord
 from hoptui.protocol.version import VERSION
 

@@ -18,9 +18,9 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning.controller import NAME, Forward, Tuning
 from hoptui.daemon.tuning.interrupted_trial import left_off
 from hoptui.daemon.tuning.observations import scene
-from hoptui.domain.authors import author
 from hoptui.domain.knobs import missing
 from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.measurement.change_points import ShiftDetector
 from hoptui.tuner.observation import Known

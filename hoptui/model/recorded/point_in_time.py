@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from hoptui.domain.authors import author
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Diagnosis, Measured, heard
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState
 
 LEFT_A_VALUE = ("applied", "failed", "reverted")  # stages in which a knob's value was read back

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 
-from hoptui.domain.authors import author
 from hoptui.presentation import numbers, vocabulary
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.tui.components import empty_state
 from hoptui.tui.components.command_outcome import STAGE_INKS, effect

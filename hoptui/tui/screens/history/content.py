@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, overload
 
-from hoptui.domain.authors import author, author_word
 from hoptui.model.command_history import UNDO, again, named, reason
 from hoptui.presentation import numbers, vocabulary
+from hoptui.protocol.authors import author, author_word
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui.components.command_outcome import STAGE_INKS, effect, stage
 from hoptui.tui.snapshot import View

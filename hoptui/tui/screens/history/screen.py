@@ -10,10 +10,10 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input
 
-from hoptui.domain.authors import author_word
 from hoptui.model.command_history import Filter, again, named, newest_first
 from hoptui.model.store import MOST_COMMANDS
 from hoptui.presentation import numbers
+from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.components import header

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
-from hoptui.domain.authors import author
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.presentation import numbers, vocabulary
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.components import consequences
 from hoptui.tui.components.command_outcome import effect, stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.domain.authors import author, author_word
+from hoptui.protocol.authors import author, author_word
 from hoptui.protocol.messages import Origin
 
 
