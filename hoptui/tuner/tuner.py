@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -14,10 +14,10 @@ from hoptui.tuner.measurement.throughput_series import Series
 from hoptui.tuner.observation import Known, Proposal, Scene
 from hoptui.tuner.search.memory_guard import Room
 from hoptui.tuner.search.parameter_history import Tracks
-from hoptui.tuner.search.space import Candidate
+from hoptui.tuner.search.space import Candidate, Lever
 from hoptui.tuner.search.strategy import Nothing, Search
 from hoptui.tuner.trial.budget import Budget
-from hoptui.tuner.trial.overrides import People
+from hoptui.tuner.trial.overrides import KnobOverrides, asks
 from hoptui.tuner.trial.rollback import TRIES, Return
 from hoptui.tuner.trial.trial import Attempt, Move, again, blames, compare, figured, length, obstacle
 
@@ -31,18 +31,26 @@ class Tuner:
 
     Call `look` about once a second and at new iterations; make commands of what it returns and say their ids with
     `sent`. What became of them is read from the next scene's records. Times are monotonic nanoseconds. `incumbent` are the
-    values that it would go back to now.
+    values that it would go back to now. `overrides` are the knobs that it leaves alone.
     """
 
-    def __init__(self, limits: Limits, now: int, user: str, known: Known | None = None) -> None:
-        self.state = TunerState(stand="baseline", text="begins", limits=limits, started=now, user=user)
+    def __init__(
+        self,
+        limits: Limits,
+        now: int,
+        user: str,
+        known: Known | None = None,
+        overrides: KnobOverrides | None = None,
+    ) -> None:
+        self.overrides = overrides or KnobOverrides()
+        self._state = TunerState(stand="baseline", text="begins", limits=limits, started=now, user=user)
         self._limits = limits
         self._budget = Budget(limits.budget, now)
         self._tracks = Tracks(limits)
         self._search = Search(self._tracks, known)
         self.incumbent = Incumbent(Series(limits.objective))
         self._room = Room(self._tracks)
-        self._people = People()
+        self._seen_choices: set[str] = set()  # ids of users' commands
         self._scene: Scene | None = None
         self._attempt: Attempt | None = None
         self._return: Return | None = None
@@ -52,35 +60,29 @@ class Tuner:
         self._stand: Stand = "baseline"
         self._text = ""
 
+    @property
+    def state(self) -> TunerState:
+        """How it stands."""
+        return structs.replace(self._state, frozen=self.overrides.names)
+
     def found(self) -> Known | None:
         """What to remember of this run, None until something was measured and nothing better was left to try or could be paid for.
 
         Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best. Nor
         is it while what served another run could not be afforded: that may serve better.
         """
-        told = any(trial.result in ("kept", "reverted") for trial in self.state.tried)
+        told = any(trial.result in ("kept", "reverted") for trial in self._state.tried)
         if not told or not self._rested or self._search.owed or self._scene is None:
             return None
         names = {n for lever in self._tracks.levers(self._scene, set()) for n in lever.names}
-        if names & self._people.frozen:
+        if names & self.overrides.all:
             return None
         values = {n: v for n, v in self.incumbent.values.items() if n in names}
         return Known(values, self._room.peak or None)
 
-    def freeze(self, knob: str) -> None:
-        """Leave a knob alone; a trial of it is taken back at the next look."""
-        self._people.frozen.add(knob)
-        self.state = structs.replace(self.state, frozen=tuple(sorted(self._people.frozen)))
-
-    def release(self, knob: str) -> None:
-        """A knob may be turned again."""
-        self._people.release(knob)
-        self.state = structs.replace(self.state, frozen=tuple(sorted(self._people.frozen)))
-
     def take_over(self, left: TunerState) -> None:
         """Go on for a tuner of this run that was cut off: with what it has spent, left alone, and found to be too much."""
-        for knob in left.frozen:
-            self.freeze(knob)
+        self.overrides.freeze(left.frozen)
         self.charge(left)
         self._failed = tuple(trial for trial in left.tried if trial.result == "failed")
 
@@ -88,8 +90,8 @@ class Tuner:
         """Go on with the account of the run: what a tuner of it before this one has spent is spent."""
         fruitless = any(trial.result != "kept" for trial in left.tried)
         self._budget.take_over(left.lived_s, left.spent, fruitless=fruitless)
-        self.state = structs.replace(
-            self.state, spent=self._budget.share_spent, lived_s=round(self._budget.lived, 1)
+        self._state = structs.replace(
+            self._state, spent=self._budget.share_spent, lived_s=round(self._budget.lived, 1)
         )
 
     def stop(self, now: int) -> Proposal | None:
@@ -97,7 +99,7 @@ class Tuner:
         self._budget.tick(now, training=True, trying=False)
         stopped = "the tuner was stopped"
         way = self._cut_off("interrupted", stopped)
-        self.state = structs.replace(self.state, stand="off", text="stopped", trial=None, next=())
+        self._state = structs.replace(self._state, stand="off", text="stopped", trial=None, next=())
         if way is None:
             return None
         if way.told is not None:
@@ -106,7 +108,7 @@ class Tuner:
         changes = tuple(
             Change(knob=k, before=values.get(k, v), value=v)
             for k, v in way.targets.items()
-            if k not in self._people.theirs
+            if k not in self.overrides.chosen
         )
         return Proposal(changes, f"{way.why}; {stopped}") if changes else None
 
@@ -120,20 +122,19 @@ class Tuner:
 
     def look(self, scene: Scene) -> Proposal | None:
         """What to change now, if anything."""
-        if self.state.stand == "off":
+        if self._state.stand == "off":
             return None
         scene = scene.current()
         self._withdraw()
         self._notice(scene)
         self._scene = scene
         proposal, following = self._act(scene)
-        self.state = structs.replace(
-            self.state,
+        self._state = structs.replace(
+            self._state,
             stand=self._stand,
             text=self._text,
             trial=self._attempt.told if self._attempt else None,
             next=following,
-            frozen=tuple(sorted(self._people.frozen)),
             spent=self._budget.share_spent,
             lived_s=round(self._budget.lived, 1),
         )
@@ -185,16 +186,21 @@ class Tuner:
         self.incumbent.rest(scene, 0)
 
     def _listen(self, scene: Scene) -> None:
-        """What people set is theirs."""
-        new = self._people.hear(scene)
+        """What a user sets ends a trial, and stays."""
+        commands = [record for record in scene.records if asks(record)]
+        fresh = [record for record in commands if record.id not in self._seen_choices]
+        self._seen_choices = {record.id for record in commands}
+        new = {record.knob for record in fresh}
+        held = {record.knob for record in fresh if record.released is None}
         own = self._underway
-        if new & own:  # what follows from a knob of theirs is theirs as well
-            self._people.keep(own)
+        self.overrides.choose(held)
+        if held & own:  # one knob may follow another
+            self.overrides.choose(own)
         if self._attempt is None:
             return
         if new:
             self._abandon("interrupted", f"a person set {', '.join(sorted(new))}")
-        elif aside := own & self._people.frozen:
+        elif aside := own & self.overrides.all:
             self._abandon("interrupted", f"{', '.join(sorted(aside))} is to be left alone")
 
     @property
@@ -228,18 +234,17 @@ class Tuner:
             text = waits or MEASURES.format(self.incumbent.missing(None))
             self._say("waiting" if waits else "baseline", text)
             return None, ()
-        candidate = self._search.next(scene, self._people.frozen, self._affords)
+        candidate = self._search.next(scene, self.overrides.all, self._affords)
         expected = candidate.gain if isinstance(candidate, Candidate) else None
         missing = self.incumbent.missing(expected)
         if not missing and self._otherwise(scene.t):
-            candidate = self._search.next(scene, self._people.frozen, self._affords)
+            candidate = self._search.next(scene, self.overrides.all, self._affords)
         if isinstance(candidate, Nothing):
             if candidate.yet:
                 self._say("baseline", candidate.why)
                 return None, ()
             self._rested = self._rested or not missing
-            free, every = (self._tracks.levers(scene, f) for f in (self._people.frozen, set[str]()))
-            self._say("holding", f"nothing is tried: {self._people.untried(candidate.why, free, every)}")
+            self._say("holding", f"nothing is tried: {self._untried(candidate.why, scene)}")
             return None, ()
         if self._limits.dry:
             not_now = f"; not now: {waits}" if waits else ""
@@ -259,6 +264,16 @@ class Tuner:
             return self._begin(candidate, scene), ()
         return None, candidate.changes
 
+    def _untried(self, why: str, scene: Scene) -> str:
+        """Why nothing is tried, and which knobs that it may turn are left alone."""
+        free: Sequence[Lever] = self._tracks.levers(scene, self.overrides.all)
+        names = {lever.name for lever in free}
+        out = {n for lever in self._tracks.levers(scene, ()) if lever.name not in names for n in lever.names}
+        if not (aside := sorted(out & self.overrides.all)):
+            return why
+        alone = f"left alone: {', '.join(aside)}"
+        return f"{why}; {alone}" if free else f"every knob that it may turn is {alone}"
+
     def _affords(self, tried: Candidate) -> bool:
         """Whether the budget has left what a trial of it may cost."""
         iterations = length(tried.changes) * self.incumbent.series.seconds
@@ -275,7 +290,7 @@ class Tuner:
     def _read_otherwise(self, scene: Scene) -> None:
         """Somebody else, or the run itself, has changed a knob: its value is taken as it is."""
         self.incumbent.left()
-        if self._room.gave_way(scene, self.incumbent.values, self._people.theirs):
+        if self._room.gave_way(scene, self.incumbent.values, self.overrides.chosen):
             self.incumbent.explained()
         self.incumbent.rest_anew(scene)
 
@@ -331,7 +346,7 @@ class Tuner:
         """A command of the trial came to nothing, or was undone."""
         why = trouble.reason or trouble.code or trouble.stage
         if trouble.code == "held_by_person":
-            self._people.keep([trouble.knob])
+            self.overrides.choose([trouble.knob])
         if not blames(trouble):
             return self._take_back("interrupted", why, scene)
         self._tracks.failed(attempt.tried, scene.t, trouble.knob)
@@ -358,7 +373,7 @@ class Tuner:
         if awaited := way.awaited(scene):
             self._say("waiting", f"{way.why}, as soon as the run has declared {', '.join(awaited)}")
             return None
-        changes = way.left(scene, self._people.theirs)
+        changes = way.left(scene, self.overrides.chosen)
         if not changes or way.tries >= TRIES:
             self._arrive(way, changes, scene)
             return None
@@ -372,17 +387,16 @@ class Tuner:
         """The way back is over, and what is in effect is gone on with: what is `left` of it could not be set."""
         self._return = None
         self.incumbent.rest_anew(scene)
-        if (told := way.ended(left, scene, self._people.theirs)) is not None:
+        if (told := way.ended(left, scene, self.overrides.chosen)) is not None:
             self._tell(told)
         if way.told is None:
-            for change in left:
-                self.freeze(change.knob)
+            self.overrides.freeze(change.knob for change in left)
 
     def _make_room(self, scene: Scene) -> Proposal | None:
         """A smaller size before memory runs out."""
         if self._limits.dry or obstacle(scene, self._limits):
             return None
-        found = self._room.made(scene, self._people.frozen, seen=self.incumbent.seen)
+        found = self._room.made(scene, self.overrides.all, seen=self.incumbent.seen)
         if found is None:
             return None
         tried, why = found
@@ -411,7 +425,7 @@ class Tuner:
             self._tell(structs.replace(told, result=result, measured=figured(told), text=text))
 
     def _tell(self, trial: Trial) -> None:
-        self.state = structs.replace(self.state, tried=(*self.state.tried, trial)[-TOLD:])
+        self._state = structs.replace(self._state, tried=(*self._state.tried, trial)[-TOLD:])
 
     def _say(self, stand: Stand, text: str) -> None:
         self._stand, self._text = stand, text

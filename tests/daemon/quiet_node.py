@@ -28,6 +28,7 @@ from hoptui.protocol.messages import (
 from hoptui.recording.metadata import KnownRun
 from hoptui.tuner.observation import Known, Proposal, Scene
 from hoptui.tuner.prior_results import Settled, with_newer
+from hoptui.tuner.trial.overrides import KnobOverrides
 from hoptui.tuner.tuner import Tuner
 
 SECOND = 1_000_000_000
@@ -84,17 +85,24 @@ class Keeper:
 class Script:
     """A tuner that proposes what a test tells it to."""
 
-    def __init__(self, limits: Limits, now: int, user: str, known: Known | None = None) -> None:
+    def __init__(
+        self, limits: Limits, now: int, user: str, known: Known | None, overrides: KnobOverrides
+    ) -> None:
         self.known = known
-        self.state = TunerState(stand="baseline", text="measures", limits=limits, started=now, user=user)
+        self.overrides = overrides
+        self._state = TunerState(stand="baseline", text="measures", limits=limits, started=now, user=user)
         self.plan: list[Proposal | Exception] = []
         self.scenes: list[Scene] = []
         self.ids: dict[str, str] = {}
         self.rests: Known | None = None
         self.took_over: TunerState | None = None
 
+    @property
+    def state(self) -> TunerState:
+        return structs.replace(self._state, frozen=self.overrides.names)
+
     def put(self, **fields: object) -> None:
-        self.state = structs.replace(self.state, **fields)
+        self._state = structs.replace(self._state, **fields)
 
     def propose(self, *changes: Change) -> None:
         self.plan.append(Proposal(changes, "memory is free"))
@@ -116,16 +124,9 @@ class Script:
         ended = structs.replace(self.state.trial, result=result, text=text)
         self.put(stand="holding", trial=None, tried=(*self.state.tried, ended))
 
-    def freeze(self, knob: str) -> None:
-        self.put(frozen=tuple(sorted({*self.state.frozen, knob})))
-
-    def release(self, knob: str) -> None:
-        self.put(frozen=tuple(k for k in self.state.frozen if k != knob))
-
     def take_over(self, left: TunerState) -> None:
         self.took_over = left
-        for knob in left.frozen:
-            self.freeze(knob)
+        self.overrides.freeze(left.frozen)
 
     def charge(self, left: TunerState) -> None:
         self.put(spent=left.spent, lived_s=left.lived_s)
@@ -163,8 +164,10 @@ class QuietNode:
     def wall(self) -> float:
         return 1.7e9 + self.now / SECOND
 
-    def _make(self, limits: Limits, now: int, user: str, known: Known | None) -> Script:
-        self.scripts.append(Script(limits, now, user, known))
+    def _make(
+        self, limits: Limits, now: int, user: str, known: Known | None, overrides: KnobOverrides
+    ) -> Script:
+        self.scripts.append(Script(limits, now, user, known, overrides))
         return self.scripts[-1]
 
     def _forward(self, command: Command, run: TrackedRun) -> bool:

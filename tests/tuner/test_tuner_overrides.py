@@ -16,8 +16,8 @@ def test_what_a_person_sets_in_a_trial_stays_and_is_theirs() -> None:
     assert results(course) == ["interrupted"]
     assert course.tuner.state.frozen == ("grad_accum", "micro_batch")
     assert len(course.proposals) == 1
-    course.tuner.release("micro_batch")
-    course.tuner.release("grad_accum")
+    course.tuner.overrides.release("micro_batch")
+    course.tuner.overrides.release("grad_accum")
     course.set("grad_accum", 128)
     course.until(lambda: course.values == {"micro_batch": 256, "grad_accum": 2})
 
@@ -75,7 +75,7 @@ def test_stopping_between_trials_changes_nothing() -> None:
 def test_a_knob_frozen_in_its_trial_goes_back_and_stays() -> None:
     course = Course()
     course.into_trial()
-    course.tuner.freeze("grad_accum")
+    course.tuner.overrides.freeze(["grad_accum"])
     course.look(300)
     assert course.values == {"micro_batch": 8, "grad_accum": 64}
     assert results(course) == ["interrupted"]
@@ -138,13 +138,13 @@ def test_what_a_person_chose_is_not_remembered_as_what_serves_best() -> None:
 
 def test_what_people_hold_is_not_said_to_be_missing() -> None:
     course = Course(limits=Limits(dry=True))
-    course.tuner.freeze("micro_batch")
+    course.tuner.overrides.freeze(["micro_batch"])
     course.look(60)
     assert (
         course.tuner.state.text == "nothing is tried: every knob that it may turn is left alone: micro_batch"
     )
     other = Course(*pair(), knob("num_workers", 1024, cost="rebuild"), rate=level)
-    other.tuner.freeze("micro_batch")
+    other.tuner.overrides.freeze(["micro_batch"])
     other.rest()
     assert other.tuner.state.text.endswith("; left alone: micro_batch")
     nobody = Course(knob("hidden", 64, cost="restart"), rate=level, used=lambda _: GIB)

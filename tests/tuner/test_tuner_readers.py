@@ -55,7 +55,7 @@ def folder_run(verdict: str) -> Course:
 @pytest.mark.parametrize("verdict", ["unknown", "launch-bound", "power-limited"])
 def test_a_batch_and_its_readers_are_raised_together_where_neither_alone_helps(verdict: str) -> None:
     alone = folder_run(verdict)
-    alone.tuner.freeze("num_workers")
+    alone.tuner.overrides.freeze(["num_workers"])
     alone.rest()
     assert int(alone.values["batch_size"]) < 128, "a larger batch is not faster"
     both = folder_run(verdict)

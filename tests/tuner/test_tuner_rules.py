@@ -67,7 +67,7 @@ def test_the_rules_hold(
             case x if x < 0.035:
                 course.epoch, course.points = course.epoch + 1, []
             case x if x < 0.04:
-                course.tuner.freeze(chance.choice(sorted(course.knobs)))
+                course.tuner.overrides.freeze([chance.choice(sorted(course.knobs))])
         frozen = set(course.tuner.state.frozen)
         theirs = {r.knob for r in course.records if r.origin.kind == "person" and r.stage == "applied"}
         before, running = course.values, course.tuner.state.trial is not None

@@ -25,6 +25,7 @@ from hoptui.protocol.messages import Origin
 from hoptui.tuner.measurement.change_points import ShiftDetector
 from hoptui.tuner.observation import Known
 from hoptui.tuner.prior_results import Settled, best, key
+from hoptui.tuner.trial.overrides import KnobOverrides
 from hoptui.tuner.tuner import Tuner
 
 log = logging.getLogger("hoptui.daemon")
@@ -62,7 +63,7 @@ class TunerDesk:
         node: Node,
         memory: Memory,
         forward: Forward,
-        make: Callable[[Limits, int, str, Known | None], Tuner] = Tuner,
+        make: Callable[[Limits, int, str, Known | None, KnobOverrides], Tuner] = Tuner,
     ) -> None:
         self._node = node
         self._memory = memory
@@ -99,8 +100,6 @@ class TunerDesk:
         tuning = self._tunings.get(run.id)
         for knob in knobs:
             self._node.book.release(run.id, knob, who)
-            if tuning is not None:
-                tuning.tuner.release(knob)
         if tuning is not None:
             tuning.publish()
 
@@ -122,7 +121,7 @@ class TunerDesk:
                 tuning.event(f"stopped by {author(who, sentence=True)}")
                 tuning.stop(viewer)
             case "freeze" if tuning is not None:
-                tuning.tuner.freeze(tune.knob)
+                self._node.book.overrides(run.id).freeze([tune.knob])
                 tuning.event(f"leaves {tune.knob} alone: {author(who, sentence=True)} said so")
                 tuning.publish()
             case "release":
@@ -155,9 +154,9 @@ class TunerDesk:
     def _begin(self, run: TrackedRun, limits: Limits, user: str) -> Tuning:
         found = self._best(run, limits)
         known = Known(found.values, found.peak) if found is not None else None
-        tuner = self._make(limits, self._node.clock.t(), user, known)
-        for knob in self._node.book.held(run.id):
-            tuner.freeze(knob)
+        overrides = self._node.book.overrides(run.id)
+        overrides.thaw()
+        tuner = self._make(limits, self._node.clock.t(), user, known, overrides)
         tuning = Tuning(self._node, self._forward, self._memory.keep, tuner, run)
         self._tunings[run.id] = tuning
         self._settled.pop(run.id, None)

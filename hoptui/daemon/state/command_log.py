@@ -14,8 +14,15 @@ from msgspec import structs
 
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.tuning import Change, Measured
-from hoptui.protocol.messages import FINAL, Command, CommandRecord, Origin, Outcome, Stage
-from hoptui.tuner.trial.overrides import ASKED
+from hoptui.protocol.messages import (
+    FINAL,
+    Command,
+    CommandRecord,
+    Origin,
+    Outcome,
+    Stage,
+)
+from hoptui.tuner.trial.overrides import KnobOverrides, asks
 
 KEPT = 2000
 LONGEST_HOLD_S = 3600.0
@@ -31,7 +38,7 @@ class Book:
         self._commands: dict[str, Command] = {}  # not answered by the run yet, as they will be sent to it
         self._open: set[str] = set()  # ids of those whose end is still to come
         self._senders: dict[str, str] = {}  # command id -> viewer
-        self._held: set[tuple[str, str]] = set()  # (run, knob) that a person set
+        self._overrides: dict[str, KnobOverrides] = {}  # by run
         self._seq = 0
 
     # commands ----------------------------------------------------------------------------------------------------------
@@ -104,7 +111,7 @@ class Book:
                 followed=_followed(known, outcome) if undone else outcome.followed or known.followed,
             )
         )
-        if _wish(found):
+        if asks(found):
             self._hold(run, found.knob)
         return found
 
@@ -115,7 +122,8 @@ class Book:
     def void(self, run: str, why: str, t: int, *, ended: bool = True) -> list[CommandRecord]:
         """The run ended or restarted: nothing that was pending will happen.
 
-        But what it restarted for may: that has `failed` only where the run ended.
+        A command that the run restarted for may still happen. It has `failed` only where the run ended. A restart keeps the
+        knobs that users chose; the end of the run does not.
         """
         voided = []
         for record in self.of(run):
@@ -126,7 +134,8 @@ class Book:
             if restarting(record):
                 settled = structs.replace(settled, stage="failed", reason=f"{why}, while {record.reason}")
             voided.append(self._put(settled))
-        self._held = {(r, knob) for r, knob in self._held if r != run}
+        if ended:
+            self.overrides(run).end_process()
         return voided
 
     def unanswered(self, run: str) -> list[Command]:
@@ -167,7 +176,7 @@ class Book:
             self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
             self._seq = max(self._seq, record.seq)
             newest[record.run] = max(record.epoch, newest.get(record.run, 0))
-            if _wish(record):
+            if asks(record):
                 wishes.append(record)
         for record in wishes:
             if record.epoch == newest[record.run]:
@@ -175,6 +184,7 @@ class Book:
 
     def forget(self, run: str) -> None:
         """Nothing of this run is asked for any more."""
+        self._overrides.pop(run, None)
         for record in self._runs.pop(run, OrderedDict()):
             self._open.discard(record)
             self._senders.pop(record, None)
@@ -213,7 +223,7 @@ class Book:
         if command.epoch != run.state.epoch:
             text = f"it was meant for epoch {command.epoch} of {run.state.name}, which is in epoch {run.state.epoch}"
             return "stale_epoch", text
-        if command.origin.kind == "tuner" and (command.run, command.knob) in self._held:
+        if command.origin.kind == "tuner" and command.knob in self.overrides(command.run).chosen:
             return (
                 "held_by_person",
                 f"a person set {command.knob}: the tuner leaves it alone until it is released",
@@ -222,16 +232,21 @@ class Book:
 
     # knobs that people have set ---------------------------------------------------------------------------
 
+    def overrides(self, run: str) -> KnobOverrides:
+        """Which knobs of a run the tuner leaves alone."""
+        return self._overrides.setdefault(run, KnobOverrides())
+
     def held(self, run: str) -> frozenset[str]:
-        """The knobs that people have set: the tuner leaves them alone."""
-        return frozenset(knob for of, knob in self._held if of == run)
+        """The knobs of a run that users have set."""
+        return self.overrides(run).chosen
 
     def release(self, run: str, knob: str, who: Origin) -> None:
-        """Let the tuner move a knob again that a person has set: that is told with the changes that had held it."""
-        if (run, knob) not in self._held:
+        """Let the tuner turn a knob again. The user's changes that held it then show who released it."""
+        chosen = knob in self.overrides(run).chosen
+        self.overrides(run).release(knob)
+        if not chosen:
             return
-        self._held.discard((run, knob))
-        wishes = [record for record in self.of(run) if record.knob == knob and _wish(record)]
+        wishes = [record for record in self.of(run) if record.knob == knob and asks(record)]
         done = [record for record in wishes if record.stage in FINAL]
         for record in {
             r.id: r for r in (*wishes[-1:], *done[-1:])
@@ -242,20 +257,15 @@ class Book:
         """What people have set is theirs, unless their last change was released since."""
         last = self._last_wish(run, knob)
         if last is not None and last.released is None:
-            self._held.add((run, knob))
+            self.overrides(run).choose([knob])
 
     def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
-        return next((r for r in reversed(self.of(run)) if r.knob == knob and _wish(r)), None)
+        return next((r for r in reversed(self.of(run)) if r.knob == knob and asks(r)), None)
 
 
 def restarting(record: CommandRecord) -> bool:
     """Whether its run has left its process for it, and the next one has not said yet what became of it."""
     return record.stage == "scheduled" and record.code == "restarting"
-
-
-def _wish(record: CommandRecord) -> bool:
-    """Whether a person wants a knob to be as it says: that holds the knob against the tuner."""
-    return record.verb == "set" and record.origin.kind == "person" and record.stage in ASKED
 
 
 def outcome_of(record: CommandRecord) -> Outcome:

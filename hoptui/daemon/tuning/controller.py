@@ -100,9 +100,8 @@ class Tuning:
 
     def leave_alone(self, knobs: Iterable[str], why: str) -> None:
         """Turn these no more, until they are released."""
-        names = [knob for knob in knobs if knob not in self.tuner.state.frozen]
-        for knob in names:
-            self.tuner.freeze(knob)
+        names = [knob for knob in knobs if knob not in self.tuner.overrides.all]
+        self.tuner.overrides.freeze(names)
         if names:
             self.event(f"leaves {', '.join(names)} alone: {why}", "warning")
             self.publish()
@@ -115,7 +114,7 @@ class Tuning:
         if self._goes_on:
             self.event(f"goes on: {self._goes_on}")
             self._goes_on = ""
-        # What people have set before is held, which `freeze` has told it; what they have released since is not.
+        # What people have set before is held, which its overrides have told it; what they have released since is not.
         own = [record for record in scene.records if record.t >= self._begun]
         proposal = self.tuner.look(replace(scene, records=own))
         self._figure()
@@ -228,8 +227,7 @@ class Tuning:
             self._submit(changes, f"back to the values of before the trial: {cause}", ids)
         if undoing.done:
             self._undoing, self._goes_on = None, ""
-            for change in undoing.stuck:  # it is left where it is, and left alone
-                self.tuner.freeze(change.knob)
+            self.tuner.overrides.freeze(change.knob for change in undoing.stuck)
             now = {knob.spec.name: knob.value for knob in run.state.knobs}
             values = ", ".join(
                 f"{c.knob} {shown(now[c.knob])}" for c in undoing.trial.changes if c.knob in now

@@ -45,7 +45,7 @@ class Room:
             self._due = scene.t + READING_NS
             self._tracks.saw(scene, scene.memory.used, tried)
 
-    def made(self, scene: Scene, frozen: set[str], *, seen: bool) -> tuple[Candidate, str] | None:
+    def made(self, scene: Scene, frozen: Collection[str], *, seen: bool) -> tuple[Candidate, str] | None:
         """A smaller size and why it is taken, before memory runs out; None where there is no need, or none is known.
 
         `seen` says that iterations with the values in effect have been.
@@ -70,7 +70,7 @@ class Room:
             self._tracks.ceiling(lever, lever.size, scene.t, held=True)
         return tried, why
 
-    def gave_way(self, scene: Scene, before: Mapping[str, KnobValue], theirs: set[str]) -> bool:
+    def gave_way(self, scene: Scene, before: Mapping[str, KnobValue], theirs: Collection[str]) -> bool:
         """Whether the run has made a batch smaller than it was `before`, because it could not hold it: then that is its ceiling.
 
         A knob of `theirs` has the value that a person wants.
@@ -83,7 +83,7 @@ class Room:
                 gave = True
         return gave
 
-    def _smaller(self, scene: Scene, frozen: set[str]) -> Candidate | None:
+    def _smaller(self, scene: Scene, frozen: Collection[str]) -> Candidate | None:
         """What makes room for other processes: the first batch that memory is known of, cut so that it fits again, if it can be to a
         size that is compiled already."""
         for lever in self._tracks.batches(scene, frozen):
@@ -107,7 +107,7 @@ class Room:
             for lever in self._tracks.batches(scene, set())
         )
 
-    def _safer(self, scene: Scene, frozen: set[str]) -> Candidate | None:
+    def _safer(self, scene: Scene, frozen: Collection[str]) -> Candidate | None:
         """What takes a batch out of the reach of its rare peaks, where that costs little speed or they are not that rare."""
         assert scene.memory is not None
         for lever in self._tracks.batches(scene, frozen):

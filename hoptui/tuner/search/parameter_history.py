@@ -216,10 +216,10 @@ class Tracks:
     def of(self, lever: Lever) -> Track:
         return self._tracks.setdefault(lever.name, Track())
 
-    def levers(self, scene: Scene, frozen: set[str]) -> list[Lever]:
+    def levers(self, scene: Scene, frozen: Collection[str]) -> list[Lever]:
         return levers(scene.knobs, self.limits, frozen)
 
-    def batches(self, scene: Scene, frozen: set[str]) -> Iterator[Lever]:
+    def batches(self, scene: Scene, frozen: Collection[str]) -> Iterator[Lever]:
         """The levers that memory grows with, where it is known how."""
         for lever in self.levers(scene, frozen):
             if lever.family == "batch" and self.of(lever).memory.fitted:

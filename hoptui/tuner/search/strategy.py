@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobError, KnobValue, check_value, shown
@@ -41,7 +41,7 @@ class Search:
         self._passed_over = False
 
     def next(
-        self, scene: Scene, frozen: set[str], affords: Callable[[Candidate], bool] = lambda _: True
+        self, scene: Scene, frozen: Collection[str], affords: Callable[[Candidate], bool] = lambda _: True
     ) -> Candidate | Nothing:
         """What to try, or why nothing; what served another run best is passed over for as long as nobody `affords` it."""
         found = self._tracks.levers(scene, frozen)

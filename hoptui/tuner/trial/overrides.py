@@ -1,51 +1,64 @@
-"""What people have turned, or asked the tuner to leave alone."""
+"""Which knobs of a run the tuner must leave alone. One object per run owns this, and everybody else asks it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from hoptui.tuner.observation import Scene
-from hoptui.tuner.search.space import Lever
+from hoptui.protocol.messages import CommandRecord, Stage
 
-ASKED = ("accepted", "scheduled", "applied", "reverted")
-"""A command of a person that has come so far says what they want; one that was refused says nothing."""
+ASKED: tuple[Stage, ...] = ("accepted", "scheduled", "applied", "reverted")
+"""Stages of a user's command that show what the user wants. A refused command shows nothing."""
 
 
-class People:
-    """Knobs that are not the tuner's: `frozen` all of them, `theirs` those whose value a person has chosen."""
+class KnobOverrides:
+    """The knobs that are not the tuner's, with the reason.
+
+    A knob is `chosen` when a user set its value. The daemon refuses the tuner's commands for it. A knob is frozen when a
+    user asked the tuner to leave it alone, or when the tuner itself gives it up. Both last until the knob is released.
+    """
 
     def __init__(self) -> None:
-        self.frozen: set[str] = set()
-        self.theirs: set[str] = set()
-        self._heard: set[str] = set()
+        self._chosen: set[str] = set()
+        self._frozen: set[str] = set()
 
-    def hear(self, scene: Scene) -> set[str]:
-        """The knobs that people have set since the last look, theirs from now on."""
-        commands = {
-            r.id: r.knob
-            for r in scene.records
-            if r.verb == "set" and r.origin.kind == "person" and r.stage in ASKED
-        }
-        new = {knob for command, knob in commands.items() if command not in self._heard}
-        self._heard = set(commands)
-        self.keep(new)
-        return new
+    @property
+    def chosen(self) -> frozenset[str]:
+        """The knobs whose value a user set."""
+        return frozenset(self._chosen)
 
-    def keep(self, knobs: Iterable[str]) -> None:
-        """These have the values that people want."""
-        self.theirs.update(knobs)
-        self.frozen |= self.theirs
+    @property
+    def all(self) -> frozenset[str]:
+        """The chosen and the frozen knobs."""
+        return frozenset(self._chosen | self._frozen)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, sorted."""
+        return tuple(sorted(self.all))
+
+    def choose(self, knobs: Iterable[str]) -> None:
+        """These knobs have the values that a user wants."""
+        self._chosen.update(knobs)
+
+    def freeze(self, knobs: Iterable[str]) -> None:
+        """The tuner leaves these knobs alone."""
+        self._frozen.update(knobs)
 
     def release(self, knob: str) -> None:
-        """It may be turned again."""
-        self.frozen.discard(knob)
-        self.theirs.discard(knob)
+        """The tuner may turn this knob again."""
+        self._chosen.discard(knob)
+        self._frozen.discard(knob)
 
-    def untried(self, why: str, free: Sequence[Lever], every: Sequence[Lever]) -> str:
-        """Why nothing is tried, for people: `why` of the levers that are `free`, and which of their knobs keep others out of it."""
-        names = {lever.name for lever in free}
-        out = {name for lever in every if lever.name not in names for name in lever.names}
-        if not (aside := sorted(out & self.frozen)):
-            return why
-        alone = f"left alone: {', '.join(aside)}"
-        return f"{why}; {alone}" if free else f"every knob that it may turn is {alone}"
+    def thaw(self) -> None:
+        """Another tuner starts: only the knobs that a user chose are left alone."""
+        self._frozen.clear()
+
+    def end_process(self) -> None:
+        """The run has ended, and with it the values that users chose. A tuner that goes on later still leaves these alone."""
+        self._frozen |= self._chosen
+        self._chosen.clear()
+
+
+def asks(record: CommandRecord) -> bool:
+    """Whether this command shows what value a user wants."""
+    return record.verb == "set" and record.origin.kind == "person" and record.stage in ASKED
