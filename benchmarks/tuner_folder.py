@@ -239,8 +239,8 @@ def tuned(host: Host, seed: int) -> tuple[FolderRun, Tuner]:
     tuner = Tuner(Limits(learning=case.learning, budget=1.0), 0, "nobody")
     run.tuned_by(tuner, since=WINDOW_S, until=WINDOW_S + TUNE_S, held_s=HELD_S)
     back = tuner.stop(round(run.t * SECOND))
-    for change in back.changes if back else ():
-        run.turn(change.knob, change.value)
+    for name, value in back.targets.items() if back else ():
+        run.turn(name, value)
     return run, tuner
 
 

@@ -64,6 +64,7 @@ class Scene:
             of the host's CPUs at work (0 to 1), `others_busy` the part of it that is not the run's own.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
         metric: the name of what `points` are values of.
+        step: the iteration that the run is in.
         shift: a change of the throughput that nobody asked for, at the one look after it was found.
     """
 
@@ -83,6 +84,7 @@ class Scene:
     throttled: str = ""
     shift: Shift | None = None
     metric: str = ""
+    step: int = 0
 
     @property
     def memory(self) -> Memory | None:

@@ -18,7 +18,7 @@ from hoptui.tuner.search.space import Candidate, Lever
 from hoptui.tuner.search.strategy import Nothing, Search
 from hoptui.tuner.trial.budget import Budget
 from hoptui.tuner.trial.overrides import KnobOverrides, asks
-from hoptui.tuner.trial.rollback import TRIES, Return
+from hoptui.tuner.trial.rollback import Rollback
 from hoptui.tuner.trial.trial import Attempt, Move, again, blames, compare, figured, length, obstacle
 
 TOLD = 50
@@ -53,7 +53,7 @@ class Tuner:
         self._seen_choices: set[str] = set()  # ids of users' commands
         self._scene: Scene | None = None
         self._attempt: Attempt | None = None
-        self._return: Return | None = None
+        self._rollback: Rollback | None = None
         self._offered: Move | None = None
         self._failed: tuple[Trial, ...] = ()  # of a tuner before this one
         self._rested = False
@@ -94,31 +94,27 @@ class Tuner:
             self._state, spent=self._budget.share_spent, lived_s=round(self._budget.lived, 1)
         )
 
-    def stop(self, now: int) -> Proposal | None:
-        """End for good: what takes an unfinished trial back, None where there is none."""
+    def stop(self, now: int) -> Rollback | None:
+        """End for good. The rollback of an unfinished trial, None where there is none."""
         self._budget.tick(now, training=True, trying=False)
         stopped = "the tuner was stopped"
-        way = self._cut_off("interrupted", stopped)
+        rollback = self._cut_off("interrupted", stopped)
         self._state = structs.replace(self._state, stand="off", text="stopped", trial=None, next=())
-        if way is None:
-            return None
-        if way.told is not None:
-            self._tell(structs.replace(way.told, result="interrupted", text=f"{way.told.text}; {stopped}"))
-        values = self._scene.values() if self._scene else {}
-        changes = tuple(
-            Change(knob=k, before=values.get(k, v), value=v)
-            for k, v in way.targets.items()
-            if k not in self.overrides.chosen
-        )
-        return Proposal(changes, f"{way.why}; {stopped}") if changes else None
+        if rollback is not None and rollback.report:
+            text = f"{rollback.trial.text}; {stopped}"
+            self._tell(structs.replace(rollback.trial, result="interrupted", text=text))
+        return rollback
 
     def sent(self, ids: Mapping[str, str]) -> None:
         """The ids, by knob, of the commands that the newest proposal was made of. Without it that proposal was never made."""
-        if self._offered is not None:
-            self._offered.ids = dict(ids)
-            if self._attempt is not None and self._attempt.move is self._offered:
-                self._search.made()
-            self._offered = None
+        if self._offered is None:
+            return
+        self._offered.ids = dict(ids)
+        if self._attempt is not None and self._attempt.move is self._offered:
+            self._search.made()
+        elif self._rollback is not None and self._scene is not None:
+            self._rollback.sent(self._offered, self._scene.t)
+        self._offered = None
 
     def look(self, scene: Scene) -> Proposal | None:
         """What to change now, if anything."""
@@ -144,14 +140,12 @@ class Tuner:
 
     def _withdraw(self) -> None:
         """A proposal that no commands were made of was never made."""
-        if self._return is not None and self._return.move is self._offered:
-            self._return.move = None
-        elif self._attempt is not None and self._attempt.move is self._offered:
+        if self._attempt is not None and self._attempt.move is self._offered:
             self._attempt = None
         self._offered = None
 
     def _notice(self, scene: Scene) -> None:
-        trying = self._attempt is not None or self._return is not None
+        trying = self._attempt is not None or self._rollback is not None
         passed = self._budget.tick(scene.t, training=scene.state in ("live", "busy"), trying=trying)
         if self._attempt is not None:
             self._attempt.seconds += passed
@@ -173,13 +167,13 @@ class Tuner:
         if scene.memory is not None:
             self._room.watch(scene)
             self._learn_memory(scene)
-        if scene.shift is not None and self._attempt is None and self._return is None:
+        if scene.shift is not None and self._attempt is None and self._rollback is None:
             self._tracks.reopen()
             self.incumbent.rest(scene, self.incumbent.series.newest + 1)
 
     def _restarted(self, scene: Scene) -> None:
         """Another process: nothing of the one before is comparable, and a trial that it ended is not known to be good."""
-        self._return = self._cut_off("unfinished", "the run was restarted")
+        self._rollback = self._cut_off("unfinished", "the run was restarted")
         self.incumbent.left()
         self.incumbent.series.cut()
         self._tracks.forget_memory()
@@ -208,11 +202,11 @@ class Tuner:
         """The knobs of the trial, or of the way back from one."""
         if self._attempt is not None:
             return {c.knob for c in self._attempt.move.changes}
-        return set(self._return.targets) if self._return is not None else set()
+        return set(self._rollback.targets) if self._rollback is not None else set()
 
     def _learn_memory(self, scene: Scene) -> None:
         attempt = self._attempt
-        if attempt is None and self._return is None:
+        if attempt is None and self._rollback is None:
             self._room.learn(scene, seen=self.incumbent.seen)
         elif attempt is not None and (step := attempt.move.applied(scene.records)) is not None:
             names = {lever.name for lever, _ in attempt.tried.settings}
@@ -223,8 +217,8 @@ class Tuner:
     def _act(self, scene: Scene) -> tuple[Proposal | None, tuple[Change, ...]]:
         if self._attempt is not None:
             return self._conduct(self._attempt, scene), ()
-        if self._return is not None:
-            return self._go_back(self._return, scene), ()
+        if self._rollback is not None:
+            return self._roll_back(self._rollback, scene), ()
         if self.incumbent.differs(scene):
             self._read_otherwise(scene)
         if room := self._make_room(scene):
@@ -354,43 +348,31 @@ class Tuner:
 
     def _take_back(self, result: Result, why: str, scene: Scene, *, told: bool = False) -> Proposal | None:
         self._abandon(result, why, told=told)
-        return self._go_back(self._return, scene) if self._return else None
+        return self._roll_back(self._rollback, scene) if self._rollback else None
 
     def _abandon(self, result: Result, why: str, *, told: bool = False) -> None:
         """End the trial, and go back; `told` where its figure says why."""
         if self._attempt is not None:
             self._budget.fruitless = True
             self._end(result, "" if told else why)
-            move, self._attempt = self._attempt.move, None
-            self._return = Return(
-                {c.knob: c.before for c in move.changes}, f"back from the trial: {why}", move
-            )
+            attempt, self._attempt = self._attempt, None
+            self._rollback = Rollback.undo(attempt.told, f"back from the trial: {why}", attempt.move)
 
-    def _go_back(self, way: Return, scene: Scene) -> Proposal | None:
-        self._say("trial", way.why)
-        if way.move is not None and not way.move.settled(scene.records):
+    def _roll_back(self, rollback: Rollback, scene: Scene) -> Proposal | None:
+        self._say("trial", rollback.why)
+        changes = rollback.look(scene, self.overrides)
+        if rollback.done:
+            self._rollback = None
+            self.incumbent.rest_anew(scene)
+            if (trial := rollback.outcome(scene, self.overrides.chosen)) is not None:
+                self._tell(trial)
             return None
-        if awaited := way.awaited(scene):
-            self._say("waiting", f"{way.why}, as soon as the run has declared {', '.join(awaited)}")
+        if rollback.waits:
+            self._say("waiting", f"{rollback.why}, {rollback.waits}")
+        if not changes:
             return None
-        changes = way.left(scene, self.overrides.chosen)
-        if not changes or way.tries >= TRIES:
-            self._arrive(way, changes, scene)
-            return None
-        if not way.may(scene):
-            self._say("waiting", f"{way.why}, as soon as it can be set")
-            return None
-        self._offered = way.send(changes, scene.t)
-        return Proposal(changes, way.why)
-
-    def _arrive(self, way: Return, left: tuple[Change, ...], scene: Scene) -> None:
-        """The way back is over, and what is in effect is gone on with: what is `left` of it could not be set."""
-        self._return = None
-        self.incumbent.rest_anew(scene)
-        if (told := way.ended(left, scene, self.overrides.chosen)) is not None:
-            self._tell(told)
-        if way.told is None:
-            self.overrides.freeze(change.knob for change in left)
+        self._offered = Move(changes, rollback.why)
+        return Proposal(changes, rollback.why)
 
     def _make_room(self, scene: Scene) -> Proposal | None:
         """A smaller size before memory runs out."""
@@ -400,21 +382,18 @@ class Tuner:
         if found is None:
             return None
         tried, why = found
-        told = Trial(changes=tried.changes, t=scene.t, text=why)
-        self._return = Return({c.knob: c.value for c in tried.changes}, why, told=told)
-        return self._go_back(self._return, scene)
+        self._rollback = Rollback.free_memory(Trial(changes=tried.changes, t=scene.t, text=why))
+        return self._roll_back(self._rollback, scene)
 
-    def _cut_off(self, result: Result, how: str) -> Return | None:
-        """End what is under way, and leave it where it is: the way from there to values that are known to be good."""
+    def _cut_off(self, result: Result, how: str) -> Rollback | None:
+        """End what is under way, and leave the values as they are. What is left to do: its rollback."""
         self._withdraw()
-        attempt, way = self._attempt, self._return
+        attempt, rollback = self._attempt, self._rollback
         if attempt is not None:
             self._end(result, how)
-            way = Return(
-                {c.knob: c.before for c in attempt.told.changes}, "back to the values before the trial"
-            )
-        self._attempt = self._return = None
-        return Return(way.targets, way.why, told=way.told) if way is not None else None
+            rollback = Rollback.undo(attempt.told)
+        self._attempt = self._rollback = None
+        return rollback.afresh() if rollback is not None else None
 
     # keeping count -----------------------------------------------------------------------------------------------------
 

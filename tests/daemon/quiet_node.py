@@ -29,6 +29,8 @@ from hoptui.recording.metadata import KnownRun
 from hoptui.tuner.observation import Known, Proposal, Scene
 from hoptui.tuner.prior_results import Settled, with_newer
 from hoptui.tuner.trial.overrides import KnobOverrides
+from hoptui.tuner.trial.rollback import Rollback
+from hoptui.tuner.trial.trial import figured
 from hoptui.tuner.tuner import Tuner
 
 SECOND = 1_000_000_000
@@ -121,7 +123,8 @@ class Script:
 
     def end(self, result: str, text: str) -> None:
         assert self.state.trial is not None
-        ended = structs.replace(self.state.trial, result=result, text=text)
+        trial = self.state.trial
+        ended = structs.replace(trial, result=result, measured=figured(trial), text=text)
         self.put(stand="holding", trial=None, tried=(*self.state.tried, ended))
 
     def take_over(self, left: TunerState) -> None:
@@ -131,13 +134,12 @@ class Script:
     def charge(self, left: TunerState) -> None:
         self.put(spent=left.spent, lived_s=left.lived_s)
 
-    def stop(self, now: int) -> Proposal | None:
+    def stop(self, now: int) -> Rollback | None:
         trial = self.state.trial
         if trial is not None:
             self.end("interrupted", "stopped")
         self.put(stand="off", text="stopped")
-        back = [Change(knob=c.knob, before=c.value, value=c.before) for c in trial.changes] if trial else []
-        return Proposal(tuple(back), "stopped") if back else None
+        return Rollback.undo(trial) if trial is not None else None
 
     def found(self) -> Known | None:
         return self.rests
@@ -218,7 +220,11 @@ class QuietNode:
         return self.tuners.receive(Tune(**request), viewer, who)  # type: ignore[arg-type]
 
     def look(self, seconds: float = 1.0) -> None:
+        """So much later a look of the tuners, if the run is connected with a pulse just before."""
         self.now += int(seconds * SECOND)
+        run = self.node.registry.get(RUN)
+        if run is not None and run.identity is not None:
+            run.pulse(messages.Pulse(step=run.last_step), self.now / SECOND)
         self.tuners.tend()
 
     def outcome(

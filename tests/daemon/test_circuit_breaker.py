@@ -119,7 +119,7 @@ def test_a_tuner_that_cannot_be_taken_up_is_off(
     assert len(caplog.records) == len(there.scripts) == 1
 
 
-@pytest.mark.parametrize("part", ["off", "event", "_undo"])
+@pytest.mark.parametrize("part", ["off", "event", "_roll_back_at_once"])
 def test_a_tuner_that_breaks_again_while_it_is_ended_is_off(
     trying: QuietNode, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

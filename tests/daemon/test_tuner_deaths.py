@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.tuning.interrupted_trial import DECLARED_NS, PATIENCE_NS
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, TunerState
 from hoptui.protocol.messages import Bye, CommandRecord, Declare, Outcome
 from hoptui.tuner.observation import Known
+from hoptui.tuner.trial.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_S
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
 
@@ -218,7 +218,7 @@ def test_a_value_that_was_read_back_otherwise_is_undone_as_well(trying: QuietNod
     there.hello(knobs=(structs.replace(MICRO, value=63), LR))
     there.look()
     assert [(c.value, c.why.partition(":")[0]) for c in there.commands] == [
-        (32, "back to the values of before the trial")
+        (32, "back to the values before the trial")
     ]
 
 
@@ -284,7 +284,7 @@ def test_a_knob_that_is_not_declared_any_more_is_left_alone_with_a_word() -> Non
     there, _ = killed(BOTH)
     there.hello(knobs=(ACCUM,))
     there.look(1.0)
-    there.look(DECLARED_NS / SECOND)
+    there.look(DECLARED_S)
     assert [(command.knob, command.value) for command in there.commands] == [("grad_accum", 64)]
     there.outcome(there.commands[0])
     there.look()
@@ -310,7 +310,7 @@ def test_a_change_that_may_still_come_is_waited_for(trying: QuietNode) -> None:
     there.rows(100.0, 100.0)
     there.look()
     assert there.script.scenes == [], "iterations of a second: too soon to tell"
-    there.look(PATIENCE_NS / SECOND + 1)
+    there.look(UNHEARD_S + 1)
     assert there.script.scenes
 
 
@@ -333,11 +333,11 @@ def test_a_change_may_still_come_until_an_iteration_was_begun_and_ended(trying: 
 def test_a_way_back_that_is_refused_is_tried_again_and_then_left_with_a_word() -> None:
     there, _ = killed(RUNNING)
     there.hello(knobs=(structs.replace(MICRO, value=64), LR))
-    for _ in range(20):
+    for _ in range(round((TRIES + 1) * RETRY_S)):
         there.look()
         if there.commands and there.node.book.of(RUN)[-1].stage == "sent":
             there.outcome(there.commands[-1], "rejected", code="busy", reason="no")
-    assert len(there.commands) == 3
+    assert len(there.commands) == TRIES
     assert there.tuner.frozen == ("lr", "micro_batch")
     last = [e for e in there.node.events if e.kind == "tuner"][-1]
     assert (last.level, last.text.partition("; ")[2]) == ("warning", "in effect: micro_batch 64")

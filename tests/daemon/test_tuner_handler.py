@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.tuning.controller import told
-from hoptui.daemon.tuning.interrupted_trial import to_undo
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.observation import Known
+from hoptui.tuner.trial.rollback import unfinished
 from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
 BEN = Origin(user="ben", pid=8, client="dashboard")
@@ -104,7 +104,7 @@ def test_what_a_tuner_before_has_tried_is_told_on_and_undone_no_more(trying: Qui
     assert [trial.result for trial in answer.state.tried] == ["reverted"]
     assert answer.state.started == trying.now
     assert trying.said()[said:] == ["started by ana (pid 7), dry"], "and told as news only once"
-    assert to_undo(answer.state) is None
+    assert unfinished(answer.state) is None
 
 
 def test_a_tuner_that_is_started_again_goes_on_with_the_account_of_the_run(quiet: QuietNode) -> None:

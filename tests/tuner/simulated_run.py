@@ -156,7 +156,7 @@ class Course:
     def _command(self, change: Change, kind: Any = "tuner") -> CommandRecord:
         record = CommandRecord(
             id=f"c{len(self.records)}", run="r", epoch=self.epoch, verb="set", knob=change.knob, wanted=change.value,
-            before=change.before, stage="scheduled", origin=Origin(kind=kind, user="mara"),
+            before=change.before, stage="scheduled", origin=Origin(kind=kind, user="mara"), t=self.seconds * SECOND,
         )  # fmt: skip
         self.records.append(record)
         return record

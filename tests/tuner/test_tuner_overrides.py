@@ -58,9 +58,10 @@ def test_while_the_run_does_not_answer_nothing_is_set_and_afterwards_the_trial_g
 def test_stopping_takes_a_trial_back() -> None:
     course = Course()
     course.into_trial()
-    proposal = course.tuner.stop(course.seconds * SECOND)
-    assert proposal is not None
-    assert {c.knob: c.value for c in proposal.changes} == {"micro_batch": 8, "grad_accum": 64}
+    rollback = course.tuner.stop(course.seconds * SECOND)
+    assert rollback is not None
+    changes = rollback.at_once(course.knobs.values(), course.records, ())
+    assert {c.knob: c.value for c in changes} == {"micro_batch": 8, "grad_accum": 64}
     assert results(course) == ["interrupted"]
     assert course.tuner.state.stand == "off"
     assert course.look(5) is None

@@ -16,7 +16,6 @@ from hoptui.daemon.circuit_breaker import AFTER_FAULT_NS
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning.controller import NAME, Forward, Tuning
-from hoptui.daemon.tuning.interrupted_trial import left_off
 from hoptui.daemon.tuning.observations import scene
 from hoptui.domain.knobs import missing
 from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
@@ -26,6 +25,7 @@ from hoptui.tuner.measurement.change_points import ShiftDetector
 from hoptui.tuner.observation import Known
 from hoptui.tuner.prior_results import Settled, best, key
 from hoptui.tuner.trial.overrides import KnobOverrides
+from hoptui.tuner.trial.rollback import cut_off
 from hoptui.tuner.tuner import Tuner
 
 log = logging.getLogger("hoptui.daemon")
@@ -198,7 +198,7 @@ class TunerDesk:
             log.exception("the tuner of %s broke once more while it was ended", run.id)
         state = run.state.tuner
         if state is not None and state.stand != "off":
-            ended = structs.replace(left_off(state, "the tuner broke"), stand="off", text=BROKE)
+            ended = structs.replace(cut_off(state, "the tuner broke"), stand="off", text=BROKE)
             run.state = structs.replace(run.state, tuner=ended)
             self._node.event("tuner", BROKE, run=run.id, step=run.last_step, level="warning")
             self._node.remember(run)

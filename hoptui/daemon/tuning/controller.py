@@ -14,12 +14,13 @@ from msgspec import structs
 from hoptui.daemon.state import change_effects
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.daemon.tuning.interrupted_trial import Undoing, chosen, left_off, settled, to_undo, way_back
 from hoptui.domain.devices import Level
 from hoptui.domain.knobs import shown
 from hoptui.domain.tuning import Change, Trial, TunerState, written
-from hoptui.protocol.messages import FINAL, Command, Origin
+from hoptui.protocol.messages import Command, Origin
 from hoptui.tuner.observation import Scene
+from hoptui.tuner.trial.rollback import BACK, Rollback, cut_off, unfinished
+from hoptui.tuner.trial.trial import Move
 from hoptui.tuner.tuner import TOLD, Tuner
 
 NAME = "tuner"
@@ -48,11 +49,10 @@ class Tuning:
         self._keep = keep
         self._run = run.id
         self._earlier: TunerState | None = None
-        self._undoing: Undoing | None = None
+        self._rollback: Rollback | None = None  # of a trial that was cut off
         self._goes_on = ""  # why, until that is told
         self._told = 0  # the stamp of the last trial that was told as an event
         self._told_at = 0
-        self._looked_at = 0
         self._begun = node.clock.t()
         self._trial_t = 0  # the stamp of the trial whose commands are `on_trial`
 
@@ -67,11 +67,9 @@ class Tuning:
     def state(self) -> TunerState:
         """How the tuner stands, with what one before it tried."""
         state, earlier = self.tuner.state, self._earlier
-        if any(one.measured is not None and not one.measured.settled for one in state.tried):
-            state = structs.replace(state, tried=tuple(map(settled, state.tried)))
         if earlier is None:
             return state
-        if self._undoing is not None:
+        if self._rollback is not None:
             return structs.replace(earlier, frozen=state.frozen)
         tried = (*earlier.tried, *state.tried)[-TOLD:]
         return structs.replace(state, tried=tried, started=earlier.started)
@@ -79,7 +77,7 @@ class Tuning:
     @property
     def trying(self) -> tuple[Change, ...]:
         """The changes of the trial that is under way, or was when this tuner was cut off and is not undone yet."""
-        trial = self._undoing.trial if self._undoing is not None else self.state.trial
+        trial = self._rollback.trial if self._rollback is not None else self.state.trial
         return trial.changes if trial is not None and trial.result == "running" else ()
 
     def come_after(self, ended: TunerState) -> None:
@@ -91,10 +89,10 @@ class Tuning:
     def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
         """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial is unfinished."""
         self.tuner.take_over(left)
-        self._earlier = left_off(left, cause)
+        self._earlier = cut_off(left, cause)
         self._told = _newest(left if tell else self._earlier)
-        trial = to_undo(left)
-        self._undoing = Undoing(trial) if trial is not None else None
+        trial = unfinished(left)
+        self._rollback = Rollback.undo(trial, f"{BACK}: {cause}") if trial is not None else None
         self._goes_on = cause
         self.publish()
 
@@ -108,8 +106,7 @@ class Tuning:
 
     def look(self, scene: Scene) -> None:
         """Let the tuner look, and carry out what it proposes."""
-        self._looked_at = scene.t
-        if self._undoing is not None and not self._returned(self._undoing, scene.t):
+        if self._rollback is not None and not self._roll_back(self._rollback, scene):
             return
         if self._goes_on:
             self.event(f"goes on: {self._goes_on}")
@@ -128,49 +125,43 @@ class Tuning:
         self.publish()
 
     def stop(self, viewer: str) -> None:
-        """End it; a trial, be it one that is not undone yet, goes back to what was before in the name of the viewer that asked for it."""
-        undoing, self._undoing = self._undoing, None
-        proposal = self.tuner.stop(self._node.clock.t())
+        """End it. An unfinished trial is rolled back, in the name of the viewer that asked for the stop."""
+        stopped = self.tuner.stop(self._node.clock.t())
+        rollback, self._rollback = self._rollback or stopped, None
         self._figure()
         self.publish()
-        if undoing is not None:
-            self._undo(undoing.trial, "the tuner was stopped", viewer)
-        elif proposal is not None:
-            knobs = [change.knob for change in proposal.changes]
-            news = (
-                r
-                for r in self._node.book.of(self._run)
-                if r.stage not in FINAL or r.settled >= self._looked_at
-            )
-            if chosen(knobs, news, sent=True):  # which the tuner has not seen yet
-                self.event(f"sets nothing back of {', '.join(knobs)}: a person has just chosen otherwise")
-            else:
-                self._set_back(proposal.changes, proposal.why, viewer)
+        if rollback is None:
+            return
+        if rollback.chosen(self._node.book.of(self._run)):
+            knobs = ", ".join(rollback.targets)
+            self.event(f"sets nothing back of {knobs}: a person has just chosen otherwise")
+        else:
+            self._roll_back_at_once(rollback, "the tuner was stopped", viewer)
 
     def off(self, text: str, crash: str = "") -> TunerState:
         """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it left."""
         left = self.state
         if not crash:
             self.tuner.stop(self._node.clock.t())
-        state = left_off(left, crash) if crash else self.state
+        state = cut_off(left, crash) if crash else self.state
         self.run.on_trial = frozenset()
         self._publish(structs.replace(state, stand="off", text=text))
         return left
 
     def abandon(self, text: str, cause: str) -> None:
-        """End it without asking it: it is at fault itself. What is in effect of a trial is set back, of one on its way back, too."""
-        trial = self._undoing.trial if self._undoing is not None else to_undo(self.state)
+        """End it without asking it, because it is at fault itself. An unfinished trial is rolled back."""
+        rollback = self._unfinished()
         self.off(text, cause)
-        self._undoing = None
+        self._rollback = None
         self.event(text, "warning")
-        if trial is not None:
-            self._undo(trial, cause)
+        if rollback is not None:
+            self._roll_back_at_once(rollback, cause)
 
     def leave(self) -> None:
-        """This daemon ends, and nobody knows when another comes: a trial is set back; what became of that, the other will see."""
-        trial = to_undo(self.state)
-        if trial is not None:
-            self._undo(trial, "the daemon ends")
+        """Roll back because the daemon ends, and nobody knows when another starts. That one checks the outcome."""
+        rollback = self._unfinished()
+        if rollback is not None:
+            self._roll_back_at_once(rollback, "the daemon ends")
 
     def _figure(self) -> None:
         """Have the commands of a trial carry its figure, so that there is one; of a trial that ends without, what is measured of any."""
@@ -217,32 +208,43 @@ class Tuning:
         self._node.remember(run)
         self._keep(run.id)
 
-    def _returned(self, undoing: Undoing, t: int) -> bool:
-        """Whether the values of before a trial are in effect again; has them set where they are not."""
-        node, run, cause = self._node, self.run, self._goes_on
-        changes = undoing.look(t, run.state.knobs, node.book.of(run.id), run.vital(t / 1e9).step)
-        if changes:
-            ids = _ids(changes)
-            undoing.sent(ids, t)
-            self._submit(changes, f"back to the values of before the trial: {cause}", ids)
-        if undoing.done:
-            self._undoing, self._goes_on = None, ""
-            self.tuner.overrides.freeze(change.knob for change in undoing.stuck)
-            now = {knob.spec.name: knob.value for knob in run.state.knobs}
-            values = ", ".join(
-                f"{c.knob} {shown(now[c.knob])}" for c in undoing.trial.changes if c.knob in now
-            )
-            when = " in the middle of a trial" if undoing.trial.result == "running" else ""
-            lacks = f"; not declared, and left alone: {', '.join(undoing.missing)}" if undoing.missing else ""
-            effect = f"; in effect: {values}" if values else ""
-            self.event(f"goes on: {cause}{when}{effect}{lacks}", "warning" if undoing.stuck else "info")
-        return undoing.done
+    def _unfinished(self) -> Rollback | None:
+        """The rollback of a trial that this tuner leaves unfinished."""
+        if self._rollback is not None:
+            return self._rollback
+        trial = unfinished(self.state)
+        return Rollback.undo(trial) if trial is not None else None
 
-    def _undo(self, trial: Trial, cause: str, viewer: str = NAME) -> None:
-        records = self._node.book.of(self._run)
-        changes = way_back(trial, self.run.state.knobs, records, coming=True)
-        self._lacking(change.knob for change in trial.changes)
-        self._set_back(changes, f"back to the values of before the trial: {cause}", viewer)
+    def _roll_back(self, rollback: Rollback, scene: Scene) -> bool:
+        """Go on with the rollback of a trial that was cut off; True once it is over."""
+        run = self.run
+        changes = rollback.look(replace(scene, records=self._node.book.of(run.id)), self.tuner.overrides)
+        if changes:
+            move = Move(changes, rollback.why, _ids(changes))
+            rollback.sent(move, scene.t)
+            self._submit(changes, move.why, move.ids)
+        if rollback.done:
+            self._rollback, cause, self._goes_on = None, self._goes_on, ""
+            now = scene.values()
+            values = ", ".join(
+                f"{c.knob} {shown(now[c.knob])}" for c in rollback.trial.changes if c.knob in now
+            )
+            when = " in the middle of a trial" if rollback.trial.result == "running" else ""
+            missing = ", ".join(change.knob for change in rollback.missing)
+            lacks = f"; not declared, and left alone: {missing}" if missing else ""
+            effect = f"; in effect: {values}" if values else ""
+            stuck = rollback.left or rollback.missing
+            self.event(f"goes on: {cause}{when}{effect}{lacks}", "warning" if stuck else "info")
+        return rollback.done
+
+    def _roll_back_at_once(self, rollback: Rollback, cause: str, viewer: str = NAME) -> None:
+        """Send a rollback that nobody will look after, and warn of what cannot be set."""
+        knobs, records = self.run.state.knobs, self._node.book.of(self._run)
+        self._lacking(rollback.targets)
+        changes = rollback.at_once(knobs, records, self.tuner.overrides.chosen)
+        why = f"{rollback.why}; {cause}"
+        for change, reason in self._submit(changes, why, _ids(changes), viewer):
+            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
 
     def _lacking(self, knobs: Iterable[str]) -> None:
         """Warn of knobs that cannot be set back, because the run, as another process, has not declared them yet."""
@@ -250,10 +252,6 @@ class Tuning:
         if lacking := [knob for knob in knobs if knob not in declared]:
             text = f"{', '.join(lacking)}: not declared yet, and may have the value that was tried"
             self.event(text, "warning")
-
-    def _set_back(self, changes: Sequence[Change], why: str, viewer: str) -> None:
-        for change, reason in self._submit(changes, why, _ids(changes), viewer):
-            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
 
     def _submit(
         self, changes: Sequence[Change], why: str, ids: Mapping[str, str], viewer: str = NAME

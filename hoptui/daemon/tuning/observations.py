@@ -40,10 +40,12 @@ def scene(node: Node, run: TrackedRun) -> Scene:
     gpus = [part for uuid in run.state.gpus if (part := _recent(node, f"gpu/{uuid}", t)) is not None]
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
+    vital = run.vital(t / 1e9)
     return Scene(
         t=t,
         epoch=run.state.epoch,
-        state=run.vital(t / 1e9).state,
+        state=vital.state,
+        step=vital.step,
         knobs=run.state.knobs,
         metric=metric,
         points=throughput(ring.excerpt((metric, *ASIDE), most=POINTS), metric)

@@ -1,4 +1,4 @@
-"""Which knobs of a run the tuner must leave alone. One object per run owns this, and everybody else asks it."""
+"""Which knobs of a run the tuner must leave alone. One object per run owns this; everybody else asks it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ ASKED: tuple[Stage, ...] = ("accepted", "scheduled", "applied", "reverted")
 class KnobOverrides:
     """The knobs that are not the tuner's, with the reason.
 
-    A knob is `chosen` when a user set its value. The daemon refuses the tuner's commands for it. A knob is frozen when a
-    user asked the tuner to leave it alone, or when the tuner itself gives it up. Both last until the knob is released.
+    A knob is `chosen` when a user set its value. The daemon refuses the tuner's commands for it. A knob is
+    frozen when a user asked the tuner to leave it alone, or when the tuner gives it up. Both last until it is
+    released.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class KnobOverrides:
         self._frozen.clear()
 
     def end_process(self) -> None:
-        """The run has ended, and with it the values that users chose. A tuner that goes on later still leaves these alone."""
+        """The run has ended, and with it what users chose. A tuner that goes on later leaves it alone."""
         self._frozen |= self._chosen
         self._chosen.clear()
 

@@ -1,74 +1,212 @@
-"""The way back from a trial, or to less memory: what is still to be set, when it can be, and how it ended."""
+"""Bringing knobs to values that are known to be good. One state machine for every reason; no clock, no I/O.
+
+A rollback ends a trial: one that brought nothing, one that a user interrupted, and one that was cut off when
+the daemon was killed or the run crashed. It also sets a smaller size before memory runs out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
 
-from hoptui.domain.knobs import KnobValue
-from hoptui.domain.tuning import Change, Trial
+from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.tuning import Change, Trial, TunerState
+from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tuner.observation import Scene
-from hoptui.tuner.trial.trial import Move
+from hoptui.tuner.trial.overrides import ASKED, KnobOverrides
+from hoptui.tuner.trial.trial import Move, figured
 
 RETRY_S, TRIES = 10.0, 5
-"""A way back that was refused is tried again after so long, so many times."""
+"""A refused rollback is sent again after so many seconds, so often in all. A retry costs nothing; giving up
+leaves the run with a value that nobody has shown to be good."""
 DECLARED_S = 60.0
-"""A process that comes after another declares its knobs one by one: those that it has not by then it does not have."""
+"""A new process declares its knobs one by one. Those that it has not declared after so many seconds, it does
+not have."""
+UNHEARD_S, UNHEARD_ITERATIONS = 10.0, 2
+"""For so many seconds, and so many iterations, the run may still carry out a command that another daemon
+sent. Nobody knows whether the command came before the iteration that the run is in."""
+
+BACK = "back to the values before the trial"
 
 
 @dataclass
-class Return:
-    """On the way to values that are known to be good; `told` is to be told once it is there."""
+class Rollback:
+    """Sets `targets`, unless a user has chosen one of these knobs since `trial` began.
+
+    Call `look` at each look at the run. Send the changes that it returns, and pass their commands to `sent`.
+    `waits` says what it waits for. At the end it is `done`. `left` are then the changes that were refused,
+    and `missing` those of knobs that the run has not declared. These knobs stay as they are, and are frozen.
+
+    `trial` is what is undone. With `report` it is what is set, and `outcome` is its end.
+    """
 
     targets: dict[str, KnobValue]
     why: str
+    trial: Trial
     move: Move | None = None
-    told: Trial | None = None
+    report: bool = False
+    done: bool = False
+    waits: str = ""
+    left: tuple[Change, ...] = ()
+    missing: tuple[Change, ...] = ()
     tries: int = 0
-    not_before: int = 0
-    began: int = 0
+    _not_before: int = 0
+    _began: int = 0
+    _step: int = 0
 
-    def awaited(self, scene: Scene) -> list[str]:
-        """The knobs of it that the run has not declared, and may yet: set without them, the others could turn them."""
-        self.began = self.began or scene.t
-        late = scene.t - self.began > DECLARED_S * 1e9
-        return [] if late else sorted(self.targets.keys() - scene.values().keys())
+    @classmethod
+    def undo(cls, trial: Trial, why: str = BACK, move: Move | None = None) -> Rollback:
+        """Undo a trial. `move` are its commands, if they may still be on their way."""
+        return cls({change.knob: change.before for change in trial.changes}, why, trial, move)
 
-    def left(self, scene: Scene, theirs: Collection[str]) -> tuple[Change, ...]:
-        """What is still to be set; nothing that is somebody's by now."""
+    @classmethod
+    def free_memory(cls, trial: Trial) -> Rollback:
+        """Set what `trial` says, because memory would run out otherwise."""
+        return cls({c.knob: c.value for c in trial.changes}, trial.text, trial, report=True)
+
+    def afresh(self) -> Rollback:
+        """The same in another process of the run, which has seen none of it."""
+        return Rollback(self.targets, self.why, self.trial, report=self.report)
+
+    def look(self, scene: Scene, overrides: KnobOverrides) -> tuple[Change, ...]:
+        """What to set now, given all commands of the run since the trial began."""
+        if not self._began:
+            self._began, self._step = scene.t, scene.step
+        self.waits, values = "", scene.values()
+        if self._pending(scene):
+            return ()
+        self.missing = tuple(
+            Change(knob=c.knob, before=c.value, value=self.targets[c.knob])
+            for c in self.trial.changes
+            if c.knob not in values
+        )
+        if self.missing and scene.t - self._began < DECLARED_S * 1e9:
+            knobs = ", ".join(sorted(change.knob for change in self.missing))
+            self.waits = f"as soon as the run has declared {knobs}"
+            return ()
+        if choices := self._choices(scene.records):
+            if any(record.released is None for record in choices):
+                overrides.choose(self.targets)  # one knob may follow another
+            changes: tuple[Change, ...] = ()
+        else:
+            changes = self._changes(values, values, scene.records, overrides.chosen)
+        if not changes or self.tries >= TRIES:
+            self.done, self.left = True, changes
+            if not self.report:
+                overrides.freeze(change.knob for change in (*self.left, *self.missing))
+            return ()
+        if scene.t < self._not_before or scene.state in ("exited", "unresponsive"):
+            self.waits = "as soon as it can be set"
+            return ()
+        return changes
+
+    def sent(self, move: Move, t: int) -> None:
+        """The changes were sent as these commands."""
+        self.move, self.tries, self._not_before = move, self.tries + 1, t + round(RETRY_S * 1e9)
+
+    def at_once(
+        self, knobs: Iterable[KnobState], records: Sequence[CommandRecord], chosen: Collection[str]
+    ) -> tuple[Change, ...]:
+        """What to set where nobody will look again. A command on its way counts as carried out."""
+        if self.chosen(records):
+            return ()
+        values = {knob.spec.name: knob.value for knob in knobs}
+        coming = [r for r in self._own(records) if r.stage not in FINAL and r.wanted is not None]
+        then = values | {r.knob: r.wanted for r in coming if r.wanted is not None}
+        return self._changes(values, then, records, chosen)
+
+    def chosen(self, records: Sequence[CommandRecord]) -> bool:
+        """Whether a user has chosen one of its knobs, also by a command that the run has not answered."""
+        return bool(self._choices(records, sent=True))
+
+    def outcome(self, scene: Scene, chosen: Collection[str]) -> Trial | None:
+        """How it ended, as a trial to report; None where there is nothing to know."""
+        if not self.report:
+            if not (stuck := (*self.left, *self.missing)):
+                return None
+            how = f"refused {TRIES} times" if self.left else "not declared again"
+            text = f"{self.why}; {how}: it is left as it is, and alone"
+            return Trial(changes=stuck, result="failed", t=scene.t, text=text)
+        told = self.trial
+        if self.missing:
+            knobs = ", ".join(sorted(change.knob for change in self.missing))
+            text = f"{told.text}; the run has not declared {knobs} again"
+            return structs.replace(told, result="failed", text=text)
+        if self.left:
+            return structs.replace(told, result="failed")
+        if theirs := sorted(self.targets.keys() & set(chosen)):
+            text = f"{told.text}; a person set {', '.join(theirs)}"
+            return structs.replace(told, result="interrupted", text=text)
         values = scene.values()
-        return tuple(
-            Change(knob=k, before=values[k], value=v)
-            for k, v in self.targets.items()
-            if k in values and values[k] != v and k not in theirs
+        read = tuple(structs.replace(c, value=values.get(c.knob, c.value)) for c in told.changes)
+        return structs.replace(told, changes=read, result="kept")
+
+    def _pending(self, scene: Scene) -> bool:
+        """Whether the run may still carry out a command of the trial or of this rollback."""
+        if self.move is not None and not self.move.settled(scene.records):
+            return True
+        known = set(self.move.ids.values()) if self.move is not None else set()
+        early = scene.t - self._began < UNHEARD_S * 1e9 or scene.step < self._step + UNHEARD_ITERATIONS
+        return any(
+            r.step >= scene.step if r.step is not None else early
+            for r in self._own(scene.records)
+            if r.stage not in FINAL and r.id not in known and r.epoch == scene.epoch
         )
 
-    def ended(self, left: tuple[Change, ...], scene: Scene, theirs: Collection[str]) -> Trial | None:
-        """What is told of it, given what could not be set; None where it is over and nobody has to know more."""
-        if self.told is None:
-            text = f"{self.why}; refused {TRIES} times: it is left as it is, and alone"
-            return Trial(changes=left, result="failed", t=scene.t, text=text) if left else None
-        values = scene.values()
-        if gone := sorted(self.targets.keys() - values.keys()):
-            text = f"{self.told.text}; the run has not declared {', '.join(gone)} again"
-            return structs.replace(self.told, result="failed", text=text)
-        if left:
-            return structs.replace(self.told, result="failed")
-        if chosen := sorted(self.targets.keys() & set(theirs)):
-            text = f"{self.told.text}; a person set {', '.join(chosen)}"
-            return structs.replace(self.told, result="interrupted", text=text)
-        read = tuple(structs.replace(c, value=values.get(c.knob, c.value)) for c in self.told.changes)
-        return structs.replace(self.told, changes=read, result="kept")
+    def _changes(
+        self,
+        values: Mapping[str, KnobValue],
+        then: Mapping[str, KnobValue],
+        records: Sequence[CommandRecord],
+        chosen: Collection[str],
+    ) -> tuple[Change, ...]:
+        """What is to be set, where the values will be `then`: nothing, where none of them is of the trial."""
+        off = [k for k, v in self.targets.items() if k in values and then[k] != v and k not in chosen]
+        brought = self._brought(records)
+        if not self.report and not any((knob, then[knob]) in brought for knob in off):
+            return ()
+        return tuple(Change(knob=knob, before=values[knob], value=self.targets[knob]) for knob in off)
 
-    def may(self, scene: Scene) -> bool:
-        """Whether it can be set now: what was refused is not asked for again at once."""
-        return scene.t >= self.not_before and scene.state not in ("exited", "unresponsive")
+    def _brought(self, records: Sequence[CommandRecord]) -> set[tuple[str, KnobValue]]:
+        """The values that the tuner has set since the trial began, as asked for and as read back."""
+        found = {(change.knob, change.value) for change in self.trial.changes}
+        for r in self._own(records):
+            found |= {(change.knob, change.value) for change in r.followed}
+            found |= {(r.knob, value) for value in (r.wanted, r.effective) if value is not None}
+        return found
 
-    def send(self, changes: tuple[Change, ...], t: int) -> Move:
-        """It is being set."""
-        self.tries += 1
-        self.not_before = t + round(RETRY_S * 1e9)
-        self.move = Move(changes, self.why)
-        return self.move
+    def _choices(self, records: Sequence[CommandRecord], *, sent: bool = False) -> list[CommandRecord]:
+        """The users' commands since the trial began that moved a knob of it."""
+        stages = ("sent", *ASKED) if sent else ASKED
+        knobs = self.targets.keys() | _moved(r for r in self._own(records) if r.stage == "applied")
+        users = (r for r in self._since(records) if r.origin.kind == "person" and r.stage in stages)
+        return [record for record in users if knobs & _moved([record])]
+
+    def _own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
+        return [record for record in self._since(records) if record.origin.kind == "tuner"]
+
+    def _since(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
+        return [record for record in records if record.verb == "set" and record.t >= self.trial.t]
+
+
+def _moved(records: Iterable[CommandRecord]) -> set[str]:
+    """The knobs of these commands, and those that followed."""
+    return {knob for r in records for knob in (r.knob, *(change.knob for change in r.followed))}
+
+
+def cut_off(state: TunerState, cause: str) -> TunerState:
+    """The state of a tuner that was cut off. A running trial ends as unfinished."""
+    tried = state.tried
+    if state.trial is not None:
+        text = "; ".join(filter(None, (state.trial.text, f"{cause} in the middle of it")))
+        ended = structs.replace(state.trial, result="unfinished", measured=figured(state.trial), text=text)
+        tried = (*tried, ended)
+    return structs.replace(state, trial=None, next=(), tried=tried, stand="waiting", text=cause)
+
+
+def unfinished(state: TunerState) -> Trial | None:
+    """The trial to undo when a tuner in this state is cut off. The last one, if it was kept, is not."""
+    last = state.trial if state.trial is not None else state.tried[-1] if state.tried else None
+    return None if last is None or last.result == "kept" or last.t < state.started else last

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
+from msgspec import structs
+
 from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.quantities import percent
@@ -161,8 +163,10 @@ def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
 
 
 def figured(trial: Trial) -> Measured | None:
-    """What a trial that has ended has measured; None where that was too little for a figure: nothing is measured any more."""
-    return trial.measured if trial.measured is not None and trial.measured.gain is not None else None
+    """The last figure of a trial that has ended, None where it measured too little for one."""
+    if trial.measured is None or trial.measured.gain is None:
+        return None
+    return structs.replace(trial.measured, settled=True)
 
 
 def length(changes: Iterable[Change]) -> int:
