@@ -8,7 +8,7 @@ from msgspec import structs
 
 from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState, written
 from hoptui.protocol.messages import CommandRecord
-from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.measurement.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.measurement.incumbent import Incumbent
 from hoptui.tuner.measurement.throughput_series import Series
 from hoptui.tuner.observation import Known, Proposal, Scene
@@ -19,7 +19,7 @@ from hoptui.tuner.search.strategy import Nothing, Search
 from hoptui.tuner.trial.budget import Budget
 from hoptui.tuner.trial.overrides import KnobOverrides, asks
 from hoptui.tuner.trial.rollback import Rollback
-from hoptui.tuner.trial.trial import Attempt, Move, again, blames, compare, figured, length, obstacle
+from hoptui.tuner.trial.trial import Attempt, Move, again, blames, figured, length, obstacle
 
 TOLD = 50
 """So many ended trials are told."""
@@ -310,8 +310,8 @@ class Tuner:
             self._tracks.ignored(attempt.tried)
             return self._take_back("failed", "the run reads back the values of before", scene)
         after = self.incumbent.series.since(step)
-        turned = [change.knob for change in move.changes]
-        found = compare(self.incumbent.series.metric, attempt.before, after, turned)
+        plan = plan_for((change.knob for change in move.changes), trial=True)
+        found = measure(self.incumbent.series.metric, attempt.before, after, plan)
         read = tuple(structs.replace(c, value=effective.get(c.knob, c.value)) for c in move.changes)
         attempt.told = structs.replace(
             attempt.told, changes=read, measured=found, iterations=found.iterations

@@ -8,8 +8,8 @@ from msgspec import structs
 
 from hoptui.daemon.state import change_effects
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.tuning import Measured
-from hoptui.protocol.messages import CommandRecord
+from hoptui.domain.tuning import Change, Measured, Result, Trial, TunerState
+from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.measurement.effect import WARM_UP
 
 METRIC = "tokens_per_s"
@@ -26,9 +26,14 @@ def change(knob: str, step: int | None, **fields: object) -> CommandRecord:
     return structs.replace(record, **fields)
 
 
-def measured(records: list[CommandRecord], found: Columns, epoch: int = 1) -> dict[str, Measured]:
+def measured(
+    records: list[CommandRecord], found: Columns, epoch: int = 1, tuner: TunerState | None = None
+) -> dict[str, Measured]:
     applied, places = change_effects.unsettled(records, epoch)
-    return {record.knob: effect for record, effect in change_effects.measured(applied, places, found, METRIC)}
+    return {
+        record.knob: effect
+        for record, effect in change_effects.measured(applied, places, found, METRIC, tuner)
+    }
 
 
 def test_one_change_is_measured_against_what_was_before_it() -> None:
@@ -140,3 +145,47 @@ def test_iterations_that_come_again_count_once() -> None:
     values = [(step, 100.0) for step in range(60)] + [(step, 200.0) for step in range(30, 80)]
     found = pack("run/r", [(t + 1, step, {METRIC: value}) for t, (step, value) in enumerate(values)])
     assert change_effects.throughput(found, METRIC) == [(step, 200.0) for step in range(30, 80)]
+
+
+def test_what_is_changed_together_with_readers_is_measured_as_long_as_they_are() -> None:
+    found = measured([change("num_workers", 40), change("lr", 40)], rows((40, 100.0), (60, 120.0)))
+    assert {effect.note.partition(",")[0] for effect in found.values()} == {"measuring: 55 of 90 iterations"}
+
+
+# trials -----------------------------------------------------------------------------------------------------------------
+
+FIGURE = Measured(metric="units per joule", gain=0.06, interval=0.01, iterations=30)
+
+
+def own(wanted: int = 64, t: int = 100) -> CommandRecord:
+    return change("lr", 40, wanted=wanted, t=t, origin=Origin(kind="tuner"))
+
+
+def tried(result: Result, figure: Measured | None = FIGURE, t: int = 100) -> TunerState:
+    """A tuner whose trial of `lr` 32 → 64 stands or ended so."""
+    trial = Trial(changes=(Change(knob="lr", before=32, value=64),), t=t, result=result, measured=figure)
+    return TunerState(trial=trial) if result == "running" else TunerState(tried=(trial,))
+
+
+def test_a_change_of_a_trial_has_the_figure_of_the_trial_which_is_final_once_that_has_ended() -> None:
+    seen = rows((40, 100.0), (40, 120.0))
+    assert measured([own()], seen, tuner=tried("running"))["lr"] == FIGURE
+    ended = structs.replace(FIGURE, settled=True)
+    assert measured([own()], seen, tuner=tried("reverted"))["lr"] == ended
+
+
+def test_a_trial_without_a_figure_is_measured_as_any_change_once_it_has_ended() -> None:
+    seen = rows((40, 100.0), (40, 120.0))
+    assert measured([own()], seen, tuner=tried("running", None)) == {}
+    assert measured([own()], seen, tuner=tried("failed", None))["lr"].metric == METRIC
+
+
+def test_what_undoes_a_trial_and_what_users_set_is_not_of_it() -> None:
+    tuner = tried("reverted")
+    assert change_effects.trial_of(own(), tuner) == tuner.tried[0]
+    assert change_effects.trial_of(own(wanted=32), tuner) is None
+    assert change_effects.trial_of(own(t=99), tuner) is None
+    assert (
+        change_effects.trial_of(change("lr", 40, wanted=64, t=100, origin=Origin(kind="person")), tuner)
+        is None
+    )

@@ -354,5 +354,6 @@ def test_knobs_of_one_trial_say_that_they_share_its_figure() -> None:
     measures(quiet, 0.06)
     quiet.script.end("reverted", "")
     quiet.look()
+    quiet.rows(500.0)
     notes = [r.measured and (r.measured.gain, r.measured.note) for r in quiet.node.book.of(RUN)]
     assert notes == [(0.06, "together with lr"), (0.06, "together with micro_batch")]

@@ -8,11 +8,12 @@ import random
 import pytest
 
 from hoptui.domain.tuning import YOUNG_S, Measured
-from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.measurement.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.trial.budget import Budget
-from hoptui.tuner.trial.trial import compare, decide, doubt, figure, harmful
+from hoptui.tuner.trial.trial import decide, doubt, figure, harmful
 
 SECOND = 1_000_000_000
+TRIAL = plan_for(["micro_batch"], trial=True)
 
 
 def values(gain: float, n: int, seed: int = 1, noise: float = 0.03) -> list[float]:
@@ -57,7 +58,7 @@ def test_out_of_time_decides_at_once() -> None:
 @pytest.mark.parametrize("gain", [0.03, -0.05, -0.3])
 def test_one_block_of_iterations_keeps_nothing_that_is_not_clear_and_drops_nothing(gain: float) -> None:
     for seed in range(40):
-        found = compare("throughput", values(0, 60, seed), values(gain, WARM_UP + 5, seed + 100))
+        found = measure("throughput", values(0, 60, seed), values(gain, WARM_UP + 5, seed + 100), TRIAL)
         assert decide(found, smaller=False) == "more"
 
 
@@ -66,15 +67,15 @@ def test_trials_of_known_gain_end_as_they_should(gain: float, kept: int) -> None
     ends = []
     for seed in range(40):
         before, after = values(0, 60, seed), values(gain, 90 + WARM_UP, seed + 100)
-        ends.append(decide(compare("throughput", before, after), smaller=False))
+        ends.append(decide(measure("throughput", before, after, TRIAL), smaller=False))
     assert ends.count("more") == 0
     assert abs(ends.count("keep") - kept) <= 3
 
 
 def test_a_clear_gain_needs_few_iterations_and_a_doubtful_one_more() -> None:
-    clear = compare("throughput", values(0, 60), values(0.5, WARM_UP + 5, 2))
-    fair = compare("throughput", values(0, 60), values(0.08, 100, 2))
-    doubtful = compare("throughput", values(0, 60), values(0.02, 100, 3))
+    clear = measure("throughput", values(0, 60), values(0.5, WARM_UP + 5, 2), TRIAL)
+    fair = measure("throughput", values(0, 60), values(0.08, 100, 2), TRIAL)
+    doubtful = measure("throughput", values(0, 60), values(0.02, 100, 3), TRIAL)
     assert (clear.iterations, clear.settled, decide(clear, smaller=False)) == (5, True, "keep")
     assert (fair.iterations, fair.settled) == (15, True)
     assert doubtful.settled
@@ -84,7 +85,7 @@ def test_a_clear_gain_needs_few_iterations_and_a_doubtful_one_more() -> None:
 def test_what_reads_data_is_measured_longer_where_that_is_not_sure_yet() -> None:
     def measured(gain: float, iterations: int) -> Measured:
         after = values(gain, WARM_UP + iterations, 2)
-        return compare("throughput", values(0, 90), after, ["num_workers"])
+        return measure("throughput", values(0, 90), after, plan_for(["num_workers"], trial=True))
 
     assert [measured(0.5, n).settled for n in (30, 90)] == [False, True]
     assert [measured(0.02, n).settled for n in (90, 179, 180)] == [False, False, True]

@@ -8,8 +8,8 @@ from statistics import median
 import pytest
 
 from hoptui.domain.throughput import level, uneven
-from hoptui.tuner.measurement.effect import BLOCK, LOOKS, WARM_UP, measure
-from hoptui.tuner.trial.trial import compare, harmful
+from hoptui.tuner.measurement.effect import BLOCK, LOOKS, WARM_UP, measure, plan_for
+from hoptui.tuner.trial.trial import harmful
 from tests.tuner.test_effect import throughput
 
 COMPUTE_S = 0.01
@@ -91,6 +91,6 @@ def test_a_burst_of_what_new_readers_have_read_is_not_taken_for_their_speed() ->
     """From one worker to sixteen that share its disk."""
     old = reading(1, 0.05, 90)
     new = [*[100.0] * 48, *reading(16, 0.8, 90)]
-    assert compare("m", old, new[: WARM_UP + 45], ["micro_batch"]).settled
-    found = compare("m", old, new[: WARM_UP + 45], ["num_workers"])
+    assert measure("m", old, new[: WARM_UP + 45], plan_for(["micro_batch"], trial=True)).settled
+    found = measure("m", old, new[: WARM_UP + 45], plan_for(["num_workers"], trial=True))
     assert (found.settled, found.gain) == (False, None)

@@ -1,20 +1,20 @@
-"""Which iterations count for and against a change of a knob; how much it did is `hoptui.tuner.measurement.effect`'s to say. No I/O."""
+"""The effect of each change of a knob: which iterations count, and which trial measured it. No I/O."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.columns import Columns
-from hoptui.domain.tuning import Measured
+from hoptui.domain.tuning import Measured, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord
-from hoptui.tuner.measurement.effect import LOOKS, PATIENT, WARM_UP, measure
+from hoptui.tuner.measurement.effect import WARM_UP, measure, plan_for
 
 LATEST = 32
-"""So many of a run's newest commands are looked at: as many knobs may be changed together and still be measured."""
+"""So many of a run's newest commands are looked at: as many knobs may be changed together and still be
+measured."""
 CHANGED = ("applied", "reverted")
 RESTARTED = "restarted"
 """The code of a change that took effect in a new process."""
@@ -22,16 +22,13 @@ ASIDE = ("phase/evaluation", "phase/checkpoint", "phase/paused")
 """Iterations with one of these phases are not counted as throughput."""
 
 
-def unsettled(
-    records: Sequence[CommandRecord], epoch: int, apart: Collection[str] = ()
-) -> tuple[list[CommandRecord], list[int]]:
-    """The newest changes that took effect up to `epoch`, oldest first, and the places of those not measured to the end yet.
+def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[CommandRecord], list[int]]:
+    """The newest changes that took effect up to `epoch`, oldest first, and the places of those not measured
+    to the end yet.
 
-    Those whose ids are `apart` are measured by somebody else: they bound what the others are measured against.
-
-    A change by a restart takes effect in the next epoch, which goes on where the one before was left: the changes of that
-    one count with it. With any other restart it begins anew. One that was taken back later is among them, since nothing
-    before that may count for the next one; it is not measured.
+    A change by a restart takes effect in the next epoch, which goes on where the one before was left: the
+    changes of that one count with it. With any other restart it begins anew. One that was taken back later is
+    among them, since nothing before that may count for the next one; it is not measured.
     """
     newest = [r for r in records[-LATEST:] if r.verb == "set"]
     left = {r.epoch for r in newest if r.code in ("restarting", RESTARTED)}
@@ -43,7 +40,7 @@ def unsettled(
         for r in newest
         if r.stage in CHANGED and r.step is not None and r.epoch + (r.code == RESTARTED) >= first
     ]
-    return changes, [i for i, r in enumerate(changes) if _open(r) and r.id not in apart]
+    return changes, [i for i, r in enumerate(changes) if _open(r)]
 
 
 def lost(
@@ -63,37 +60,54 @@ def _open(record: CommandRecord) -> bool:
 
 
 def measured(
-    applied: Sequence[CommandRecord], places: Sequence[int], rows: Columns, metric: str
+    applied: Sequence[CommandRecord],
+    places: Sequence[int],
+    rows: Columns,
+    metric: str,
+    tuner: TunerState | None = None,
 ) -> Iterator[tuple[CommandRecord, Measured]]:
     """What these changes did to `metric`, as far as `rows`, the run's newest, tell; those with news alone.
 
-    Changes that were applied at one boundary have one effect, and each says which others it shares it with.
+    Changes that were applied at one boundary have one effect, and each says which others it shares it with. A
+    change that was made in a trial of the `tuner` has the trial's figure, unless the trial ended without one.
     """
     points = throughput(rows, metric)
     steps = [record.step or 0 for record in applied]
     for i in places:
         at = steps[i]
-        earlier, later = [s for s in steps if s < at], [s for s in steps if s > at]
-        start = max(earlier) + WARM_UP if earlier else 0
-        end = min(later) if later else None
-        before = [v for step, v in points if start <= step < at]
-        after = [v for step, v in points if at <= step and (end is None or step < end)]
-        found = measure(metric, before, after, looks=PATIENT if reads(applied[i].knob) else LOOKS)
-        if end is not None and not found.settled:
-            note = "another change came before it could be measured" if found.gain is None else found.note
-            found = structs.replace(found, settled=True, note=note)
-        others = [r.knob for j, r in enumerate(applied) if j != i and steps[j] == at and r.stage == "applied"]
-        found = together(found, others)
+        with_it = [r for j, r in enumerate(applied) if steps[j] == at and (j == i or r.stage == "applied")]
+        trial = trial_of(applied[i], tuner)
+        if trial is not None and (trial.result == "running" or trial.measured is not None):
+            ended = trial.result != "running"
+            found = structs.replace(trial.measured, settled=ended) if trial.measured is not None else None
+        else:
+            earlier, later = [s for s in steps if s < at], [s for s in steps if s > at]
+            start = max(earlier) + WARM_UP if earlier else 0
+            end = min(later) if later else None
+            before = [v for step, v in points if start <= step < at]
+            after = [v for step, v in points if at <= step and (end is None or step < end)]
+            found = measure(metric, before, after, plan_for(r.knob for r in with_it))
+            if end is not None and not found.settled:
+                cut = "another change came before it could be measured" if found.gain is None else found.note
+                found = structs.replace(found, settled=True, note=cut)
+        if found is None:
+            continue
+        if others := [r.knob for r in with_it if r is not applied[i]]:
+            note = f"together with {' and '.join(others)}"
+            found = structs.replace(found, note=", ".join(filter(None, (found.note, note))))
         if found != applied[i].measured:
             yield applied[i], found
 
 
-def together(found: Measured, others: Sequence[str]) -> Measured:
-    """The same, said to be of the knobs `others` as well: what one of them did alone nobody can tell."""
-    if not others:
-        return found
-    note = ", ".join(filter(None, (found.note, f"together with {' and '.join(others)}")))
-    return structs.replace(found, note=note)
+def trial_of(record: CommandRecord, tuner: TunerState | None) -> Trial | None:
+    """The trial that a command belongs to, None for a user's command and for one that undoes a trial."""
+    if tuner is None or record.origin.kind != "tuner":
+        return None
+    trials = (*tuner.tried, *((tuner.trial,) if tuner.trial is not None else ()))
+    begun = [trial for trial in trials if trial.t <= record.t]
+    changes = begun[-1].changes if begun else ()
+    own = any(c.knob == record.knob and c.before != record.wanted for c in changes)
+    return begun[-1] if own else None
 
 
 def throughput(rows: Columns, metric: str) -> list[tuple[int, float]]:

@@ -281,11 +281,11 @@ class Node:
     def _measure(self, run: TrackedRun) -> None:
         """Bring the measured effect of the newest applied changes up to date."""
         records = self.book.of(run.id)
-        applied, places = change_effects.unsettled(records, run.state.epoch, run.on_trial)
+        applied, places = change_effects.unsettled(records, run.state.epoch)
         for record, found in change_effects.lost(records, applied):
             self.book.measured(record, found)
         ring, metric = self.rings.get(f"run/{run.id}"), self.throughput_of(run)
         if metric and ring is not None and places:
             rows = ring.excerpt((metric, *change_effects.ASIDE), most=MEASURED)
-            for record, found in change_effects.measured(applied, places, rows, metric):
+            for record, found in change_effects.measured(applied, places, rows, metric, run.state.tuner):
                 self.book.measured(record, found)

@@ -40,7 +40,7 @@ class TrackedRun:
 
     `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is what
     follows from both, and `said` whether its own word decided. `members` are its other ranks on this node. `restarting`
-    is whether it has left its process to a next epoch, which has not come yet. `on_trial` are commands whose effect the tuner measures.
+    is whether it has left its process to a next epoch, which has not come yet.
     """
 
     def __init__(
@@ -64,7 +64,6 @@ class TrackedRun:
         self.identity: bytes | None = None
         self.members: dict[int, Member] = {}
         self.restarting = False
-        self.on_trial: frozenset[str] = frozenset()
         self.last_t = 0
         self.last_step = 0
         self.metrics: dict[str, float] = {}

@@ -1,4 +1,5 @@
-"""The tuner of one run as the daemon keeps it: its commands, what it tells everybody, and how it goes on after a death. No I/O.
+"""The tuner of one run as the daemon keeps it: its commands, what it tells everybody, and how it goes on
+after a death. No I/O.
 
 The tuner's commands pass through the same book as everybody's, which refuses to it the knobs that people set.
 """
@@ -11,7 +12,6 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from hoptui.daemon.state import change_effects
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.devices import Level
@@ -34,10 +34,11 @@ Forward = Callable[[Command, TrackedRun], bool]
 
 
 class Tuning:
-    """A tuner and its run. `keep` brings what is known of the run to the disk at once, `forward` sends a command on to it.
+    """A tuner and its run. `keep` brings what is known of the run to the disk at once, `forward` sends a
+    command on to it.
 
-    What a tuner before this one has left is told with what this one does: its trials. Where this one goes on for it, for another
-    daemon's or another epoch's, a trial that was running is undone before anything else.
+    What a tuner before this one has left is told with what this one does: its trials. Where this one goes on
+    for it, for another daemon's or another epoch's, a trial that was running is undone before anything else.
     """
 
     def __init__(
@@ -54,7 +55,6 @@ class Tuning:
         self._told = 0  # the stamp of the last trial that was told as an event
         self._told_at = 0
         self._begun = node.clock.t()
-        self._trial_t = 0  # the stamp of the trial whose commands are `on_trial`
 
     @property
     def run(self) -> TrackedRun:
@@ -76,18 +76,24 @@ class Tuning:
 
     @property
     def trying(self) -> tuple[Change, ...]:
-        """The changes of the trial that is under way, or was when this tuner was cut off and is not undone yet."""
+        """The changes of the trial that is under way, or was when this tuner was cut off and is not undone
+        yet.
+        """
         trial = self._rollback.trial if self._rollback is not None else self.state.trial
         return trial.changes if trial is not None and trial.result == "running" else ()
 
     def come_after(self, ended: TunerState) -> None:
-        """Another tuner of this run, which has ended, is told of as well; to this one it is nothing but what it has cost the run."""
+        """Another tuner of this run, which has ended, is told of as well; to this one it is nothing but what
+        it has cost the run.
+        """
         self.tuner.charge(ended)
         self._earlier = structs.replace(ended, started=self.tuner.state.started)
         self._told = _newest(ended)
 
     def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
-        """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial is unfinished."""
+        """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial
+        is unfinished.
+        """
         self.tuner.take_over(left)
         self._earlier = cut_off(left, cause)
         self._told = _newest(left if tell else self._earlier)
@@ -114,13 +120,10 @@ class Tuning:
         # What people have set before is held, which its overrides have told it; what they have released since is not.
         own = [record for record in scene.records if record.t >= self._begun]
         proposal = self.tuner.look(replace(scene, records=own))
-        self._figure()
         if proposal is not None:
             ids = _ids(proposal.changes)
             self.tuner.sent(ids)
-            if (trial := self.tuner.state.trial) is not None:
-                self._trial_t, self.run.on_trial = trial.t, frozenset(ids.values())
-            self.publish()  # on its way to the disk before the run has it: a daemon that is killed now is to know
+            self.publish()  # on its way to the disk first: a daemon that is killed now must know
             self._submit(proposal.changes, proposal.why, ids)
         self.publish()
 
@@ -128,7 +131,6 @@ class Tuning:
         """End it. An unfinished trial is rolled back, in the name of the viewer that asked for the stop."""
         stopped = self.tuner.stop(self._node.clock.t())
         rollback, self._rollback = self._rollback or stopped, None
-        self._figure()
         self.publish()
         if rollback is None:
             return
@@ -139,12 +141,13 @@ class Tuning:
             self._roll_back_at_once(rollback, "the tuner was stopped", viewer)
 
     def off(self, text: str, crash: str = "") -> TunerState:
-        """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it left."""
+        """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it
+        left.
+        """
         left = self.state
         if not crash:
             self.tuner.stop(self._node.clock.t())
         state = cut_off(left, crash) if crash else self.state
-        self.run.on_trial = frozenset()
         self._publish(structs.replace(state, stand="off", text=text))
         return left
 
@@ -158,29 +161,12 @@ class Tuning:
             self._roll_back_at_once(rollback, cause)
 
     def leave(self) -> None:
-        """Roll back because the daemon ends, and nobody knows when another starts. That one checks the outcome."""
+        """Roll back because the daemon ends, and nobody knows when another starts. That one checks the
+        outcome.
+        """
         rollback = self._unfinished()
         if rollback is not None:
             self._roll_back_at_once(rollback, "the daemon ends")
-
-    def _figure(self) -> None:
-        """Have the commands of a trial carry its figure, so that there is one; of a trial that ends without, what is measured of any."""
-        run, state = self.run, self.tuner.state
-        if not run.on_trial:
-            return
-        ended = next((one for one in state.tried if one.t == self._trial_t), None)
-        trial = ended or state.trial
-        own = [r for r in self._node.book.of(run.id) if r.id in run.on_trial and r.stage == "applied"]
-        if ended is not None:
-            run.on_trial = frozenset()
-        if trial is None or trial.measured is None:
-            return
-        found = structs.replace(trial.measured, settled=ended is not None)
-        for record in own:
-            others = [other.knob for other in own if other is not record]
-            shared = change_effects.together(found, others)
-            if shared != record.measured:
-                self._node.book.measured(record, shared)
 
     def event(self, text: str, level: Level = "info") -> None:
         """Tell everybody something of this tuner."""
@@ -247,7 +233,9 @@ class Tuning:
             self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
 
     def _lacking(self, knobs: Iterable[str]) -> None:
-        """Warn of knobs that cannot be set back, because the run, as another process, has not declared them yet."""
+        """Warn of knobs that cannot be set back, because the run, as another process, has not declared them
+        yet.
+        """
         declared = {knob.spec.name for knob in self.run.state.knobs}
         if lacking := [knob for knob in knobs if knob not in declared]:
             text = f"{', '.join(lacking)}: not declared yet, and may have the value that was tried"
@@ -258,7 +246,8 @@ class Tuning:
     ) -> list[tuple[Change, str]]:
         """Give the run these commands together; those that are refused here, with the reason.
 
-        One that changes nothing takes the place of one on its way, whether that comes first or not: it is of no version.
+        One that changes nothing takes the place of one on its way, whether that comes first or not: it is of
+        no version.
         """
         node, run = self._node, self.run
         origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)

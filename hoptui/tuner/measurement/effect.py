@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median, variance
 from typing import NamedTuple
 
+from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.throughput import level, unclear, uneven, usable
 from hoptui.domain.tuning import Measured
 
@@ -15,13 +16,18 @@ BLOCK = 5
 MIN_BLOCKS = 3
 LOOKS = (15, 30, 45, 60, 90)
 PATIENT = (90, 180)
-"""Of a change to what reads data: what the readers before had begun comes first, and then at once what the new ones have read
-meanwhile. Only many iterations together tell."""
+"""The looks at a change of what reads data. What the old readers had begun comes first, and then at once what
+the new ones have read meanwhile. Only many iterations together show the effect."""
+WORTH = 0.02
+"""What a trial must gain: a larger setting costs memory, and the next change of the load hits it first."""
+CLEAR = 0.10
+"""A trial's gain that is surely more than this is known after one block of iterations."""
 WARM_UP = 5
 """Iterations after a change that tell nothing yet: caches, recompilation, workers that start."""
 FINE_ENOUGH = 0.02
 SEVERAL = 45
-"""Of a run that waits for data, iterations before anything is settled: workers deliver in turns, and then all are waited for."""
+"""Of a run that waits for data, iterations before anything is settled: workers deliver in turns, and then all
+are waited for."""
 OUTERMOST, ENOUGH = 4.0, 10
 """Standard deviations from the median within which blocks lie, and how many blocks it takes to tell."""
 QUARTILE = 0.6745
@@ -37,34 +43,51 @@ _T = (
 )  # fmt: skip
 
 
-def measure(
-    metric: str,
-    before: Sequence[float],
-    after: Sequence[float],
-    *,
-    looks: Sequence[int] = LOOKS,
-    worth: float | None = None,
-    clear: float | None = None,
-) -> Measured:
+class Plan(NamedTuple):
+    """When a change is looked at, and which question ends its measurement.
+
+    `looks` are numbers of iterations after it. Without `worth` the question is whether there is an effect,
+    and with it whether the gain is more or less than that. A gain that is surely more than `clear` ends it
+    before the first look.
+    """
+
+    looks: Sequence[int] = LOOKS
+    worth: float | None = None
+    clear: float | None = None
+
+
+def plan_for(knobs: Iterable[str], *, trial: bool = False) -> Plan:
+    """How a change of these knobs together is measured. A `trial` asks whether it is worth keeping."""
+    slow = any(map(reads, knobs))
+    if not trial:
+        return Plan(PATIENT if slow else LOOKS)
+    return Plan(PATIENT, WORTH) if slow else Plan(LOOKS, WORTH, CLEAR)
+
+
+ORDINARY = Plan()
+
+
+def measure(metric: str, before: Sequence[float], after: Sequence[float], plan: Plan = ORDINARY) -> Measured:
     """The effect of a change on `metric`, given one value an iteration, oldest first, on both sides of it.
 
-    `before` ends with the last iteration before the change; `after` starts with the first one after it, of which
-    the first `WARM_UP` are dropped here. NaN, infinite, zero and negative values are dropped and not
-    counted. Blocks of five are reduced to their medians, which removes spikes and most of the correlation between
-    iterations, and the means of their logarithms compared by Welch's t interval (Biometrika 34, 1947); of `before` at
-    most as many values as the last look has are used, the newest. A run that waits for data in one iteration of eight has
-    a fast median, whatever it waits: where waits count (`uneven`), a block lasts from one to the next and is reduced to the time that
-    its work takes.
+    `before` ends with the last iteration before the change; `after` starts with the first one after it, of
+    which the first `WARM_UP` are dropped here. NaN, infinite, zero and negative values are dropped and not
+    counted. Blocks of five are reduced to their medians, which removes spikes and most of the correlation
+    between iterations, and the means of their logarithms compared by Welch's t interval (Biometrika 34,
+    1947); of `before` at most as many values as the last look has are used, the newest. A run that waits for
+    data in one iteration of eight has a fast median, whatever it waits: where waits count (`uneven`), a block
+    lasts from one to the next and is reduced to the time that its work takes.
 
-    The figure is taken at fixed numbers of iterations (`looks`) and settled at the first where it is decided: the gain
-    is larger than its interval, the interval is below 2 %, or it is the last look. More values than that change nothing.
-    Where the question is whether it gains more than `worth`, it is decided once the whole interval is above or below that.
-    A gain that is surely more than `clear` is told before the first look, from one block on.
+    The figure is taken at the looks of the `plan`. It is final at the first where the question is answered:
+    the gain is larger than its interval, the interval is below 2 %, or it is the last look. More values than
+    that change nothing. Where the plan asks for a worth, the answer is there once the whole interval is above
+    or below it.
 
     Raises:
         ValueError: looks that do not rise, or the first of less than three blocks.
     """
     least = BLOCK * MIN_BLOCKS
+    looks, worth, clear = plan
     if looks[0] < least or any(b <= a for a, b in pairwise(looks)):
         raise ValueError(f"looks must rise and start at {least} or later, not {tuple(looks)}")
     old = usable(before)[-looks[-1] :]
@@ -113,7 +136,9 @@ def _figure(metric: str, old: list[float], new: list[float], *, worth: float | N
 
 
 def log_blocks(values: Iterable[float]) -> list[float]:
-    """Logarithms of how fast blocks of iterations were, of those that can be measured; what is left over at the end is dropped."""
+    """Logarithms of how fast blocks of iterations were, of those that can be measured; what is left over at
+    the end is dropped.
+    """
     found = usable(values)
     return _times(found) if found and uneven(found) else _medians(found)
 
@@ -129,8 +154,9 @@ def _times(values: Sequence[float]) -> list[float]:
 
 
 def _linear(blocks: Sequence[_Cycle]) -> list[float]:
-    """Logarithms to first order, so that their mean is that of all work over all time: of bursts and waits in turn logarithms would
-    favour the bursts."""
+    """Logarithms to first order, so that their mean is that of all work over all time: of bursts and waits in
+    turn logarithms would favour the bursts.
+    """
     if not blocks:
         return []
     iterations, cost = sum(b.iterations for b in blocks), sum(b.cost for b in blocks)
@@ -146,7 +172,9 @@ class _Cycle(NamedTuple):
 
 
 def _cycles(values: Sequence[float]) -> list[_Cycle]:
-    """Of at least five iterations each; what comes before the first wait and after the last belongs to others."""
+    """Of at least five iterations each; what comes before the first wait and after the last belongs to
+    others.
+    """
     costs = [1 / v for v in values]
     mean = fmean(costs)
     waits = [i + 1 for i, cost in enumerate(costs) if cost > mean]
@@ -171,10 +199,11 @@ def uncertainty(blocks: Sequence[float]) -> float:
 
 
 def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
-    """Both sides, without blocks that lie beyond all scatter: three spikes among five iterations are rare, but count for everything.
+    """Both sides, without blocks that lie beyond all scatter: three spikes among five iterations are rare,
+    but count for everything.
 
-    Such a block is moved to where the outermost may lie (winsorised), at `OUTERMOST` standard deviations as the median distance
-    from each side's median tells them. Too few blocks tell nothing of what is usual.
+    Such a block is moved to where the outermost may lie (winsorised), at `OUTERMOST` standard deviations as
+    the median distance from each side's median tells them. Too few blocks tell nothing of what is usual.
     """
     if len(a) + len(b) < ENOUGH:
         return a, b
@@ -190,8 +219,8 @@ def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
 def _half_width(a: list[float], b: list[float]) -> float:
     """Half of Welch's interval for the difference of two means; 0 where neither side varies at all.
 
-    Three blocks are often alike by chance: no side is believed to vary less than both do together. A single one (of `b`) is
-    believed to vary as those of `a` do.
+    Three blocks are often alike by chance: no side is believed to vary less than both do together. A single
+    one (of `b`) is believed to vary as those of `a` do.
     """
     fa, fb = len(a) - 1, len(b) - 1
     own_a, own_b = variance(a), variance(b) if fb else 0.0

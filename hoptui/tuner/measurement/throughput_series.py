@@ -9,9 +9,8 @@ from statistics import stdev
 
 from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import Objective
-from hoptui.tuner.measurement.effect import BLOCK, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
+from hoptui.tuner.measurement.effect import BLOCK, CLEAR, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
 from hoptui.tuner.observation import Scene
-from hoptui.tuner.trial.trial import CLEAR
 
 BASELINE = 30
 """Iterations that the values in effect are measured over before anything is tried."""

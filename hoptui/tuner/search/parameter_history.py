@@ -11,10 +11,10 @@ from statistics import fmean, linear_regression
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Limits, Measured
+from hoptui.tuner.measurement.effect import WORTH
 from hoptui.tuner.observation import Memory, Scene
 from hoptui.tuner.search.memory_model import NOTICED, MemoryModel
 from hoptui.tuner.search.space import READERS, Candidate, Lever, levers
-from hoptui.tuner.trial.trial import WORTH
 
 CEILING_S = 1800.0
 """What failed is not tried again for so long; the second time for twice as long, and so on."""

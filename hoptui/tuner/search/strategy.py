@@ -9,10 +9,10 @@ from typing import NamedTuple
 from hoptui.domain.knobs import KnobError, KnobValue, check_value, shown
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Diagnosis, Verdict
+from hoptui.tuner.measurement.effect import WORTH
 from hoptui.tuner.observation import Known, Scene
 from hoptui.tuner.search.parameter_history import FARTHEST, Track, Tracks
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
-from hoptui.tuner.trial.trial import WORTH
 
 NOT_SMALLER: tuple[Verdict, ...] = ("launch-bound", "memory-unused", "power-limited")
 """Against these, nothing smaller helps."""

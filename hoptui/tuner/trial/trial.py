@@ -15,24 +15,22 @@ from hoptui.domain.quantities import percent
 from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import FINAL, CommandRecord
-from hoptui.tuner.measurement.effect import BLOCK, LOOKS, PATIENT, WARM_UP, measure
+from hoptui.tuner.measurement.effect import BLOCK, LOOKS, PATIENT, WARM_UP, WORTH
 from hoptui.tuner.observation import Scene
 from hoptui.tuner.search.space import Candidate, Lever
 
-WORTH = 0.02
-"""A larger setting must gain so much: it costs memory, and the next change of the load hits it first."""
 BORNE = 0.04
 """What a smaller setting, which leaves room, may lose at worst where it is more likely to lose nothing."""
-CLEAR = 0.10
-"""A gain that is surely more than this is kept after one block of iterations."""
 PATIENCE = 4
 """One that takes so many times as long as it should, without an iteration to show for it, is ended."""
 ABOVE = 0.03
-"""What a trial may take of all memory beyond the limit, which what is expected of it keeps within: else it is ended."""
+"""What a trial may take of all memory beyond the limit, which what is expected of it keeps within: else it is
+ended."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 FEW = 2
-"""So many iterations after the first show that where the budget is overdrawn: each may cost what all of it was meant to."""
+"""So many iterations after the first show that where the budget is overdrawn: each may cost what all of it
+was meant to."""
 NOT_ITS_FAULT = (
     "held_by_person",
     "stale_epoch",
@@ -49,7 +47,8 @@ Decision = Literal["keep", "drop", "more"]
 class Ending(NamedTuple):
     """How a trial ends: kept or taken back, and `why`, which its `figure` may say already.
 
-    `found` is what is to be learned of its speed, None where it asked too much of the run, however fast it was.
+    `found` is what is to be learned of its speed, None where it asked too much of the run, however fast it
+    was.
     """
 
     kept: bool
@@ -68,7 +67,9 @@ class Move:
     _heard: dict[str, CommandRecord] = field(default_factory=dict)
 
     def own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
-        """Its commands, as they were last heard of: `records` are a run's newest, and others may have come since."""
+        """Its commands, as they were last heard of: `records` are a run's newest, and others may have come
+        since.
+        """
         mine = set(self.ids.values())
         self._heard |= {r.id: r for r in records if r.id in mine}
         return list(self._heard.values())
@@ -190,17 +191,9 @@ def obstacle(scene: Scene, limits: Limits) -> str:
     return ""
 
 
-def compare(
-    metric: str, before: Sequence[float], after: Sequence[float], knobs: Iterable[str] = ()
-) -> Measured:
-    """What a trial of `knobs` did so far: `after` are all values since it took effect, oldest first."""
-    if any(map(reads, knobs)):
-        return measure(metric, before, after, looks=PATIENT, worth=WORTH)
-    return measure(metric, before, after, worth=WORTH, clear=CLEAR)
-
-
 def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:
-    """Keep what surely gains more than 2 %; what very likely does once there is no later look; else the smaller setting.
+    """Keep what surely gains more than 2 %; what very likely does once there is no later look; else the
+    smaller setting.
 
     `out_of_time` asks for an answer from what there is.
     """
@@ -224,8 +217,9 @@ def doubt(found: Measured) -> str:
 
 
 def harmful(before: Sequence[float], after: Sequence[float], *, overdrawn: bool = False) -> bool:
-    """Whether a block of iterations after the warm-up says already that the run is far slower than it was; a `FEW` where the budget
-    is `overdrawn`."""
+    """Whether a block of iterations after the warm-up says already that the run is far slower than it was; a
+    `FEW` where the budget is `overdrawn`.
+    """
     then, now, enough = usable(before), usable(after[WARM_UP:]), BLOCK
     if overdrawn and len(now) < BLOCK:
         now, enough = usable(after[1:]), FEW
