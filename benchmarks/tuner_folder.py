@@ -27,11 +27,11 @@ from hoptui.daemon.diagnosis import FEW, LEAST_NS, WINDOW_NS
 from hoptui.daemon.timings import DEFAULT
 from hoptui.daemon.tuning.observations import POINTS
 from hoptui.diagnosis.verdict import Diagnostician
-from hoptui.diagnosis.window import GpuWindow, Window
+from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits
 from hoptui.tuner.measurement.effect import WARM_UP
-from hoptui.tuner.observation import Memory, Scene
+from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.tuner import Tuner
 from trainer.vision.images import CHUNK
 
@@ -147,12 +147,13 @@ class FolderRun(Steered):
             if (window := self._window()) is not None:
                 self._doctor.look(window)
 
-    def scene(self) -> Scene:
+    def observation(self) -> Observation:
         """What the daemon would show of it."""
         used = BASE_GB + IMAGE_GB * self.value("batch_size")
-        return Scene(
+        return Observation(
             t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()), points=tuple(self.points),
-            records=tuple(self.records[-32:]), memories=(Memory(round(used * GB), 0, 80 * GB),), diagnosis=self._doctor.told,
+            records=tuple(self.records[-32:]), memories=(MemoryReading(round(used * GB), 0, 80 * GB),),
+            diagnosis=self._doctor.told,
         )  # fmt: skip
 
     def carry_out(self, knob: KnobState) -> float:
@@ -187,7 +188,7 @@ class FolderRun(Steered):
         self._free[reader] = max(self._free[reader], self._taken[0]) + took
         return self._free[reader]
 
-    def _window(self) -> Window | None:
+    def _window(self) -> ObservationWindow | None:
         """What the daemon would look at: from some iterations after the last change on."""
         counted = min(len(self._rows), self.step - self._counts_from)
         rows = (
@@ -206,7 +207,7 @@ class FolderRun(Steered):
             power_limit_w=700.0, clock_mhz=1840.0 if capped else 1980.0, clock_max_mhz=1980.0, capped=float(capped), hot=0.0,
             braked=0.0, memory=0.1, upload=6e8, upload_limit=64e9,
         )  # fmt: skip
-        return Window(
+        return ObservationWindow(
             t=round(self.t * SECOND), seconds=seconds, iterations=len(rows), phases={"data": data, "gradient": 0.96 * (1 - data)},
             gpus=(gpu,), knobs=tuple(self.knobs.values()), cpus=CORES, host_cpu=0.1 + 0.8 * self.value("num_workers") / CORES,
         )  # fmt: skip

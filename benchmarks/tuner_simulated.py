@@ -1,8 +1,10 @@
-"""Runs that are simulated for the tuner: a formula for the time and the memory of an iteration, with all that makes it hard.
+"""Runs that are simulated for the tuner: a formula for the time and the memory of an iteration, with all that
+makes it hard.
 
-Noise as correlated as iterations are (AR(1) of 0.5), a spike of three times in a hundred, a drift of ±3 % in five minutes,
-five slow iterations after each change, and memory peaks with heavy tails. A run obeys commands at the next iteration, as runs
-do, and gives way to half where memory runs out, which costs 20 s. Its memory is read as the daemon reads it: too late, too high.
+Noise as correlated as iterations are (AR(1) of 0.5), a spike of three times in a hundred, a drift of ±3 % in
+five minutes, five slow iterations after each change, and memory peaks with heavy tails. A run obeys commands
+at the next iteration, as runs do, and gives way to half where memory runs out, which costs 20 s. Its memory
+is read as the daemon reads it: too late, too high.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from msgspec import structs
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import CommandRecord, Origin
-from hoptui.tuner.measurement.change_points import ShiftDetector
-from hoptui.tuner.observation import Memory, Proposal, Scene
+from hoptui.tuner.measurement.change_points import ChangePointDetector
+from hoptui.tuner.observation import MemoryReading, Observation, Proposal
 from hoptui.tuner.tuner import Tuner
 
 SECOND = 1_000_000_000
@@ -39,9 +41,9 @@ WINDOW_S = 3.0
 class Load:
     """A run's formula: a micro-batch of m takes `fixed` + `each` × m seconds and `base` + `per` × m GB.
 
-    `input_rate` is what its readers deliver (samples/s; with `workers`, each of them), `thrash` how much slower it is in the
-    last quarter of the memory, `batch` the samples of an iteration (0: one micro-batch). `neighbour` takes 35 GB in the
-    second quarter.
+    `input_rate` is what its readers deliver (samples/s; with `workers`, each of them), `thrash` how much
+    slower it is in the last quarter of the memory, `batch` the samples of an iteration (0: one micro-batch).
+    `neighbour` takes 35 GB in the second quarter.
     """
 
     start: int = 8
@@ -66,7 +68,9 @@ class Load:
         return DATA_BOUND if self.workers and self.input_rate * workers < computed else None
 
     def likelihood(self, micro: int, t: float) -> float:
-        """How likely an iteration is to run out of memory: that |t| of four degrees of freedom is beyond what is free."""
+        """How likely an iteration is to run out of memory: that |t| of four degrees of freedom is beyond what
+        is free.
+        """
         free = CAPACITY - self.taken(t)
         x = (free / (self.base + self.per * micro) - 1) / self.tail
         if x <= 0:
@@ -116,7 +120,9 @@ STEADY = {
 
 
 class Steered:
-    """A run that obeys commands at its next boundary: `t` seconds and `step` iterations old, its `points` as in a scene."""
+    """A run that obeys commands at its next boundary: `t` seconds and `step` iterations old, its `points` as
+    in an observation.
+    """
 
     def __init__(self, knobs: dict[str, KnobState]) -> None:
         self.knobs = knobs
@@ -152,17 +158,18 @@ class Steered:
         return knob.version + 1
 
     def tuned_by(self, tuner: Tuner, *, until: float, since: float = 0.0, held_s: float = math.inf) -> None:
-        """Run on to `until` seconds with the tuner, which looks once a second from `since` on, as in the daemon; or until it has had
-        nothing to try for `held_s`."""
-        detector = ShiftDetector()
+        """Run on to `until` seconds with the tuner, which looks once a second from `since` on, as in the
+        daemon; or until it has had nothing to try for `held_s`.
+        """
+        detector = ChangePointDetector()
         looked, held = since, math.inf
         while self.t < min(until, held + held_s):
             self.iterate()
             if self.t - looked < 1.0:
                 continue
             looked = self.t
-            scene = self.scene()
-            proposal = tuner.look(replace(scene, shift=detector.look(scene)))
+            observation = self.observation()
+            proposal = tuner.look(replace(observation, shift=detector.look(observation)))
             if proposal is not None:
                 tuner.sent(self.send(proposal))
             held = min(held, self.t) if tuner.state.stand == "holding" else math.inf
@@ -171,7 +178,7 @@ class Steered:
         """The boundary, and one iteration."""
         raise NotImplementedError
 
-    def scene(self) -> Scene:
+    def observation(self) -> Observation:
         """What the daemon would show of it."""
         raise NotImplementedError
 
@@ -243,16 +250,20 @@ class SimulatedRun(Steered):
         self.points.append((self.step, samples / seconds))
         del self.points[:-SHOWN]
 
-    def scene(self) -> Scene:
-        """What the daemon would show of it: the most that was held lately, and what others hold as read in this second."""
+    def observation(self) -> Observation:
+        """What the daemon would show of it: the most that was held lately, and what others hold as read in
+        this second.
+        """
         load = self.load
         while self._held and self._held[0][0] < self.t - WINDOW_S:
             self._held.popleft()
         most, others = max((held for _, held in self._held), default=0.0), load.taken(math.floor(self.t))
         memories = (
-            (Memory(round((most - others) * GB), round(others * GB), round(CAPACITY * GB)),) if most else ()
+            (MemoryReading(round((most - others) * GB), round(others * GB), round(CAPACITY * GB)),)
+            if most
+            else ()
         )
-        return Scene(
+        return Observation(
             t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()), points=tuple(self.points),
             records=tuple(self.records[-32:]), memories=memories, diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
         )  # fmt: skip

@@ -27,7 +27,7 @@ from benchmarks.tuner_simulated import (
     knob,
 )
 from hoptui.domain.tuning import Limits
-from hoptui.tuner.measurement.change_points import ShiftDetector
+from hoptui.tuner.measurement.change_points import ChangePointDetector
 from hoptui.tuner.search.space import notches
 from hoptui.tuner.tuner import Tuner
 
@@ -151,7 +151,7 @@ def _untuned(load: Load) -> float:
 def false_alarms(seeds: Sequence[int], hours: float = 24.0, iteration_s: float = 0.5) -> list[int]:
     """Alarms in a day of a run in which nothing happens but noise of 4 % and a drift of ±3 %."""
     load = Load(fixed=iteration_s, each=0.0)
-    return [len(_shifts(SimulatedRun(load, seed), ShiftDetector(), hours * HOUR)) for seed in seeds]
+    return [len(_shifts(SimulatedRun(load, seed), ChangePointDetector(), hours * HOUR)) for seed in seeds]
 
 
 def delays(seeds: Sequence[int], drop: float = 0.15) -> list[int | None]:
@@ -160,19 +160,19 @@ def delays(seeds: Sequence[int], drop: float = 0.15) -> list[int | None]:
     for seed in seeds:
         begins = 200.0 + DRIFT_S * (seed % 20) / 20
         run = SimulatedRun(Load(fixed=0.2, each=0.0, slower=1 / (1 - drop), slower_from=begins), seed)
-        detector = ShiftDetector()
+        detector = ChangePointDetector()
         early, first = _shifts(run, detector, begins), run.step
         noticed = [step - first for step in _shifts(run, detector, begins + 60.0)]
         found.append(noticed[0] if noticed and not early else None)
     return found
 
 
-def _shifts(run: SimulatedRun, detector: ShiftDetector, seconds: float) -> list[int]:
+def _shifts(run: SimulatedRun, detector: ChangePointDetector, seconds: float) -> list[int]:
     """The iterations at which shifts are noticed."""
     found = []
     while run.t < seconds:
         run.iterate()
-        if run.step % 5 == 0 and detector.look(run.scene()) is not None:
+        if run.step % 5 == 0 and detector.look(run.observation()) is not None:
             found.append(run.step)
     return found
 

@@ -8,7 +8,7 @@ from hoptui.daemon.state.change_effects import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.verdict import Diagnostician
-from hoptui.diagnosis.window import PHASE, GpuWindow, Window, gpu_window, iterations, mean_of
+from hoptui.diagnosis.window import PHASE, GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import told
@@ -119,7 +119,7 @@ class Diagnosing:
         settled = (r.settled for r in records if r.verb == "set" and r.stage in CHANGED)
         return max(settled, default=0)
 
-    def _window(self, run: TrackedRun, case: _Case) -> Window | None:
+    def _window(self, run: TrackedRun, case: _Case) -> ObservationWindow | None:
         """What was read of it lately; None while there is too little since its start or its last change."""
         node, source = self._node, f"run/{run.id}"
         start = self._start(source, case)
@@ -134,7 +134,7 @@ class Diagnosing:
         if spent is None or spent.end - spent.start < LEAST_NS:
             return None
         gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
-        return Window(
+        return ObservationWindow(
             t=spent.end,
             seconds=(spent.end - spent.start) / SECOND,
             iterations=spent.count,

@@ -24,7 +24,7 @@ from hoptui.diagnosis.knob_roles import (
     switched_on,
 )
 from hoptui.diagnosis.saturation import FULL_SM, HALF_EMPTY
-from hoptui.diagnosis.window import Window
+from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Verdict
 
@@ -41,7 +41,7 @@ _COST = {
 }
 
 
-def advise(verdict: Verdict, window: Window) -> tuple[Advice, ...]:
+def advise(verdict: Verdict, window: ObservationWindow) -> tuple[Advice, ...]:
     """What to try, the best first, three at most; one without a knob where the run has none that helps."""
     seen = Means(window.gpus)
     found = [*_of_knobs(verdict, window, seen), *_of_readers(verdict, window, seen)]
@@ -65,7 +65,7 @@ WITHOUT_A_KNOB: dict[Verdict, str] = {
 Candidate = tuple[KnobState, Direction, KnobValue]
 
 
-def _of_knobs(verdict: Verdict, window: Window, seen: Means) -> Iterator[Candidate]:
+def _of_knobs(verdict: Verdict, window: ObservationWindow, seen: Means) -> Iterator[Candidate]:
     match verdict:
         case "launch-bound":
             yield from _switched("compile", window)
@@ -105,14 +105,14 @@ def _of_knobs(verdict: Verdict, window: Window, seen: Means) -> Iterator[Candida
             yield from _switched("compile", window)
 
 
-def _of_readers(verdict: Verdict, window: Window, seen: Means) -> Iterator[Candidate]:
+def _of_readers(verdict: Verdict, window: ObservationWindow, seen: Means) -> Iterator[Candidate]:
     """Against what a GPU waits for now and then, whatever limits it most."""
     for waits, _ in noticed(window, seen):
         if verdict not in ("unknown", waits):
             yield from _more_workers(WORKERS[waits], window)
 
 
-def _larger_pieces(window: Window) -> Iterator[Candidate]:
+def _larger_pieces(window: ObservationWindow) -> Iterator[Candidate]:
     """The same batch in fewer pieces. With micro_batch, grad_accum follows: one of the two is enough."""
     if pieces(window.knobs) < 2 or not _room(window):
         return
@@ -123,7 +123,7 @@ def _larger_pieces(window: Window) -> Iterator[Candidate]:
         yield accumulation, "down", value
 
 
-def _raised(role: Role, window: Window) -> Iterator[Candidate]:
+def _raised(role: Role, window: ObservationWindow) -> Iterator[Candidate]:
     knob = knob_for(role, window.knobs)
     value = doubled(knob) if knob is not None else None
     if knob is None or value is None or (role != "prefetch" and not _room(window)):
@@ -133,14 +133,14 @@ def _raised(role: Role, window: Window) -> Iterator[Candidate]:
     yield knob, "up", value
 
 
-def _switched(role: Role, window: Window) -> Iterator[Candidate]:
+def _switched(role: Role, window: ObservationWindow) -> Iterator[Candidate]:
     knob = knob_for(role, window.knobs)
     value = switched_on(knob) if knob is not None else None
     if knob is not None and value is not None:
         yield knob, "to", value
 
 
-def _more_workers(role: Role, window: Window) -> Iterator[Candidate]:
+def _more_workers(role: Role, window: ObservationWindow) -> Iterator[Candidate]:
     """Twice the processes, while there are cores for them; some where there are none."""
     knob = knob_for(role, window.knobs)
     if knob is None or window.host_cpu >= CPU_FULL or knob.spec.choices:
@@ -153,27 +153,27 @@ def _more_workers(role: Role, window: Window) -> Iterator[Candidate]:
         yield knob, "up", value
 
 
-def _precision(window: Window) -> Iterator[Candidate]:
+def _precision(window: ObservationWindow) -> Iterator[Candidate]:
     knob = knob_for("precision", window.knobs)
     value = faster(knob) if knob is not None else None
     if knob is not None and value is not None:
         yield knob, "to", value
 
 
-def _no_recomputing(window: Window) -> Iterator[Candidate]:
+def _no_recomputing(window: ObservationWindow) -> Iterator[Candidate]:
     knob = knob_for("recompute", window.knobs)
     value = switched_off(knob) if knob is not None and _room(window) else None
     if knob is not None and value is not None:
         yield knob, "to", value
 
 
-def _room(window: Window) -> bool:
+def _room(window: ObservationWindow) -> bool:
     """Whether something twice as large would fit; not known is no."""
     used = [gpu.memory for gpu in window.gpus]
     return bool(used) and all(share < HALF_EMPTY for share in used)
 
 
-def _rollout(window: Window) -> float:
+def _rollout(window: ObservationWindow) -> float:
     """Samples between two updates, as far as knobs tell."""
     envs, length = number(knob_for("envs", window.knobs)), number(knob_for("rollout", window.knobs))
     return math.inf if envs is None or length is None else envs * length * max(1, window.world)

@@ -28,7 +28,7 @@ class Finding(NamedTuple):
         return self._replace(confidence=min(self.confidence, confidence))
 
 
-class Scale(NamedTuple):
+class ConfidenceScale(NamedTuple):
     """From where on a cause is named, at even odds, and where it is all but certain."""
 
     named: float
@@ -75,7 +75,7 @@ class Means:
         return 1 - self.busy if self.busy == self.busy else 1.0
 
 
-def told(what: str, share: float) -> tuple[str, ...]:
+def share_text(what: str, share: float) -> tuple[str, ...]:
     """`SM active 5.6 %`, nothing where it is not known."""
     return (f"{what} {percent(share)}",) if math.isfinite(share) else ()
 

@@ -7,23 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hoptui.diagnosis.evidence import UNSURE, Finding, Means, Scale, clocks, told, watts
+from hoptui.diagnosis.evidence import (
+    UNSURE,
+    ConfidenceScale,
+    Finding,
+    Means,
+    clocks,
+    share_text,
+    watts,
+)
 from hoptui.diagnosis.idle_causes import ENOUGH_SM
 from hoptui.diagnosis.knob_roles import pieces
-from hoptui.diagnosis.window import Window
+from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.quantities import percent
 
-TENSOR = Scale(0.7, 0.85)
+TENSOR = ConfidenceScale(0.7, 0.85)
 """Of the tensor cores: 8192³ products read 0.91 to 0.94, language models at 41 to 56 % MFU 0.37 to 0.6."""
-FP32 = Scale(0.55, 0.7)
+FP32 = ConfidenceScale(0.55, 0.7)
 """cuBLAS's 8192³ product in FP32, 51.6 of 67 TFLOP/s, reads 0.77; everything else at most 0.23."""
-BANDWIDTH = Scale(0.55, 0.75)
+BANDWIDTH = ConfidenceScale(0.55, 0.75)
 """Of the memory bus: a copy reads 0.90, PPO limited by its activations 0.72 (docs/benchmarks.md), an eager language model 0.57,
 compiled ones at most 0.51."""
 CAPPED = 0.5
-CLOCK_LOST = Scale(0.05, 0.15)
+CLOCK_LOST = ConfidenceScale(0.05, 0.15)
 """At the power limit a language model loses 0.045 of the clock with a micro-batch of 8, 0.11 with 16, 0.17 with 64."""
-HOT = Scale(0.2, 0.5)
+HOT = ConfidenceScale(0.2, 0.5)
 """Share of the readings in which heat or the power brake holds the clocks down: unlike the power limit, that is never normal."""
 HEAT_COSTS = 0.2
 """At least so much is lost to heat: a board that is too hot halves its clocks now and then (nvml.h)."""
@@ -34,22 +42,22 @@ FULL_SM = 0.9
 
 def capacity(seen: Means) -> Iterator[Finding]:
     """Findings of arithmetic, memory bandwidth and power."""
-    sm = told("SM active", seen.sm)
+    sm = share_text("SM active", seen.sm)
     at_limit = ("at its power limit", *clocks(seen.clock_mhz, seen.clock_max_mhz))
     capped = seen.capped >= CAPPED
     tensor, fp32 = TENSOR.confidence(seen.tensor), FP32.confidence(seen.fp32)
     if tensor or fp32:
-        unit = told("tensor cores", seen.tensor) if tensor else told("FP32 units", seen.fp32)
+        unit = share_text("tensor cores", seen.tensor) if tensor else share_text("FP32 units", seen.fp32)
         evidence = (*unit, *(at_limit if capped else ()), *sm)
         yield Finding("compute-bound", tensor or fp32, seen.tensor if tensor else seen.fp32, evidence)
     elif capped and (sure := CLOCK_LOST.confidence(seen.clock_lost)):
         yield Finding("power-limited", sure, seen.clock_lost, (*watts(seen), *at_limit[1:], *sm))
     if sure := BANDWIDTH.confidence(seen.dram):
-        evidence = (*told("memory bandwidth", seen.dram), *sm, *told("tensor cores", seen.tensor))
+        evidence = (*share_text("memory bandwidth", seen.dram), *sm, *share_text("tensor cores", seen.tensor))
         yield Finding("memory-bandwidth-bound", sure, seen.dram, evidence)
 
 
-def protection(window: Window) -> Iterator[Finding]:
+def protection(window: ObservationWindow) -> Iterator[Finding]:
     """Findings of clocks that are held down to protect the hardware: one GPU of a run holds up all others."""
     many = len(window.gpus) > 1
     for gpu in window.gpus:
@@ -65,13 +73,13 @@ def protection(window: Window) -> Iterator[Finding]:
             yield Finding("power-limited", sure, lost, evidence)
 
 
-def unused_memory(window: Window, seen: Means) -> Iterator[Finding]:
+def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     """A finding of work that is cut smaller than memory asks for, where the GPU is at work most of the time."""
     count = pieces(window.knobs)
     if count > 1 and seen.sm >= ENOUGH_SM and seen.memory < HALF_EMPTY:
         sure = UNSURE + 0.2 * (1 - seen.memory / HALF_EMPTY)
         memory = f"memory {percent(seen.memory)} in use"
-        evidence = (f"computed in {count} pieces", memory, *told("SM active", seen.sm))
+        evidence = (f"computed in {count} pieces", memory, *share_text("SM active", seen.sm))
         yield Finding("memory-unused", sure, 1 - seen.sm, evidence)
 
 
@@ -80,5 +88,5 @@ def healthy(seen: Means) -> Iterator[Finding]:
     if seen.sm >= ENOUGH_SM:
         sure = 0.5 + 0.4 * min(1.0, (seen.sm - ENOUGH_SM) / (FULL_SM - ENOUGH_SM))
         shares = (("SM active", seen.sm), ("tensor cores", seen.tensor), ("memory bandwidth", seen.dram))
-        evidence = tuple(figure for what, share in shares for figure in told(what, share))
+        evidence = tuple(figure for what, share in shares for figure in share_text(what, share))
         yield Finding("healthy", sure, 0.0, evidence)

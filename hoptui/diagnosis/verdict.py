@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from hoptui.diagnosis.advice import advise
-from hoptui.diagnosis.evidence import UNSURE, Finding, Means, told
+from hoptui.diagnosis.evidence import UNSURE, Finding, Means, share_text
 from hoptui.diagnosis.idle_causes import WAITING, launching, noticed, waiting, waits_for_the_host
 from hoptui.diagnosis.saturation import capacity, healthy, protection, unused_memory
-from hoptui.diagnosis.window import Window
+from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Diagnosis, Verdict
 
@@ -30,7 +30,7 @@ REFRESH_NS = 10 * SECOND
 """Figures of a verdict that stays are told anew so often at most: each time is a message to every viewer."""
 
 
-def findings(window: Window) -> list[Finding]:
+def findings(window: ObservationWindow) -> list[Finding]:
     """All that may limit the run, the most likely first; never empty, and never more certain than the evidence allows."""
     if not window.iterations:
         return [_unknown(f"{percent(window.aside)} of the time went into evaluation, checkpoints or a pause")]
@@ -58,7 +58,7 @@ class Diagnostician:
         self._rival: Verdict | None = None
         self._looks = 0
 
-    def look(self, window: Window) -> bool:
+    def look(self, window: ObservationWindow) -> bool:
         """Take in a window; True if the verdict is another than before. `told` may be newer in any case."""
         found = findings(window)
         best, told = found[0], self.told
@@ -87,7 +87,7 @@ class Diagnostician:
             self.told = now
 
 
-def _diagnosis(finding: Finding, window: Window) -> Diagnosis:
+def _diagnosis(finding: Finding, window: ObservationWindow) -> Diagnosis:
     return Diagnosis(
         verdict=finding.verdict,
         confidence=round(20 * finding.confidence) / 20,
@@ -106,7 +106,7 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
     return ranked
 
 
-def _believed(window: Window, *, counted: bool) -> float:
+def _believed(window: ObservationWindow, *, counted: bool) -> float:
     """How much may be believed at most, by how much was looked at."""
     rows = min((g.rows for g in window.gpus), default=0)
     thin = rows < FEW_ROWS or window.iterations < FEW_ITERATIONS or window.seconds < SHORT_S
@@ -117,15 +117,15 @@ def _unknown(*why: str) -> Finding:
     return Finding("unknown", 0.0, 0.0, why)
 
 
-def _missing(window: Window, seen: Means) -> Iterator[str]:
+def _missing(window: ObservationWindow, seen: Means) -> Iterator[str]:
     """Why there is no verdict."""
     if not window.gpus:
         yield f"no GPU readings: {window.no_gpu}"
         return
     if not math.isfinite(seen.sm):
         yield f"no SM counters: {next((g.missing for g in window.gpus if g.missing), 'not read yet')}"
-    yield from told("GPU busy", seen.busy)
-    yield from told("SM active", seen.sm)
+    yield from share_text("GPU busy", seen.busy)
+    yield from share_text("SM active", seen.sm)
     if math.isfinite(seen.sm):
         waits = waits_for_the_host(seen)
         yield (
@@ -133,14 +133,14 @@ def _missing(window: Window, seen: Means) -> Iterator[str]:
         )
 
 
-def _largest_phase(window: Window) -> Iterator[str]:
+def _largest_phase(window: ObservationWindow) -> Iterator[str]:
     outer = [path for path in window.phases if "/" not in path]
     if outer:
         path = max(outer, key=lambda name: window.phases[name])
         yield f"largest phase: {path} {percent(window.phases[path])}"
 
 
-def _beside(finding: Finding, window: Window, seen: Means) -> Iterator[str]:
+def _beside(finding: Finding, window: ObservationWindow, seen: Means) -> Iterator[str]:
     """What weakens a verdict, or is worth knowing with it."""
     for waits, evidence in noticed(window, seen):
         if waits != finding.verdict:
@@ -153,7 +153,7 @@ def _beside(finding: Finding, window: Window, seen: Means) -> Iterator[str]:
         yield f"{percent(window.aside)} of all time goes into evaluation and checkpoints"
 
 
-def _lagging(window: Window) -> Iterator[str]:
+def _lagging(window: ObservationWindow) -> Iterator[str]:
     """Which GPU of several has less to do than another, or a lower clock: all ranks go at the pace of the slowest."""
     known = [g for g in window.gpus if g.sm == g.sm]
     if known:

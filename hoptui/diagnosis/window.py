@@ -67,7 +67,7 @@ class GpuWindow:
 
 
 @dataclass(frozen=True)
-class Window:
+class ObservationWindow:
     """A run over `seconds`, up to the stamp `t` (monotonic ns).
 
     `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of all the time
@@ -89,7 +89,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Iterations:
+class WindowIterations:
     """The iterations of a window: those that only trained, and when the others were (monotonic ns, start and end)."""
 
     start: int
@@ -100,7 +100,7 @@ class Iterations:
     apart: tuple[tuple[int, int], ...]
 
 
-def iterations(rows: Columns) -> Iterations | None:
+def iterations(rows: Columns) -> WindowIterations | None:
     """What a run's rows tell of where its time went; None where no row ended an iteration."""
     if "iteration_s" not in rows.names or not len(rows):
         return None
@@ -116,7 +116,7 @@ def iterations(rows: Columns) -> Iterations | None:
     whole, trained = _sum(seconds, ended), _sum(seconds, kept)
     shares = {name: min(1.0, _sum(column, kept) / trained) for name, column in phases.items() if trained > 0}
     first, last = ended[0], ended[-1]
-    return Iterations(
+    return WindowIterations(
         start=times[first] - int(seconds[first] * SECOND),
         end=times[last],
         count=len(kept),

@@ -13,7 +13,7 @@ from hoptui.protocol.messages import CommandRecord, State
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryReading:
     """Bytes of one of a run's GPUs; for a run without a GPU, of the host.
 
     `used` is the most that the run itself has held since the last look, `others` what other processes hold there now.
@@ -36,7 +36,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Shift:
+class ChangePoint:
     """The throughput went from `before` to `after` at about iteration `step`, and no knob was turned.
 
     `cause` is the likeliest in words, "" where none is seen; `text` the whole in one sentence. `t` is when it was noticed.
@@ -51,7 +51,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Observation:
     """A run at one look; times are monotonic nanoseconds.
 
     Args:
@@ -74,7 +74,7 @@ class Scene:
     knobs: tuple[KnobState, ...]
     points: Sequence[tuple[int, float]] = ()
     records: Sequence[CommandRecord] = ()
-    memories: tuple[Memory, ...] = ()
+    memories: tuple[MemoryReading, ...] = ()
     alloc_retries: float | None = None
     power_w: float | None = None
     drawn_w: float | None = None
@@ -82,12 +82,12 @@ class Scene:
     host_busy: float | None = None
     others_busy: float | None = None
     throttled: str = ""
-    shift: Shift | None = None
+    shift: ChangePoint | None = None
     metric: str = ""
     step: int = 0
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> MemoryReading | None:
         """Of the GPU that has no room first, None where that is unknown."""
         return max(self.memories, key=lambda one: one.filled, default=None)
 
@@ -104,7 +104,7 @@ class Scene:
         """Of those, what makes a run another one where it changes; a schedule's coefficients do not."""
         return {k.spec.name: k.value for k in self.knobs if not coefficient(k.spec)}
 
-    def current(self) -> Scene:
+    def current(self) -> Observation:
         """The same with what commands have come to since the knobs were read."""
         newest: dict[str, CommandRecord] = {}
         for record in self.records:
@@ -128,7 +128,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Known:
+class PriorResult:
     """What served a run of the same kind best: values by knob, and the most memory it held with them (bytes; None: unknown)."""
 
     values: Mapping[str, KnobValue] = field(default_factory=dict)

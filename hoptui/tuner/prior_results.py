@@ -29,7 +29,7 @@ ASIDE = frozenset(
 FILES = (".pt", ".ckpt", ".json", ".jsonl", ".txt", ".toml", ".yaml")
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class TunerResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tuner settled on: `values` by knob, and the most `peak` bytes that the run held with them (None: unknown).
 
     `turned` are the knobs that it might turn, empty for those of `values`. `key` says in which kind of run, `run` and `name` in
@@ -73,8 +73,11 @@ def key(run: RunState, gpus: Iterable[str], records: Sequence[CommandRecord] = (
 
 
 def best(
-    results: Iterable[Settled], kind: str, objective: Objective, held: Mapping[str, KnobValue] | None = None
-) -> Settled | None:
+    results: Iterable[TunerResult],
+    kind: str,
+    objective: Objective,
+    held: Mapping[str, KnobValue] | None = None,
+) -> TunerResult | None:
     """What a tuner of a run of this kind settled on, with the same objective, that another one can bring about.
 
     `held` are the values in effect of the knobs that it may not turn: what goes with other values of these is no result for it. Of
@@ -91,7 +94,7 @@ def best(
     return max(same, key=lambda result: (len(set(result.turned) - kept.keys()), result.wall), default=None)
 
 
-def with_newer(results: Sequence[Settled], newer: Settled) -> tuple[Settled, ...]:
+def with_newer(results: Sequence[TunerResult], newer: TunerResult) -> tuple[TunerResult, ...]:
     """These and a newer one, which takes the place of the one before it of the same kind, objective and `turned`; the newest `MOST`.
 
     A tuner that might turn other knobs has compared other values: neither of the two says that the other is wrong.
@@ -102,7 +105,7 @@ def with_newer(results: Sequence[Settled], newer: Settled) -> tuple[Settled, ...
     return (*others, newer)[-MOST:]
 
 
-def _slot(result: Settled) -> tuple[str, Objective, tuple[str, ...]]:
+def _slot(result: TunerResult) -> tuple[str, Objective, tuple[str, ...]]:
     return result.key, result.objective, result.turned
 
 

@@ -10,16 +10,16 @@ from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerStat
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.measurement.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.measurement.incumbent import Incumbent
-from hoptui.tuner.measurement.throughput_series import Series
-from hoptui.tuner.observation import Known, Proposal, Scene
-from hoptui.tuner.search.memory_guard import Room
-from hoptui.tuner.search.parameter_history import Tracks
+from hoptui.tuner.measurement.throughput_series import ObjectiveSeries
+from hoptui.tuner.observation import Observation, PriorResult, Proposal
+from hoptui.tuner.search.memory_guard import MemoryGuard
+from hoptui.tuner.search.parameter_history import ParameterHistories
 from hoptui.tuner.search.space import Candidate, Lever
-from hoptui.tuner.search.strategy import Nothing, Search
+from hoptui.tuner.search.strategy import NoCandidate, Search
 from hoptui.tuner.trial.budget import Budget
 from hoptui.tuner.trial.overrides import KnobOverrides, asks
 from hoptui.tuner.trial.rollback import Rollback
-from hoptui.tuner.trial.trial import Attempt, Move, again, blames, figured, length, obstacle
+from hoptui.tuner.trial.trial import ChangeSet, RunningTrial, again, blames, figured, length, obstacle
 
 TOLD = 50
 """So many ended trials are told."""
@@ -30,7 +30,7 @@ class Tuner:
     """Turns the knobs of one run, one thing at a time.
 
     Call `look` about once a second and at new iterations; make commands of what it returns and say their ids with
-    `sent`. What became of them is read from the next scene's records. Times are monotonic nanoseconds. `incumbent` are the
+    `sent`. What became of them is read from the next observation's records. Times are monotonic nanoseconds. `incumbent` are the
     values that it would go back to now. `overrides` are the knobs that it leaves alone.
     """
 
@@ -39,22 +39,22 @@ class Tuner:
         limits: Limits,
         now: int,
         user: str,
-        known: Known | None = None,
+        known: PriorResult | None = None,
         overrides: KnobOverrides | None = None,
     ) -> None:
         self.overrides = overrides or KnobOverrides()
         self._state = TunerState(stand="baseline", text="begins", limits=limits, started=now, user=user)
         self._limits = limits
         self._budget = Budget(limits.budget, now)
-        self._tracks = Tracks(limits)
+        self._tracks = ParameterHistories(limits)
         self._search = Search(self._tracks, known)
-        self.incumbent = Incumbent(Series(limits.objective))
-        self._room = Room(self._tracks)
+        self.incumbent = Incumbent(ObjectiveSeries(limits.objective))
+        self._room = MemoryGuard(self._tracks)
         self._seen_choices: set[str] = set()  # ids of users' commands
-        self._scene: Scene | None = None
-        self._attempt: Attempt | None = None
+        self._observation: Observation | None = None
+        self._attempt: RunningTrial | None = None
         self._rollback: Rollback | None = None
-        self._offered: Move | None = None
+        self._offered: ChangeSet | None = None
         self._failed: tuple[Trial, ...] = ()  # of a tuner before this one
         self._rested = False
         self._stand: Stand = "baseline"
@@ -65,20 +65,20 @@ class Tuner:
         """How it stands."""
         return structs.replace(self._state, frozen=self.overrides.names)
 
-    def found(self) -> Known | None:
+    def found(self) -> PriorResult | None:
         """What to remember of this run, None until something was measured and nothing better was left to try or could be paid for.
 
         Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best. Nor
         is it while what served another run could not be afforded: that may serve better.
         """
         told = any(trial.result in ("kept", "reverted") for trial in self._state.tried)
-        if not told or not self._rested or self._search.owed or self._scene is None:
+        if not told or not self._rested or self._search.owed or self._observation is None:
             return None
-        names = {n for lever in self._tracks.levers(self._scene, set()) for n in lever.names}
+        names = {n for lever in self._tracks.levers(self._observation, set()) for n in lever.names}
         if names & self.overrides.all:
             return None
         values = {n: v for n, v in self.incumbent.values.items() if n in names}
-        return Known(values, self._room.peak or None)
+        return PriorResult(values, self._room.peak or None)
 
     def take_over(self, left: TunerState) -> None:
         """Go on for a tuner of this run that was cut off: with what it has spent, left alone, and found to be too much."""
@@ -112,19 +112,19 @@ class Tuner:
         self._offered.ids = dict(ids)
         if self._attempt is not None and self._attempt.move is self._offered:
             self._search.made()
-        elif self._rollback is not None and self._scene is not None:
-            self._rollback.sent(self._offered, self._scene.t)
+        elif self._rollback is not None and self._observation is not None:
+            self._rollback.sent(self._offered, self._observation.t)
         self._offered = None
 
-    def look(self, scene: Scene) -> Proposal | None:
+    def look(self, observation: Observation) -> Proposal | None:
         """What to change now, if anything."""
         if self._state.stand == "off":
             return None
-        scene = scene.current()
+        observation = observation.current()
         self._withdraw()
-        self._notice(scene)
-        self._scene = scene
-        proposal, following = self._act(scene)
+        self._notice(observation)
+        self._observation = observation
+        proposal, following = self._act(observation)
         self._state = structs.replace(
             self._state,
             stand=self._stand,
@@ -144,44 +144,46 @@ class Tuner:
             self._attempt = None
         self._offered = None
 
-    def _notice(self, scene: Scene) -> None:
+    def _notice(self, observation: Observation) -> None:
         trying = self._attempt is not None or self._rollback is not None
-        passed = self._budget.tick(scene.t, training=scene.state in ("live", "busy"), trying=trying)
+        passed = self._budget.tick(
+            observation.t, training=observation.state in ("live", "busy"), trying=trying
+        )
         if self._attempt is not None:
             self._attempt.seconds += passed
-        if self._scene is None:
+        if self._observation is None:
             # What it did before may have been with other values.
-            self.incumbent.rest(scene, scene.points[-1][0] + 1 if scene.points else 0)
-            levers = self._tracks.levers(scene, set())
+            self.incumbent.rest(observation, observation.points[-1][0] + 1 if observation.points else 0)
+            levers = self._tracks.levers(observation, set())
             for trial in self._failed:
                 if (tried := again(trial, levers)) is not None:
                     self._tracks.failed(tried, trial.t)
-        elif scene.epoch != self._scene.epoch:
-            self._restarted(scene)
+        elif observation.epoch != self._observation.epoch:
+            self._restarted(observation)
         before = self.incumbent.series.backwards
-        self.incumbent.series.take(scene)
+        self.incumbent.series.take(observation)
         if self.incumbent.series.backwards != before:
             self._abandon("interrupted", "the run went back to an earlier iteration")
-        self._tracks.expire(scene.t)
-        self._listen(scene)
-        if scene.memory is not None:
-            self._room.watch(scene)
-            self._learn_memory(scene)
-        if scene.shift is not None and self._attempt is None and self._rollback is None:
+        self._tracks.expire(observation.t)
+        self._listen(observation)
+        if observation.memory is not None:
+            self._room.watch(observation)
+            self._learn_memory(observation)
+        if observation.shift is not None and self._attempt is None and self._rollback is None:
             self._tracks.reopen()
-            self.incumbent.rest(scene, self.incumbent.series.newest + 1)
+            self.incumbent.rest(observation, self.incumbent.series.newest + 1)
 
-    def _restarted(self, scene: Scene) -> None:
+    def _restarted(self, observation: Observation) -> None:
         """Another process: nothing of the one before is comparable, and a trial that it ended is not known to be good."""
         self._rollback = self._cut_off("unfinished", "the run was restarted")
         self.incumbent.left()
         self.incumbent.series.cut()
         self._tracks.forget_memory()
-        self.incumbent.rest(scene, 0)
+        self.incumbent.rest(observation, 0)
 
-    def _listen(self, scene: Scene) -> None:
+    def _listen(self, observation: Observation) -> None:
         """What a user sets ends a trial, and stays."""
-        commands = [record for record in scene.records if asks(record)]
+        commands = [record for record in observation.records if asks(record)]
         fresh = [record for record in commands if record.id not in self._seen_choices]
         self._seen_choices = {record.id for record in commands}
         new = {record.knob for record in fresh}
@@ -204,41 +206,41 @@ class Tuner:
             return {c.knob for c in self._attempt.move.changes}
         return set(self._rollback.targets) if self._rollback is not None else set()
 
-    def _learn_memory(self, scene: Scene) -> None:
+    def _learn_memory(self, observation: Observation) -> None:
         attempt = self._attempt
         if attempt is None and self._rollback is None:
-            self._room.learn(scene, seen=self.incumbent.seen)
-        elif attempt is not None and (step := attempt.move.applied(scene.records)) is not None:
+            self._room.learn(observation, seen=self.incumbent.seen)
+        elif attempt is not None and (step := attempt.move.applied(observation.records)) is not None:
             names = {lever.name for lever, _ in attempt.tried.settings}
-            self._room.learn(scene, names, seen=len(self.incumbent.series.since(step)) > WARM_UP)
+            self._room.learn(observation, names, seen=len(self.incumbent.series.since(step)) > WARM_UP)
 
     # what to do --------------------------------------------------------------------------------------------------------
 
-    def _act(self, scene: Scene) -> tuple[Proposal | None, tuple[Change, ...]]:
+    def _act(self, observation: Observation) -> tuple[Proposal | None, tuple[Change, ...]]:
         if self._attempt is not None:
-            return self._conduct(self._attempt, scene), ()
+            return self._conduct(self._attempt, observation), ()
         if self._rollback is not None:
-            return self._roll_back(self._rollback, scene), ()
-        if self.incumbent.differs(scene):
-            self._read_otherwise(scene)
-        if room := self._make_room(scene):
+            return self._roll_back(self._rollback, observation), ()
+        if self.incumbent.differs(observation):
+            self._read_otherwise(observation)
+        if room := self._make_room(observation):
             return room, ()
-        waits = obstacle(scene, self._limits)
+        waits = obstacle(observation, self._limits)
         if not self.incumbent.seen:  # nor what memory they take: nothing can be said of others
             text = waits or MEASURES.format(self.incumbent.missing(None))
             self._say("waiting" if waits else "baseline", text)
             return None, ()
-        candidate = self._search.next(scene, self.overrides.all, self._affords)
+        candidate = self._search.next(observation, self.overrides.all, self._affords)
         expected = candidate.gain if isinstance(candidate, Candidate) else None
         missing = self.incumbent.missing(expected)
-        if not missing and self._otherwise(scene.t):
-            candidate = self._search.next(scene, self.overrides.all, self._affords)
-        if isinstance(candidate, Nothing):
+        if not missing and self._otherwise(observation.t):
+            candidate = self._search.next(observation, self.overrides.all, self._affords)
+        if isinstance(candidate, NoCandidate):
             if candidate.yet:
                 self._say("baseline", candidate.why)
                 return None, ()
             self._rested = self._rested or not missing
-            self._say("holding", f"nothing is tried: {self._untried(candidate.why, scene)}")
+            self._say("holding", f"nothing is tried: {self._untried(candidate.why, observation)}")
             return None, ()
         if self._limits.dry:
             not_now = f"; not now: {waits}" if waits else ""
@@ -255,14 +257,19 @@ class Tuner:
                 "a larger one allows it",
             )
         else:
-            return self._begin(candidate, scene), ()
+            return self._begin(candidate, observation), ()
         return None, candidate.changes
 
-    def _untried(self, why: str, scene: Scene) -> str:
+    def _untried(self, why: str, observation: Observation) -> str:
         """Why nothing is tried, and which knobs that it may turn are left alone."""
-        free: Sequence[Lever] = self._tracks.levers(scene, self.overrides.all)
+        free: Sequence[Lever] = self._tracks.levers(observation, self.overrides.all)
         names = {lever.name for lever in free}
-        out = {n for lever in self._tracks.levers(scene, ()) if lever.name not in names for n in lever.names}
+        out = {
+            n
+            for lever in self._tracks.levers(observation, ())
+            if lever.name not in names
+            for n in lever.names
+        }
         if not (aside := sorted(out & self.overrides.all)):
             return why
         alone = f"left alone: {', '.join(aside)}"
@@ -281,34 +288,36 @@ class Tuner:
         level = self.incumbent.level
         return level is not None and self._tracks.sway(self.incumbent.values, level, t)
 
-    def _read_otherwise(self, scene: Scene) -> None:
+    def _read_otherwise(self, observation: Observation) -> None:
         """Somebody else, or the run itself, has changed a knob: its value is taken as it is."""
         self.incumbent.left()
-        if self._room.gave_way(scene, self.incumbent.values, self.overrides.chosen):
+        if self._room.gave_way(observation, self.incumbent.values, self.overrides.chosen):
             self.incumbent.explained()
-        self.incumbent.rest_anew(scene)
+        self.incumbent.rest_anew(observation)
 
-    def _begin(self, tried: Candidate, scene: Scene) -> Proposal:
+    def _begin(self, tried: Candidate, observation: Observation) -> Proposal:
         expected = tried.standstill + length(tried.changes) * self.incumbent.series.seconds
-        told = Trial(changes=tried.changes, t=scene.t, text=tried.why)
-        move = self._offered = Move(tried.changes, tried.why)
-        self._attempt = Attempt(move, tried, self.incumbent.baseline, told, expected, scene.alloc_retries)
+        told = Trial(changes=tried.changes, t=observation.t, text=tried.why)
+        move = self._offered = ChangeSet(tried.changes, tried.why)
+        self._attempt = RunningTrial(
+            move, tried, self.incumbent.baseline, told, expected, observation.alloc_retries
+        )
         self._say("trial", f"tries {written(tried.changes)}")
         return Proposal(tried.changes, tried.why)
 
-    def _conduct(self, attempt: Attempt, scene: Scene) -> Proposal | None:
+    def _conduct(self, attempt: RunningTrial, observation: Observation) -> Proposal | None:
         move = attempt.move
-        if trouble := move.trouble(scene.records):
-            return self._fail(attempt, trouble, scene)
-        step = move.applied(scene.records)
+        if trouble := move.trouble(observation.records):
+            return self._fail(attempt, trouble, observation)
+        step = move.applied(observation.records)
         attempt.told = structs.replace(attempt.told, step=step, seconds=round(attempt.seconds, 1))
         if step is None:
             self._say("trial", f"waits until {written(move.changes)} is in effect")
             return None
-        effective = move.effective(scene.records)
+        effective = move.effective(observation.records)
         if all(effective.get(c.knob, c.value) == c.before for c in move.changes):
             self._tracks.ignored(attempt.tried)
-            return self._take_back("failed", "the run reads back the values of before", scene)
+            return self._take_back("failed", "the run reads back the values of before", observation)
         after = self.incumbent.series.since(step)
         plan = plan_for((change.knob for change in move.changes), trial=True)
         found = measure(self.incumbent.series.metric, attempt.before, after, plan)
@@ -317,38 +326,42 @@ class Tuner:
             attempt.told, changes=read, measured=found, iterations=found.iterations
         )
         self._say("trial", f"measures {written(read)}: {found.iterations} iterations")
-        if scene.state not in ("live", "busy"):
+        if observation.state not in ("live", "busy"):
             return None
-        ending = attempt.ending(scene, self._limits, after, found, overdrawn=self._budget.left < 0)
+        ending = attempt.ending(observation, self._limits, after, found, overdrawn=self._budget.left < 0)
         if ending is None:
             return None
         if not ending.kept:
             if ending.found is None:
-                self._tracks.failed(attempt.tried, scene.t)
+                self._tracks.failed(attempt.tried, observation.t)
             else:
                 self._tracks.dropped(attempt.tried, ending.found)
-            return self._take_back("reverted", ending.why, scene, told=ending.figure)
+            return self._take_back("reverted", ending.why, observation, told=ending.figure)
         self._tracks.kept(attempt.tried, found)
-        self._budget.refund(max(0.0, attempt.seconds - move.standstill(scene.records)))
+        self._budget.refund(max(0.0, attempt.seconds - move.standstill(observation.records)))
         self._end("kept", ending.why)
         self._attempt = None
         self._room.peak = 0
-        self.incumbent.rest(scene, step + WARM_UP)
+        self.incumbent.rest(observation, step + WARM_UP)
         return None
 
-    def _fail(self, attempt: Attempt, trouble: CommandRecord, scene: Scene) -> Proposal | None:
+    def _fail(
+        self, attempt: RunningTrial, trouble: CommandRecord, observation: Observation
+    ) -> Proposal | None:
         """A command of the trial came to nothing, or was undone."""
         why = trouble.reason or trouble.code or trouble.stage
         if trouble.code == "held_by_person":
             self.overrides.choose([trouble.knob])
         if not blames(trouble):
-            return self._take_back("interrupted", why, scene)
-        self._tracks.failed(attempt.tried, scene.t, trouble.knob)
-        return self._take_back("failed", why, scene)
+            return self._take_back("interrupted", why, observation)
+        self._tracks.failed(attempt.tried, observation.t, trouble.knob)
+        return self._take_back("failed", why, observation)
 
-    def _take_back(self, result: Result, why: str, scene: Scene, *, told: bool = False) -> Proposal | None:
+    def _take_back(
+        self, result: Result, why: str, observation: Observation, *, told: bool = False
+    ) -> Proposal | None:
         self._abandon(result, why, told=told)
-        return self._roll_back(self._rollback, scene) if self._rollback else None
+        return self._roll_back(self._rollback, observation) if self._rollback else None
 
     def _abandon(self, result: Result, why: str, *, told: bool = False) -> None:
         """End the trial, and go back; `told` where its figure says why."""
@@ -358,32 +371,32 @@ class Tuner:
             attempt, self._attempt = self._attempt, None
             self._rollback = Rollback.undo(attempt.told, f"back from the trial: {why}", attempt.move)
 
-    def _roll_back(self, rollback: Rollback, scene: Scene) -> Proposal | None:
+    def _roll_back(self, rollback: Rollback, observation: Observation) -> Proposal | None:
         self._say("trial", rollback.why)
-        changes = rollback.look(scene, self.overrides)
+        changes = rollback.look(observation, self.overrides)
         if rollback.done:
             self._rollback = None
-            self.incumbent.rest_anew(scene)
-            if (trial := rollback.outcome(scene, self.overrides.chosen)) is not None:
+            self.incumbent.rest_anew(observation)
+            if (trial := rollback.outcome(observation, self.overrides.chosen)) is not None:
                 self._tell(trial)
             return None
         if rollback.waits:
             self._say("waiting", f"{rollback.why}, {rollback.waits}")
         if not changes:
             return None
-        self._offered = Move(changes, rollback.why)
+        self._offered = ChangeSet(changes, rollback.why)
         return Proposal(changes, rollback.why)
 
-    def _make_room(self, scene: Scene) -> Proposal | None:
+    def _make_room(self, observation: Observation) -> Proposal | None:
         """A smaller size before memory runs out."""
-        if self._limits.dry or obstacle(scene, self._limits):
+        if self._limits.dry or obstacle(observation, self._limits):
             return None
-        found = self._room.made(scene, self.overrides.all, seen=self.incumbent.seen)
+        found = self._room.made(observation, self.overrides.all, seen=self.incumbent.seen)
         if found is None:
             return None
         tried, why = found
-        self._rollback = Rollback.free_memory(Trial(changes=tried.changes, t=scene.t, text=why))
-        return self._roll_back(self._rollback, scene)
+        self._rollback = Rollback.free_memory(Trial(changes=tried.changes, t=observation.t, text=why))
+        return self._roll_back(self._rollback, observation)
 
     def _cut_off(self, result: Result, how: str) -> Rollback | None:
         """End what is under way, and leave the values as they are. What is left to do: its rollback."""

@@ -256,7 +256,7 @@ def test_each_trial_of_the_tuner_is_told_once(tmp_path: Path) -> None:
     forgotten = Trial(changes=changes, result="reverted", text="a trial that the tuner tells no more")
     said = (
         "started by ana (pid 7)",
-        *map(daemon_tuning.told, (*tried, forgotten)),
+        *map(daemon_tuning.trial_text, (*tried, forgotten)),
         "kept minibatch_size 1 024 → 2 048 of another tuner",
     )
     events = (*EVENTS, *(event(20 + i, "tuner", text) for i, text in enumerate(said)))

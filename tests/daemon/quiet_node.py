@@ -26,8 +26,8 @@ from hoptui.protocol.messages import (
     RunState,
 )
 from hoptui.recording.metadata import KnownRun
-from hoptui.tuner.observation import Known, Proposal, Scene
-from hoptui.tuner.prior_results import Settled, with_newer
+from hoptui.tuner.observation import Observation, PriorResult, Proposal
+from hoptui.tuner.prior_results import TunerResult, with_newer
 from hoptui.tuner.trial.overrides import KnobOverrides
 from hoptui.tuner.trial.rollback import Rollback
 from hoptui.tuner.trial.trial import figured
@@ -52,7 +52,7 @@ class Keeper:
         self.log: list[str] = []
         self.states: list[RunState] = []
         self.events: list[Event] = []
-        self.settled: tuple[Settled, ...] = ()
+        self.settled: tuple[TunerResult, ...] = ()
 
     def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None: ...
     def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
@@ -74,7 +74,7 @@ class Keeper:
     def keep(self, run: str) -> None:
         self.log.append("keep")
 
-    def settle(self, result: Settled) -> None:
+    def settle(self, result: TunerResult) -> None:
         self.settled = with_newer(self.settled, result)
 
     def flushed(self, source: str) -> int:
@@ -88,15 +88,15 @@ class Script:
     """A tuner that proposes what a test tells it to."""
 
     def __init__(
-        self, limits: Limits, now: int, user: str, known: Known | None, overrides: KnobOverrides
+        self, limits: Limits, now: int, user: str, known: PriorResult | None, overrides: KnobOverrides
     ) -> None:
         self.known = known
         self.overrides = overrides
         self._state = TunerState(stand="baseline", text="measures", limits=limits, started=now, user=user)
         self.plan: list[Proposal | Exception] = []
-        self.scenes: list[Scene] = []
+        self.scenes: list[Observation] = []
         self.ids: dict[str, str] = {}
-        self.rests: Known | None = None
+        self.rests: PriorResult | None = None
         self.took_over: TunerState | None = None
 
     @property
@@ -109,13 +109,13 @@ class Script:
     def propose(self, *changes: Change) -> None:
         self.plan.append(Proposal(changes, "memory is free"))
 
-    def look(self, scene: Scene) -> Proposal | None:
-        self.scenes.append(scene)
+    def look(self, observation: Observation) -> Proposal | None:
+        self.scenes.append(observation)
         found = self.plan.pop(0) if self.plan else None
         if isinstance(found, Exception):
             raise found
         if found is not None:
-            self.put(stand="trial", trial=Trial(changes=found.changes, t=scene.t, text=found.why))
+            self.put(stand="trial", trial=Trial(changes=found.changes, t=observation.t, text=found.why))
         return found
 
     def sent(self, ids: dict[str, str]) -> None:
@@ -141,7 +141,7 @@ class Script:
         self.put(stand="off", text="stopped")
         return Rollback.undo(trial) if trial is not None else None
 
-    def found(self) -> Known | None:
+    def found(self) -> PriorResult | None:
         return self.rests
 
 
@@ -167,7 +167,7 @@ class QuietNode:
         return 1.7e9 + self.now / SECOND
 
     def _make(
-        self, limits: Limits, now: int, user: str, known: Known | None, overrides: KnobOverrides
+        self, limits: Limits, now: int, user: str, known: PriorResult | None, overrides: KnobOverrides
     ) -> Script:
         self.scripts.append(Script(limits, now, user, known, overrides))
         return self.scripts[-1]

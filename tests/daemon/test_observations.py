@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.tuning.observations import RECORDS, scene
+from hoptui.daemon.tuning.observations import RECORDS, observe
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.tuning import Change
-from hoptui.tuner.observation import Memory
+from hoptui.tuner.observation import MemoryReading
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 GIB = 1 << 30
@@ -41,7 +41,7 @@ def test_the_throughput_is_that_of_iterations_that_only_trained(there: QuietNode
     row = {"tokens_per_s": 1.0, "phase/evaluation": 2.0}
     there.node.rows((pack(f"run/{RUN}", [(there.now + 1, 2, row), (there.now + 2, 3, {"loss": 1.0})]),))
     there.rows(99.0)
-    seen = scene(there.node, there.run)
+    seen = observe(there.node, there.run)
     assert (seen.metric, seen.points) == ("tokens_per_s", [(1, 100.0), (4, 99.0)])
     assert (seen.epoch, seen.state, seen.knobs) == (1, "live", there.run.state.knobs)
 
@@ -55,9 +55,9 @@ def test_memory_is_that_of_the_gpu_without_room_first_and_its_peak_since_the_las
         read(there, "A", memory_used_bytes=used * GIB)
         read(there, "B", memory_used_bytes=40.0 * GIB)
     there.node.processes = (process("A", 25.0, RUN), process("A", 5.0), process("B", 40.0, RUN))
-    seen = scene(there.node, there.run)
-    assert seen.memory == Memory(used=65 * GIB, others=5 * GIB, total=80 * GIB, gpu="A")
-    assert seen.memories == (seen.memory, Memory(used=40 * GIB, others=0, total=80 * GIB, gpu="B"))
+    seen = observe(there.node, there.run)
+    assert seen.memory == MemoryReading(used=65 * GIB, others=5 * GIB, total=80 * GIB, gpu="A")
+    assert seen.memories == (seen.memory, MemoryReading(used=40 * GIB, others=0, total=80 * GIB, gpu="B"))
 
 
 def test_of_gpus_of_different_size_the_one_without_room_first_need_not_be_the_fullest(
@@ -67,8 +67,8 @@ def test_of_gpus_of_different_size_the_one_without_room_first_need_not_be_the_fu
     read(there, "A", memory_used_bytes=48.0 * GIB)  # 60 % full, by a neighbour
     read(there, "B", memory_used_bytes=10.0 * GIB, memory_total_bytes=40.0 * GIB)
     there.node.processes = (process("A", 10.0, RUN), process("A", 38.0), process("B", 10.0, RUN))
-    seen = scene(there.node, there.run)
-    assert seen.memory == Memory(used=10 * GIB, others=0, total=40 * GIB, gpu="B"), (
+    seen = observe(there.node, there.run)
+    assert seen.memory == MemoryReading(used=10 * GIB, others=0, total=40 * GIB, gpu="B"), (
         "40 GiB for it, and 42 on A"
     )
     assert seen.taken == 0.6
@@ -83,22 +83,24 @@ def test_where_processes_cannot_be_told_apart_all_memory_counts_as_the_runs(
     gpus(there, "A")
     read(there, "A", memory_used_bytes=30.0 * GIB)
     there.node.processes = processes
-    assert scene(there.node, there.run).memory == Memory(used=30 * GIB, others=0, total=80 * GIB, gpu="A")
+    assert observe(there.node, there.run).memory == MemoryReading(
+        used=30 * GIB, others=0, total=80 * GIB, gpu="A"
+    )
 
 
 def test_a_gpu_that_cannot_be_read_might_have_no_room_first(there: QuietNode) -> None:
     gpus(there, "A", "B")
     read(there, "A", memory_used_bytes=30.0 * GIB)
-    assert scene(there.node, there.run).memory is None
+    assert observe(there.node, there.run).memory is None
     read(there, "B", power_w=100.0)
-    assert scene(there.node, there.run).memory is None
+    assert observe(there.node, there.run).memory is None
 
 
 def test_old_readings_are_unknown(there: QuietNode) -> None:
     gpus(there, "A")
     read(there, "A", memory_used_bytes=30.0 * GIB, power_w=500.0, throttle=0x04)
     there.now += 4 * SECOND
-    seen = scene(there.node, there.run)
+    seen = observe(there.node, there.run)
     assert (seen.memory, seen.power_w, seen.throttled) == (None, None, "")
 
 
@@ -108,7 +110,7 @@ def test_power_is_that_of_the_gpu_that_draws_most_on_average(there: QuietNode) -
         there.now += SECOND // 2
         read(there, "A", power_w=a, throttle=0x01)
         read(there, "B", power_w=b, throttle=0x20)
-    seen = scene(there.node, there.run)
+    seen = observe(there.node, there.run)
     assert seen.power_w == 350.0
     assert seen.throttled == "too hot"
 
@@ -116,42 +118,42 @@ def test_power_is_that_of_the_gpu_that_draws_most_on_average(there: QuietNode) -
 def test_what_a_run_draws_is_that_of_all_its_gpus_and_unknown_where_one_is(there: QuietNode) -> None:
     gpus(there, "A", "B")
     read(there, "A", power_w=300.0)
-    assert scene(there.node, there.run).drawn_w is None
+    assert observe(there.node, there.run).drawn_w is None
     read(there, "B", memory_used_bytes=GIB)
-    assert scene(there.node, there.run).drawn_w is None
+    assert observe(there.node, there.run).drawn_w is None
     there.now += SECOND // 2
     read(there, "B", power_w=400.0)
-    seen = scene(there.node, there.run)
+    seen = observe(there.node, there.run)
     assert (seen.drawn_w, seen.power_w) == (700.0, 400.0)
     there.run.state = structs.replace(there.run.state, world=4)
-    assert scene(there.node, there.run).drawn_w is None, "the others are on another node"
+    assert observe(there.node, there.run).drawn_w is None, "the others are on another node"
     gpus(there)
-    assert scene(there.node, there.run).drawn_w is None
+    assert observe(there.node, there.run).drawn_w is None
 
 
 def test_a_run_without_a_gpu_is_held_to_the_hosts_memory(there: QuietNode) -> None:
     host = {"memory_used_bytes": 30.0 * GIB, "memory_total_bytes": 64.0 * GIB, "cpu_percent": 25.0}
     there.node.rows((pack("host", [(there.now, -1, host)]),))
-    assert scene(there.node, there.run).memory is None
+    assert observe(there.node, there.run).memory is None
     own = pack(f"process/{RUN}", [(there.now, -1, {"memory_rss_bytes": 10.0 * GIB})])
     there.node.rows((own,))
-    seen = scene(there.node, there.run)
-    assert seen.memory == Memory(used=10 * GIB, others=20 * GIB, total=64 * GIB)
+    seen = observe(there.node, there.run)
+    assert seen.memory == MemoryReading(used=10 * GIB, others=20 * GIB, total=64 * GIB)
     assert (seen.host_busy, seen.others_busy) == (0.25, None)
 
     there.node.gpus = (GpuInfo(uuid="A", index=0, name="H100"),)
-    assert scene(there.node, there.run).memory is None, "it may be on a GPU: nobody knows"
+    assert observe(there.node, there.run).memory is None, "it may be on a GPU: nobody knows"
     there.run.said = True  # it says that it has none
-    assert scene(there.node, there.run).memory is not None
+    assert observe(there.node, there.run).memory is not None
 
 
 def test_what_others_do_with_the_cpus_is_what_the_run_does_not(there: QuietNode) -> None:
     there.node.set_hardware(HostInfo(cpus=4), (), "")
     there.node.rows((pack("host", [(there.now, -1, {"cpu_percent": 75.0})]),))
     there.node.rows((pack(f"process/{RUN}", [(there.now, -1, {"cpu_percent": 120.0})]),))
-    assert scene(there.node, there.run).others_busy == pytest.approx(0.45)
+    assert observe(there.node, there.run).others_busy == pytest.approx(0.45)
     there.run.state = structs.replace(there.run.state, world=2)
-    assert scene(there.node, there.run).others_busy is None, "the other rank's processes are not read"
+    assert observe(there.node, there.run).others_busy is None, "the other rank's processes are not read"
 
 
 def test_a_flood_of_commands_does_not_hide_the_tuners_own(there: QuietNode) -> None:
@@ -162,13 +164,13 @@ def test_a_flood_of_commands_does_not_hide_the_tuners_own(there: QuietNode) -> N
     for _ in range(2 * RECORDS):
         there.now += 1
         there.person("lr", 1e-3)
-    records = scene(there.node, there.run).records
+    records = observe(there.node, there.run).records
     assert records[0].id == own.id
     assert [record.t for record in records] == sorted(record.t for record in records)
     assert len(records) == 1 + RECORDS
 
 
 def test_retries_of_the_allocator_come_from_the_run(there: QuietNode) -> None:
-    assert scene(there.node, there.run).alloc_retries is None
+    assert observe(there.node, there.run).alloc_retries is None
     there.node.rows((pack(f"run/{RUN}", [(there.now + 1, 9, {"alloc_retries": 2.0})]),))
-    assert scene(there.node, there.run).alloc_retries == 2.0
+    assert observe(there.node, there.run).alloc_retries == 2.0

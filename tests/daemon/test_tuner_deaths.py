@@ -8,7 +8,7 @@ from msgspec import structs
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, TunerState
 from hoptui.protocol.messages import Bye, CommandRecord, Declare, Outcome
-from hoptui.tuner.observation import Known
+from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.trial.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_S
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
@@ -78,7 +78,7 @@ def test_what_a_run_crashed_with_is_not_tried_on_it_again(trying: QuietNode) -> 
 
 def test_what_a_run_crashed_with_is_given_to_no_other(quiet: QuietNode) -> None:
     quiet.tune()
-    quiet.script.rests = Known({"micro_batch": 64, "num_workers": 4}, peak=100)
+    quiet.script.rests = PriorResult({"micro_batch": 64, "num_workers": 4}, peak=100)
     quiet.look()
     quiet.script.rests = None
     for value, known in ((48, {"micro_batch": 64, "num_workers": 4}), (64, {"num_workers": 4})):

@@ -120,7 +120,7 @@ def test_a_tuner_that_breaks_before_a_trial_is_undone_undoes_it(
     trying: QuietNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = cut_off(trying)
-    monkeypatch.setattr("hoptui.daemon.handlers.tuners.scene", lambda *_: 1 / 0)
+    monkeypatch.setattr("hoptui.daemon.handlers.tuners.observe", lambda *_: 1 / 0)
     there.look()
     assert (there.tuner.stand, there.tuner.tried[-1].result) == ("off", "unfinished")
     assert [command.value for command in there.commands] == [32]

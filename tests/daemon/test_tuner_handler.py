@@ -7,11 +7,11 @@ import math
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.tuning.controller import told
+from hoptui.daemon.tuning.controller import trial_text
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Origin
-from hoptui.tuner.observation import Known
+from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.trial.rollback import unfinished
 from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
@@ -213,7 +213,7 @@ def test_nothing_is_told_without_news_and_progress_once_a_second(trying: QuietNo
 def test_an_event_has_the_evidence(detectable: bool, figure: str) -> None:
     measured = Measured(gain=0.061, interval=0.012, detectable=detectable)
     trial = Trial(changes=(UP,), result="kept", measured=measured, text="memory was free")
-    assert told(trial) == f"kept micro_batch 32 → 64, {figure}: memory was free"
+    assert trial_text(trial) == f"kept micro_batch 32 → 64, {figure}: memory was free"
 
 
 def test_each_ended_trial_is_one_event(trying: QuietNode) -> None:
@@ -256,7 +256,7 @@ def test_a_fault_is_not_met_again_every_second(quiet: QuietNode, monkeypatch: py
         looks.append(quiet.now)
         raise ZeroDivisionError
 
-    monkeypatch.setattr("hoptui.daemon.handlers.tuners.scene", broken)
+    monkeypatch.setattr("hoptui.daemon.handlers.tuners.observe", broken)
     for _ in range(60):
         quiet.look()
     assert len(looks) == 1
@@ -270,21 +270,21 @@ def test_the_next_run_of_the_kind_starts_from_what_was_found(quiet: QuietNode) -
     quiet.tune()
     assert quiet.script.known is None
     for peak in (100, 105, 109):  # it grows a little all the time
-        quiet.script.rests = Known({"micro_batch": 128}, peak=peak)
+        quiet.script.rests = PriorResult({"micro_batch": 128}, peak=peak)
         quiet.look()
     assert [result.peak for result in quiet.keeper.settled] == [100]
-    quiet.script.rests = Known({"micro_batch": 128}, peak=120)
+    quiet.script.rests = PriorResult({"micro_batch": 128}, peak=120)
     quiet.look()
     quiet.tune("stop")
     quiet.tune()
-    assert quiet.script.known == Known({"micro_batch": 128}, peak=120)
+    assert quiet.script.known == PriorResult({"micro_batch": 128}, peak=120)
     quiet.tune("stop")
     quiet.tune(limits=Limits(objective="energy"))
     assert quiet.script.known is None
 
 
 def test_what_was_found_with_other_values_of_what_it_may_not_turn_is_no_start(quiet: QuietNode) -> None:
-    both = Known({"micro_batch": 128, "lr": 1e-3}, peak=100)
+    both = PriorResult({"micro_batch": 128, "lr": 1e-3}, peak=100)
     quiet.tune(limits=Limits(learning=("lr",)))
     quiet.script.rests = both
     quiet.look()

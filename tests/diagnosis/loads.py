@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hoptui.diagnosis.window import GpuWindow, Window, gpu_window
+from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
@@ -44,14 +44,14 @@ def window(
     knobs: tuple[KnobState, ...] = (),
     world: int = 1,
     **more: Any,
-) -> Window:
+) -> ObservationWindow:
     """Twenty seconds of a run on the GPUs of a load."""
     gpus = tuple(readings(columns, i) for i, columns in enumerate(load or ()))
     given: dict[str, Any] = {
         "t": 1000 * SECOND, "seconds": 20.0, "iterations": 100, "phases": phases or {}, "gpus": gpus, "knobs": knobs, "world": world,
         "cpus": 16, "host_cpu": 0.1,
     }  # fmt: skip
-    return Window(**(given | more))
+    return ObservationWindow(**(given | more))
 
 
 def synthetic(**readings: Any) -> GpuWindow:

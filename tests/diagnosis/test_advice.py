@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from hoptui.diagnosis.advice import MOST, advise
 from hoptui.diagnosis.knob_roles import NAMES
-from hoptui.diagnosis.window import Window
+from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.knobs import KnobState, check_value
 from hoptui.domain.tuning import Advice, Verdict
 from tests.diagnosis.loads import UNKNOWN, knob, synthetic, window
 
 
-def seen(*knobs: KnobState, memory: float = 0.1, **more: Any) -> Window:
+def seen(*knobs: KnobState, memory: float = 0.1, **more: Any) -> ObservationWindow:
     return window(gpus=(synthetic(memory=memory),), knobs=knobs, **more)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoptui.diagnosis.verdict import CHALLENGES, FIRST, Diagnostician, findings
-from hoptui.diagnosis.window import Window
+from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.tuning import Diagnosis, Verdict, heard, told
 from tests.diagnosis.loads import H100, H200, SECOND, UNKNOWN, knob, readings, synthetic, window
 
@@ -43,7 +43,7 @@ LABELS: dict[str, Verdict] = {
 }
 
 
-def diagnose(window: Window) -> Diagnosis:
+def diagnose(window: ObservationWindow) -> Diagnosis:
     """What is told of a run that looks like this for as long as it takes."""
     doctor = Diagnostician()
     for _ in range(FIRST):
@@ -282,7 +282,7 @@ EAGER = window(H100["ppo_eager_4096_full"])
 MATMUL = window(H100["bf16_matmul_8192"])
 
 
-def look(doctor: Diagnostician, seen: Window, at_s: float) -> bool:
+def look(doctor: Diagnostician, seen: ObservationWindow, at_s: float) -> bool:
     return doctor.look(replace(seen, t=int(at_s * SECOND)))
 
 

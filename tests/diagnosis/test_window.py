@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from hoptui.diagnosis.window import Iterations, gpu_window, iterations, mean_of
+from hoptui.diagnosis.window import WindowIterations, gpu_window, iterations, mean_of
 from hoptui.domain.columns import pack
 from tests.diagnosis.loads import SECOND, gpu
 
 Row = dict[str, float]
 
 
-def run(*rows: Row, every_s: float = 1.0) -> Iterations | None:
+def run(*rows: Row, every_s: float = 1.0) -> WindowIterations | None:
     return iterations(
         pack("run/a", [(int((i + 1) * every_s * SECOND), i, row) for i, row in enumerate(rows)])
     )

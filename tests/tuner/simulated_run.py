@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits
 from hoptui.protocol.messages import CommandRecord, Origin, Stage
-from hoptui.tuner.observation import Memory, Proposal, Scene
+from hoptui.tuner.observation import MemoryReading, Observation, Proposal
 from hoptui.tuner.tuner import Tuner
 
 SECOND = 1_000_000_000
@@ -89,11 +89,13 @@ class Course:
     def values(self) -> dict[str, KnobValue]:
         return {name: k.value for name, k in self.knobs.items()}
 
-    def scene(self) -> Scene:
-        read = () if self.used is None else (Memory(self.used(self.values), self.others * GIB, 80 * GIB),)
+    def observation(self) -> Observation:
+        read = (
+            () if self.used is None else (MemoryReading(self.used(self.values), self.others * GIB, 80 * GIB),)
+        )
         watts = self.facts.get("power_w", 300.0)
         known: dict[str, Any] = {"state": "live", "memories": read, "power_w": watts, "drawn_w": watts}
-        return Scene(
+        return Observation(
             t=self.seconds * SECOND, epoch=self.epoch, knobs=tuple(self.knobs.values()), points=tuple(self.points[-200:]),
             records=tuple(self.records[-32:]), **(known | self.facts),
         )  # fmt: skip
@@ -109,7 +111,7 @@ class Course:
                 for _ in range(2):
                     self.step += 1
                     self.points.append((self.step, self.rate(self.values)))
-            proposal = self.tuner.look(self.scene())
+            proposal = self.tuner.look(self.observation())
             if proposal is not None:
                 self.proposals.append(last := proposal)
                 self.tuner.sent({c.knob: self._command(c).id for c in proposal.changes})

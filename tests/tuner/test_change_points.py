@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from hoptui.tuner.measurement.change_points import ShiftDetector
-from hoptui.tuner.observation import Memory, Scene, Shift
+from hoptui.tuner.measurement.change_points import ChangePointDetector
+from hoptui.tuner.observation import ChangePoint, MemoryReading, Observation
 from tests.tuner.simulated_run import GIB, SECOND, knob
 from tests.tuner.test_waiting_runs import reading
 
 CALM: dict[str, Any] = {
-    "memories": (Memory(20 * GIB, 2 * GIB, 80 * GIB),),
+    "memories": (MemoryReading(20 * GIB, 2 * GIB, 80 * GIB),),
     "host_busy": 0.3,
     "others_busy": 0.05,
 }
@@ -25,15 +25,17 @@ class Watched:
     """A run of 1000 samples/s, looked at every five iterations."""
 
     def __init__(self, seed: int = 1, noise: float = 0.04) -> None:
-        self.detector = ShiftDetector()
-        self.scene = Scene(t=0, epoch=1, state="live", knobs=(knob("micro_batch", 8),), **CALM)
+        self.detector = ChangePointDetector()
+        self.observation = Observation(t=0, epoch=1, state="live", knobs=(knob("micro_batch", 8),), **CALM)
         self._chance = random.Random(seed)
         self._noise, self._state, self._step = noise, 0.0, 0
         self._points: list[tuple[int, float]] = []
 
-    def run(self, iterations: int, rate: float = 1000.0, *, drift: float = 0.0, **facts: Any) -> Shift | None:
+    def run(
+        self, iterations: int, rate: float = 1000.0, *, drift: float = 0.0, **facts: Any
+    ) -> ChangePoint | None:
         """So many iterations at a rate; the first shift that is noticed in them."""
-        self.scene = replace(self.scene, **facts)
+        self.observation = replace(self.observation, **facts)
         for i in range(iterations):
             self._step += 1
             self._state = 0.5 * self._state + math.sqrt(0.75) * self._chance.gauss(0, 1)
@@ -45,7 +47,7 @@ class Watched:
                 return shift
         return None
 
-    def feed(self, rates: list[float]) -> Shift | None:
+    def feed(self, rates: list[float]) -> ChangePoint | None:
         """Iterations at these rates; the first shift that is noticed in them."""
         for rate in rates:
             self._step += 1
@@ -53,12 +55,14 @@ class Watched:
                 return shift
         return None
 
-    def _iterate(self, rate: float) -> Shift | None:
+    def _iterate(self, rate: float) -> ChangePoint | None:
         self._points.append((self._step, rate))
         if self._step % 5:
             return None
-        self.scene = replace(self.scene, t=self.scene.t + SECOND, points=tuple(self._points[-200:]))
-        return self.detector.look(self.scene)
+        self.observation = replace(
+            self.observation, t=self.observation.t + SECOND, points=tuple(self._points[-200:])
+        )
+        return self.detector.look(self.observation)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -121,7 +125,7 @@ def test_a_block_that_is_all_spikes_is_no_shift(rate: float) -> None:
     ("facts", "words"),
     [
         ({"throttled": "thermal slowdown"}, "thermal slowdown"),
-        ({"memories": (Memory(20 * GIB, 37 * GIB, 80 * GIB),)}, "another process has taken 35.0 GiB"),
+        ({"memories": (MemoryReading(20 * GIB, 37 * GIB, 80 * GIB),)}, "another process has taken 35.0 GiB"),
         ({"host_busy": 0.95}, "CPUs 30 % → 95 %"),
         ({"others_busy": 0.65}, "other processes take more of the CPUs (5.0 % → 65 %)"),
         ({"others_busy": 0.15, "host_busy": 0.45}, ""),
@@ -143,8 +147,8 @@ def test_what_changed_beside_it_is_the_likely_cause(facts: dict[str, Any], words
 
 
 def test_of_many_short_iterations_only_what_lasts_is_a_shift_and_its_cause_is_seen() -> None:
-    detector, step = ShiftDetector(), 0
-    scene = Scene(t=0, epoch=1, state="live", knobs=(knob("micro_batch", 8),), **CALM)
+    detector, step = ChangePointDetector(), 0
+    observation = Observation(t=0, epoch=1, state="live", knobs=(knob("micro_batch", 8),), **CALM)
     found = []
     for look in range(24):
         beside = look >= 16
@@ -154,8 +158,8 @@ def test_of_many_short_iterations_only_what_lasts_is_a_shift_and_its_cause_is_se
         points = tuple((step + i, 600.0 if i in slow else 1000.0) for i in range(200))
         step += 200
         others = 0.5 if beside else 0.05
-        scene = replace(scene, t=look * SECOND, points=points, others_busy=others, host_busy=1.0)
-        found.append(detector.look(scene))
+        observation = replace(observation, t=look * SECOND, points=points, others_busy=others, host_busy=1.0)
+        found.append(detector.look(observation))
     (shift,) = filter(None, found)
     assert 16 * 200 <= shift.step <= 17 * 200
     assert shift.cause == "other processes take more of the CPUs (5.0 % → 50 %)"

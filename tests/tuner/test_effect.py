@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hoptui.domain.tuning import Measured
 from hoptui.tuner.measurement import effect
-from hoptui.tuner.measurement.effect import LOOKS, WARM_UP, Plan, measure
+from hoptui.tuner.measurement.effect import LOOKS, WARM_UP, MeasurementPlan, measure
 
 SEEDS = 300
 
@@ -61,7 +61,10 @@ def test_six_percent_are_found_and_found_early(gain: float) -> None:
 def test_what_is_clear_is_told_from_one_block_and_nothing_else_is() -> None:
     def early(seed: int, gain: float) -> Measured:
         return measure(
-            "m", throughput(seed, 30), throughput(seed + 999, WARM_UP + 5, gain=gain), Plan(clear=0.1)
+            "m",
+            throughput(seed, 30),
+            throughput(seed + 999, WARM_UP + 5, gain=gain),
+            MeasurementPlan(clear=0.1),
         )
 
     assert fmean(early(seed, 0.6).settled for seed in range(SEEDS)) > 0.9
@@ -81,7 +84,8 @@ def test_an_interval_that_is_wide_is_not_hidden_by_few_blocks() -> None:
     """Three blocks are little: at the first look the interval is several times that of the last one."""
     early = [measure("m", throughput(s, 90), throughput(s + 999, WARM_UP + 15)) for s in range(50)]
     late = [
-        measure("m", throughput(s, 90), throughput(s + 999, WARM_UP + 90), Plan((90,))) for s in range(50)
+        measure("m", throughput(s, 90), throughput(s + 999, WARM_UP + 90), MeasurementPlan((90,)))
+        for s in range(50)
     ]
     assert fmean(f.interval or 0 for f in early) > 2.5 * fmean(f.interval or 0 for f in late)
 
@@ -189,7 +193,7 @@ def test_values_as_far_apart_as_floats_are_do_not_overflow() -> None:
 @pytest.mark.parametrize("looks", [(14, 30), (15, 15), (30, 15)])
 def test_looks_that_make_no_sense_are_refused(looks: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="looks must rise"):
-        measure("m", throughput(0, 60), throughput(1, 60), Plan(looks))
+        measure("m", throughput(0, 60), throughput(1, 60), MeasurementPlan(looks))
 
 
 def test_the_table_holds_the_quantiles_of_students_t() -> None:

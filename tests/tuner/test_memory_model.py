@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hoptui.tuner.observation import Memory, Scene
+from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_model import LOOKS_STILL, NEWS, MemoryModel, Neighbours
 
 
@@ -28,7 +28,7 @@ def spread(size: float, base: int, count: int = 600, scale: float = 0.02) -> lis
 
 def test_nothing_is_expected_before_anything_was_seen() -> None:
     assert seen().predicted(8) is None
-    assert not seen().expects(8, Memory(10, 0, 100), 0.92)
+    assert not seen().expects(8, MemoryReading(10, 0, 100), 0.92)
     assert seen().largest == 0.0
 
 
@@ -44,8 +44,8 @@ def test_two_sizes_make_a_line() -> None:
     assert model.predicted(32) == pytest.approx(70)
     assert model.predicted(12) == pytest.approx(45)
     assert model.predicted(2) == 40
-    assert model.expects(32, Memory(50, 20, 100), 0.92)
-    assert not model.expects(32, Memory(50, 25, 100), 0.92)
+    assert model.expects(32, MemoryReading(50, 20, 100), 0.92)
+    assert not model.expects(32, MemoryReading(50, 25, 100), 0.92)
 
 
 def test_a_smaller_size_after_a_larger_one_tells_nothing() -> None:
@@ -57,8 +57,8 @@ def test_a_smaller_size_after_a_larger_one_tells_nothing() -> None:
 def test_peaks_that_are_always_the_same_are_all_there_is() -> None:
     model = seen(*[(8.0, 4000)] * 50, *[(16.0, 5000)] * 50)
     assert model.predicted(32) == 7000
-    assert model.holds(32, Memory(5000, 0, 7000))
-    assert not model.holds(32, Memory(5000, 1, 7000))
+    assert model.holds(32, MemoryReading(5000, 0, 7000))
+    assert not model.holds(32, MemoryReading(5000, 1, 7000))
 
 
 def test_more_never_takes_less() -> None:
@@ -68,16 +68,18 @@ def test_more_never_takes_less() -> None:
 def test_one_rare_peak_does_not_tilt_the_line_and_is_not_forgotten() -> None:
     model = seen(*[(8.0, 4000)] * 300, (8, 6000), *[(16.0, 5000)] * 300)
     assert model.predicted(32) == pytest.approx(7000, rel=0.03)
-    assert not model.holds(32, Memory(0, 0, 10_000))
-    assert model.holds(32, Memory(0, 0, 10_501))
+    assert not model.holds(32, MemoryReading(0, 0, 10_000))
+    assert model.holds(32, MemoryReading(0, 0, 10_501))
 
 
 def test_how_rare_larger_peaks_are_is_told_by_the_largest_so_far() -> None:
     model = seen(*spread(8, 40_000), *spread(16, 50_000))
     # 13 in 20 hours of readings lie so far above: (6 / (0.65 / 3600))^¼ × 0.02 = 0.27 of the base.
-    limits = [total for total in range(50_000, 80_000, 250) if model.holds(16, Memory(0, 0, total))]
+    limits = [total for total in range(50_000, 80_000, 250) if model.holds(16, MemoryReading(0, 0, total))]
     assert limits[0] == pytest.approx(50_000 * 1.27, rel=0.07)
-    often = [total for total in range(50_000, 80_000, 250) if model.holds(16, Memory(0, 0, total), often=3)]
+    often = [
+        total for total in range(50_000, 80_000, 250) if model.holds(16, MemoryReading(0, 0, total), often=3)
+    ]
     assert 55_000 < often[0] < limits[0]
 
 
@@ -102,35 +104,35 @@ def test_a_peak_that_may_be_of_others_is_none() -> None:
     for _ in range(10):
         model.saw(8.0, 4000)
     assert model.predicted(8) == 4000
-    assert model.holds(8, Memory(4000, 0, 4000))
+    assert model.holds(8, MemoryReading(4000, 0, 4000))
 
 
 def test_neighbours_are_noticed_when_they_take_and_when_they_give_back() -> None:
     watch = Neighbours()
-    assert not watch.freed(Memory(10, 5, 100))
-    assert watch.taken(Memory(10, 6, 100)) == 0
-    assert not watch.freed(Memory(10, 30, 100))
-    assert watch.taken(Memory(10, 30, 100)) == 25
-    watch.settle(Memory(10, 30, 100))
-    assert watch.taken(Memory(10, 31, 100)) == 0
-    told = [watch.freed(Memory(10, 5, 100)) for _ in range(NEWS + 1)]
+    assert not watch.freed(MemoryReading(10, 5, 100))
+    assert watch.taken(MemoryReading(10, 6, 100)) == 0
+    assert not watch.freed(MemoryReading(10, 30, 100))
+    assert watch.taken(MemoryReading(10, 30, 100)) == 25
+    watch.settle(MemoryReading(10, 30, 100))
+    assert watch.taken(MemoryReading(10, 31, 100)) == 0
+    told = [watch.freed(MemoryReading(10, 5, 100)) for _ in range(NEWS + 1)]
     assert told == [True] * NEWS + [False]
 
 
 def test_what_neighbours_have_held_for_some_looks_is_reckoned_with() -> None:
     watch = Neighbours()
-    watch.freed(Memory(10, 0, 1000))
-    watch.freed(Memory(10, 100, 1000))
+    watch.freed(MemoryReading(10, 0, 1000))
+    watch.freed(MemoryReading(10, 100, 1000))
     assert watch.growing
-    assert watch.taken(Memory(10, 100, 1000)) == 100
+    assert watch.taken(MemoryReading(10, 100, 1000)) == 100
     for _ in range(LOOKS_STILL):
-        watch.freed(Memory(10, 101, 1000))
+        watch.freed(MemoryReading(10, 101, 1000))
     assert not watch.growing
-    assert watch.taken(Memory(10, 101, 1000)) == 0
+    assert watch.taken(MemoryReading(10, 101, 1000)) == 0
 
 
 def test_how_full_the_fullest_is() -> None:
-    scene = Scene(t=0, epoch=1, state="live", knobs=(), memories=(Memory(30, 20, 100),))
-    assert scene.taken == 0.5
-    assert replace(scene, memories=(Memory(30, 20, 100), Memory(1, 89, 100))).taken == 0.9
-    assert replace(scene, memories=()).taken == 0.0
+    observation = Observation(t=0, epoch=1, state="live", knobs=(), memories=(MemoryReading(30, 20, 100),))
+    assert observation.taken == 0.5
+    assert replace(observation, memories=(MemoryReading(30, 20, 100), MemoryReading(1, 89, 100))).taken == 0.9
+    assert replace(observation, memories=()).taken == 0.0

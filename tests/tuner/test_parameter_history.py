@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hoptui.domain.tuning import Measured
-from hoptui.tuner.search.parameter_history import BELIEVED, CEILING_S, LEFT_S, SWAYS_S, Track
+from hoptui.tuner.search.parameter_history import BELIEVED, CEILING_S, LEFT_S, SWAYS_S, ParameterHistory
 
 SECOND = 1_000_000_000
 
@@ -16,8 +16,8 @@ def measured(gain: float, interval: float, before: float | None = None) -> Measu
     return Measured(metric="samples_per_s", before=before, gain=gain, interval=interval, settled=True)
 
 
-def rated(**sizes: float) -> Track:
-    return Track(rates={float(name[1:]): rate for name, rate in sizes.items()})
+def rated(**sizes: float) -> ParameterHistory:
+    return ParameterHistory(rates={float(name[1:]): rate for name, rate in sizes.items()})
 
 
 def test_a_gain_is_expected_from_what_a_piece_and_a_sample_cost() -> None:
@@ -36,7 +36,7 @@ def test_only_where_it_may_fall_a_larger_size_is_expected_to_be_slower() -> None
 
 
 def test_a_ceiling_holds_for_a_time_that_doubles_for_its_own_size() -> None:
-    track = Track()
+    track = ParameterHistory()
     track.bound(128, 0)
     assert track.ceiling == 128
     track.expire(round(CEILING_S * SECOND) - 1)
@@ -49,7 +49,7 @@ def test_a_ceiling_holds_for_a_time_that_doubles_for_its_own_size() -> None:
 
 
 def test_one_size_that_is_left_for_others_makes_no_other_one_too_much_for_longer() -> None:
-    track = Track()
+    track = ParameterHistory()
     for size in (128, 96, 64, 48):
         track.bound(size, 0, LEFT_S)
     assert track.ceiling == 48
@@ -64,7 +64,7 @@ def test_one_size_that_is_left_for_others_makes_no_other_one_too_much_for_longer
 
 
 def test_a_ceiling_that_was_lifted_in_vain_is_not_lifted_again_before_its_time() -> None:
-    track = Track()
+    track = ParameterHistory()
     track.bound(128, 0, LEFT_S)
     track.lift()
     assert track.ceiling == math.inf
@@ -80,7 +80,7 @@ def test_a_ceiling_that_was_lifted_in_vain_is_not_lifted_again_before_its_time()
 
 
 def test_what_is_tried_again_when_a_ceiling_is_lifted_was_refused_under_it() -> None:
-    track = Track(refused={64}, closed={1, -1})
+    track = ParameterHistory(refused={64}, closed={1, -1})
     track.expire(0)
     assert track.refused == {64}
     track.bound(128, 0, LEFT_S)
@@ -103,7 +103,7 @@ def test_what_is_tried_again_when_a_ceiling_is_lifted_was_refused_under_it() -> 
 def test_what_told_too_little_is_tried_once_more(
     expected: float | None, found: Measured, once_more: bool
 ) -> None:
-    track = Track()
+    track = ParameterHistory()
     track.dropped(64, 1, expected, found)
     assert (64 in track.doubted) is once_more
     assert (64 in track.again) is once_more
@@ -113,7 +113,7 @@ def test_what_told_too_little_is_tried_once_more(
 
 
 def test_after_a_larger_size_was_slower_the_best_may_lie_between() -> None:
-    track = Track()
+    track = ParameterHistory()
     track.dropped(64, 1, None, measured(-0.2, 0.05))
     assert (track.stride, track.slower, track.closed) == (1, True, set())
     track.dropped(48, 1, None, measured(-0.1, 0.05))
@@ -123,8 +123,8 @@ def test_after_a_larger_size_was_slower_the_best_may_lie_between() -> None:
 LONG = round(SWAYS_S * SECOND)
 
 
-def refused_at(rate: float) -> Track:
-    track = Track()
+def refused_at(rate: float) -> ParameterHistory:
+    track = ParameterHistory()
     track.dropped(2, 1, None, measured(0.0, 0.01, rate))
     return track
 
@@ -163,6 +163,6 @@ def test_a_speed_that_sways_for_ever_is_not_followed_for_ever() -> None:
 
 
 def test_before_anything_was_refused_no_speed_outdates_anything() -> None:
-    track = Track()
+    track = ParameterHistory()
     assert not track.sways(500.0, 0)
     assert not track.sways(5.0, LONG)

@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Change
 from hoptui.protocol.messages import CommandRecord, Flops, RunState
-from hoptui.tuner.prior_results import MOST, Settled, best, key, with_newer
+from hoptui.tuner.prior_results import MOST, TunerResult, best, key, with_newer
 
 LAYERS = KnobSpec(name="layers", kind="int", default=12, cost="restart")
 BATCH = KnobSpec(name="batch_tokens", kind="int", default=4096)
@@ -117,9 +117,9 @@ def test_the_gpus_are_of_the_kind_whatever_their_order() -> None:
 
 
 def test_the_newest_result_of_a_kind_and_objective_is_the_one() -> None:
-    results: tuple[Settled, ...] = ()
+    results: tuple[TunerResult, ...] = ()
     for wall, micro, objective in ((1.0, 32, "throughput"), (3.0, 64, "throughput"), (2.0, 16, "energy")):
-        newer = Settled(key="k", values={"micro_batch": micro}, objective=objective, wall=wall)  # type: ignore[arg-type]
+        newer = TunerResult(key="k", values={"micro_batch": micro}, objective=objective, wall=wall)  # type: ignore[arg-type]
         results = with_newer(results, newer)
     assert len(results) == 2
     found = best(results, "k", "throughput")
@@ -128,8 +128,8 @@ def test_the_newest_result_of_a_kind_and_objective_is_the_one() -> None:
     assert best(results, "k2", "throughput") is None
 
 
-def settled(wall: float, **values: KnobValue) -> Settled:
-    return Settled(key="k", values=values, wall=wall)
+def settled(wall: float, **values: KnobValue) -> TunerResult:
+    return TunerResult(key="k", values=values, wall=wall)
 
 
 def test_a_result_of_fewer_knobs_leaves_the_one_of_more_alone() -> None:
@@ -158,7 +158,7 @@ def test_a_result_of_which_a_value_is_taken_back_takes_its_own_place() -> None:
 
 
 def test_the_oldest_kinds_are_forgotten() -> None:
-    results: tuple[Settled, ...] = ()
+    results: tuple[TunerResult, ...] = ()
     for i in range(MOST + 5):
-        results = with_newer(results, Settled(key=str(i), values={}))
+        results = with_newer(results, TunerResult(key=str(i), values={}))
     assert [r.key for r in results] == [str(i) for i in range(5, MOST + 5)]

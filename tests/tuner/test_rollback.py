@@ -11,10 +11,10 @@ from msgspec import structs
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Change, Trial
 from hoptui.protocol.messages import CommandRecord, Origin
-from hoptui.tuner.observation import Scene
+from hoptui.tuner.observation import Observation
 from hoptui.tuner.trial.overrides import KnobOverrides
 from hoptui.tuner.trial.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_ITERATIONS, UNHEARD_S, Rollback
-from hoptui.tuner.trial.trial import Move
+from hoptui.tuner.trial.trial import ChangeSet
 from tests.tuner.simulated_run import SECOND, knob
 
 BEGAN = 100
@@ -31,12 +31,12 @@ def knobs(micro: int = 16, accum: int = 32) -> tuple[KnobState, ...]:
     return knob("micro_batch", micro), knob("grad_accum", accum)
 
 
-def scene(
+def observation(
     seconds: float = 0.0,
     found: Sequence[KnobState] = (),
     records: Sequence[CommandRecord] = (),
     **fields: Any,
-) -> Scene:
+) -> Observation:
     """The run so many seconds after the trial began, in the trial's values unless others are given."""
     known: dict[str, Any] = {
         "epoch": 1,
@@ -44,7 +44,7 @@ def scene(
         "knobs": tuple(found or knobs()),
         "records": tuple(records),
     }
-    return Scene(t=round((BEGAN + seconds) * SECOND), **(known | fields))
+    return Observation(t=round((BEGAN + seconds) * SECOND), **(known | fields))
 
 
 def command(name: str, kind: Any = "tuner", **fields: Any) -> CommandRecord:
@@ -61,16 +61,16 @@ def wanted(changes: Sequence[Change]) -> dict[str, Any]:
 
 def test_the_values_before_the_trial_are_set_and_then_it_is_done() -> None:
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
-    changes = rollback.look(scene(), overrides)
+    changes = rollback.look(observation(), overrides)
     assert wanted(changes) == {"micro_batch": 8, "grad_accum": 64}
-    rollback.sent(Move(changes, "", {"micro_batch": "a", "grad_accum": "b"}), BEGAN * SECOND)
+    rollback.sent(ChangeSet(changes, "", {"micro_batch": "a", "grad_accum": "b"}), BEGAN * SECOND)
     sent = [command("micro_batch", id="a", stage="scheduled"), command("grad_accum", id="b")]
-    assert rollback.look(scene(60, knobs(16, 64), sent), overrides) == (), "a command is on its way"
+    assert rollback.look(observation(60, knobs(16, 64), sent), overrides) == (), "a command is on its way"
     assert not rollback.done
     final = [structs.replace(record, stage="applied") for record in sent]
-    assert rollback.look(scene(61, knobs(8, 64), final), overrides) == ()
+    assert rollback.look(observation(61, knobs(8, 64), final), overrides) == ()
     assert rollback.done
-    assert rollback.outcome(scene(61), ()) is None
+    assert rollback.outcome(observation(61), ()) is None
     assert not overrides.all
 
 
@@ -78,12 +78,12 @@ def test_a_refused_rollback_is_sent_again_and_then_its_knobs_are_frozen() -> Non
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
     sends = 0
     for second in range(round((TRIES + 2) * RETRY_S)):
-        if changes := rollback.look(scene(second), overrides):
+        if changes := rollback.look(observation(second), overrides):
             sends += 1
-            rollback.sent(Move(changes, ""), scene(second).t)
+            rollback.sent(ChangeSet(changes, ""), observation(second).t)
     assert (sends, rollback.done) == (TRIES, True)
     assert overrides.names == ("grad_accum", "micro_batch")
-    told = rollback.outcome(scene(), ())
+    told = rollback.outcome(observation(), ())
     assert told is not None
     assert (told.result, len(told.changes)) == ("failed", 2)
 
@@ -92,16 +92,16 @@ def test_a_refused_rollback_is_sent_again_and_then_its_knobs_are_frozen() -> Non
 def test_nothing_is_sent_while_nothing_can_be_set(fields: dict[str, Any]) -> None:
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
     for second in range(round(10 * RETRY_S)):
-        assert rollback.look(scene(second, **fields), overrides) == ()
+        assert rollback.look(observation(second, **fields), overrides) == ()
         assert rollback.waits == "as soon as it can be set"
-    assert len(rollback.look(scene(1000), overrides)) == 2, "no try was spent"
+    assert len(rollback.look(observation(1000), overrides)) == 2, "no try was spent"
 
 
 def test_what_followed_a_users_change_stays_with_all_knobs_of_the_trial() -> None:
     followed = (Change(knob="micro_batch", before=16, value=4),)
     user = command("pieces", "person", followed=followed)
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
-    assert rollback.look(scene(1, knobs(4, 32), [user]), overrides) == ()
+    assert rollback.look(observation(1, knobs(4, 32), [user]), overrides) == ()
     assert rollback.done
     assert overrides.chosen == {"micro_batch", "grad_accum"}
 
@@ -109,19 +109,19 @@ def test_what_followed_a_users_change_stays_with_all_knobs_of_the_trial() -> Non
 def test_a_choice_that_was_released_stays_and_holds_nothing() -> None:
     user = command("micro_batch", "person", released=Origin(kind="person"))
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
-    assert rollback.look(scene(1, knobs(4, 32), [user]), overrides) == ()
+    assert rollback.look(observation(1, knobs(4, 32), [user]), overrides) == ()
     assert rollback.done
     assert not overrides.all
 
 
 def test_what_a_user_chose_before_the_trial_does_not_stop_its_rollback() -> None:
     user = command("micro_batch", "person", t=BEGAN * SECOND - 1)
-    assert len(Rollback.undo(TRIAL).look(scene(1, records=[user]), KnobOverrides())) == 2
+    assert len(Rollback.undo(TRIAL).look(observation(1, records=[user]), KnobOverrides())) == 2
 
 
 def test_values_of_which_none_is_of_the_trial_are_left() -> None:
     rollback = Rollback.undo(TRIAL)
-    assert rollback.look(scene(1, knobs(48, 11)), KnobOverrides()) == ()
+    assert rollback.look(observation(1, knobs(48, 11)), KnobOverrides()) == ()
     assert rollback.done
 
 
@@ -130,7 +130,7 @@ def test_a_knob_that_was_read_back_otherwise_is_of_the_trial_and_the_others_are_
     fields: dict[str, Any],
 ) -> None:
     changes = Rollback.undo(TRIAL).look(
-        scene(1, knobs(15, 34), [command("micro_batch", **fields)]), KnobOverrides()
+        observation(1, knobs(15, 34), [command("micro_batch", **fields)]), KnobOverrides()
     )
     assert wanted(changes) == {"micro_batch": 8, "grad_accum": 64}
 
@@ -138,14 +138,14 @@ def test_a_knob_that_was_read_back_otherwise_is_of_the_trial_and_the_others_are_
 def test_knobs_that_are_not_declared_in_time_are_frozen_and_reported() -> None:
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
     alone = knobs()[:1]
-    assert rollback.look(scene(1, alone), overrides) == ()
+    assert rollback.look(observation(1, alone), overrides) == ()
     assert rollback.waits == "as soon as the run has declared grad_accum"
-    changes = rollback.look(scene(1 + DECLARED_S, alone), overrides)
+    changes = rollback.look(observation(1 + DECLARED_S, alone), overrides)
     assert wanted(changes) == {"micro_batch": 8}
-    rollback.look(scene(2 + DECLARED_S, knobs(8)[:1]), overrides)
+    rollback.look(observation(2 + DECLARED_S, knobs(8)[:1]), overrides)
     assert rollback.done
     assert overrides.names == ("grad_accum",)
-    told = rollback.outcome(scene(), ())
+    told = rollback.outcome(observation(), ())
     assert told is not None
     assert [change.knob for change in told.changes] == ["grad_accum"]
 
@@ -155,15 +155,15 @@ def test_a_command_of_another_daemon_may_still_come() -> None:
     rollback = Rollback.undo(TRIAL)
     before = knobs(8, 64)
     for seconds, step in ((1, 50), (2 + UNHEARD_S, 50), (3, 50 + UNHEARD_ITERATIONS)):
-        rollback.look(scene(seconds, before, unheard, step=step), KnobOverrides())
+        rollback.look(observation(seconds, before, unheard, step=step), KnobOverrides())
         assert not rollback.done
-    rollback.look(scene(2 + UNHEARD_S, before, unheard, step=50 + UNHEARD_ITERATIONS), KnobOverrides())
+    rollback.look(observation(2 + UNHEARD_S, before, unheard, step=50 + UNHEARD_ITERATIONS), KnobOverrides())
     assert rollback.done
 
 
 def test_a_command_of_a_process_that_is_gone_cannot_come() -> None:
     old = [command("micro_batch", stage="scheduled", epoch=1)]
-    assert len(Rollback.undo(TRIAL).look(scene(1, records=old, epoch=2), KnobOverrides())) == 2
+    assert len(Rollback.undo(TRIAL).look(observation(1, records=old, epoch=2), KnobOverrides())) == 2
 
 
 def test_at_once_counts_what_is_on_its_way_as_carried_out() -> None:
@@ -179,9 +179,9 @@ def test_at_once_counts_what_is_on_its_way_as_carried_out() -> None:
 def test_memory_is_freed_from_whatever_value_is_in_effect_and_reported_once_it_is() -> None:
     smaller = Trial(changes=(Change(knob="micro_batch", before=16, value=8),), t=BEGAN * SECOND, text="full")
     rollback, overrides = Rollback.free_memory(smaller), KnobOverrides()
-    assert wanted(rollback.look(scene(1, knobs(12)), overrides)) == {"micro_batch": 8}
-    rollback.look(scene(2, knobs(8)), overrides)
-    told = rollback.outcome(scene(2, knobs(8)), overrides.chosen)
+    assert wanted(rollback.look(observation(1, knobs(12)), overrides)) == {"micro_batch": 8}
+    rollback.look(observation(2, knobs(8)), overrides)
+    told = rollback.outcome(observation(2, knobs(8)), overrides.chosen)
     assert rollback.done
     assert told is not None
     assert (told.result, told.text) == ("kept", "full")

@@ -10,8 +10,8 @@ import pytest
 
 from hoptui.domain.tuning import Objective
 from hoptui.tuner.measurement.effect import WARM_UP
-from hoptui.tuner.measurement.throughput_series import BASELINE, BEFORE, LEAST, Series
-from hoptui.tuner.observation import Scene
+from hoptui.tuner.measurement.throughput_series import BASELINE, BEFORE, LEAST, ObjectiveSeries
+from hoptui.tuner.observation import Observation
 from tests.tuner.simulated_run import SECOND
 
 SCATTERED = [
@@ -26,14 +26,14 @@ def fed(
     seconds: float = 1.0,
     objective: Objective = "throughput",
     **facts: Any,
-) -> Series:
+) -> ObjectiveSeries:
     """A series that has seen these values, one a look, from the iteration `first` on."""
-    series = Series(objective)
+    series = ObjectiveSeries(objective)
     points = [(first + i, value) for i, value in enumerate(values)]
     for i in range(len(points)):
         t = round(i * seconds * SECOND)
         series.take(
-            Scene(
+            Observation(
                 t=t, epoch=1, state="live", knobs=(), points=points[: i + 1], metric="samples_per_s", **facts
             )
         )
@@ -51,14 +51,14 @@ def test_nothing_from_before_a_cut_counts_nor_what_follows_it_at_once() -> None:
     series = fed([500.0] * 20)
     series.cut()
     points = [(i, 500.0 if i < 20 else 300.0) for i in range(40)]
-    series.take(Scene(t=0, epoch=2, state="live", knobs=(), points=points))
+    series.take(Observation(t=0, epoch=2, state="live", knobs=(), points=points))
     assert series.since(0) == [300.0] * (20 - WARM_UP)
 
 
 def test_a_run_that_goes_back_begins_anew() -> None:
     series = fed([500.0] * 20, first=100)
     points = [(i, 300.0) for i in range(50, 60)]
-    series.take(Scene(t=0, epoch=1, state="live", knobs=(), points=points))
+    series.take(Observation(t=0, epoch=1, state="live", knobs=(), points=points))
     assert series.since(0) == [300.0] * (10 - WARM_UP)
 
 
@@ -71,7 +71,7 @@ def test_energy_is_told_for_each_joule_of_all_gpus_and_only_where_power_is_known
 def test_iterations_that_tell_nothing_push_none_out_that_do() -> None:
     energy = fed([600.0] * 40, objective="energy", drawn_w=300.0)
     unread = [(i, 600.0) for i in range(40, 40 + BEFORE)]
-    energy.take(Scene(t=0, epoch=1, state="live", knobs=(), points=unread))
+    energy.take(Observation(t=0, epoch=1, state="live", knobs=(), points=unread))
     assert energy.missing(0) == 0
     assert energy.values(0) == [2.0] * (40 - WARM_UP)
     assert energy.level(0) == 2.0

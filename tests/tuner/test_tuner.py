@@ -136,7 +136,7 @@ def test_what_would_not_fit_is_not_tried() -> None:
     course = Course(used=lambda values: round((10 + 0.5 * float(values["micro_batch"])) * GIB))
     course.others = 40
     course.rest()
-    used = course.scene().memory
+    used = course.observation().memory
     assert used is not None
     assert used.used + used.others <= 0.92 * used.total
     assert course.values["micro_batch"] == 32
@@ -278,7 +278,7 @@ def test_dry_says_what_it_would_try_and_tries_nothing() -> None:
 def test_it_does_not_say_what_a_size_takes_before_it_has_seen_one() -> None:
     for limits in (Limits(), Limits(dry=True)):
         course = Course(limits=limits)
-        course.tuner.look(course.scene())  # before the first iteration
+        course.tuner.look(course.observation())  # before the first iteration
         assert (course.tuner.state.stand, course.tuner.state.next) == ("baseline", ())
         assert course.tuner.state.text == "measures the values in effect: 30 iterations to go"
         course.look(3)
@@ -308,7 +308,7 @@ def test_a_proposal_that_was_not_sent_was_never_made() -> None:
         course.look(0)
         course.seconds += 1
         course.points.append((course.seconds, launch_bound(course.values)))
-        proposal = course.tuner.look(course.scene())
+        proposal = course.tuner.look(course.observation())
     assert proposal is not None or course.tuner.state.stand != "trial"
     assert course.tuner.state.tried == ()
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hoptui.domain.tuning import Limits
 from hoptui.protocol.messages import CommandRecord, Stage
-from hoptui.tuner.observation import Known, Shift
+from hoptui.tuner.observation import ChangePoint, PriorResult
 from hoptui.tuner.search.parameter_history import CEILING_S
 from hoptui.tuner.tuner import Tuner
 from tests.tuner.simulated_run import GIB, SECOND, Course, knob, launch_bound, level, pair, results
@@ -37,7 +37,7 @@ def test_a_tuner_after_it_goes_on_with_what_it_has_spent_and_found_to_be_too_muc
 
 
 def test_it_begins_where_a_run_of_the_same_kind_ended() -> None:
-    known = Known({"micro_batch": 128, "grad_accum": 4}, peak=36 * GIB)
+    known = PriorResult({"micro_batch": 128, "grad_accum": 4}, peak=36 * GIB)
     course = Course(known=known)
     course.until(lambda: course.tuner.state.trial is not None)
     assert [(c.knob, c.value) for c in course.proposals[0].changes] == [
@@ -51,7 +51,7 @@ def test_it_begins_where_a_run_of_the_same_kind_ended() -> None:
 
 
 def test_it_does_not_begin_with_what_would_not_fit_here() -> None:
-    course = Course(known=Known({"micro_batch": 128}, peak=36 * GIB))
+    course = Course(known=PriorResult({"micro_batch": 128}, peak=36 * GIB))
     course.others = 40
     course.until(lambda: course.tuner.state.trial is not None)
     assert course.proposals[0].changes[0].value == 16
@@ -60,7 +60,7 @@ def test_it_does_not_begin_with_what_would_not_fit_here() -> None:
 SWITCHES = tuple(
     knob(name, "off", cost="rebuild", choices=("off", "on")) for name in ("compile", "cuda_graphs", "fused")
 )
-SWITCHED_ON = Known({k.spec.name: "on" for k in SWITCHES}, peak=GIB)
+SWITCHED_ON = PriorResult({k.spec.name: "on" for k in SWITCHES}, peak=GIB)
 
 
 def test_what_served_another_run_keeps_nothing_else_from_being_tried_where_it_costs_too_much() -> None:
@@ -87,7 +87,7 @@ def test_a_shift_opens_the_search_again() -> None:
     course = Course(rate=level)
     course.rest()
     assert len(course.proposals) == 2
-    course.facts = {"shift": Shift(course.seconds * SECOND, course.step, 500.0, 400.0, "", "")}
+    course.facts = {"shift": ChangePoint(course.seconds * SECOND, course.step, 500.0, 400.0, "", "")}
     course.look()
     course.facts = {}
     course.look(600)
@@ -133,15 +133,17 @@ def test_a_number_below_zero_is_no_size_to_compare_others_with() -> None:
         knob("chunk", -1, min=-1),
         rate=lambda values: 500.0 + min(200.0, 50.0 * float(values["chunk"])),
         used=lambda _: 10 * GIB,
-        known=Known({"chunk": 4}, peak=GIB),
+        known=PriorResult({"chunk": 4}, peak=GIB),
     )
     course.rest()
     assert results(course)[0] == "kept"
     assert course.values == {"chunk": 4}
 
 
-@pytest.mark.parametrize("known", [None, Known({"chunk": 4}, peak=GIB)])
-def test_memory_that_is_taken_with_a_number_below_zero_says_nothing_of_sizes(known: Known | None) -> None:
+@pytest.mark.parametrize("known", [None, PriorResult({"chunk": 4}, peak=GIB)])
+def test_memory_that_is_taken_with_a_number_below_zero_says_nothing_of_sizes(
+    known: PriorResult | None,
+) -> None:
     course = Course(knob("chunk", -1, min=-1), rate=level, used=lambda _: 10 * GIB, known=known)
     course.rest()
     assert course.values == {"chunk": -1}
@@ -154,7 +156,7 @@ def test_memory_that_is_taken_with_a_number_below_zero_says_nothing_of_sizes(kno
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_finite_number_is_left_alone_and_keeps_nothing_else_from_being_tried(value: float) -> None:
     odd = structs.replace(knob("scale", 1.0, kind="float", cost="rebuild"), value=value)
-    course = Course(*pair(), odd, known=Known({"scale": 2.0}, peak=GIB))
+    course = Course(*pair(), odd, known=PriorResult({"scale": 2.0}, peak=GIB))
     course.rest()
     assert course.values["micro_batch"] == 256
     assert {change.knob for proposal in course.proposals for change in proposal.changes} == {

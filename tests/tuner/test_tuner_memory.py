@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from hoptui.domain.tuning import Limits
-from hoptui.tuner.observation import Memory, Scene
-from hoptui.tuner.search.memory_guard import Room
-from hoptui.tuner.search.parameter_history import Tracks
+from hoptui.tuner.observation import MemoryReading, Observation
+from hoptui.tuner.search.memory_guard import MemoryGuard
+from hoptui.tuner.search.parameter_history import ParameterHistories
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, grown, knob
 
 
@@ -49,7 +49,7 @@ def test_a_size_that_rare_peaks_come_near_the_limit_with_is_left_before_memory_r
 
 def late(course: Course, used: float, others: int, looks: int) -> None:
     """For so many looks memory is read that is nobody's: all of it before, what others hold now (GiB)."""
-    course.facts = {"memories": (Memory(round(used * GIB), others * GIB, 80 * GIB),)}
+    course.facts = {"memories": (MemoryReading(round(used * GIB), others * GIB, 80 * GIB),)}
     course.look(looks)
     course.facts, course.others = {}, others
 
@@ -94,7 +94,7 @@ def test_below_what_was_too_much_it_goes_on_by_halves() -> None:
     )
     course.until(lambda: course.values["micro_batch"] == 128)
     course.look(2)
-    course.facts = {"memories": (Memory(78 * GIB, 0, 80 * GIB),)}
+    course.facts = {"memories": (MemoryReading(78 * GIB, 0, 80 * GIB),)}
     course.look(1)
     course.facts = {}
     course.rest()
@@ -106,7 +106,7 @@ def test_below_what_was_too_much_it_goes_on_by_halves() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_nothing_is_made_larger_while_memory_is_unknown(known: bool) -> None:
     course = Course(knob("micro_batch", 8))
-    course.facts = {"memories": (Memory(0, 0, 80 * GIB),) if known else ()}
+    course.facts = {"memories": (MemoryReading(0, 0, 80 * GIB),) if known else ()}
     course.look(100)
     assert course.proposals == []
     assert "how much memory the run takes is" in course.tuner.state.text
@@ -115,7 +115,7 @@ def test_nothing_is_made_larger_while_memory_is_unknown(known: bool) -> None:
 def two_gpus(course: Course, on_a: int, on_b: int) -> None:
     """One of 80 GiB and one of 40, as much of the run on both, with so many GiB of others on each."""
     used = course.used(course.values) if course.used is not None else 0
-    both = (Memory(used, on_a * GIB, 80 * GIB, "A"), Memory(used, on_b * GIB, 40 * GIB, "B"))
+    both = (MemoryReading(used, on_a * GIB, 80 * GIB, "A"), MemoryReading(used, on_b * GIB, 40 * GIB, "B"))
     course.facts = {"memories": both}
 
 
@@ -133,23 +133,23 @@ def test_a_neighbour_on_one_of_two_gpus_is_seen_when_that_becomes_the_one_withou
 def test_another_gpu_that_becomes_the_one_without_room_is_no_memory_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tracks, freed = Tracks(Limits()), []
+    tracks, freed = ParameterHistories(Limits()), []
     monkeypatch.setattr(tracks, "freed", lambda: freed.append(True))
-    room = Room(tracks)
-    a, b = Memory(8 * GIB, 42 * GIB, 80 * GIB, "A"), Memory(8 * GIB, 0, 40 * GIB, "B")
+    room = MemoryGuard(tracks)
+    a, b = MemoryReading(8 * GIB, 42 * GIB, 80 * GIB, "A"), MemoryReading(8 * GIB, 0, 40 * GIB, "B")
     for i in range(40):
         memories = (replace(a, used=(8 + i // 20) * GIB), b)
-        room.watch(Scene(t=i * SECOND, epoch=1, state="live", knobs=(), memories=memories))
+        room.watch(Observation(t=i * SECOND, epoch=1, state="live", knobs=(), memories=memories))
     assert not freed
     gone = (replace(a, others=0), b)
-    room.watch(Scene(t=99 * SECOND, epoch=1, state="live", knobs=(), memories=gone))
+    room.watch(Observation(t=99 * SECOND, epoch=1, state="live", knobs=(), memories=gone))
     assert freed
 
 
 def test_nothing_is_made_larger_while_another_gpu_is_over_the_limit() -> None:
     course = Course(knob("micro_batch", 8), limits=Limits(memory=0.9))
     for _ in range(100):
-        both = (Memory(10 * GIB, 0, 80 * GIB, "A"), Memory(GIB, 72 * GIB, 80 * GIB, "B"))
+        both = (MemoryReading(10 * GIB, 0, 80 * GIB, "A"), MemoryReading(GIB, 72 * GIB, 80 * GIB, "B"))
         course.facts = {"memories": both}
         course.look()
     assert all(change.value <= 8 for proposal in course.proposals for change in proposal.changes)  # type: ignore[operator]
@@ -184,7 +184,7 @@ def test_nothing_is_made_larger_while_more_than_the_limit_is_taken() -> None:
 def test_a_trial_that_takes_clearly_more_than_the_limit_is_taken_back(limit: float) -> None:
     course = Course(knob("micro_batch", 8), limits=Limits(memory=limit))
     (change,) = course.into_trial()
-    course.facts = {"memories": (Memory(int((limit + 0.04) * 80 * GIB), 0, 80 * GIB),)}
+    course.facts = {"memories": (MemoryReading(int((limit + 0.04) * 80 * GIB), 0, 80 * GIB),)}
     course.look(3)
     assert course.values["micro_batch"] == change.before
     assert f"{100 * (limit + 0.04):.0f} % of the memory is taken" in course.tuner.state.tried[-1].text

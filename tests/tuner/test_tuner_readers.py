@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hoptui.domain.tuning import Advice, Limits, Measured
-from hoptui.tuner.search.parameter_history import BELIEVED, SWAYS_S, Tracks
+from hoptui.tuner.search.parameter_history import BELIEVED, SWAYS_S, ParameterHistories
 from hoptui.tuner.search.space import Candidate, Lever
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, diagnosed, knob, level, results
 
@@ -85,8 +85,8 @@ def test_what_was_tried_together_in_vain_is_not_tried_again_before_the_run_is_an
 def test_of_two_that_failed_together_the_one_to_blame_gets_a_ceiling(
     knob: str, ceilings: tuple[float, float]
 ) -> None:
-    tracks = Tracks(Limits(learning=("batch_size",)))
-    batch, readers = tracks.levers(folder_run("unknown").scene(), set())
+    tracks = ParameterHistories(Limits(learning=("batch_size",)))
+    batch, readers = tracks.levers(folder_run("unknown").observation(), set())
     both = ((batch, 120), (readers, 4))
     tracks.failed(Candidate(both, 1, ""), 0, knob)
     assert (tracks.of(batch).ceiling, tracks.of(readers).ceiling) == ceilings
@@ -125,7 +125,7 @@ def test_readers_that_are_advised_come_first_again_once_another_knob_has_been_tu
 
 
 def test_only_the_speeds_of_the_same_values_are_compared() -> None:
-    tracks, batch = Tracks(Limits(learning=("batch_size",))), knob("batch_size", 60)
+    tracks, batch = ParameterHistories(Limits(learning=("batch_size",))), knob("batch_size", 60)
     lever = Lever(batch, None, "batch", learning=True)
     tracks.sway({"batch_size": 60}, 1000.0, 0)
     tracks.dropped(Candidate(((lever, 120),), 1, ""), Measured(before=1000.0, gain=0.0, interval=0.01))

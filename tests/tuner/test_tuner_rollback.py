@@ -154,7 +154,7 @@ def test_a_trial_that_has_cost_more_than_all_of_the_budget_ends_as_soon_as_it_is
             due = course.seconds
             course.step += 1
             course.points.append((course.step, 1.0))
-        course.tuner.look(course.scene())
+        course.tuner.look(course.observation())
     assert results(course) == ["reverted"]
     assert course.tuner.state.tried[0].seconds < 72 + 2 * 30
 

@@ -15,15 +15,15 @@ from msgspec import structs
 from hoptui.daemon.circuit_breaker import AFTER_FAULT_NS
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.daemon.tuning.controller import NAME, Forward, Tuning
-from hoptui.daemon.tuning.observations import scene
+from hoptui.daemon.tuning.controller import NAME, Forward, TunerController
+from hoptui.daemon.tuning.observations import observe
 from hoptui.domain.knobs import missing
 from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import Origin
-from hoptui.tuner.measurement.change_points import ShiftDetector
-from hoptui.tuner.observation import Known
-from hoptui.tuner.prior_results import Settled, best, key
+from hoptui.tuner.measurement.change_points import ChangePointDetector
+from hoptui.tuner.observation import PriorResult
+from hoptui.tuner.prior_results import TunerResult, best, key
 from hoptui.tuner.trial.overrides import KnobOverrides
 from hoptui.tuner.trial.rollback import cut_off
 from hoptui.tuner.tuner import Tuner
@@ -38,12 +38,12 @@ KILLED, CRASHED = "the daemon was restarted", "the run crashed"
 BROKE = "it broke, and turns nothing any more: see the daemon's log"
 
 
-class Memory(Protocol):
+class ResultStore(Protocol):
     """What the archive does for tuners. `keep` brings what is known of a run to the disk at once."""
 
     @property
-    def settled(self) -> Sequence[Settled]: ...
-    def settle(self, result: Settled) -> None: ...
+    def settled(self) -> Sequence[TunerResult]: ...
+    def settle(self, result: TunerResult) -> None: ...
     def keep(self, run: str) -> None: ...
 
 
@@ -61,18 +61,18 @@ class TunerDesk:
     def __init__(
         self,
         node: Node,
-        memory: Memory,
+        memory: ResultStore,
         forward: Forward,
-        make: Callable[[Limits, int, str, Known | None, KnobOverrides], Tuner] = Tuner,
+        make: Callable[[Limits, int, str, PriorResult | None, KnobOverrides], Tuner] = Tuner,
     ) -> None:
         self._node = node
         self._memory = memory
         self._forward = forward
         self._make = make
-        self._tunings: dict[str, Tuning] = {}
+        self._tunings: dict[str, TunerController] = {}
         self._crashed: dict[str, _Crashed] = {}  # of runs that may come back as another epoch
-        self._settled: dict[str, Known] = {}
-        self._detectors: dict[str, ShiftDetector] = {}
+        self._settled: dict[str, PriorResult] = {}
+        self._detectors: dict[str, ChangePointDetector] = {}
         self._looked: dict[str, int] = {}
 
     # requests ----------------------------------------------------------------------------------------------------------
@@ -151,13 +151,13 @@ class TunerDesk:
             return ""
         return f"{run.state.name} has no GPU, and the power that it draws is not known without"
 
-    def _begin(self, run: TrackedRun, limits: Limits, user: str) -> Tuning:
+    def _begin(self, run: TrackedRun, limits: Limits, user: str) -> TunerController:
         found = self._best(run, limits)
-        known = Known(found.values, found.peak) if found is not None else None
+        known = PriorResult(found.values, found.peak) if found is not None else None
         overrides = self._node.book.overrides(run.id)
         overrides.thaw()
         tuner = self._make(limits, self._node.clock.t(), user, known, overrides)
-        tuning = Tuning(self._node, self._forward, self._memory.keep, tuner, run)
+        tuning = TunerController(self._node, self._forward, self._memory.keep, tuner, run)
         self._tunings[run.id] = tuning
         self._settled.pop(run.id, None)
         return tuning
@@ -248,8 +248,8 @@ class TunerDesk:
             tuning.leave_alone(knobs, f"{crashed.cause} in the middle of a trial")
 
     def _look(self, run: TrackedRun) -> None:
-        seen = scene(self._node, run)
-        shift = self._detectors.setdefault(run.id, ShiftDetector()).look(seen)
+        seen = observe(self._node, run)
+        shift = self._detectors.setdefault(run.id, ChangePointDetector()).look(seen)
         if shift is not None:
             slower = shift.after < shift.before
             self._node.event(
@@ -266,8 +266,8 @@ class TunerDesk:
 
     # memory ------------------------------------------------------------------------------------------------------------
 
-    def _result(self, run: TrackedRun, found: Known, limits: Limits) -> Settled:
-        return Settled(
+    def _result(self, run: TrackedRun, found: PriorResult, limits: Limits) -> TunerResult:
+        return TunerResult(
             key=self._kind(run),
             values=dict(found.values),
             peak=found.peak,
@@ -289,7 +289,7 @@ class TunerDesk:
         if values != known.values:
             self._memory.settle(structs.replace(known, values=values, wall=self._node.clock.wall()))
 
-    def _best(self, run: TrackedRun, limits: Limits) -> Settled | None:
+    def _best(self, run: TrackedRun, limits: Limits) -> TunerResult | None:
         """What served a run of this kind best, of what a tuner within `limits` can bring about."""
         theirs = self._node.book.held(run.id)
         held = {
@@ -304,7 +304,7 @@ class TunerDesk:
         return key(run.state, gpus, self._node.book.of(run.id))
 
 
-def _news(found: Known, known: Known | None) -> bool:
+def _news(found: PriorResult, known: PriorResult | None) -> bool:
     """Whether a result is worth another line of the file: other values, or a tenth more memory."""
     if known is None or found.values != known.values:
         return True

@@ -25,7 +25,7 @@ from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 from hoptui.recording import RecordingError
 from hoptui.recording.metadata import KnownRun
-from hoptui.tuner.prior_results import MOST, Settled, with_newer
+from hoptui.tuner.prior_results import MOST, TunerResult, with_newer
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -34,13 +34,13 @@ MOST_BYTES = 4 << 20
 """More than so much of a file is not read, however it came to be."""
 
 
-class SettledFile:
+class ResultsFile:
     """`results` are those that the file holds; what cannot be read or written costs memory of past runs and nothing else."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / NAME
         self._lines = 0
-        self.results: tuple[Settled, ...] = ()
+        self.results: tuple[TunerResult, ...] = ()
 
     def read(self) -> None:
         """Take in what is there; lines that make no sense, as of a daemon killed while it wrote, are left out."""
@@ -59,11 +59,11 @@ class SettledFile:
         self._lines = len(lines)
         for line in lines:
             try:
-                self.results = with_newer(self.results, msgspec.json.decode(line, type=Settled))
+                self.results = with_newer(self.results, msgspec.json.decode(line, type=TunerResult))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 log.warning("%s has a line that is no result", self._path)
 
-    def add(self, newer: Settled) -> None:
+    def add(self, newer: TunerResult) -> None:
         """Keep a result; the file is written anew once most of its lines are of results that newer ones have replaced."""
         self.results = with_newer(self.results, newer)
         try:
@@ -116,7 +116,7 @@ class Archive:
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="archive", daemon=True)
         self._history = History(where, limits)
-        self._settled = SettledFile(where.state)
+        self._settled = ResultsFile(where.state)
         self._found: list[Found] = []
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_TOLD_S
@@ -167,12 +167,12 @@ class Archive:
         """Bring what is known of a run to the disk now, and not with the next flush."""
         self._put(lambda: self._history.keep(run), now=True)
 
-    def settle(self, result: Settled) -> None:
+    def settle(self, result: TunerResult) -> None:
         """What a tuner settled on, for later runs of the same kind."""
         self._put(lambda: self._settled.add(result))
 
     @property
-    def settled(self) -> tuple[Settled, ...]:
+    def settled(self) -> tuple[TunerResult, ...]:
         """What tuners have settled on, as far as it has been read and written."""
         return self._settled.results
 

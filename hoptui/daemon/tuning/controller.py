@@ -1,7 +1,6 @@
-"""The tuner of one run as the daemon keeps it: its commands, what it tells everybody, and how it goes on
-after a death. No I/O.
+"""Drives the tuner of one run in the daemon: its commands, its published state, its rollbacks. No I/O.
 
-The tuner's commands pass through the same book as everybody's, which refuses to it the knobs that people set.
+A tuner's commands take the same way as everybody's. They go through the book, which puts users first.
 """
 
 from __future__ import annotations
@@ -18,27 +17,28 @@ from hoptui.domain.devices import Level
 from hoptui.domain.knobs import shown
 from hoptui.domain.tuning import Change, Trial, TunerState, written
 from hoptui.protocol.messages import Command, Origin
-from hoptui.tuner.observation import Scene
+from hoptui.tuner.observation import Observation
 from hoptui.tuner.trial.rollback import BACK, Rollback, cut_off, unfinished
-from hoptui.tuner.trial.trial import Move
+from hoptui.tuner.trial.trial import ChangeSet
 from hoptui.tuner.tuner import TOLD, Tuner
 
 NAME = "tuner"
-"""The name of the tuner among the viewers."""
+"""The tuner's name among the viewers."""
 PROGRESS_NS = 1_000_000_000
-"""How far a trial has come is told so often; anything else at once."""
+"""The progress of a trial is published this often. Anything else is published at once."""
 ON_DISK_S = 30.0
-"""What trials have cost of how much time is brought to the disk so often."""
+"""The cost of trials is written to disk this often."""
 
 Forward = Callable[[Command, TrackedRun], bool]
 
 
-class Tuning:
-    """A tuner and its run. `keep` brings what is known of the run to the disk at once, `forward` sends a
-    command on to it.
+class TunerController:
+    """A tuner and its run.
 
-    What a tuner before this one has left is told with what this one does: its trials. Where this one goes on
-    for it, for another daemon's or another epoch's, a trial that was running is undone before anything else.
+    `keep` writes what is known of the run to disk at once. `forward` sends a command to the run.
+
+    The published state has the trials of an earlier tuner, too. When this tuner takes over from one that was
+    cut off, it first rolls back the unfinished trial.
     """
 
     def __init__(
@@ -51,21 +51,21 @@ class Tuning:
         self._run = run.id
         self._earlier: TunerState | None = None
         self._rollback: Rollback | None = None  # of a trial that was cut off
-        self._goes_on = ""  # why, until that is told
-        self._told = 0  # the stamp of the last trial that was told as an event
-        self._told_at = 0
+        self._goes_on = ""  # why it took over, until that is reported
+        self._reported = 0  # when the last trial began whose end was reported
+        self._published_at = 0
         self._begun = node.clock.t()
 
     @property
     def run(self) -> TrackedRun:
-        """As it is now: a restarted run is another object."""
+        """The run as it is now. A restarted run is another object."""
         run = self._node.registry.get(self._run)
         assert run is not None, "a run is forgotten long after its tuner"
         return run
 
     @property
     def state(self) -> TunerState:
-        """How the tuner stands, with what one before it tried."""
+        """The state of the tuner, with the trials of an earlier one."""
         state, earlier = self.tuner.state, self._earlier
         if earlier is None:
             return state
@@ -76,50 +76,47 @@ class Tuning:
 
     @property
     def trying(self) -> tuple[Change, ...]:
-        """The changes of the trial that is under way, or was when this tuner was cut off and is not undone
-        yet.
-        """
+        """The changes of the running trial, or of the one that was cut off and is not rolled back yet."""
         trial = self._rollback.trial if self._rollback is not None else self.state.trial
         return trial.changes if trial is not None and trial.result == "running" else ()
 
     def come_after(self, ended: TunerState) -> None:
-        """Another tuner of this run, which has ended, is told of as well; to this one it is nothing but what
-        it has cost the run.
-        """
+        """Take over the trials and the costs of an earlier tuner that has ended."""
         self.tuner.charge(ended)
         self._earlier = structs.replace(ended, started=self.tuner.state.started)
-        self._told = _newest(ended)
+        self._reported = _newest(ended)
 
     def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
-        """Take up what another tuner of this run has left; `tell` whether nobody has told yet that its trial
-        is unfinished.
+        """Take over from a tuner that was cut off, and roll back its trial.
+
+        `tell` says that the end of that trial is still to be reported.
         """
         self.tuner.take_over(left)
         self._earlier = cut_off(left, cause)
-        self._told = _newest(left if tell else self._earlier)
+        self._reported = _newest(left if tell else self._earlier)
         trial = unfinished(left)
         self._rollback = Rollback.undo(trial, f"{BACK}: {cause}") if trial is not None else None
         self._goes_on = cause
         self.publish()
 
     def leave_alone(self, knobs: Iterable[str], why: str) -> None:
-        """Turn these no more, until they are released."""
+        """Leave these knobs alone until they are released."""
         names = [knob for knob in knobs if knob not in self.tuner.overrides.all]
         self.tuner.overrides.freeze(names)
         if names:
             self.event(f"leaves {', '.join(names)} alone: {why}", "warning")
             self.publish()
 
-    def look(self, scene: Scene) -> None:
-        """Let the tuner look, and carry out what it proposes."""
-        if self._rollback is not None and not self._roll_back(self._rollback, scene):
+    def look(self, observation: Observation) -> None:
+        """Let the tuner look at the run, and carry out what it proposes."""
+        if self._rollback is not None and not self._roll_back(self._rollback, observation):
             return
         if self._goes_on:
             self.event(f"goes on: {self._goes_on}")
             self._goes_on = ""
-        # What people have set before is held, which its overrides have told it; what they have released since is not.
-        own = [record for record in scene.records if record.t >= self._begun]
-        proposal = self.tuner.look(replace(scene, records=own))
+        # What users set before is in its overrides, unless it was released.
+        own = [record for record in observation.records if record.t >= self._begun]
+        proposal = self.tuner.look(replace(observation, records=own))
         if proposal is not None:
             ids = _ids(proposal.changes)
             self.tuner.sent(ids)
@@ -128,7 +125,7 @@ class Tuning:
         self.publish()
 
     def stop(self, viewer: str) -> None:
-        """End it. An unfinished trial is rolled back, in the name of the viewer that asked for the stop."""
+        """End the tuner, and roll back an unfinished trial in the name of this viewer."""
         stopped = self.tuner.stop(self._node.clock.t())
         rollback, self._rollback = self._rollback or stopped, None
         self.publish()
@@ -141,8 +138,9 @@ class Tuning:
             self._roll_back_at_once(rollback, "the tuner was stopped", viewer)
 
     def off(self, text: str, crash: str = "") -> TunerState:
-        """End it where nothing can be set any more; `crash` says by what a trial is left unfinished. What it
-        left.
+        """End the tuner of a run that cannot be set any more. Returns the state that it left.
+
+        `crash` is the reason that leaves a trial unfinished.
         """
         left = self.state
         if not crash:
@@ -152,7 +150,7 @@ class Tuning:
         return left
 
     def abandon(self, text: str, cause: str) -> None:
-        """End it without asking it, because it is at fault itself. An unfinished trial is rolled back."""
+        """End a tuner that is at fault, without calling it, and roll back an unfinished trial."""
         rollback = self._unfinished()
         self.off(text, cause)
         self._rollback = None
@@ -161,36 +159,34 @@ class Tuning:
             self._roll_back_at_once(rollback, cause)
 
     def leave(self) -> None:
-        """Roll back because the daemon ends, and nobody knows when another starts. That one checks the
-        outcome.
-        """
+        """Roll back an unfinished trial because the daemon ends. The next daemon checks the outcome."""
         rollback = self._unfinished()
         if rollback is not None:
             self._roll_back_at_once(rollback, "the daemon ends")
 
     def event(self, text: str, level: Level = "info") -> None:
-        """Tell everybody something of this tuner."""
+        """Publish an event of this tuner."""
         self._node.event("tuner", text, run=self._run, step=self.run.last_step, level=level)
 
     def publish(self) -> None:
-        """Tell everybody how it stands, if that is news."""
+        """Publish the state, if it is news."""
         self._publish(self.state)
 
     def _publish(self, state: TunerState) -> None:
         run, t = self.run, self._node.clock.t()
         before = run.state.tuner
         same = before is not None and _steady(state) == _steady(before)
-        if state == before or (same and t - self._told_at < PROGRESS_NS):
+        if state == before or (same and t - self._published_at < PROGRESS_NS):
             return
-        self._told_at = t
+        self._published_at = t
         run.state = structs.replace(run.state, tuner=state)
         self._node.touch()
         if same:
             return
         for trial in state.tried:
-            if trial.t > self._told:
-                self._told = trial.t
-                self.event(told(trial), "warning" if trial.result == "failed" else "info")
+            if trial.t > self._reported:
+                self._reported = trial.t
+                self.event(trial_text(trial), "warning" if trial.result == "failed" else "info")
         self._node.remember(run)
         self._keep(run.id)
 
@@ -201,17 +197,19 @@ class Tuning:
         trial = unfinished(self.state)
         return Rollback.undo(trial) if trial is not None else None
 
-    def _roll_back(self, rollback: Rollback, scene: Scene) -> bool:
+    def _roll_back(self, rollback: Rollback, observation: Observation) -> bool:
         """Go on with the rollback of a trial that was cut off; True once it is over."""
         run = self.run
-        changes = rollback.look(replace(scene, records=self._node.book.of(run.id)), self.tuner.overrides)
+        changes = rollback.look(
+            replace(observation, records=self._node.book.of(run.id)), self.tuner.overrides
+        )
         if changes:
-            move = Move(changes, rollback.why, _ids(changes))
-            rollback.sent(move, scene.t)
+            move = ChangeSet(changes, rollback.why, _ids(changes))
+            rollback.sent(move, observation.t)
             self._submit(changes, move.why, move.ids)
         if rollback.done:
             self._rollback, cause, self._goes_on = None, self._goes_on, ""
-            now = scene.values()
+            now = observation.values()
             values = ", ".join(
                 f"{c.knob} {shown(now[c.knob])}" for c in rollback.trial.changes if c.knob in now
             )
@@ -224,7 +222,7 @@ class Tuning:
         return rollback.done
 
     def _roll_back_at_once(self, rollback: Rollback, cause: str, viewer: str = NAME) -> None:
-        """Send a rollback that nobody will look after, and warn of what cannot be set."""
+        """Send a rollback whose outcome nobody will see, and warn of what cannot be set."""
         knobs, records = self.run.state.knobs, self._node.book.of(self._run)
         self._lacking(rollback.targets)
         changes = rollback.at_once(knobs, records, self.tuner.overrides.chosen)
@@ -233,9 +231,7 @@ class Tuning:
             self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
 
     def _lacking(self, knobs: Iterable[str]) -> None:
-        """Warn of knobs that cannot be set back, because the run, as another process, has not declared them
-        yet.
-        """
+        """Warn of knobs that cannot be set, because the restarted run has not declared them yet."""
         declared = {knob.spec.name for knob in self.run.state.knobs}
         if lacking := [knob for knob in knobs if knob not in declared]:
             text = f"{', '.join(lacking)}: not declared yet, and may have the value that was tried"
@@ -244,10 +240,9 @@ class Tuning:
     def _submit(
         self, changes: Sequence[Change], why: str, ids: Mapping[str, str], viewer: str = NAME
     ) -> list[tuple[Change, str]]:
-        """Give the run these commands together; those that are refused here, with the reason.
+        """Send these commands together. Returns those that were refused here, with the reason.
 
-        One that changes nothing takes the place of one on its way, whether that comes first or not: it is of
-        no version.
+        A command that changes nothing replaces one on its way, whichever comes first. So it expects no version.
         """
         node, run = self._node, self.run
         origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)
@@ -273,8 +268,8 @@ class Tuning:
         return refused
 
 
-def told(trial: Trial) -> str:
-    """An ended trial as an event has it: `kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
+def trial_text(trial: Trial) -> str:
+    """An ended trial as the text of an event: `kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
     measured = trial.measured
     figure = ""
     if measured is not None and measured.gain is not None and measured.interval is not None:
@@ -286,7 +281,7 @@ def told(trial: Trial) -> str:
 
 
 def _steady(state: TunerState) -> TunerState:
-    """A state without what changes with every look; of the time that it has had, whole steps."""
+    """A state without what changes at every look. Of the run's time it has only whole steps."""
     trial = state.trial
     if trial is not None:
         trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, text="")

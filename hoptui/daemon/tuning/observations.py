@@ -11,7 +11,7 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import IDLE, REASONS
 from hoptui.protocol.messages import CommandRecord
-from hoptui.tuner.observation import Memory, Scene
+from hoptui.tuner.observation import MemoryReading, Observation
 
 POINTS = 512
 """Rows of the run that are looked at, the newest."""
@@ -33,7 +33,7 @@ RETRIES = ("alloc_retries", "num_alloc_retries")
 """What runs call torch's count of allocations that had to free the cache first."""
 
 
-def scene(node: Node, run: TrackedRun) -> Scene:
+def observe(node: Node, run: TrackedRun) -> Observation:
     """A run as it is now."""
     t = node.clock.t()
     ring, metric = node.rings.get(f"run/{run.id}"), node.throughput_of(run)
@@ -41,7 +41,7 @@ def scene(node: Node, run: TrackedRun) -> Scene:
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
     vital = run.vital(t / 1e9)
-    return Scene(
+    return Observation(
         t=t,
         epoch=run.state.epoch,
         state=vital.state,
@@ -76,13 +76,13 @@ def _drawn(run: TrackedRun, gpus: Collection[Columns]) -> float | None:
     return sum(watts) if there else None
 
 
-def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> tuple[Memory, ...]:
+def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> tuple[MemoryReading, ...]:
     """Of each GPU. None at all unless all of them are known: the one that is not might have no room first."""
     found = tuple(memory for part in gpus if (memory := _of_gpu(node, run, part)) is not None)
     return found if len(found) == len(run.state.gpus) else ()
 
 
-def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> Memory | None:
+def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> MemoryReading | None:
     most, total = _most(rows, "memory_used_bytes"), _most(rows, "memory_total_bytes")
     if most is None or not total:
         return None
@@ -90,10 +90,10 @@ def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> Memory | None:
     there = [process for process in node.processes if process.gpu == uuid]
     apart = any(p.run == run.id for p in there) and all(p.memory_used_bytes is not None for p in there)
     others = sum(p.memory_used_bytes or 0 for p in there if p.run != run.id) if apart else 0
-    return Memory(used=max(0, int(most) - others), others=others, total=int(total), gpu=uuid)
+    return MemoryReading(used=max(0, int(most) - others), others=others, total=int(total), gpu=uuid)
 
 
-def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple[Memory, ...]:
+def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple[MemoryReading, ...]:
     """Of the host, for a run that has no GPU: one whose GPUs are not known is not taken for such."""
     if node.gpus and not run.said:
         return ()
@@ -101,7 +101,7 @@ def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple
     used, total = _most(host, "memory_used_bytes"), _most(host, "memory_total_bytes")
     if own is None or used is None or not total:
         return ()
-    return (Memory(used=int(own), others=max(0, int(used - own)), total=int(total)),)
+    return (MemoryReading(used=int(own), others=max(0, int(used - own)), total=int(total)),)
 
 
 def _others_busy(node: Node, run: TrackedRun, host: float | None, t: int) -> float | None:

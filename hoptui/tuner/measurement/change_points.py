@@ -20,7 +20,7 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.domain.quantities import percent
 from hoptui.domain.throughput import level, uneven, usable
 from hoptui.tuner.measurement.effect import BLOCK, WARM_UP
-from hoptui.tuner.observation import Memory, Scene, Shift
+from hoptui.tuner.observation import ChangePoint, MemoryReading, Observation
 from hoptui.tuner.search.memory_model import NOTICED
 
 STRETCH = 90
@@ -41,7 +41,7 @@ class LevelChange(NamedTuple):
     step: int
     before: float
     after: float
-    then: Scene
+    then: Observation
 
 
 class Waits:
@@ -53,7 +53,7 @@ class Waits:
         self._usual: float | None = None
         self._before = False  # whether waits counted in the stretches that are compared with
         self.counted = False  # and in the newest one
-        self._then: Scene | None = None
+        self._then: Observation | None = None
         self._off: int | None = None  # the first iteration of a stretch that was off
 
     def take(self, step: int, value: float) -> None:
@@ -72,7 +72,7 @@ class Waits:
         seen = math.log(len(newest) / sum(1 / v for v in newest) / self._usual)
         return seen / math.log(after / before) >= 0.5
 
-    def look(self, scene: Scene) -> LevelChange | None:
+    def look(self, observation: Observation) -> LevelChange | None:
         """What the newest stretch tells, once it is whole."""
         if self._fresh < STRETCH:
             return None
@@ -80,12 +80,12 @@ class Waits:
         self._fresh = 0
         now, self.counted = level(rates), _starves(rates)
         if self._usual is None or self._then is None:
-            self._usual, self._before, self._then = now, self.counted, scene
+            self._usual, self._before, self._then = now, self.counted, observation
             return None
         off = abs(math.log(now / self._usual))
         if off <= APART or not (self.counted or self._before):
             self._usual *= (now / self._usual) ** FOLLOW
-            self._before, self._then, self._off = self.counted, scene, None
+            self._before, self._then, self._off = self.counted, observation, None
             return None
         if self._off is None:
             self._off = first
@@ -120,7 +120,7 @@ BACK = 3
 """What was before is looked up so many looks ago: what has just come may be the cause already."""
 
 
-class ShiftDetector:
+class ChangePointDetector:
     """Looks at one run for as long as it lives, tuned or not; each change of a knob is a new beginning."""
 
     def __init__(self) -> None:
@@ -128,18 +128,18 @@ class ShiftDetector:
         self._newest = -1
         self._forget(0)
 
-    def look(self, scene: Scene) -> Shift | None:
+    def look(self, observation: Observation) -> ChangePoint | None:
         """The shift that the newest iterations tell of, at the look that finds it."""
-        begin = scene.epoch, scene.settings()
-        backwards = bool(scene.points) and scene.points[-1][0] < self._newest
+        begin = observation.epoch, observation.settings()
+        backwards = bool(observation.points) and observation.points[-1][0] < self._newest
         if begin != self._begin or backwards:
             if self._begin is None or backwards:
-                self._newest = scene.points[0][0] - 1 if scene.points else -1
-            elif scene.points:
-                self._newest = max(self._newest, scene.points[-1][0])
+                self._newest = observation.points[0][0] - 1 if observation.points else -1
+            elif observation.points:
+                self._newest = max(self._newest, observation.points[-1][0])
             self._begin = begin
             self._forget(self._newest + 1 + WARM_UP)
-        for step, value in scene.points:
+        for step, value in observation.points:
             if step <= self._newest:
                 continue
             self._newest = step
@@ -150,9 +150,9 @@ class ShiftDetector:
             self._block.clear()
             self._learning.clear()
             self._up = self._down = 0.0
-        found = self._take(scene) if len(self._block) >= BLOCK else None
-        change = self._waits.look(scene) if found is None else None
-        return found if change is None else self._alarm(scene, change)
+        found = self._take(observation) if len(self._block) >= BLOCK else None
+        change = self._waits.look(observation) if found is None else None
+        return found if change is None else self._alarm(observation, change)
 
     def _forget(self, start: int) -> None:
         self._start = start
@@ -164,15 +164,15 @@ class ShiftDetector:
         self._recent: deque[tuple[int, float]] = deque(
             maxlen=LEARNED
         )  # blocks that stand out, by their first iteration
-        self._calm: deque[Scene] = deque(maxlen=BACK)
+        self._calm: deque[Observation] = deque(maxlen=BACK)
         self._waits: Waits = Waits()
 
-    def _take(self, scene: Scene) -> Shift | None:
+    def _take(self, observation: Observation) -> ChangePoint | None:
         first, y = self._block[0][0], median(value for _, value in self._block)
         self._block.clear()
         if len(self._learning) < LEARNED:
             self._learning.append(y)
-            self._calm.append(scene)
+            self._calm.append(observation)
             if len(self._learning) == LEARNED:
                 self._level = fmean(self._learning)
                 self._variance = fmean((b - a) ** 2 / 2 for a, b in pairwise(self._learning))
@@ -192,7 +192,7 @@ class ShiftDetector:
                 abs(off) < CALM * slack
             ):  # what is more may be the beginning of a change, which must not be followed
                 self._level += FOLLOW * off
-                self._calm.append(scene)
+                self._calm.append(observation)
             return None
         self._recent.append((first, y))
         if max(self._up, self._down) <= max(ALARM, ALARM_SIGMAS * sigma):
@@ -200,17 +200,19 @@ class ShiftDetector:
         before, after = math.exp(self._level), math.exp(median(value for _, value in self._recent))
         if abs(math.log(after / before)) < SLACK or not self._waits.confirm(before, after):
             return None
-        return self._alarm(scene, LevelChange(self._recent[0][0], before, after, self._calm[0]))
+        return self._alarm(observation, LevelChange(self._recent[0][0], before, after, self._calm[0]))
 
-    def _alarm(self, scene: Scene, change: LevelChange) -> Shift:
+    def _alarm(self, observation: Observation, change: LevelChange) -> ChangePoint:
         began, before, after, then = change
-        cause = likely(then, scene, slower=after < before)
+        cause = likely(then, observation, slower=after < before)
         text = f"throughput {100 * (after / before - 1):+.0f} % since iteration {began}, and no knob was turned: "
         self._forget(self._newest + 1)
-        return Shift(scene.t, began, before, after, cause, text + (cause or _none_seen(scene)))
+        return ChangePoint(
+            observation.t, began, before, after, cause, text + (cause or _none_seen(observation))
+        )
 
 
-def likely(then: Scene, now: Scene, *, slower: bool) -> str:
+def likely(then: Observation, now: Observation, *, slower: bool) -> str:
     """What else has changed that would make a run slower, or faster; "" for nothing."""
     worse, better = (now, then) if slower else (then, now)
     if worse.throttled and not better.throttled:
@@ -227,7 +229,7 @@ def likely(then: Scene, now: Scene, *, slower: bool) -> str:
     return ""
 
 
-def _none_seen(now: Scene) -> str:
+def _none_seen(now: Observation) -> str:
     """That there is no cause to name, and what would hide one."""
     none = "no cause is seen on this node"
     if now.host_busy is None or now.host_busy < FULL:
@@ -242,7 +244,7 @@ def _busier(then: float | None, now: float | None, least: float, *, slower: bool
     return f"{percent(then)} → {percent(now)}"
 
 
-def _others(worse: Memory | None, better: Memory | None) -> int:
+def _others(worse: MemoryReading | None, better: MemoryReading | None) -> int:
     if worse is None or better is None:
         return 0
     more = worse.others - better.others

@@ -43,7 +43,7 @@ _T = (
 )  # fmt: skip
 
 
-class Plan(NamedTuple):
+class MeasurementPlan(NamedTuple):
     """When a change is looked at, and which question ends its measurement.
 
     `looks` are numbers of iterations after it. Without `worth` the question is whether there is an effect,
@@ -56,18 +56,20 @@ class Plan(NamedTuple):
     clear: float | None = None
 
 
-def plan_for(knobs: Iterable[str], *, trial: bool = False) -> Plan:
+def plan_for(knobs: Iterable[str], *, trial: bool = False) -> MeasurementPlan:
     """How a change of these knobs together is measured. A `trial` asks whether it is worth keeping."""
     slow = any(map(reads, knobs))
     if not trial:
-        return Plan(PATIENT if slow else LOOKS)
-    return Plan(PATIENT, WORTH) if slow else Plan(LOOKS, WORTH, CLEAR)
+        return MeasurementPlan(PATIENT if slow else LOOKS)
+    return MeasurementPlan(PATIENT, WORTH) if slow else MeasurementPlan(LOOKS, WORTH, CLEAR)
 
 
-ORDINARY = Plan()
+ORDINARY = MeasurementPlan()
 
 
-def measure(metric: str, before: Sequence[float], after: Sequence[float], plan: Plan = ORDINARY) -> Measured:
+def measure(
+    metric: str, before: Sequence[float], after: Sequence[float], plan: MeasurementPlan = ORDINARY
+) -> Measured:
     """The effect of a change on `metric`, given one value an iteration, oldest first, on both sides of it.
 
     `before` ends with the last iteration before the change; `after` starts with the first one after it, of

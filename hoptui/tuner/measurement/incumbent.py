@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hoptui.domain.knobs import KnobValue
 from hoptui.tuner.measurement.effect import WARM_UP
-from hoptui.tuner.measurement.throughput_series import Series
-from hoptui.tuner.observation import Scene
+from hoptui.tuner.measurement.throughput_series import ObjectiveSeries
+from hoptui.tuner.observation import Observation
 
 DIFFERENT = 0.10
 """A speed that differs by so much after somebody else's change means that the search starts anew."""
@@ -17,24 +17,24 @@ class Incumbent:
     Where the run has gone back to an earlier iteration since, all that is left is of them.
     """
 
-    def __init__(self, series: Series) -> None:
+    def __init__(self, series: ObjectiveSeries) -> None:
         self.series = series
         self.values: dict[str, KnobValue] = {}
         self._step = self._backwards = 0
         self._level: float | None = None  # the speed before somebody else's change
 
-    def rest(self, scene: Scene, since: int) -> None:
+    def rest(self, observation: Observation, since: int) -> None:
         """What is in effect now is to be compared with, measured from the iteration `since` on."""
-        self.values = scene.values()
+        self.values = observation.values()
         self._step, self._backwards = since, self.series.backwards
 
-    def rest_anew(self, scene: Scene) -> None:
+    def rest_anew(self, observation: Observation) -> None:
         """The same, where it has just changed: from the next iterations on that tell something."""
-        self.rest(scene, self.series.newest + 1 + WARM_UP)
+        self.rest(observation, self.series.newest + 1 + WARM_UP)
 
-    def differs(self, scene: Scene) -> bool:
+    def differs(self, observation: Observation) -> bool:
         """Whether somebody else, or the run itself, has changed a knob."""
-        settings = scene.settings()
+        settings = observation.settings()
         return {name: self.values.get(name) for name in settings} != settings
 
     @property

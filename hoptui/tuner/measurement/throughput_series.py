@@ -10,7 +10,7 @@ from statistics import stdev
 from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import Objective
 from hoptui.tuner.measurement.effect import BLOCK, CLEAR, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
-from hoptui.tuner.observation import Scene
+from hoptui.tuner.observation import Observation
 
 BASELINE = 30
 """Iterations that the values in effect are measured over before anything is tried."""
@@ -26,7 +26,7 @@ KEPT = 400
 LOOKS_KEPT = 30
 
 
-class Series:
+class ObjectiveSeries:
     """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
 
     `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that have other numbers.
@@ -48,10 +48,10 @@ class Series:
         """The newest iteration seen, −1 before there is one."""
         return -1 if self._newest is None else self._newest
 
-    def take(self, scene: Scene) -> None:
-        """What is new in `scene`. A run that has gone back to an earlier iteration begins anew."""
-        points = scene.points
-        self.metric = "units per joule" if self._energy else scene.metric
+    def take(self, observation: Observation) -> None:
+        """What is new in `observation`. A run that has gone back to an earlier iteration begins anew."""
+        points = observation.points
+        self.metric = "units per joule" if self._energy else observation.metric
         if not points:
             return
         if self._newest is None or points[-1][0] < self._newest:
@@ -63,9 +63,9 @@ class Series:
         for step, value in points:
             if step > self.newest or self._newest is None:
                 self._newest = step
-                self._values.append((step, self._valued(value, scene.drawn_w)))
+                self._values.append((step, self._valued(value, observation.drawn_w)))
         if not self._clock or self._clock[-1][1] != self.newest:
-            self._clock.append((scene.t, self.newest))
+            self._clock.append((observation.t, self.newest))
 
     def cut(self) -> None:
         """What comes next cannot be compared with what was."""

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from statistics import linear_regression
 
-from hoptui.tuner.observation import Memory
+from hoptui.tuner.observation import MemoryReading
 
 NOTICED = 0.02
 """A share of all memory: what others take or give back counts from here on."""
@@ -122,12 +122,12 @@ class MemoryModel:
         usual = self._line(size)
         return None if usual is None else usual * (1 + self._tail.beyond(RARE))
 
-    def expects(self, size: float, memory: Memory, share: float = 1.0) -> bool:
+    def expects(self, size: float, memory: MemoryReading, share: float = 1.0) -> bool:
         """Whether `size` is expected to stay within `share` of all memory, with what others hold now. Unknown: no."""
         peak = self.predicted(size)
         return peak is not None and peak <= share * memory.total - memory.others
 
-    def holds(self, size: float, memory: Memory, *, often: float = 1.0) -> bool:
+    def holds(self, size: float, memory: MemoryReading, *, often: float = 1.0) -> bool:
         """Whether the rarest peaks with `size` fit as well, as far as readings (one a second) tell; `often` times as many may not.
         Unknown: yes.
         """
@@ -165,7 +165,7 @@ class Neighbours:
         self._least: int | None = None
         self._most = self._last = self._still = self._news = 0
 
-    def freed(self, memory: Memory) -> bool:
+    def freed(self, memory: MemoryReading) -> bool:
         """Take note of it; whether they have given some back, at this look or just before."""
         others = memory.others
         self._least = others if self._least is None else min(self._least, others)
@@ -183,11 +183,11 @@ class Neighbours:
         """Whether they have just taken more, and may take more still."""
         return not self._still
 
-    def taken(self, memory: Memory) -> int:
+    def taken(self, memory: MemoryReading) -> int:
         """Bytes that they have taken since `settle`, or since they had least; 0 where it is not worth a word."""
         taken = memory.others - (memory.others if self._least is None else self._least)
         return taken if taken > NOTICED * memory.total else 0
 
-    def settle(self, memory: Memory) -> None:
+    def settle(self, memory: MemoryReading) -> None:
         """What they hold now was reckoned with."""
         self._least = memory.others

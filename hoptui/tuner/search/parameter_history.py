@@ -12,7 +12,7 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Limits, Measured
 from hoptui.tuner.measurement.effect import WORTH
-from hoptui.tuner.observation import Memory, Scene
+from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_model import NOTICED, MemoryModel
 from hoptui.tuner.search.space import READERS, Candidate, Lever, levers
 
@@ -37,7 +37,7 @@ OFTEN = 3.0
 
 
 @dataclass
-class Sway:
+class SpeedDrift:
     """Whether the run is still as fast as it was when something was refused: on shared cores it is not for long."""
 
     judged: float | None = None  # the speed then; None while nothing was refused with the values in effect
@@ -48,7 +48,7 @@ class Sway:
         """Something was, at this speed."""
         self.judged, self.apart = level, None
 
-    def told(self, level: float, t: int) -> str:
+    def outdated(self, level: float, t: int) -> str:
         """Why what was refused says little at `t` (monotonic ns), where the same values bring `level`; "" where it says what it did."""
         if self.judged is None or self.believed >= BELIEVED:
             return ""
@@ -65,7 +65,7 @@ class Sway:
 
 
 @dataclass
-class Track:
+class ParameterHistory:
     """What is known of one lever."""
 
     memory: MemoryModel = field(default_factory=MemoryModel)
@@ -77,7 +77,7 @@ class Track:
     slower: bool = False  # a larger size surely was
     outdated: str = ""  # why what was refused need not be so any more
     again: dict[KnobValue, str] = field(default_factory=dict)  # what may be tried again, and why
-    sway: Sway = field(default_factory=Sway)
+    sway: SpeedDrift = field(default_factory=SpeedDrift)
     stride: int = 2
     bounds: dict[float, int] = field(default_factory=dict)  # what was too much, and until when (monotonic ns)
     waits: dict[float, float] = field(default_factory=dict)  # for how many seconds the next time
@@ -109,7 +109,7 @@ class Track:
         now, then = c + a / here, c + a / there
         return now / then - 1 if now > 0 and then > 0 else 0.0
 
-    def fits(self, here: float, there: float, memory: Memory, share: float) -> bool:
+    def fits(self, here: float, there: float, memory: MemoryReading, share: float) -> bool:
         """Whether a step of size may be tried: with `share` of all memory as a rule, and with all of it at the rarest peaks."""
         if not self.memory.expects(there, memory, share):
             return False
@@ -141,7 +141,7 @@ class Track:
         """Whether what was refused is outdated from now on, because the values in effect bring `level` at `t` (monotonic ns)."""
         if self.outdated:
             return False
-        self.outdated = self.sway.told(level, t)
+        self.outdated = self.sway.outdated(level, t)
         return bool(self.outdated)
 
     def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
@@ -183,7 +183,7 @@ class Track:
         less, again = self.closed & {-1}, dict.fromkeys(self.refused, self.outdated)
         believed = self.sway.believed
         self.reopen()
-        self.closed, self.again, self.sway = less, again, Sway(believed=believed)
+        self.closed, self.again, self.sway = less, again, SpeedDrift(believed=believed)
 
     def reopen(self) -> None:
         """The run is not what it was: everything may be tried again."""
@@ -192,7 +192,7 @@ class Track:
         self.doubted.clear()
         self.closed.clear()
         self.again.clear()
-        self.slower, self.outdated, self.sway = False, "", Sway()
+        self.slower, self.outdated, self.sway = False, "", SpeedDrift()
         self.stride = 2
 
 
@@ -203,25 +203,25 @@ MIXED = 5
 Settings = Sequence[tuple[Lever, KnobValue]]
 
 
-class Tracks:
+class ParameterHistories:
     """A track for each lever, by its name."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._tracks: dict[str, Track] = {}
+        self._tracks: dict[str, ParameterHistory] = {}
         self._others: deque[int] = deque(maxlen=MIXED)
         self._in_vain: set[frozenset[tuple[str, KnobValue]]] = set()
         self._beside: dict[str, KnobValue] = {}  # the values that `sway` was last told of
 
-    def of(self, lever: Lever) -> Track:
-        return self._tracks.setdefault(lever.name, Track())
+    def of(self, lever: Lever) -> ParameterHistory:
+        return self._tracks.setdefault(lever.name, ParameterHistory())
 
-    def levers(self, scene: Scene, frozen: Collection[str]) -> list[Lever]:
-        return levers(scene.knobs, self.limits, frozen)
+    def levers(self, observation: Observation, frozen: Collection[str]) -> list[Lever]:
+        return levers(observation.knobs, self.limits, frozen)
 
-    def batches(self, scene: Scene, frozen: Collection[str]) -> Iterator[Lever]:
+    def batches(self, observation: Observation, frozen: Collection[str]) -> Iterator[Lever]:
         """The levers that memory grows with, where it is known how."""
-        for lever in self.levers(scene, frozen):
+        for lever in self.levers(observation, frozen):
             if lever.family == "batch" and self.of(lever).memory.fitted:
                 yield lever
 
@@ -229,21 +229,21 @@ class Tracks:
         """Whether these values were tried together, and taken back."""
         return _named(settings) in self._in_vain
 
-    def fits(self, lever: Lever, value: KnobValue, scene: Scene) -> bool:
+    def fits(self, lever: Lever, value: KnobValue, observation: Observation) -> bool:
         """Whether a value may be tried; nothing larger while more than the limit is taken already, whatever was seen before."""
-        size, memory, most = lever.size_of(value), scene.memory, self.limits.memory
-        if memory is None or (size > lever.size and scene.taken > most):
+        size, memory, most = lever.size_of(value), observation.memory, self.limits.memory
+        if memory is None or (size > lever.size and observation.taken > most):
             return False
         return self.of(lever).fits(lever.size, size, memory, most)
 
-    def saw(self, scene: Scene, used: int, names: Collection[str] | None = None) -> None:
+    def saw(self, observation: Observation, used: int, names: Collection[str] | None = None) -> None:
         """The run held `used` bytes with the values that it has; a change of the levers `names` alone is what it was for.
 
         While others take or give back memory nobody knows whose it is: what processes hold is read at other moments than all
         that is held, of which the most in a few seconds counts.
         """
-        apart = self._others_stand_still(scene)
-        for lever in self.levers(scene, set()):
+        apart = self._others_stand_still(observation)
+        for lever in self.levers(observation, set()):
             if lever.ordered and (names is None or lever.name in names):
                 track = self.of(lever)
                 track.shapes.add(lever.size)
@@ -341,12 +341,12 @@ class Tracks:
             track.memory.clear()
             track.shapes.clear()
 
-    def _others_stand_still(self, scene: Scene) -> bool:
+    def _others_stand_still(self, observation: Observation) -> bool:
         """Whether what others hold has hardly changed in the last readings."""
-        if scene.memory is None:
+        if observation.memory is None:
             return True
-        self._others.append(scene.memory.others)
-        return max(self._others) - min(self._others) <= NOTICED * scene.memory.total
+        self._others.append(observation.memory.others)
+        return max(self._others) - min(self._others) <= NOTICED * observation.memory.total
 
     def _rated(self, tried: Candidate, found: Measured) -> None:
         """What was measured of one lever. The gain, not the median of all iterations after: where these scatter they do not agree."""

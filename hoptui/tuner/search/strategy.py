@@ -10,8 +10,8 @@ from hoptui.domain.knobs import KnobError, KnobValue, check_value, shown
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Diagnosis, Verdict
 from hoptui.tuner.measurement.effect import WORTH
-from hoptui.tuner.observation import Known, Scene
-from hoptui.tuner.search.parameter_history import FARTHEST, Track, Tracks
+from hoptui.tuner.observation import Observation, PriorResult
+from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, ParameterHistory
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
 
 NOT_SMALLER: tuple[Verdict, ...] = ("launch-bound", "memory-unused", "power-limited")
@@ -20,7 +20,7 @@ OTHER_WAY = 1.5
 """How memory changes with another way of computing nobody knows: half as much again must fit."""
 
 
-class Nothing(NamedTuple):
+class NoCandidate(NamedTuple):
     """Why nothing is tried; `yet` where that may be another matter once it is seen what the run does with its values."""
 
     why: str
@@ -33,7 +33,7 @@ class Search:
     `owed` says that this is still to be tried, once it can be afforded, or is being tried.
     """
 
-    def __init__(self, tracks: Tracks, known: Known | None) -> None:
+    def __init__(self, tracks: ParameterHistories, known: PriorResult | None) -> None:
         self._tracks = tracks
         self._limits = tracks.limits
         self._known = known
@@ -41,34 +41,41 @@ class Search:
         self._passed_over = False
 
     def next(
-        self, scene: Scene, frozen: Collection[str], affords: Callable[[Candidate], bool] = lambda _: True
-    ) -> Candidate | Nothing:
+        self,
+        observation: Observation,
+        frozen: Collection[str],
+        affords: Callable[[Candidate], bool] = lambda _: True,
+    ) -> Candidate | NoCandidate:
         """What to try, or why nothing; what served another run best is passed over for as long as nobody `affords` it."""
-        found = self._tracks.levers(scene, frozen)
+        found = self._tracks.levers(observation, frozen)
         if not found:
-            return Nothing("the run has no knob that it may turn")
-        start = self._start(scene, found)
+            return NoCandidate("the run has no knob that it may turn")
+        start = self._start(observation, found)
         self.owed = start is not None
         self._passed_over = start is not None and not affords(start)
         if start is not None and not self._passed_over:
             return start
-        order, verdict = ranked(found, scene.diagnosis), scene.diagnosis
+        order, verdict = ranked(found, observation.diagnosis), observation.diagnosis
         for lever in order:
             # What the run waits for comes before what would only hide that it waits.
             if lever.family in READERS and advised(lever, verdict)[0]:
                 self._reopen(lever)
-        tried = self._first(order, scene)
+        tried = self._first(order, observation)
         if isinstance(tried, Candidate):
             return tried
         if verdict is not None and verdict.stale:
-            return Nothing("what limits the run with the values in effect is not seen yet", yet=True)
-        if any(self._unread(lever, scene) for lever in order):
-            return Nothing("how much memory the values in effect take is not seen yet", yet=True)
+            return NoCandidate("what limits the run with the values in effect is not seen yet", yet=True)
+        if any(self._unread(lever, observation) for lever in order):
+            return NoCandidate("how much memory the values in effect take is not seen yet", yet=True)
         if not order:
             limit = verdict.verdict if verdict else "unknown"
-            return Nothing(f"the run is {limit}, against which none of its knobs helps")
-        again = self._first([lever for lever in order if self._reopen(lever)], scene)
-        return again if isinstance(again, Candidate) else self._both(order, found, scene) or Nothing(tried)
+            return NoCandidate(f"the run is {limit}, against which none of its knobs helps")
+        again = self._first([lever for lever in order if self._reopen(lever)], observation)
+        return (
+            again
+            if isinstance(again, Candidate)
+            else self._both(order, found, observation) or NoCandidate(tried)
+        )
 
     def made(self) -> None:
         """Something is tried now."""
@@ -77,30 +84,32 @@ class Search:
 
     # the next step ---------------------------------------------------------------------------------------------------------
 
-    def _first(self, order: Sequence[Lever], scene: Scene) -> Candidate | str:
+    def _first(self, order: Sequence[Lever], observation: Observation) -> Candidate | str:
         """The first of these that has something to try, or in a few words why none."""
         reasons: list[str] = []
         for lever in order:
-            tried = self._climb(lever, scene) if lever.ordered else self._choose(lever, scene)
+            tried = self._climb(lever, observation) if lever.ordered else self._choose(lever, observation)
             if isinstance(tried, Candidate):
                 return tried
             if tried:
                 reasons.append(tried)
         return reasons[0] if reasons else "nothing is left to try"
 
-    def _both(self, order: Sequence[Lever], found: Sequence[Lever], scene: Scene) -> Candidate | None:
+    def _both(
+        self, order: Sequence[Lever], found: Sequence[Lever], observation: Observation
+    ) -> Candidate | None:
         """More samples at once and more readers: where the one holds back what the other would bring, neither alone helps.
 
         That readers are about to be too slow is not seen before there is more to read: so they need not be in `order`.
         """
-        if self._over_power(scene):
+        if self._over_power(observation):
             return None
         batches = [
             (lever, value)
             for lever in order
             if lever.family == "batch"
             for value in reversed(self._within_reach(lever, lever.rungs()))
-            if self._tracks.fits(lever, value, scene)
+            if self._tracks.fits(lever, value, observation)
         ]
         readers = [
             (lever, value)
@@ -122,35 +131,42 @@ class Search:
             return True
         return False
 
-    def _unread(self, lever: Lever, scene: Scene) -> bool:
+    def _unread(self, lever: Lever, observation: Observation) -> bool:
         """Whether it is about to be known what a lever's size takes of the memory."""
-        if lever.family == "input" or not lever.ordered or scene.memory is None or scene.memory.used <= 0:
+        if (
+            lever.family == "input"
+            or not lever.ordered
+            or observation.memory is None
+            or observation.memory.used <= 0
+        ):
             return False
         return not self._tracks.of(lever).memory.largest
 
-    def _climb(self, lever: Lever, scene: Scene) -> Candidate | str:
+    def _climb(self, lever: Lever, observation: Observation) -> Candidate | str:
         track, here = self._tracks.of(lever), lever.size
-        way, _ = advised(lever, scene.diagnosis)
+        way, _ = advised(lever, observation.diagnosis)
         blocked = ""
         if way >= 0 and 1 not in track.closed:
-            over = self._over_power(scene)
-            up = [] if over else self._above(lever, self._values(lever, scene))
-            fits = [v for v in up if lever.family == "input" or self._tracks.fits(lever, v, scene)]
+            over = self._over_power(observation)
+            up = [] if over else self._above(lever, self._values(lever, observation))
+            fits = [v for v in up if lever.family == "input" or self._tracks.fits(lever, v, observation)]
             if fits:
                 value = fits[-1] if track.stride > 1 else fits[(len(fits) - 1) // 2]
                 gain = track.gain(here, lever.size_of(value), falling=False)
                 if gain is None or gain >= WORTH or track.stride == 1:
                     expected = 0.0 if value in track.doubted else gain
-                    return Candidate(((lever, value),), 1, self._why(lever, scene, value), expected)
+                    return Candidate(((lever, value),), 1, self._why(lever, observation, value), expected)
             elif over:
                 blocked = over
             elif up:
-                blocked = self._no_room(lever, up[0], scene)
-        if -1 not in track.closed and (way < 0 or (way == 0 and self._down(lever, track, scene.diagnosis))):
+                blocked = self._no_room(lever, up[0], observation)
+        if -1 not in track.closed and (
+            way < 0 or (way == 0 and self._down(lever, track, observation.diagnosis))
+        ):
             below = [v for v in lever.rungs() if here / FARTHEST <= lever.size_of(v) < here]
             below = [v for v in below if track.compiled(lever.size_of(v))]
             if below:
-                return Candidate(((lever, below[-1]),), -1, self._why(lever, scene, below[-1]))
+                return Candidate(((lever, below[-1]),), -1, self._why(lever, observation, below[-1]))
         return blocked
 
     def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
@@ -169,31 +185,31 @@ class Search:
             and track.compiled(lever.size_of(v))
         ]
 
-    def _values(self, lever: Lever, scene: Scene) -> list[KnobValue]:
+    def _values(self, lever: Lever, observation: Observation) -> list[KnobValue]:
         """What to climb by: rungs and what is compiled already; what lies between them only where memory is in the way."""
         rungs, track = lever.rungs(), self._tracks.of(lever)
         if lever.family != "batch":
             return rungs
-        shy = track.ceiling < math.inf or self._shy(lever, scene)
+        shy = track.ceiling < math.inf or self._shy(lever, observation)
         return [v for v in lever.finer() if shy or v in rungs or lever.size_of(v) in track.shapes]
 
-    def _shy(self, lever: Lever, scene: Scene) -> bool:
+    def _shy(self, lever: Lever, observation: Observation) -> bool:
         """Whether a rung that was held before, or that only rare peaks do not fit, cannot be tried next: what lies below it may do."""
-        track, memory, here = self._tracks.of(lever), scene.memory, lever.size
+        track, memory, here = self._tracks.of(lever), observation.memory, lever.size
         for value in lever.rungs():
             size = lever.size_of(value)
             near = here < size <= FARTHEST * here * 1.001
             if (
                 memory is None
                 or not near
-                or (size < track.ceiling and self._tracks.fits(lever, value, scene))
+                or (size < track.ceiling and self._tracks.fits(lever, value, observation))
             ):
                 continue
             if size <= track.memory.largest or track.memory.expects(size, memory, self._limits.memory):
                 return True
         return False
 
-    def _down(self, lever: Lever, track: Track, diagnosis: Diagnosis | None) -> bool:
+    def _down(self, lever: Lever, track: ParameterHistory, diagnosis: Diagnosis | None) -> bool:
         """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried, and
         no diagnosis asks for more at once."""
         if lever.family == "input" or lever.learning:
@@ -206,25 +222,25 @@ class Search:
             return lever.family == "batch" and track.memory.largest > 0 and not larger
         return track.slower and gain >= WORTH
 
-    def _choose(self, lever: Lever, scene: Scene) -> Candidate | str:
+    def _choose(self, lever: Lever, observation: Observation) -> Candidate | str:
         """A choice has no order to climb: only what the diagnosis names is tried."""
-        _, value = advised(lever, scene.diagnosis)
+        _, value = advised(lever, observation.diagnosis)
         if value is None or value == lever.knob.value or value in self._tracks.of(lever).refused:
             return ""
         try:
             value = check_value(lever.knob.spec, value)
         except KnobError:
             return ""
-        memory = scene.memory
+        memory = observation.memory
         if memory is None:
             return f"how much memory the run takes is unknown: {lever.name} {shown(value)} is not tried"
         if OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
             return f"too little memory is free to try {lever.name} {shown(value)}"
-        return Candidate(((lever, value),), 0, self._why(lever, scene, value))
+        return Candidate(((lever, value),), 0, self._why(lever, observation, value))
 
-    def _start(self, scene: Scene, found: Sequence[Lever]) -> Candidate | None:
+    def _start(self, observation: Observation, found: Sequence[Lever]) -> Candidate | None:
         """What served a run of the same kind, as far as it is not in effect; None where it would not fit."""
-        known, memory = self._known, scene.memory
+        known, memory = self._known, observation.memory
         if (
             known is None
             or memory is None
@@ -233,10 +249,10 @@ class Search:
             return None
         settings = [
             (lever, value)
-            for lever in ranked(found, scene.diagnosis)
+            for lever in ranked(found, observation.diagnosis)
             for value in self._exact(lever, known.values.get(lever.name, lever.knob.value))
             if value != lever.knob.value
-            and (known.peak is not None or self._tracks.fits(lever, value, scene))
+            and (known.peak is not None or self._tracks.fits(lever, value, observation))
         ]
         return (
             Candidate(tuple(settings), 1, "what served the last run of this kind best") if settings else None
@@ -259,27 +275,29 @@ class Search:
 
     # limits ----------------------------------------------------------------------------------------------------------------
 
-    def _no_room(self, lever: Lever, value: KnobValue, scene: Scene) -> str:
-        memory, most = scene.memory, self._limits.memory
+    def _no_room(self, lever: Lever, value: KnobValue, observation: Observation) -> str:
+        memory, most = observation.memory, self._limits.memory
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value))
         if memory is None or peak is None:
             return "how much memory the run takes is unknown: nothing is made larger"
-        if scene.taken > most:
-            return f"{percent(scene.taken)} of the memory is taken already, the limit is {percent(most)}"
+        if observation.taken > most:
+            return (
+                f"{percent(observation.taken)} of the memory is taken already, the limit is {percent(most)}"
+            )
         need = (peak + memory.others) / memory.total
         if need <= most:
             return f"{lever.name} {shown(value)} takes {percent(need)} of the memory, and its rare peaks may take more than there is"
         return f"{lever.name} {shown(value)} may take {percent(need)} of the memory, the limit is {percent(most)}"
 
-    def _over_power(self, scene: Scene) -> str:
+    def _over_power(self, observation: Observation) -> str:
         most = self._limits.power_w
-        if most is None or (scene.power_w is not None and scene.power_w < most):
+        if most is None or (observation.power_w is not None and observation.power_w < most):
             return ""
-        now = "unknown" if scene.power_w is None else f"{scene.power_w:.0f} W"
+        now = "unknown" if observation.power_w is None else f"{observation.power_w:.0f} W"
         return f"the power drawn is {now}, the limit is {most:.0f} W"
 
-    def _why(self, lever: Lever, scene: Scene, value: KnobValue) -> str:
-        diagnosis = scene.diagnosis
+    def _why(self, lever: Lever, observation: Observation, value: KnobValue) -> str:
+        diagnosis = observation.diagnosis
         if diagnosis is None or diagnosis.verdict in ("unknown", "healthy"):
             why = "what limits the run is not clear: one step is tried"
         else:
@@ -288,6 +306,7 @@ class Search:
         if again := self._tracks.of(lever).again.get(value):
             why = f"{why}; tried again: {again}"
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
-        if scene.memory is None or peak is None or lever.family == "input":
+        if observation.memory is None or peak is None or lever.family == "input":
             return why
-        return f"{why}; expected to take {percent((peak + scene.memory.others) / scene.memory.total)} of the memory, rare peaks aside"
+        share = percent((peak + observation.memory.others) / observation.memory.total)
+        return f"{why}; expected to take {share} of the memory, rare peaks aside"

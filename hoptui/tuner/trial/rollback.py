@@ -14,9 +14,9 @@ from msgspec import structs
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Change, Trial, TunerState
 from hoptui.protocol.messages import FINAL, CommandRecord
-from hoptui.tuner.observation import Scene
+from hoptui.tuner.observation import Observation
 from hoptui.tuner.trial.overrides import ASKED, KnobOverrides
-from hoptui.tuner.trial.trial import Move, figured
+from hoptui.tuner.trial.trial import ChangeSet, figured
 
 RETRY_S, TRIES = 10.0, 5
 """A refused rollback is sent again after so many seconds, so often in all. A retry costs nothing; giving up
@@ -45,7 +45,7 @@ class Rollback:
     targets: dict[str, KnobValue]
     why: str
     trial: Trial
-    move: Move | None = None
+    move: ChangeSet | None = None
     report: bool = False
     done: bool = False
     waits: str = ""
@@ -57,7 +57,7 @@ class Rollback:
     _step: int = 0
 
     @classmethod
-    def undo(cls, trial: Trial, why: str = BACK, move: Move | None = None) -> Rollback:
+    def undo(cls, trial: Trial, why: str = BACK, move: ChangeSet | None = None) -> Rollback:
         """Undo a trial. `move` are its commands, if they may still be on their way."""
         return cls({change.knob: change.before for change in trial.changes}, why, trial, move)
 
@@ -70,39 +70,39 @@ class Rollback:
         """The same in another process of the run, which has seen none of it."""
         return Rollback(self.targets, self.why, self.trial, report=self.report)
 
-    def look(self, scene: Scene, overrides: KnobOverrides) -> tuple[Change, ...]:
+    def look(self, observation: Observation, overrides: KnobOverrides) -> tuple[Change, ...]:
         """What to set now, given all commands of the run since the trial began."""
         if not self._began:
-            self._began, self._step = scene.t, scene.step
-        self.waits, values = "", scene.values()
-        if self._pending(scene):
+            self._began, self._step = observation.t, observation.step
+        self.waits, values = "", observation.values()
+        if self._pending(observation):
             return ()
         self.missing = tuple(
             Change(knob=c.knob, before=c.value, value=self.targets[c.knob])
             for c in self.trial.changes
             if c.knob not in values
         )
-        if self.missing and scene.t - self._began < DECLARED_S * 1e9:
+        if self.missing and observation.t - self._began < DECLARED_S * 1e9:
             knobs = ", ".join(sorted(change.knob for change in self.missing))
             self.waits = f"as soon as the run has declared {knobs}"
             return ()
-        if choices := self._choices(scene.records):
+        if choices := self._choices(observation.records):
             if any(record.released is None for record in choices):
                 overrides.choose(self.targets)  # one knob may follow another
             changes: tuple[Change, ...] = ()
         else:
-            changes = self._changes(values, values, scene.records, overrides.chosen)
+            changes = self._changes(values, values, observation.records, overrides.chosen)
         if not changes or self.tries >= TRIES:
             self.done, self.left = True, changes
             if not self.report:
                 overrides.freeze(change.knob for change in (*self.left, *self.missing))
             return ()
-        if scene.t < self._not_before or scene.state in ("exited", "unresponsive"):
+        if observation.t < self._not_before or observation.state in ("exited", "unresponsive"):
             self.waits = "as soon as it can be set"
             return ()
         return changes
 
-    def sent(self, move: Move, t: int) -> None:
+    def sent(self, move: ChangeSet, t: int) -> None:
         """The changes were sent as these commands."""
         self.move, self.tries, self._not_before = move, self.tries + 1, t + round(RETRY_S * 1e9)
 
@@ -121,14 +121,14 @@ class Rollback:
         """Whether a user has chosen one of its knobs, also by a command that the run has not answered."""
         return bool(self._choices(records, sent=True))
 
-    def outcome(self, scene: Scene, chosen: Collection[str]) -> Trial | None:
+    def outcome(self, observation: Observation, chosen: Collection[str]) -> Trial | None:
         """How it ended, as a trial to report; None where there is nothing to know."""
         if not self.report:
             if not (stuck := (*self.left, *self.missing)):
                 return None
             how = f"refused {TRIES} times" if self.left else "not declared again"
             text = f"{self.why}; {how}: it is left as it is, and alone"
-            return Trial(changes=stuck, result="failed", t=scene.t, text=text)
+            return Trial(changes=stuck, result="failed", t=observation.t, text=text)
         told = self.trial
         if self.missing:
             knobs = ", ".join(sorted(change.knob for change in self.missing))
@@ -139,20 +139,23 @@ class Rollback:
         if theirs := sorted(self.targets.keys() & set(chosen)):
             text = f"{told.text}; a person set {', '.join(theirs)}"
             return structs.replace(told, result="interrupted", text=text)
-        values = scene.values()
+        values = observation.values()
         read = tuple(structs.replace(c, value=values.get(c.knob, c.value)) for c in told.changes)
         return structs.replace(told, changes=read, result="kept")
 
-    def _pending(self, scene: Scene) -> bool:
+    def _pending(self, observation: Observation) -> bool:
         """Whether the run may still carry out a command of the trial or of this rollback."""
-        if self.move is not None and not self.move.settled(scene.records):
+        if self.move is not None and not self.move.settled(observation.records):
             return True
         known = set(self.move.ids.values()) if self.move is not None else set()
-        early = scene.t - self._began < UNHEARD_S * 1e9 or scene.step < self._step + UNHEARD_ITERATIONS
+        early = (
+            observation.t - self._began < UNHEARD_S * 1e9
+            or observation.step < self._step + UNHEARD_ITERATIONS
+        )
         return any(
-            r.step >= scene.step if r.step is not None else early
-            for r in self._own(scene.records)
-            if r.stage not in FINAL and r.id not in known and r.epoch == scene.epoch
+            r.step >= observation.step if r.step is not None else early
+            for r in self._own(observation.records)
+            if r.stage not in FINAL and r.id not in known and r.epoch == observation.epoch
         )
 
     def _changes(

@@ -16,7 +16,7 @@ from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tuner.measurement.effect import BLOCK, LOOKS, PATIENT, WARM_UP, WORTH
-from hoptui.tuner.observation import Scene
+from hoptui.tuner.observation import Observation
 from hoptui.tuner.search.space import Candidate, Lever
 
 BORNE = 0.04
@@ -58,7 +58,7 @@ class Ending(NamedTuple):
 
 
 @dataclass
-class Move:
+class ChangeSet:
     """Knobs set together: the commands made of it, and what the run says of them."""
 
     changes: tuple[Change, ...]
@@ -99,10 +99,10 @@ class Move:
 
 
 @dataclass
-class Attempt:
+class RunningTrial:
     """A trial under way: what it is, against what it is measured, how long it has taken."""
 
-    move: Move
+    move: ChangeSet
     tried: Candidate
     before: list[float]
     told: Trial
@@ -111,10 +111,16 @@ class Attempt:
     seconds: float = 0.0
 
     def ending(
-        self, scene: Scene, limits: Limits, after: Sequence[float], found: Measured, *, overdrawn: bool
+        self,
+        observation: Observation,
+        limits: Limits,
+        after: Sequence[float],
+        found: Measured,
+        *,
+        overdrawn: bool,
     ) -> Ending | None:
         """How it ends, given all values since it took effect and what they come to; None while it goes on."""
-        if too_much := self.too_much(scene, limits, len(after)):
+        if too_much := self.too_much(observation, limits, len(after)):
             return Ending(False, None, too_much)
         if harmful(self.before, after, overdrawn=overdrawn):
             return Ending(False, Measured(), "less than half as fast")
@@ -131,12 +137,12 @@ class Attempt:
             case "more":
                 return None
 
-    def too_much(self, scene: Scene, limits: Limits, iterations: int) -> str:
+    def too_much(self, observation: Observation, limits: Limits, iterations: int) -> str:
         """What a trial must not do, however fast it is, after so many iterations; "" for nothing."""
         if (
             self.retries is not None
-            and scene.alloc_retries is not None
-            and scene.alloc_retries > self.retries
+            and observation.alloc_retries is not None
+            and observation.alloc_retries > self.retries
         ):
             return "the allocator had to try again"
         if iterations <= WARM_UP:
@@ -144,11 +150,11 @@ class Attempt:
             return (
                 "hardly an iteration came through in all the time that was expected, and more" if slow else ""
             )
-        most, power = limits.power_w, scene.power_w
+        most, power = limits.power_w, observation.power_w
         if most is not None and power is not None and power > most:
             return f"it draws {power:.0f} W, the limit is {most:.0f} W"
-        if self.tried.way > 0 and scene.taken > limits.memory + ABOVE:
-            return f"{percent(scene.taken)} of the memory is taken"
+        if self.tried.way > 0 and observation.taken > limits.memory + ABOVE:
+            return f"{percent(observation.taken)} of the memory is taken"
         return ""
 
 
@@ -180,13 +186,13 @@ def blames(trouble: CommandRecord) -> bool:
     return trouble.stage not in ("superseded", "expired", "voided") and trouble.code not in NOT_ITS_FAULT
 
 
-def obstacle(scene: Scene, limits: Limits) -> str:
+def obstacle(observation: Observation, limits: Limits) -> str:
     """Why nothing can be tried now, "" if it can."""
-    if scene.state != "live":
-        return f"the run is {scene.state}"
-    if limits.power_w is not None and scene.power_w is None:
+    if observation.state != "live":
+        return f"the run is {observation.state}"
+    if limits.power_w is not None and observation.power_w is None:
         return "the power drawn is unknown"
-    if limits.objective == "energy" and scene.drawn_w is None:
+    if limits.objective == "energy" and observation.drawn_w is None:
         return "what all GPUs of the run draw together is unknown"
     return ""
 
