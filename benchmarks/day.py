@@ -175,8 +175,8 @@ class DayNode:
         self._answers.append(codec.encode(message))
         return True
 
-    def _tell(self, record: messages.CommandRecord, outcome: messages.Outcome) -> None:
-        self._viewers.tell(record, outcome)
+    def _tell(self, record: messages.CommandRecord) -> None:
+        self._viewers.tell(record)
 
     def _from_the_past(self, identity: bytes, answer: messages.Buckets | messages.Error) -> None:
         """Called in the archive's thread."""

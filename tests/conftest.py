@@ -129,16 +129,19 @@ class RawViewer:
         self.send(messages.Command(run=run.run, verb=verb, **fields))
         return str(fields["id"])
 
-    def outcome(self, command: str) -> messages.Outcome:
-        """The final outcome of a command."""
-        for message in self.heard:
-            if (
-                isinstance(message, messages.Outcome)
-                and message.id == command
-                and message.stage in messages.FINAL
-            ):
-                return message
-        return self.wait_for(messages.Outcome, lambda o: o.id == command and o.stage in messages.FINAL)
+    def outcome(self, command: str) -> messages.CommandRecord:
+        """What became of a command in the end."""
+        return self.record(command, lambda record: record.stage in messages.FINAL)
+
+    def record(self, command: str, check: Callable[[messages.CommandRecord], bool]) -> messages.CommandRecord:
+        """The record of a command that the daemon sent by itself, once it is as wanted."""
+
+        def found(message: object) -> list[messages.CommandRecord]:
+            pushed = message.commands if isinstance(message, messages.Delta) and not message.id else ()
+            return [record for record in pushed if record.id == command and check(record)]
+
+        heard = [record for message in self.heard for record in found(message)]
+        return heard[0] if heard else found(self.wait_for(messages.Delta, lambda d: bool(found(d))))[0]
 
     def close(self) -> None:
         """Vanish without a word."""

@@ -7,6 +7,7 @@ are seconds of any monotonic clock, passed in.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Literal, TypedDict
@@ -19,7 +20,7 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.model.store import Store
 from hoptui.protocol import messages
-from hoptui.protocol.messages import FINAL, PROTOCOL, Command, Outcome
+from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
 PATIENCE_S = 15.0
@@ -228,7 +229,7 @@ class Conversation:
             return []
         for command in self._outbox.given_up(now):
             reason = f"no daemon answered for {patience_s(command):.0f} s"
-            self.store.apply_outcome(Outcome(id=command.id, stage="expired", reason=reason))
+            self.store.expire(command.id, reason)
         if not self.greeted:
             if now < self._next_hello:
                 return []
@@ -262,15 +263,15 @@ class Conversation:
         match message:
             case messages.ViewerWelcome():
                 self._welcomed(message, now)
+            case messages.Delta(id=0):
+                self.store.apply_records(message.commands)
+                self._answered(message.commands)
             case messages.Delta():
                 self._fetched(message, now)
             case messages.Buckets():
                 self.flow.carried(size, now - max(before, self._asked_at.pop(message.id, now)), now)
                 self._feed(now)
                 self.following.answered(message.id, message)
-            case messages.Outcome():
-                self.store.apply_outcome(message)
-                self._outbox.answered(message.id, final=message.stage in FINAL)
             case messages.LeaseState():
                 pass  # the run's pulse says how long it stays paused
             case Tuned():
@@ -313,11 +314,14 @@ class Conversation:
         self._processes = delta.processes_version
         self._events = max([self._events, *(event.seq for event in delta.events)])
         self._commands = max([self._commands, *(record.seq for record in delta.commands)])
-        for record in delta.commands:
-            self._outbox.answered(record.id, final=record.stage in FINAL)
+        self._answered(delta.commands)
         if delta.node is not None:
             self.following.refresh(now)
             self._next_latest = min(self._next_latest, now + self._latest_s)
+
+    def _answered(self, records: Iterable[CommandRecord]) -> None:
+        for record in records:
+            self._outbox.answered(record.id, final=record.stage in FINAL)
 
     def _measure(self, delta: messages.Delta, asked: messages.Fetch | None, now: float) -> None:
         """How long the answer was under way; one that was not waited for by the round trip, which needs no clocks."""

@@ -18,9 +18,11 @@ from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.presence import unstable
 from hoptui.protocol import codec, messages
-from hoptui.protocol.messages import FINAL, PROTOCOL, Command, Outcome, RunState, Verb
+from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord, RunState, Verb
 
 T = TypeVar("T", bound=messages.ToViewer)
+NO_EVENTS = 1 << 62
+"""The number of an event that is newer than all."""
 ASK_AGAIN_S = 1.0
 
 
@@ -73,7 +75,8 @@ class Session:
         self._start_daemon = start_daemon
         self.started_daemon = False
         self._timeout_s = timeout_s
-        self._outcomes: dict[str, Outcome] = {}
+        self._records: dict[str, CommandRecord] = {}
+        self._newest = 0  # the number of the newest record
         self._commands: dict[str, Command] = {}
         self._id = 0
 
@@ -185,20 +188,20 @@ class Session:
         command_id: str,
         *,
         timeout_s: float | None = None,
-        on_stage: Callable[[Outcome], None] | None = None,
-    ) -> Outcome:
+        on_stage: Callable[[CommandRecord], None] | None = None,
+    ) -> CommandRecord:
         """The final stage of a submitted command, or the one it has reached after `timeout_s` (None: for ever).
 
         It is asked for again every second, by the same id: that is harmless, and survives a restart of the daemon. The stage
         stays `sent` where nobody ever answered.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        told: Outcome | None = None
+        shown: CommandRecord | None = None
         ask_at = time.monotonic() + ASK_AGAIN_S
         while True:
-            found = self._outcomes.get(command_id)
-            if found is not None and found != told:
-                told = found
+            found = self._records.get(command_id)
+            if found is not None and found != shown:
+                shown = found
                 if on_stage is not None:
                     on_stage(found)
             if found is not None and found.stage in FINAL:
@@ -206,10 +209,17 @@ class Session:
                 return found
             now = time.monotonic()
             if until is not None and now >= until:
-                return found or Outcome(id=command_id, stage="sent")
+                return found or unanswered(self._commands[command_id])
             if now >= ask_at:
                 ask_at = now + ASK_AGAIN_S
-                self._send(self._commands[command_id])
+                command = self._commands[command_id]
+                self._send(command)
+                # A daemon that is older sends no record on its own.
+                self._send(
+                    messages.Fetch(
+                        id=self._next(), run=command.run, commands=self._newest, events=NO_EVENTS, wait_s=0.0
+                    )
+                )
             self._receive(min(ask_at, until or ask_at) - now)
 
     def shutdown(self) -> None:
@@ -273,7 +283,7 @@ class Session:
         raise Unreachable(f"the daemon is running but does not answer within {timeout_s:g} s")
 
     def _receive(self, timeout_s: float) -> messages.ToViewer | None:
-        """The next message, None when none came in time; outcomes are kept whoever waits."""
+        """The next message, None when none came in time; records of its own commands are kept whoever waits."""
         if not self._socket.poll(max(0, int(timeout_s * 1000) + 1)):
             return None
         try:
@@ -281,8 +291,9 @@ class Session:
         except codec.WireError as error:
             raise Unreachable(f"the daemon sent something strange: {error}") from None
         match got:
-            case Outcome():
-                self._outcomes[got.id] = got
+            case messages.Delta(commands=records):
+                self._newest = max([self._newest, *(record.seq for record in records)])
+                self._records |= {record.id: record for record in records if record.id in self._commands}
             case messages.Error(code="protocol", text=text):
                 raise Unreachable(text)
             case messages.Error(code="hello_first"):
@@ -298,3 +309,16 @@ class Session:
     def _next(self) -> int:
         self._id += 1
         return self._id
+
+
+def unanswered(command: Command) -> CommandRecord:
+    """The record of a command that nobody has answered."""
+    return CommandRecord(
+        id=command.id,
+        run=command.run,
+        epoch=command.epoch,
+        verb=command.verb,
+        knob=command.knob,
+        wanted=command.value,
+        why=command.why,
+    )

@@ -243,8 +243,8 @@ class Server:
     def _to_viewer(self, identity: bytes, message: messages.ToViewer) -> bool:
         return self._viewers.send(identity, codec.encode(message))
 
-    def _tell(self, record: messages.CommandRecord, outcome: messages.Outcome) -> None:
-        self._viewer_desk.tell(record, outcome)
+    def _tell(self, record: messages.CommandRecord) -> None:
+        self._viewer_desk.tell(record)
 
     def _answered(self, identity: bytes, answer: messages.Buckets | messages.Error) -> None:
         """Called by the archive's thread."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import RLock
 
@@ -27,7 +27,6 @@ from hoptui.protocol.messages import (
     Delta,
     Event,
     NodeState,
-    Outcome,
     RunState,
     Vital,
 )
@@ -231,30 +230,18 @@ class Store:
             self.changes += 1
             self._put(record)
 
-    def apply_outcome(self, outcome: Outcome) -> None:
-        """Take in a stage of a command of this viewer's own; one of an unknown command is ignored."""
+    def apply_records(self, records: Iterable[CommandRecord]) -> None:
+        """Take in what became of commands."""
         with self._lock:
-            record = self.commands.get(outcome.id)
-            if record is None or (record.stage in FINAL and outcome.stage not in FINAL):
-                return
             self.changes += 1
-            known = {
-                "step": outcome.step,
-                "before": outcome.before,
-                "effective": outcome.effective,
-                "version": outcome.version,
-            }
-            settled = (outcome.t or self.now()) if outcome.stage in FINAL else 0
-            self._put(
-                msgspec.structs.replace(
-                    record,
-                    stage=outcome.stage,
-                    code=outcome.code,
-                    reason=outcome.reason,
-                    settled=settled,
-                    **{name: value for name, value in known.items() if value is not None},
-                )
-            )
+            self._put(*records)
+
+    def expire(self, command_id: str, reason: str) -> None:
+        """Give up a command of this viewer's own that nobody answered."""
+        record = self.commands.get(command_id)
+        if record is not None and record.stage not in FINAL:
+            expired = msgspec.structs.replace(record, stage="expired", reason=reason, settled=self.now())
+            self.apply_records((expired,))
 
     def apply_tuned(self, tuned: Tuned) -> None:
         """Take in the answer to a Tune of this viewer's own: `tuned` by run, with the reason where it was refused."""

@@ -115,7 +115,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
-    """A stage of a command: from the run to the daemon, and from the daemon to the viewer that sent the command.
+    """A stage of a command, from the run to the daemon. Viewers ignore it; older daemons send it to them.
 
     `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost. `took_s` is how
     long the run stood still for it, None where it did nothing. `followed` are knobs that nobody set and that have another
@@ -444,6 +444,9 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     """The answer to a Fetch. `more` means that rows were held back for size: ask again at once.
+
+    A Delta with the id 0 answers no Fetch. It has the record of a command, for the viewer that sent the command.
+    The `seq` of that record is 0, so that it moves no cursor.
 
     `state` is the version of `node`, which is None when the viewer has it already. `now` is the stamp of the answer;
     `behind_ms` how far the newest row sent lags behind the newest one known. `processes` are those on GPUs if the viewer

@@ -16,9 +16,11 @@ from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Tune, Tuned
+from hoptui.model.store import Store
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec
 from hoptui.protocol.messages import (
+    FINAL,
     PROTOCOL,
     Buckets,
     Command,
@@ -100,7 +102,7 @@ def tuned(message: FromViewer) -> list[ToViewer] | None:
 class FakeDaemon:
     """Answers Fetch, Query, Command and Lease from its public fields; `answer` may answer anything else before.
 
-    Commands go through `stages` in order, one Outcome each. Everything received is in `received`.
+    Commands go through `stages` in order, and each sends their record. Everything received is in `received`.
     """
 
     def __init__(self, directory: Path, state: Path) -> None:
@@ -214,7 +216,7 @@ class FakeDaemon:
             case Query():
                 return [self._past(message)]
             case Command():
-                return [self._outcome(message, stage) for stage in self.stages]
+                return [self._pushed(message, stage) for stage in self.stages]
             case Lease():
                 return [LeaseState(id=message.id, run=message.run, granted=True)]
             case Shutdown():
@@ -261,12 +263,16 @@ class FakeDaemon:
             mean=rows.values,
         )
 
-    def _outcome(self, command: Command, stage: Outcome) -> Outcome:
+    def _pushed(self, command: Command, stage: Outcome) -> Delta:
         if stage.stage == "applied" and stage.effective is None and command.verb == "set":
             run = next((r for r in self.node.runs if r.run == command.run), None)
             held = next((k.value for k in run.knobs if k.spec.name == command.knob), None) if run else None
             stage = structs.replace(stage, before=held, effective=command.value)
-        return structs.replace(stage, id=command.id)
+        record = CommandRecord(
+            id=command.id, run=command.run, epoch=command.epoch, verb=command.verb, knob=command.knob,
+            wanted=command.value, why=command.why, origin=command.origin, t=self.now,
+        )  # fmt: skip
+        return Delta(id=0, now=self.now, state=0, commands=(became(record, stage),))
 
 
 def make_record(command_id: str = "c1", run: str = "abcd2345", **fields: object) -> CommandRecord:
@@ -288,3 +294,21 @@ def make_record(command_id: str = "c1", run: str = "abcd2345", **fields: object)
         seq=1,
     )
     return structs.replace(plain, **fields)
+
+
+def became(record: CommandRecord, outcome: Outcome) -> CommandRecord:
+    """The record once its run has said this."""
+    known = {
+        n: v for n in ("step", "before", "effective", "version") if (v := getattr(outcome, n)) is not None
+    }
+    settled = (outcome.t or record.t) if outcome.stage in FINAL else 0
+    return structs.replace(
+        record, stage=outcome.stage, code=outcome.code, reason=outcome.reason, took_s=outcome.took_s,
+        settled=settled, **known,
+    )  # fmt: skip
+
+
+def settle(store: Store, command: str, t: int, **fields: object) -> None:
+    """The daemon has sent what became of a command: it was applied, unless the fields say otherwise."""
+    outcome = structs.replace(Outcome(id=command, stage="applied", t=t), **fields)
+    store.apply_records((became(store.commands[command], outcome),))

@@ -32,6 +32,7 @@ from hoptui.protocol.messages import (
     LeaseState,
     Outcome,
     Query,
+    Stage,
     ToViewer,
     ViewerHello,
     ViewerWelcome,
@@ -98,6 +99,11 @@ class Table:
 @pytest.fixture
 def table() -> Table:
     return Table()
+
+
+def pushed(stage: Stage) -> Delta:
+    """What became of the command c1, as the daemon sends it without being asked."""
+    return Delta(id=0, now=0, state=0, commands=(make_record("c1", stage=stage, seq=0),))
 
 
 def of(messages: list[FromViewer], kind: type[FromViewer]) -> list[FromViewer]:
@@ -273,18 +279,44 @@ def test_commands_go_out_at_once_and_again_until_answered(table: Table) -> None:
     assert of(table.hear(), Command) == [command]
     table.answer(fetch)
     assert of(table.hear(1.0), Command) == [command]
-    table.say(Outcome(id="c1", stage="accepted"))
+    table.say(pushed("accepted"))
     assert of(table.hear(1.9), Command) == []
     assert table.store.commands["c1"].stage == "accepted"
     table.talk.connected(1.9)
     table.hear()
     table.say(WELCOME)
     assert of(table.hear(), Command) == [command]
-    table.say(Outcome(id="c1", stage="applied", effective=1.0, step=3))
+    table.say(pushed("applied"))
     table.talk.connected(2.0)
     table.hear()
     table.say(WELCOME)
     assert of(table.hear(), Command) == []
+
+
+def test_a_record_that_was_not_asked_for_answers_no_question_and_moves_no_cursor(table: Table) -> None:
+    fetch = table.greet()
+    table.answer(fetch, state=4, commands=(make_record("c0", seq=7),))
+    table.now += 1.0
+    asked = table.fetch()
+    table.say(pushed("scheduled"))
+    assert of(table.hear(), Fetch) == [], "the question is still open"
+    table.answer(asked, state=5)
+    table.now += 1.0
+    assert (table.fetch().commands, table.store.commands["c1"].stage) == (7, "scheduled")
+
+
+def test_what_an_older_daemon_says_of_a_command_is_passed_over_and_its_record_counts(table: Table) -> None:
+    fetch = table.greet()
+    command = Command(id="c1", run="abcd2345", epoch=1, verb="set", knob="lr", value=1.0)
+    table.store.sent(command)
+    table.outbox.add(command, 0.0)
+    table.hear()
+    own = table.store.commands["c1"]
+    table.say(Outcome(id="c1", stage="applied"))
+    assert table.store.commands["c1"] == own
+    table.answer(fetch, commands=(make_record("c1"),))
+    assert table.store.commands["c1"].stage == "applied"
+    assert table.outbox.unanswered() == {}
 
 
 def test_a_record_from_the_daemon_answers_too(table: Table) -> None:

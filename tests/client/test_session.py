@@ -19,7 +19,7 @@ from hoptui.protocol.messages import (
     Stage,
     ToViewer,
 )
-from tests.client.fake_daemon import SECOND, FakeDaemon, make_run, tuned
+from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run, tuned
 
 RUN = make_run()
 
@@ -106,7 +106,23 @@ def test_a_command_without_an_end_returns_where_it_is(ppo: FakeDaemon) -> None:
         assert session.outcome(command, timeout_s=0.1).stage == "scheduled"
         ppo.stages = ()
         other = session.submit(RUN, "pause")
-        assert session.outcome(other, timeout_s=0.1) == Outcome(id=other, stage="sent")
+        assert session.outcome(other, timeout_s=0.1).stage == "sent"
+
+
+def test_an_older_daemon_is_asked_for_the_record(ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hoptui.client.session.ASK_AGAIN_S", 0.05)
+
+    def older(message: FromViewer) -> list[ToViewer] | None:
+        if not isinstance(message, Command):
+            return None
+        ppo.commands = [make_record(message.id, seq=9)]
+        return [Outcome(id=message.id, stage="applied", effective=8)]
+
+    ppo.answer = older
+    with Session(ppo.where) as session:
+        command = session.submit(RUN, "set", knob="grad_accum", value=8)
+        found = session.outcome(command, timeout_s=10)
+    assert (found.stage, found.effective, found.origin.user) == ("applied", 8, "ana")
 
 
 def test_it_asks_again_with_the_same_id(ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ class QuietNode:
         self.commands: list[Command] = []
         make = Tuner if real else self._make
         self.tuners = TunerDesk(self.node, self.keeper, self._forward, make)  # type: ignore[arg-type]
-        self.runs = RunDesk(self.node, lambda _, __: True, lambda _, __: None, self.tuners.end)
+        self.runs = RunDesk(self.node, lambda _, __: True, lambda _: None, self.tuners.end)
         if state is not None:
             self.node.registry.restore(TrackedRun(state, nonce="n1"))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.state.command_log import Book, outcome_of
+from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.tuning import Change
 from hoptui.protocol.messages import Command, CommandRecord, Origin, Outcome, RunState, Stage
@@ -27,7 +27,7 @@ class Desk:
         self.run = TrackedRun(RunState(run="r", name="toy", epoch=2, pid=9, started_wall=0.0))
         self.t = S
 
-    def submit(self, name: str, who: Origin = KIM, **fields: Any) -> tuple[Outcome, Command | None]:
+    def submit(self, name: str, who: Origin = KIM, **fields: Any) -> tuple[CommandRecord, Command | None]:
         made: dict[str, Any] = {"run": "r", "epoch": 2, "verb": "set", "knob": "n", "value": 8}
         fields = made | fields
         return self.book.submit(Command(id=name, origin=who, **fields), self.run, who.user, 1.0, self.t)
@@ -78,7 +78,7 @@ def test_what_a_change_moved_besides_its_knob_is_kept_and_what_it_undid_is_told_
     moved = (Change(knob="grad_accum", before=4, value=1),)
     done = desk.says("a", "applied", step=5, before=8, effective=32, version=1, followed=moved)
     assert done is not None
-    assert (done.followed, outcome_of(done).followed) == (moved, moved)
+    assert done.followed == moved
     back = (Change(knob="grad_accum", before=1, value=2),)
     undone = desk.says("a", "reverted", step=9, before=32, effective=16, version=2, followed=back)
     assert undone is not None

@@ -157,7 +157,7 @@ def test_two_viewers_change_one_knob(node: TestNode) -> None:
     first, second = node.viewer("first"), node.viewer("second")
     run = first.run()
     a = first.command(run, knob="grad_accum", value=8, expect_version=0)
-    first.wait_for(messages.Outcome, lambda o: o.id == a and o.stage == "scheduled")
+    first.record(a, lambda record: record.stage == "scheduled")
     b = second.command(run, knob="grad_accum", value=16, expect_version=0)
     lost = second.outcome(b)
     assert (lost.stage, lost.code) in {("rejected", "pending_conflict"), ("rejected", "version_conflict")}
@@ -165,7 +165,8 @@ def test_two_viewers_change_one_knob(node: TestNode) -> None:
     won = first.outcome(a)
     assert (won.stage, won.effective, won.version) == ("applied", 8, 1)
     late = second.outcome(second.command(run, knob="grad_accum", value=16, expect_version=0))
-    assert (late.code, late.effective, late.version) == ("version_conflict", 8, 1)
+    assert (late.code, late.effective) == ("version_conflict", None), "it was not set"
+    assert (late.before, late.wanted) == (8, 16)
 
 
 RAISING = """
@@ -373,7 +374,7 @@ for i in run.iterations():
     assert child.stdout is not None
     state = child.stdout.readline()
     command = viewer.command(run, knob="lr", value=1e-3)
-    viewer.wait_for(messages.Outcome, lambda o: o.id == command and o.stage == "scheduled")
+    viewer.record(command, lambda record: record.stage == "scheduled")
     child.kill()
     child.wait(10)
     assert viewer.outcome(command).stage == "voided"

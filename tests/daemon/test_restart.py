@@ -51,9 +51,9 @@ class Restarting:
     def ask(self) -> str:
         return self.viewer.command(self.run, knob="width", value=16)
 
-    def gone(self, command: str) -> messages.Outcome:
+    def gone(self, command: str) -> messages.CommandRecord:
         """Wait until its process has left it."""
-        return self.viewer.wait_for(messages.Outcome, lambda o: o.id == command and o.code == "restarting")
+        return self.viewer.record(command, lambda record: record.code == "restarting")
 
     def say(self, word: str) -> None:
         (self.folder / word).write_text("")
@@ -87,7 +87,7 @@ def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: R
 
     restarting.say("go")
     done = viewer.outcome(command)
-    assert (done.stage, done.effective, done.before, done.code) == ("applied", 16, None, "restarted")
+    assert (done.stage, done.effective, done.before, done.code) == ("applied", 16, 8, "restarted")
     assert done.took_s is not None
     assert done.took_s > 0
     until(lambda: restarting.now().knobs and value(restarting.now())[0] == 16, what="the new value")

@@ -7,7 +7,15 @@ from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.model.store import MOST_COMMANDS, MOST_EVENTS, MOST_NAMES, Store
-from hoptui.protocol.messages import Buckets, Command, CommandRecord, Delta, Event, Origin, Outcome, Vital
+from hoptui.protocol.messages import (
+    Buckets,
+    Command,
+    CommandRecord,
+    Delta,
+    Event,
+    Origin,
+    Vital,
+)
 from tests.client.fake_daemon import SECOND, make_node, make_record, make_run
 
 RUN = "run/abcd2345"
@@ -151,20 +159,20 @@ def test_an_own_command_is_shown_from_the_moment_it_is_sent() -> None:
     store.sent(make_command(origin=Origin(user="ana")))
     record = store.commands["c1"]
     assert (record.stage, record.before, record.wanted, record.origin.user) == ("sent", 4, 8, "ana")
-    store.apply_outcome(Outcome(id="c1", stage="scheduled", step=9))
-    assert (store.commands["c1"].stage, store.commands["c1"].step) == ("scheduled", 9)
-    store.apply_outcome(Outcome(id="c1", stage="applied", effective=6, version=2, t=77))
-    done = store.commands["c1"]
-    assert (done.stage, done.step, done.effective, done.settled) == ("applied", 9, 6, 77)
-    store.apply_outcome(Outcome(id="c1", stage="scheduled", step=9))
-    assert store.commands["c1"] == done
-    store.apply_outcome(Outcome(id="unheard", stage="applied"))
-    assert list(store.commands) == ["c1"]
+    store.expire("unheard", "nobody answered")
+    store.expire("c1", "nobody answered")
+    expired = store.commands["c1"]
+    assert (list(store.commands), expired.stage, expired.reason) == (["c1"], "expired", "nobody answered")
+    store.expire("c1", "once more")
+    assert store.commands["c1"] == expired
 
 
 def test_the_daemons_record_replaces_ours() -> None:
     store = Store()
     store.sent(make_command())
+    pushed: CommandRecord = make_record("c1", stage="scheduled", effective=None, seq=0)
+    store.apply_records((pushed,))
+    assert store.commands["c1"] == pushed
     theirs: CommandRecord = make_record("c1", stage="superseded", effective=None)
     store.apply(make_delta(commands=(theirs,)))
     assert store.commands["c1"] == theirs

@@ -11,12 +11,13 @@ from textual.events import Key
 from textual.widgets import Input
 
 from hoptui.domain.knobs import KnobSpec, KnobState
-from hoptui.protocol.messages import Origin, Outcome
+from hoptui.protocol.messages import Origin
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.knob_editor import content
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
 from hoptui.tui.screens.run.screen import RunScreen
+from tests.client import fake_daemon
 from tests.tui.conftest import KNOBS, RUN
 
 MakeScene = Callable[..., Any]
@@ -35,7 +36,7 @@ def overtake(there: Any, place: int, **fields: Any) -> None:
 
 
 def settle(there: Any, command: str, **fields: Any) -> None:
-    there.client.store.apply_outcome(Outcome(id=command, t=there.client.ns, **{"stage": "applied", **fields}))
+    fake_daemon.settle(there.client.store, command, there.client.ns, **fields)
 
 
 def sent(there: Any) -> list[tuple[str, Any, int | None]]:

@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from hoptui.client.client import Link
 from hoptui.domain.tuning import Measured
-from hoptui.protocol.messages import Delta, Outcome
+from hoptui.protocol.messages import Delta
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.frame_clock import EVERYTHING
 from hoptui.tui.screen_base import LiveScreen
@@ -22,6 +22,7 @@ from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.text_block import Lines
+from tests.client import fake_daemon
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -36,7 +37,7 @@ async def told(app: Any, pilot: Any) -> None:
 
 
 def outcome(there: Any, **fields: Any) -> None:
-    there.client.store.apply_outcome(Outcome(id="c0", t=there.client.ns, **fields))
+    fake_daemon.settle(there.client.store, "c0", there.client.ns, **fields)
 
 
 def test_the_editor_says_what_a_change_means(scene: MakeScene, play: Play, read: Read) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hoptui.client.client import Link
-from hoptui.protocol.messages import Outcome
 from hoptui.tui.run_control import RENEW_S, Sent, Steering, left_paused
 from hoptui.tui.snapshot import View
+from tests.client import fake_daemon
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"
@@ -25,7 +25,7 @@ def look(scene: Any) -> View:
 
 def settle(scene: Any, command: str, **fields: Any) -> None:
     client = scene.client
-    client.store.apply_outcome(Outcome(id=command, t=client.ns, **{"stage": "applied", **fields}))
+    fake_daemon.settle(client.store, command, client.ns, **fields)
 
 
 def undo_last(scene: Any, steering: Steering) -> None:

@@ -14,7 +14,7 @@ from hoptui.cli.support.snapshot import knobs_of, look
 from hoptui.cli.support.terminal import OK, REJECTED, dump, say, table, usage, warn
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, missing, parse_value
 from hoptui.presentation import numbers
-from hoptui.protocol.messages import Outcome, RunState
+from hoptui.protocol.messages import CommandRecord, RunState
 
 TIMEOUT_S = 600.0
 
@@ -131,7 +131,8 @@ def _refuse(run: RunState, refused: list[_Wish], *, json: bool) -> int:
     for wish in refused:
         warn(f"hoptui: {wish.refusal}; nothing was changed")
     if json:
-        no = [Outcome(id="", stage="rejected", code="out_of_range", reason=wish.refusal) for wish in refused]
+        plain = CommandRecord(id="", run=run.run, epoch=run.epoch, verb="set", stage="rejected")
+        no = [structs.replace(plain, code="out_of_range", reason=wish.refusal) for wish in refused]
         dump(_report(run, [_given("", wish) for wish in refused], no))
     return REJECTED
 
@@ -140,5 +141,5 @@ def _given(command_id: str, wish: _Wish) -> Given:
     return Given(command_id, "set", wish.knob.spec, wish.knob.value, wish.value)
 
 
-def _report(run: RunState, given: list[Given], outcomes: list[Outcome]) -> dict[str, Any]:
+def _report(run: RunState, given: list[Given], outcomes: list[CommandRecord]) -> dict[str, Any]:
     return {"run": run.run, "commands": list(map(told, given, outcomes))}

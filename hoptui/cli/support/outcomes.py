@@ -9,7 +9,7 @@ from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, warn
 from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobSpec, KnobValue
 from hoptui.presentation import numbers, vocabulary
-from hoptui.protocol.messages import FINAL, Outcome
+from hoptui.protocol.messages import FINAL, CommandRecord
 
 SOON_S = 1.0  # an outcome that takes longer is announced first
 
@@ -32,16 +32,16 @@ class Given(NamedTuple):
 
 def follow(
     session: Session, given: list[Given], *, timeout_s: float, quiet: bool = False
-) -> tuple[int, list[Outcome]]:
+) -> tuple[int, list[CommandRecord]]:
     """Wait for the outcomes of all, at most `timeout_s` altogether, and tell each unless `quiet`.
 
     The exit code is 0 if all were applied, 1 if one came to nothing, 3 if one has no outcome yet. Interrupting only ends the
     waiting, and says so.
     """
     until = time.monotonic() + timeout_s
-    outcomes: list[Outcome] = []
+    outcomes: list[CommandRecord] = []
     for one in given:
-        waiting = Outcome(id=one.id, stage="sent")
+        waiting: CommandRecord | None = None
         try:
             waiting = session.outcome(one.id, timeout_s=min(SOON_S, until - time.monotonic()))
             if waiting.stage not in FINAL and not quiet and until - time.monotonic() > 0:
@@ -59,7 +59,7 @@ def follow(
     return REJECTED if stages & FINAL - {"applied"} else MISSING, outcomes
 
 
-def told(one: Given, outcome: Outcome) -> dict[str, Any]:
+def told(one: Given, outcome: CommandRecord) -> dict[str, Any]:
     """A knob's change as `--json` shows it."""
     return {
         "id": one.id,
@@ -76,7 +76,7 @@ def told(one: Given, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _tell(one: Given, outcome: Outcome, timeout_s: float, *, quiet: bool) -> None:
+def _tell(one: Given, outcome: CommandRecord, timeout_s: float, *, quiet: bool) -> None:
     if outcome.before is not None:
         one = one._replace(before=outcome.before)
     why = f": {outcome.reason}" if outcome.reason else ""
@@ -94,8 +94,8 @@ def _tell(one: Given, outcome: Outcome, timeout_s: float, *, quiet: bool) -> Non
         warn(f"hoptui: {one}  still {_so_far(outcome)} after {timeout_s:g} s")
 
 
-def _so_far(outcome: Outcome) -> str:
-    if outcome.stage == "sent":
+def _so_far(outcome: CommandRecord | None) -> str:
+    if outcome is None or outcome.stage == "sent":
         return "on its way to the run"
     if outcome.code == "restarting":
         return f"waiting for the run, which is {outcome.reason}"

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
-from hoptui.daemon.state.command_log import outcome_of, restarting
+from hoptui.daemon.state.command_log import restarting
 from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
@@ -29,12 +29,6 @@ LONGEST_WAIT_S = 3.0
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Outcomes(Protocol):
-    """Where the outcome of a command goes: to the viewer that sent it."""
-
-    def __call__(self, record: CommandRecord, outcome: messages.Outcome) -> None: ...
-
-
 class RunDesk:
     """Answers runs. `send` returns False where the run does not take the message; `ending` is called for one that has exited,
     while its recording is still open."""
@@ -43,7 +37,7 @@ class RunDesk:
         self,
         node: Node,
         send: Callable[[bytes, messages.ToRun], bool],
-        tell: Outcomes,
+        tell: Callable[[CommandRecord], None],
         ending: Callable[[TrackedRun], None],
     ) -> None:
         self._node = node
@@ -116,7 +110,7 @@ class RunDesk:
         node.registry.disconnect(run)
         run.exit(reason, detail, node.clock.wall())
         for record in node.book.void(run.id, f"the run ended: {reason}", node.clock.t()):
-            self._tell(record, outcome_of(record))
+            self._tell(record)
         level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
         node.event(
             "exited",
@@ -184,7 +178,7 @@ class RunDesk:
         if kind == "epoch":
             why = f"the run restarted (epoch {run.state.epoch})"
             for record in node.book.void(run.id, why, node.clock.t(), ended=False):
-                self._tell(record, outcome_of(record))
+                self._tell(record)
         ring = node.rings.get(source)
         since = max(ring.last_t if ring is not None and kind == "same" else 0, node.archive.flushed(source))
         node.remember(run)
@@ -265,7 +259,7 @@ class RunDesk:
                 node.event("reverted", text, run=run.id, step=outcome.step, level="warning")
             node.remember(run)
             node.touch()
-        self._tell(record, outcome)
+        self._tell(record)
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9

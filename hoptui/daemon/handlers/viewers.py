@@ -113,11 +113,16 @@ class ViewerDesk:
             case messages.Shutdown():
                 self._shutdown()
 
-    def tell(self, record: CommandRecord, outcome: messages.Outcome) -> None:
-        """The outcome of a command, to the viewer that sent it."""
+    def tell(self, record: CommandRecord) -> None:
+        """Send the record of a command to its sender at once. Other viewers get it with their next Delta."""
         identity = self._by_name.get(self._node.book.sender(record.id))
         if identity is not None:
-            self._send(identity, outcome)
+            self._push(identity, record)
+
+    def _push(self, identity: bytes, record: CommandRecord) -> None:
+        # It answers no Fetch and moves no cursor: other records may have changed before.
+        pushed = msgspec.structs.replace(record, seq=0)
+        self._send(identity, messages.Delta(id=0, now=self._node.clock.t(), state=0, commands=(pushed,)))
 
     def serve(self) -> None:
         """Answer the waiting fetches that have something new, or have waited long enough; forget who is gone."""
@@ -178,7 +183,7 @@ class ViewerDesk:
         )
         if onward is not None and run is not None:
             self._runs.forward(onward, run)
-        self._send(viewer.identity, answer)
+        self._push(viewer.identity, answer)
 
     def _lease(self, viewer: Viewer, lease: messages.Lease) -> None:
         """Renew a pause. Other leases of older viewers are refused."""

@@ -45,7 +45,7 @@ class Book:
 
     def submit(
         self, command: Command, run: TrackedRun | None, viewer: str, wall: float, t: int
-    ) -> tuple[Outcome, Command | None]:
+    ) -> tuple[CommandRecord, Command | None]:
         """A viewer's command: what to answer now, and what to send to the run (None: nothing).
 
         `command.origin` is who the kernel says it is. A repeated id is answered with its present stage, and sent on
@@ -54,7 +54,7 @@ class Book:
         known = self._known(command.run, command.id)
         if known is not None:
             self._senders[command.id] = viewer
-            return outcome_of(known), self._commands.get(command.id)
+            return known, self._commands.get(command.id)
         refusal = self._refusal(command, run)
         record = CommandRecord(
             id=command.id,
@@ -74,14 +74,14 @@ class Book:
             record = structs.replace(record, stage="rejected", code=code, reason=reason, settled=t)
             if run is not None:
                 self._put(record)
-            return outcome_of(record), None
+            return record, None
         self._senders[command.id] = viewer
         command = structs.replace(
             command, why=record.why, hold_s=min(max(command.hold_s, 1.0), LONGEST_HOLD_S)
         )
         self._commands[command.id] = command
         self._put(record)
-        return outcome_of(record), command
+        return record, command
 
     def outcome(self, run: str, outcome: Outcome, t: int) -> CommandRecord | None:
         """What the run says became of a command; None where that is no news (a repeat, or a stage already passed)."""
@@ -266,23 +266,6 @@ class Book:
 def restarting(record: CommandRecord) -> bool:
     """Whether its run has left its process for it, and the next one has not said yet what became of it."""
     return record.stage == "scheduled" and record.code == "restarting"
-
-
-def outcome_of(record: CommandRecord) -> Outcome:
-    """A record as the answer to whoever sent the command."""
-    return Outcome(
-        id=record.id,
-        stage=record.stage,
-        step=record.step,
-        before=record.before,
-        effective=record.effective,
-        version=record.version,
-        code=record.code,
-        reason=record.reason,
-        t=record.settled or record.t,
-        took_s=record.took_s,
-        followed=record.followed,
-    )
 
 
 def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:

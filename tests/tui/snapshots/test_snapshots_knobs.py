@@ -11,8 +11,9 @@ import pytest
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.model.process_handle import Held
-from hoptui.protocol.messages import Origin, Outcome
+from hoptui.protocol.messages import Origin
 from hoptui.tui.screens.overview.screen import Endings
+from tests.client import fake_daemon
 from tests.tui.conftest import RUN, Scene
 
 Snapshot = Callable[..., None]
@@ -22,8 +23,7 @@ BO = Origin(user="bo", pid=5, client="dashboard")
 
 def settle(there: Scene, command: str, **fields: Any) -> Callable[[object], None]:
     """What became of a command that was sent."""
-    outcome = Outcome(id=command, t=there.client.ns, **{"stage": "applied", **fields})
-    return lambda app: there.client.store.apply_outcome(outcome)
+    return lambda app: fake_daemon.settle(there.client.store, command, there.client.ns, **fields)
 
 
 def test_editor(snapshot: Snapshot) -> None:

@@ -201,7 +201,7 @@ class KnobEditor(LiveBox[None]):
             return
         record = self._record(view)
         if record is not None and record.stage not in FINAL:
-            return  # it may be this editor's own command: the node and the outcome come in either order
+            return  # a restarted run declares the new value before it says that the command was applied
         own = record is not None and (record.version, record.effective) == (knob.version, knob.value)
         if own or not self.draft.seen.overtaken(knob, now.epoch):
             self.draft.seen = now
