@@ -1,0 +1,32 @@
+"""What mkdocs calls: adds the generated pages before the site is built."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from docs._generate import pages
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add every generated page."""
+    from mkdocs.structure.files import File
+
+    for place, make in pages.PAGES.items():
+        files.append(File.generated(config, place, content=make()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in the tables of the settings page."""
+    if page.file.src_uri == "reference/settings.md":
+        return pages.settings(markdown)
+    return markdown
