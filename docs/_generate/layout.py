@@ -46,6 +46,7 @@ OLD_NAMES: dict[str, str] = {
     "hoptui.tuner.measurement.incumbent": "hoptui.tuner.incumbent",
     "hoptui.telemetry.metrics_table": "hoptui.telemetry.readings",
     "hoptui.client": "hoptui.viewer",
+    "hoptui.client.client": "hoptui.viewer.client",
     "hoptui.client.conversation": "hoptui.viewer.protocol",
     "hoptui.model": "hoptui.viewer",
     "hoptui.presentation": "hoptui.viewer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 import msgspec
@@ -72,7 +72,10 @@ def keys() -> str:
             if action.scope == scope
         ]
         if rows:
-            parts += [f"## {SCOPES.get(scope, scope.capitalize())}", _table(("Keys", "What it does", "Id"), rows)]
+            parts += [
+                f"## {SCOPES.get(scope, scope.capitalize())}",
+                _table(("Keys", "What it does", "Id"), rows),
+            ]
     return _generated("the list of actions", "\n\n".join(parts))
 
 
@@ -178,7 +181,7 @@ def _generated(source: str, text: str) -> str:
     return f"{text.rstrip()}\n\n*This page is generated from {source}.*\n"
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 

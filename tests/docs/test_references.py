@@ -1,0 +1,123 @@
+"""What the documentation names exists: classes, modules, files, pages, variables, settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs._generate import pages
+from docs._generate.layout import OLD_NAMES, load, resolve
+from tests.docs.markdown import PAGES, ROOT, name
+
+GLOSSARY = re.findall(
+    r"(?m)^\| ([^|]+) \| ([^|]+) \| `([\w.]+)` \|$", (ROOT / "docs/glossary.md").read_text()
+)
+NAMED = sorted(
+    {
+        found
+        for page in PAGES
+        if page.name != "module_names.md"
+        for found in re.findall(r"`(hoptui(?:_trainer)?(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?)`", page.read_text())
+    }
+)
+MADE = ("benchmarks/results/",)
+"""What does not exist before it is made."""
+
+
+def test_the_glossary_has_about_forty_words() -> None:
+    assert 40 <= len(GLOSSARY) <= 50
+    words = [word for word, _, _ in GLOSSARY]
+    assert words == sorted(set(words))
+
+
+@pytest.mark.parametrize(("word", "sentence", "path"), GLOSSARY, ids=[word for word, _, _ in GLOSSARY])
+def test_a_word_of_the_glossary_has_one_sentence_and_exists(word: str, sentence: str, path: str) -> None:
+    assert sentence[0].isupper()
+    assert sentence.endswith(".")
+    assert ". " not in sentence
+    assert resolve(path) is not None
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_a_named_module_or_class_exists(path: str) -> None:
+    assert resolve(path) is not None
+
+
+def test_no_old_name_is_kept_without_need() -> None:
+    text = "".join(page.read_text() for page in PAGES) + Path(pages.__file__).read_text()
+    stems = [new.removeprefix("hoptui.") for new in OLD_NAMES]
+    assert [stem for stem in stems if stem not in text and stem.replace(".", "/") not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_named_files_exist(page: Path) -> None:
+    text = page.read_text()
+    named = re.findall(r"`((?:tests|examples|benchmarks|screenshots|docs|\.ci)/[\w./-]*)`", text)
+    assert [path for path in named if path not in MADE and not (ROOT / path).exists()] == []
+    for path in re.findall(r"`(hoptui/[\w/]+)\.py`", text):
+        assert resolve(path.replace("/", "."))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not _leads_somewhere(page, target)] == []
+
+
+def _leads_somewhere(page: Path, target: str) -> bool:
+    """Whether a link of a page leads to a file, or to a page that will be generated; and to a heading of it."""
+    path, _, anchor = target.partition("#")
+    found = (page.parent / path).resolve() if path else page
+    if not found.exists():
+        return found.relative_to(ROOT / "docs").as_posix() in pages.PAGES
+    return not anchor or anchor in _anchors(found)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the table of contents makes them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text())
+    return {re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    listed = re.findall(r"(?m)^ +- [^:\n]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text())
+    here = [name(page).removeprefix("docs/") for page in PAGES if name(page).startswith("docs/")]
+    wanted = [page for page in here if not page.startswith("decisions/")] + list(pages.PAGES)
+    assert sorted(listed) == sorted(wanted)
+
+
+def test_decisions_are_numbered_listed_and_complete() -> None:
+    folder = ROOT / "docs/decisions"
+    index = (folder / "index.md").read_text()
+    found = sorted(folder.glob("[0-9]*.md"))
+    assert [path.name[:3] for path in found] == [f"{number:03}" for number in range(1, len(found) + 1)]
+    for path in found:
+        title, *_ = path.read_text().splitlines()
+        assert f"| [{path.name[:3]}]({path.name}) | {title.removeprefix(f'# {path.name[:3]}. ')} |" in index
+        for part in ("Context", "Decision", "Consequences"):
+            assert f"\n## {part}\n" in path.read_text(), path.name
+
+
+def test_every_variable_of_the_product_is_in_the_settings_page() -> None:
+    page = pages.settings((ROOT / "docs/reference/settings.md").read_text())
+    used = {
+        variable
+        for file in (ROOT / "hoptui").rglob("*.py")
+        for variable in re.findall(r"[\"'](HOPTUI(?:_[A-Z]+)*)[\"']", file.read_text())
+    }
+    assert used
+    assert {variable for variable in used if f"`{variable}`" not in page} == set()
+    documented = {variable for variable, _, _ in pages.VARIABLES}
+    assert documented - used == set()
+
+
+def test_defaults_of_the_settings_page_are_those_of_the_code() -> None:
+    page = pages.settings((ROOT / "docs/reference/settings.md").read_text())
+    for variable, value in load("retention").DEFAULTS.items():
+        assert f"| `{variable}` | {value:g} |" in page
+    from hoptui.daemon.__main__ import IDLE_S
+
+    assert f"| `HOPTUI_IDLE_S` | {IDLE_S:g} |" in page
