@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs._generate import pages
-from docs._generate.layout import OLD_NAMES, load, resolve
+from docs._generate.layout import load, resolve
 from tests.docs.markdown import PAGES, ROOT, name
 
 GLOSSARY = re.findall(
@@ -43,12 +43,6 @@ def test_a_word_of_the_glossary_has_one_sentence_and_exists(word: str, sentence:
 @pytest.mark.parametrize("path", NAMED)
 def test_a_named_module_or_class_exists(path: str) -> None:
     assert resolve(path) is not None
-
-
-def test_no_old_name_is_kept_without_need() -> None:
-    text = "".join(page.read_text() for page in PAGES) + Path(pages.__file__).read_text()
-    stems = [new.removeprefix("hoptui.") for new in OLD_NAMES]
-    assert [stem for stem in stems if stem not in text and stem.replace(".", "/") not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
