@@ -21,13 +21,18 @@ OLD_NAMES: dict[str, str] = {
     "hoptui.sdk.KnobHandle": "hoptui.sdk.knobs.KnobHandle",
     "hoptui.sdk.RankGroup": "hoptui.sdk.ranks.Ranks",
     "hoptui.sdk.ranks.RankGroup": "hoptui.sdk.ranks.Ranks",
-    "hoptui.sdk.daemon_link": "hoptui.sdk.link",
     "hoptui.sdk.daemon_link.DaemonLink": "hoptui.sdk.link.LinkThread",
-    "hoptui.sdk.command_inbox": "hoptui.sdk.desk",
+    "hoptui.sdk.daemon_link": "hoptui.sdk.link",
     "hoptui.sdk.command_inbox.CommandInbox": "hoptui.sdk.desk.Desk",
+    "hoptui.sdk.command_inbox": "hoptui.sdk.desk",
     "hoptui.sdk.command_execution": "hoptui.sdk.boundary",
     "hoptui.sdk.metric_values": "hoptui.sdk.values",
     "hoptui.sdk.send_buffer": "hoptui.sdk.outgoing",
+    "hoptui.tuner.measurement.change_points.ChangePointDetector": "hoptui.tuner.measurement.change_points.ShiftDetector",
+    "hoptui.tuner.observation.Observation": "hoptui.tuner.observation.Scene",
+    "hoptui.tuner.search.memory_guard.MemoryGuard": "hoptui.tuner.search.memory_guard.Room",
+    "hoptui.tuner.trial.overrides.KnobOverrides": "hoptui.tuner.trial.overrides.People",
+    "hoptui.tuner.trial.rollback.Rollback": "hoptui.tuner.trial.rollback.Return",
 }
 """Names of the documentation that do not exist yet, and what has the old name of the same thing."""
 
@@ -47,16 +52,13 @@ def resolve(path: str) -> Any:
     Raises:
         ModuleNotFoundError, AttributeError: there is no such module, or nothing of that name in it.
     """
-    parts = path.split(".")
-    for length in range(len(parts), 0, -1):
-        module = _module(".".join(parts[:length]))
-        if module is None:
-            continue
-        found = module
-        for name in parts[length:]:
-            found = getattr(found, name)
-        return found
-    raise ModuleNotFoundError(path)
+    try:
+        return _existing(path)
+    except (ModuleNotFoundError, AttributeError):
+        for new, old in OLD_NAMES.items():
+            if path == new or path.startswith(f"{new}."):
+                return _existing(old + path.removeprefix(new))
+        raise
 
 
 def present(path: str) -> str:
@@ -69,12 +71,18 @@ def present(path: str) -> str:
     return path if exists else OLD_NAMES.get(path, path)
 
 
-def _module(path: str) -> Any:
-    """The module of a path, or an object that an old path stands for; None if there is neither."""
-    try:
-        return import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not path.startswith(error.name):
-            raise
-    old = OLD_NAMES.get(path)
-    return resolve(old) if old is not None and old != path else None
+def _existing(path: str) -> Any:
+    """What a path stands for now: the longest part of it that is a module, and the names in that."""
+    module, names = path, list[str]()
+    while True:
+        try:
+            found: Any = import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            if "." not in module or (error.name is not None and not path.startswith(error.name)):
+                raise
+            module, _, name = module.rpartition(".")
+            names.insert(0, name)
+    for name in names:
+        found = getattr(found, name)
+    return found
