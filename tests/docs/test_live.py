@@ -39,16 +39,18 @@ def test_the_script_of_the_tutorial_can_be_turned(node: TestNode, capsys: pytest
     # In a thread: torch is imported here already, and a process of its own would import it once more.
     training = threading.Thread(target=exec, args=(code, namespace), daemon=True)
     training.start()
-    until(lambda: len(viewer.run("tutorial").knobs) == 2, seconds=60, what="both knobs")
-    status, done = hoptui(capsys, "set", "tutorial", "pieces=1", "lr=3e-4")
-    assert status == 0
-    assert [command["stage"] for command in done["commands"]] == ["applied", "applied"]
-    assert [command["effective"] for command in done["commands"]] == [1, 3e-4]
-    assert namespace["optimizer"].param_groups[0]["lr"] == 3e-4
-    namespace["run"].stop()
-    training.join(30)
+    try:
+        until(lambda: len(viewer.run("tutorial").knobs) == 2, seconds=30, what="both knobs")
+        status, done = hoptui(capsys, "set", "tutorial", "pieces=1", "lr=3e-4")
+        assert status == 0
+        assert [command["stage"] for command in done["commands"]] == ["applied", "applied"]
+        assert [command["effective"] for command in done["commands"]] == [1, 3e-4]
+        assert namespace["optimizer"].param_groups[0]["lr"] == 3e-4
+    finally:
+        namespace["run"].stop()
+        training.join(30)
+        namespace["run"].close()
     assert not training.is_alive()
-    namespace["run"].close()
 
 
 def test_json_has_the_documented_keys(node: TestNode, capsys: pytest.CaptureFixture[str]) -> None:
