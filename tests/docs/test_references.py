@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
+import hoptui
 from docs._generate import pages
 from docs._generate.layout import load, resolve
 from tests.docs.markdown import PAGES, ROOT, name
@@ -74,6 +76,38 @@ def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as the table of contents makes them."""
     headings = re.findall(r"(?m)^#+ (.*)$", page.read_text())
     return {re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_table_of_packages_has_what_each_imports() -> None:
+    table = (ROOT / "docs/internals/architecture.md").read_text()
+    rows = re.findall(r"(?m)^\| `hoptui\.(\w+)` \| [^|]+ \| ([^|]+) \|$", table)
+    folders = {path.parent.name for path in (ROOT / "hoptui").glob("*/__init__.py")}
+    assert {package for package, _ in rows} == folders
+    wrong = {
+        package: _imported(package)
+        for package, listed in rows
+        if package != "cli" and set(re.findall(r"`(\w+)`", listed)) != _imported(package)
+    }
+    assert wrong == {}
+
+
+def _imported(package: str) -> set[str]:
+    """The other packages of hoptui that a package imports when it runs."""
+    found = set()
+    for path in (ROOT / "hoptui" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module)
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+    parts = [module.split(".") for module in found if module.startswith("hoptui.")]
+    return {name for _, name, *_ in parts if name != package}
+
+
+def test_the_changelog_has_this_version_and_what_comes_next() -> None:
+    versions = re.findall(r"(?m)^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text())
+    assert versions[0] == "Unreleased"
+    assert hoptui.__version__ in versions
 
 
 def test_the_navigation_has_every_page_once() -> None:
