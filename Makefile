@@ -7,7 +7,7 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu bench-gpu bench-tuner check bench screenshots clean
+.PHONY: help setup demo test test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
@@ -16,8 +16,10 @@ help:
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
 	@echo "make bench-tuner  on a GPU node: the diagnosis on labelled loads, the tuner against a grid and from the guides' settings"
 	@echo "make check        format, lint, types, import contracts"
+	@echo "make docs         the documentation as a website, in build/site"
 	@echo "make bench        the benchmarks; JSON on stdout and in benchmarks/results/"
 	@echo "make screenshots  screenshots/: every screen in PNG and a cast, from a real recording"
+	@echo "make release      build, check, install and try a release, then tag it (TAG=no: without the tag)"
 	@echo "make clean        remove .venv and caches"
 
 setup: $(STAMP)
@@ -28,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "could not make $(VENV) (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing hoptui into $(VENV) (the first time: a few minutes, torch is large)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,dev,docs,release]'
 	@touch $(STAMP)
 
 demo: setup
@@ -56,11 +58,20 @@ check: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "the documentation is in build/site/index.html"
+
 bench: setup
 	@$(BIN)/python -m benchmarks
 
 screenshots: setup
 	@$(BIN)/python -m screenshots
+
+# What docs/releasing.md describes. Nothing is pushed or uploaded.
+TAG ?= yes
+release: setup
+	@.ci/release $(abspath $(BIN)/python) $(TAG)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

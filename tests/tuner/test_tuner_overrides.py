@@ -46,7 +46,7 @@ def test_while_the_run_does_not_answer_nothing_is_set_and_afterwards_the_trial_g
     course = Course(rate=level)
     course.into_trial()
     course.facts = {"state": "unresponsive"}
-    course.tuner.freeze("micro_batch")
+    course.tuner.overrides.freeze(["micro_batch"])
     course.look(200)
     assert course.tuner.state.stand == "waiting"
     assert len(course.proposals) == 1

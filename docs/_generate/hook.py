@@ -1,0 +1,43 @@
+"""What mkdocs calls: adds the generated pages before the site is built."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from docs._generate import layout, pages
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every decision into the navigation, in the order of their numbers."""
+    decisions = sorted(Path(config.docs_dir, "decisions").glob("[0-9]*.md"))
+    listed = ["decisions/index.md", *(f"decisions/{path.name}" for path in decisions)]
+    config.nav = [*(config.nav or ()), {"Decisions": listed}]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add every generated page."""
+    from mkdocs.structure.files import File
+
+    for place, make in pages.PAGES.items():
+        files.append(File.generated(config, place, content=make()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in the tables of the settings page, and the places of the API."""
+    if page.file.src_uri == "reference/settings.md":
+        return pages.settings(markdown)
+    if page.file.src_uri == "reference/api.md":
+        return re.sub(r"(?m)^::: (\S+)$", lambda found: f"::: {layout.present(found[1])}", markdown)
+    return markdown
