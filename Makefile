@@ -7,11 +7,12 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
+.PHONY: help setup demo test wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
 	@echo "make test         the test suite"
+	@echo "make wheels       build both wheels, and try them in an environment of their own"
 	@echo "make test-gpu     on a GPU node: the tests and measurements that need the real driver"
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
 	@echo "make bench-tuner  on a GPU node: the diagnosis on labelled loads, the tuner against a grid and from the guides' settings"
@@ -24,13 +25,14 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml trainer/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "hoptui needs Python >= 3.11; this is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "could not make $(VENV) (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing hoptui into $(VENV) (the first time: a few minutes, torch is large)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,dev,docs,release]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e '.[dev,docs,release]' -e './trainer[lm,vision]'
 	@touch $(STAMP)
 
 demo: setup
@@ -38,6 +40,9 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+wheels: setup
+	@$(BIN)/python -m tests.wheels
 
 test-gpu: setup
 	@$(BIN)/python -m pytest tests/telemetry/test_real_driver.py tests/sdk/test_cuda.py tests/trainer/gpu --ignore tests/trainer/gpu/test_graphs.py
@@ -74,4 +79,4 @@ release: setup
 	@.ci/release $(abspath $(BIN)/python) $(TAG)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build trainer/build *.egg-info trainer/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,7 +17,16 @@ def main() -> None:
     """Measure and report."""
     figures: dict[str, Any] = {}
     for seed in SEEDS:
-        command = [sys.executable, "-m", "trainer", "ppo", "--env", "CartPole-v1", "--name", f"seed-{seed}"]
+        command = [
+            sys.executable,
+            "-m",
+            "hoptui_trainer",
+            "ppo",
+            "--env",
+            "CartPole-v1",
+            "--name",
+            f"seed-{seed}",
+        ]
         began = time.monotonic()
         done = subprocess.run(
             [*command, "--seed", str(seed), "--device", "cpu", "--until-return", "475", "--json"],

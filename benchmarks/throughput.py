@@ -18,7 +18,7 @@ PAIRS = 7
 ITERATIONS = 40
 
 TRAIN = [
-    sys.executable, "-m", "trainer", "ppo", "--env", "CartPole-v1", "--name", "paired", "--seed", "1",
+    sys.executable, "-m", "hoptui_trainer", "ppo", "--env", "CartPole-v1", "--name", "paired", "--seed", "1",
     "--threads", "1", "--device", "cpu", "--evaluate-every", "0", "--json", "--iterations", str(ITERATIONS),
 ]  # fmt: skip
 

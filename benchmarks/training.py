@@ -30,7 +30,7 @@ WARM_UP = 0.1
 """The part of the iterations that is left out at the beginning."""
 SEED = 0
 LIMIT_S = 540.0
-TRAINER = ("-m", "trainer")
+TRAINER = ("-m", "hoptui_trainer")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 NOT_REACHED = 1
 """Exit status of a run that did not reach what was asked of it."""
@@ -149,7 +149,7 @@ class Started(NamedTuple):
 
 
 def start(node: Bench, arguments: Sequence[str], *, ranks: int = 1, seed: int = SEED) -> Started:
-    """Start `trainer` with these arguments, by torchrun if there are several ranks."""
+    """Start `hoptui_trainer` with these arguments, by torchrun if there are several ranks."""
     name = f"bench-{time.monotonic_ns()}"
     launcher = (*TORCHRUN, "--nproc-per-node", str(ranks)) if ranks > 1 else ()
     command = [

@@ -33,7 +33,7 @@ from hoptui.domain.tuning import Limits
 from hoptui.tuner.measurement.effect import WARM_UP
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.tuner import Tuner
-from trainer.vision.images import CHUNK
+from hoptui_trainer.vision.images import CHUNK
 
 STEP_S, IMAGE_S = 0.0052, 0.0002577
 """An iteration on the GPU and each of its images, seconds: 38.2 ms for 128, 71.7 for 256, 137 for 512."""

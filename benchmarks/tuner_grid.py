@@ -5,7 +5,7 @@ combination is then set and measured. At the end the tuner's values and the best
 the ratio is of one machine at one time.
 
 No combination has a run of its own, and each is as fast as it would be in a fresh one: a size is compiled for itself and
-captured for itself, never for many sizes and never eager (`trainer/common/compile.py`), workers are started anew, and an
+captured for itself, never for many sizes and never eager (`trainer/hoptui_trainer/common/compilation.py`), workers are started anew, and an
 iteration counts only once all that is over. What a process keeps of other sizes is memory, which the tuner would see: so it
 is there first. The best of the grid is measured again in the turns. What the tuner has turned besides the grid's knobs stays so
 for all of them.

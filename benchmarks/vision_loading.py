@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.diagnosis import pictures
 from benchmarks.measure import report, spread, tell
-from trainer.common.device import choose_device
-from trainer.vision.images import CHUNK, Loading
-from trainer.vision.loader import Folder
+from hoptui_trainer.common.device import choose_device
+from hoptui_trainer.vision.images import CHUNK, Loading
+from hoptui_trainer.vision.loader import Folder
 
 FILES, SIDE, SIZE, AHEAD = 2_048, 256, 224, 4
 TURNS, SPELL_S = 5, 4.0

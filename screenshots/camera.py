@@ -22,7 +22,7 @@ from hoptui.tui.hosts_app import FleetApp, Reached
 from hoptui.tui.messages import StoreChanged
 from hoptui.tui.replay_app import ReplayApp
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parent.parent / "hoptui" / "examples"
 RECORDING = EXAMPLES / "ppo-h100.hoptui"
 TUNED = EXAMPLES / "ppo-cpu-tuned.hoptui"
 HOME = "/home/me"

@@ -42,6 +42,7 @@ COMMANDS = (
     ("export:export", KEPT, "A recording as CSV, JSON lines or Parquet."),
     ("rm:rm", KEPT, "Delete recordings of runs that have exited."),
     ("demo:demo", NODE, "A real PPO run on this machine, and the dashboard on it."),
+    ("train:train", NODE, "Train a model: ppo, lm or vision; slurm prints a batch file."),
     ("daemon:daemon", NODE, "The background process that connects runs and viewers."),
     ("doctor:doctor", NODE, "What works on this node and what does not, and why."),
 )
@@ -80,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["train"]:  # its arguments, --help too, are the trainer's
+        from hoptui.cli.commands.train import train
+
+        train(*words[1:])
     try:
         code = build()(words, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:

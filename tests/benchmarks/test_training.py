@@ -28,11 +28,11 @@ from benchmarks.measure import Bench
 from benchmarks.training import Iteration, Trained, options
 from hoptui.domain.columns import pack
 from hoptui.node import presence
+from hoptui_trainer.__main__ import app
+from hoptui_trainer.lm.config import PRESETS as LM_PRESETS
+from hoptui_trainer.ppo.config import PRESETS as PPO_PRESETS
+from hoptui_trainer.vision.config import PRESETS as VISION_PRESETS
 from tests.impatient import daemon_child
-from trainer.__main__ import app
-from trainer.lm.config import PRESETS as LM_PRESETS
-from trainer.ppo.config import PRESETS as PPO_PRESETS
-from trainer.vision.config import PRESETS as VISION_PRESETS
 
 PRESETS = {"ppo": PPO_PRESETS, "lm": LM_PRESETS, "vision": VISION_PRESETS}
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.live import SHORT
 from benchmarks.tuner_grid import CASES, QUICK, Case, found_after, met, snake
 from hoptui.domain.tuning import Result, Trial, TunerState
-from trainer.__main__ import app
+from hoptui_trainer.__main__ import app
 
 
 @pytest.mark.parametrize("case", [*CASES.values(), *QUICK.values()], ids=lambda case: case.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -172,13 +173,41 @@ def test_a_run_that_ended_meanwhile(hoptui: Hoptui, node: TestNode, monkeypatch:
     assert "has ended; hoptui status " in ended.out
 
 
-def test_without_torch(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+def lacking(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in packages else found(name))
+
+
+def test_headless_without_torch(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch, "torch", "hoptui_trainer")
     ended = hoptui("demo", "--json")
     assert ended.code == 1
     assert ended.err == (
         "hoptui: the demo trains with torch, which is not installed: pip install 'hoptui[trainer]'\n"
     )
+
+
+def test_without_the_trainer_an_example_is_played(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = []
+
+    def replay(recording: str) -> int:
+        played.append(Path(recording))
+        return 0
+
+    lacking(monkeypatch, "hoptui_trainer")
+    monkeypatch.setattr(demo_module, "interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.launcher.replay", replay)
+    ended = hoptui("demo")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == (
+        "hoptui-trainer is not installed (pip install 'hoptui[trainer]'): "
+        "this plays the recording of a PPO run on an H100 instead\n"
+    )
+    [path] = played
+    assert (path.name, path.is_file()) == ("ppo-h100.hoptui", True)
+    assert trainers(daemon.where.directory) == []
 
 
 def test_bad_usage(hoptui: Hoptui) -> None:

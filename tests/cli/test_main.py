@@ -66,6 +66,10 @@ def test_version(hoptui: Hoptui) -> None:
         (("ls", "--bogus"), "hoptui ls has no option --bogus; try hoptui ls --help"),
         (("ls", "--jsn"), "hoptui ls has no option --jsn (did you mean --json?); try hoptui ls --help"),
         (("status",), "hoptui status needs RUN (hoptui ls lists them); try hoptui status --help"),
+        (
+            ("replay",),
+            "hoptui replay needs RECORDING (hoptui ls --all lists them) or --example; try hoptui replay --help",
+        ),
         (("report",), "hoptui report needs RECORDING (hoptui ls --all lists them); try hoptui report --help"),
         (("tune", "x", "--freeze"), "hoptui tune needs a value for --freeze; try hoptui tune --help"),
         (("tune", "x", "--allow"), "hoptui tune needs a value for --allow; try hoptui tune --help"),

@@ -278,6 +278,23 @@ def test_a_file_of_this_directory_needs_no_ending_and_gives_way_to_a_run(
     assert [path for path, _, _ in replayed] == ["kept.db", str(recorded)]
 
 
+def test_the_examples_come_with_hoptui(hoptui: Hoptui, replayed: list[tuple[str, bool, bool]]) -> None:
+    for words in ((), ("ppo-h100",), ("ppo-cpu-tuned", "--ascii")):
+        assert hoptui("replay", "--example", *words) == (0, "", "")
+    found = [(Path(path).name, plain) for path, plain, _ in replayed]
+    assert found == [("ppo-h100.hoptui", False), ("ppo-h100.hoptui", False), ("ppo-cpu-tuned.hoptui", True)]
+
+
+def test_an_unknown_example(hoptui: Hoptui, replayed: list[tuple[str, bool, bool]]) -> None:
+    for name in ("nope", "", "../examples/ppo-h100"):
+        ended = hoptui("replay", "--example", name)
+        assert (ended.code, ended.out) == (3, "")
+        assert ended.err == (
+            f"hoptui: there is no example {name!r}; the examples are ppo-cpu-tuned and ppo-h100\n"
+        )
+    assert replayed == []
+
+
 def test_what_cannot_be_replayed(
     hoptui: Hoptui, daemon: FakeDaemon, replayed: list[tuple[str, bool, bool]], tmp_path: Path
 ) -> None:

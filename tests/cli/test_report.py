@@ -35,7 +35,7 @@ from tests.model.recorded_run import (
     write,
 )
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ppo-h100.hoptui"
+EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
 MADE = 1_780_001_000.0
 EVIL = "<script>alert(1)</script> **b** | `c` [x](http://x.example) <img src=x onerror=y> & \\| _d_ ~~e~~ \u202e\x1b[31m"
 

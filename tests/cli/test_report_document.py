@@ -19,7 +19,7 @@ from hoptui.cli.report.html import svg
 from hoptui.model.report import Curve, read
 from hoptui.recording import Recording
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ppo-h100.hoptui"
+EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
 SECOND = 1_000_000_000
 
 

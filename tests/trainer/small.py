@@ -12,20 +12,22 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command, Outcome
+from hoptui_trainer.ppo import train as training
+from hoptui_trainer.ppo.job import PPOOptions
+from hoptui_trainer.ppo.report import PPOResult
 from tests.run_state import run_state
-from trainer.ppo import train as training
-from trainer.ppo.job import Job
-from trainer.ppo.report import Result
 
 SMALL = {"num_envs": 8, "rollout_len": 16, "minibatch_size": 64, "epochs": 2}
 
 
-def small_job(folder: Path | None = None, **fields: Any) -> Job:
+def small_job(folder: Path | None = None, **fields: Any) -> PPOOptions:
     knobs = {**SMALL, **fields.pop("knobs", {})}
-    return Job(**{"iterations": 4, "evaluate_every": 0, "checkpoint_dir": folder, "knobs": knobs, **fields})
+    return PPOOptions(
+        **{"iterations": 4, "evaluate_every": 0, "checkpoint_dir": folder, "knobs": knobs, **fields}
+    )
 
 
-def trained(job: Job) -> tuple[Result, list[str]]:
+def trained(job: PPOOptions) -> tuple[PPOResult, list[str]]:
     lines: list[str] = []
     return training.train(job, lines.append), lines
 

@@ -19,16 +19,16 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from hoptui_trainer.__main__ import main
+from hoptui_trainer.common import ranks as common
+from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.lm import state as lm_state
+from hoptui_trainer.lm import train as lm
+from hoptui_trainer.lm.job import LMOptions
+from hoptui_trainer.vision import state as vision_state
+from hoptui_trainer.vision import train as vision
+from hoptui_trainer.vision.job import VisionOptions
 from tests.run_state import run_state
-from trainer.__main__ import main
-from trainer.common import ranks as common
-from trainer.common.ranks import Ranks
-from trainer.lm import state as lm_state
-from trainer.lm import train as lm
-from trainer.lm.job import LMOptions
-from trainer.vision import state as vision_state
-from trainer.vision import train as vision
-from trainer.vision.job import VisionOptions
 
 Job = Mapping[str, Any]
 """`workload`, `options` and `knobs`, or `command` alone: its arguments; `after` an iteration, the knobs to turn."""
@@ -44,7 +44,7 @@ OPTIONS: Mapping[str, Any] = {"lm": LMOptions, "vision": VisionOptions}
 def steered(after: Mapping[str, Mapping[str, Any]]) -> Iterator[Told]:
     """Whatever is trained in here is steered and watched."""
     connect, runs, told = hoptui.connect, [], Told(values=[], positions=[], rank=None, turns=[])
-    turn = Ranks.turn
+    turn = RankGroup.turn
 
     def seen_connect(*arguments: Any, **fields: Any) -> hoptui.Run:
         runs.append(connect(*arguments, **fields))
@@ -67,13 +67,13 @@ def steered(after: Mapping[str, Mapping[str, Any]]) -> Iterator[Told]:
         told["weights"] = [float(p.detach().double().sum()) for p in state.model.parameters()]
         return metrics
 
-    def seen_turn(self: Ranks, *, compiles: bool) -> contextlib.AbstractContextManager[None]:
+    def seen_turn(self: RankGroup, *, compiles: bool) -> contextlib.AbstractContextManager[None]:
         if compiles:
             told["turns"].append(runs[-1].step if runs else None)
         return turn(self, compiles=compiles)
 
     with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(Ranks, "turn", seen_turn))
+        patches.enter_context(mock.patch.object(RankGroup, "turn", seen_turn))
         patches.enter_context(mock.patch.object(hoptui, "connect", seen_connect))
         for loop in LOOPS.values():
             update = loop.update

@@ -1,4 +1,4 @@
-"""The `trainer` command as people and scripts call it."""
+"""The `hoptui train` command as people and scripts call it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hoptui_trainer.__main__ import main
+from hoptui_trainer.common.checkpoint import read_checkpoint
 from tests.trainer.warm import Warm
-from trainer.__main__ import main
-from trainer.common.checkpoint import read_checkpoint
 
 DEADLINE_S = 60
 SMALL = ("--num-envs", "8", "--rollout-len", "16", "--minibatch-size", "64", "--epochs", "2")
@@ -83,11 +83,11 @@ def test_a_bad_option_is_one_sentence_that_names_it(
     options: str, named: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("trainer.ppo.train.learned", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr("hoptui_trainer.ppo.train.learned", lambda *_: pytest.fail("it trains"))
     assert main(["ppo", *options.split()]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("trainer: ")
+    assert err.startswith("hoptui train: ")
     assert named in err
     assert err.count("\n") == 1
 
@@ -95,7 +95,7 @@ def test_a_bad_option_is_one_sentence_that_names_it(
 def test_more_than_the_memory_holds_is_refused_before_training(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.ppo.state.free_bytes", lambda *_: 10**9)
+    monkeypatch.setattr("hoptui_trainer.ppo.state.free_bytes", lambda *_: 10**9)
     assert main(["ppo", "--num-envs", "65536", "--rollout-len", "8192"]) == 2
     assert "--num-envs" in capsys.readouterr().err
 
@@ -122,13 +122,13 @@ def test_an_interrupt_in_the_start_is_no_traceback(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainer.ppo.train.train", interrupted)
+    monkeypatch.setattr("hoptui_trainer.ppo.train.train", interrupted)
     assert main(["ppo"]) == 130
-    assert capsys.readouterr().err == "trainer: ended at once\n"
+    assert capsys.readouterr().err == "hoptui train: ended at once\n"
 
 
 def test_help_names_every_knob_with_its_bounds_and_needs_no_torch() -> None:
-    script = "import sys; from trainer.__main__ import main; main(['ppo', '--help']); assert 'torch' not in sys.modules"
+    script = "import sys; from hoptui_trainer.__main__ import main; main(['ppo', '--help']); assert 'torch' not in sys.modules"
     found = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
@@ -147,7 +147,7 @@ def test_help_names_every_knob_with_its_bounds_and_needs_no_torch() -> None:
 @contextmanager
 def long_run(*options: str) -> Iterator[Warm]:
     """A training process without end, past its first iterations; reaped whatever happens."""
-    with Warm("-m", "trainer", "ppo", *SMALL, "--iterations", "1000000", *options) as process:
+    with Warm("-m", "hoptui_trainer", "ppo", *SMALL, "--iterations", "1000000", *options) as process:
         too_late = threading.Timer(DEADLINE_S, process.kill)
         too_late.start()
         try:
@@ -175,14 +175,14 @@ def test_a_signal_finishes_the_iteration_and_leaves_a_checkpoint(
 def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     # Iterations of minutes: the first signal alone would not end the test in time.
     slow = ("--evaluate-every", "0", "--epochs", "64", "--num-envs", "4096", "--minibatch-size", "16")
-    with Warm("-m", "trainer", "ppo", *slow, "--checkpoint-dir", str(tmp_path)) as process:
+    with Warm("-m", "hoptui_trainer", "ppo", *slow, "--checkpoint-dir", str(tmp_path)) as process:
         assert process.stdout.readline().startswith("ppo-cartpole")
         process.send_signal(signal.SIGINT)
         assert "once more ends at once" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S / 2)
     assert process.returncode == 130
-    assert err == "trainer: ended at once\n"
+    assert err == "hoptui train: ended at once\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -196,7 +196,7 @@ def test_a_reader_that_goes_away_stops_the_run_with_a_checkpoint(tmp_path: Path)
 
 
 def test_a_result_that_nobody_reads_is_no_traceback() -> None:
-    with Warm("-m", "trainer", "ppo", *SMALL, "--iterations", "1", "--json") as process:
+    with Warm("-m", "hoptui_trainer", "ppo", *SMALL, "--iterations", "1", "--json") as process:
         process.stdout.close()
         assert process.wait(DEADLINE_S) == 1
         assert process.stderr.read() == ""

@@ -11,19 +11,19 @@ import torch
 
 import hoptui
 from hoptui.domain.knobs import relations
+from hoptui_trainer.__main__ import main
+from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.ppo.config import PPOConfig
+from hoptui_trainer.ppo.declarations import declare, declare_cost, flops_per_step, set_threads
+from hoptui_trainer.ppo.envs.registry import find_task, make_env
+from hoptui_trainer.ppo.job import PPOOptions
+from hoptui_trainer.ppo.policies.registry import SIZES
+from hoptui_trainer.ppo.state import PPOState
 from tests.conftest import TestNode, until
 from tests.run_state import run_state
 from tests.trainer.warm import Warm
-from trainer.__main__ import main
-from trainer.common.checkpoint import read_checkpoint
-from trainer.common.errors import UsageError
-from trainer.common.ranks import ALONE
-from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.registry import find_task, make_env
-from trainer.ppo.job import Job
-from trainer.ppo.live import declare, declare_cost, flops_per_step, set_threads
-from trainer.ppo.policies.registry import SIZES
-from trainer.ppo.state import TrainingState
 
 SMALL = ("--num-envs", "8", "--rollout-len", "16", "--minibatch-size", "64", "--epochs", "2")
 COMMAND = ("ppo", *SMALL, "--evaluate-every", "0")
@@ -32,7 +32,7 @@ COMMAND = ("ppo", *SMALL, "--evaluate-every", "0")
 def training(node: TestNode, *options: str) -> Warm:
     """A training process without end on this node."""
     endless = ("--iterations", "1000000")
-    return Warm("-m", "trainer", *COMMAND, *endless, *options, environment=node.environment)
+    return Warm("-m", "hoptui_trainer", *COMMAND, *endless, *options, environment=node.environment)
 
 
 def test_knobs_a_checkpoint_and_a_pause_over_the_wire(node: TestNode, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_run_is_seen_while_it_is_set_up_and_what_fails_there_is_told(
         until(lambda: viewer.vital(run.run).phase == "setup", what="the phase")
         raise UsageError("--preset: it is not to be")
 
-    monkeypatch.setattr(f"trainer.{workload}.train.prepare", fail)
+    monkeypatch.setattr(f"hoptui_trainer.{workload}.train.prepare", fail)
     assert main([workload, "--name", "early", "--device", "cpu"]) == 2
     assert "--preset: it is not to be" in capsys.readouterr().err
     ended = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
@@ -116,16 +116,16 @@ def assert_same_numbers(first: Any, second: Any) -> None:
         assert first == second
 
 
-def state_of(config: PPOConfig, env: str = "CartPole-v1") -> TrainingState:
+def state_of(config: PPOConfig, env: str = "CartPole-v1") -> PPOState:
     cpu = torch.device("cpu")
-    return TrainingState(make_env(find_task(env), config.num_envs, 0, cpu, staggered=True), config, 0, cpu)
+    return PPOState(make_env(find_task(env), config.num_envs, 0, cpu, staggered=True), config, 0, cpu)
 
 
 def test_what_was_chosen_before_the_first_iteration_is_told_once() -> None:
     state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64))
     state.notes.append("grad_accum chosen by measurement: 2")
     run = hoptui.connect("chosen")
-    declare(run, Job(), state)
+    declare(run, PPOOptions(), state)
     run_state(run).declarations.knobs["grad_accum"].set(4, "kim")
     assert [note.text for note in run_state(run).notes] == ["grad_accum chosen by measurement: 2"]
 
@@ -134,7 +134,7 @@ def test_what_was_chosen_before_the_first_iteration_is_told_once() -> None:
 def test_the_sizes_that_a_knob_is_said_to_imply_are_those_that_are_computed(changed: dict[str, int]) -> None:
     state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64, grad_accum=2))
     run = hoptui.connect("sizes")
-    handles = declare(run, Job(), state)
+    handles = declare(run, PPOOptions(), state)
     knobs = run_state(run).declarations.knobs
     for name, value in changed.items():
         knobs[name].set(value, "kim")
@@ -145,7 +145,7 @@ def test_the_sizes_that_a_knob_is_said_to_imply_are_those_that_are_computed(chan
             result = math.prod(values[f] for f in one.over) / math.prod(values[f] for f in one.under)
             assert said.setdefault(one.name, result) == result
             assert one.name or one.over == ("minibatch_size",)
-    rollout = state.player.rollout
+    rollout = state.collector.rollout
     assert said == {
         "rollout": rollout.num_envs * rollout.length,
         "micro-batch": state.update.pieces.micro_batch,
@@ -156,18 +156,18 @@ def test_the_sizes_that_a_knob_is_said_to_imply_are_those_that_are_computed(chan
 def test_what_an_environment_step_costs_is_told_where_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_of(PPOConfig(epochs=3, num_envs=2))
     run = hoptui.connect("cost")
-    declare(run, Job(), state)
+    declare(run, PPOOptions(), state)
     run_state(run).declarations.knobs["epochs"].set(3, "kim")
     assert run_state(run).declarations.flops is None  # on a CPU, whose peak nobody knows
     monkeypatch.setattr(state, "device", torch.device("cuda"))
-    monkeypatch.setattr(state.player, "device", torch.device("cuda"))
+    monkeypatch.setattr(state.collector, "device", torch.device("cuda"))
     declare_cost(run, state)
     weights = (4 * 64 + 64 * 64 + 64 * 2) + (4 * 64 + 64 * 64 + 64)  # actor and critic, biases left out
     cost = run_state(run).declarations.flops
     assert cost is not None
     assert cost.per_unit == weights * (2 + 3 * 6)
     assert (cost.metric, cost.precision) == ("env_steps_per_s", "fp32")
-    monkeypatch.setattr(state.player, "device", torch.device("cpu"))
+    monkeypatch.setattr(state.collector, "device", torch.device("cpu"))
     declare_cost(run, state)
     cost = run_state(run).declarations.flops
     assert cost is not None
@@ -189,5 +189,5 @@ def test_a_change_of_sizes_leaves_the_threads_alone_where_a_gpu_computes(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     for minibatch_size in (256, 4096):
         config = PPOConfig(minibatch_size=minibatch_size, num_envs=256)
-        set_threads(Job(iterations=1), config, torch.device("cuda"), ALONE)
+        set_threads(PPOOptions(iterations=1), config, torch.device("cuda"), ALONE)
         assert torch.get_num_threads() == 1

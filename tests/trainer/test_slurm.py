@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.common.errors import UsageError
-from trainer.slurm import Allocation, batch_file, slurm
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.slurm import Allocation, batch_file, slurm
 
 WANTED = Allocation(
     nodes=1, gpus_per_node=2, time="00:10:00", job_name="two", output="%x-%j.log", account="lab"
@@ -19,7 +19,7 @@ WANTED = Allocation(
 MEETS = """
 import os, sys, torch
 torch.set_num_threads(1)
-from trainer.common.ranks import join
+from hoptui_trainer.common.ranks import join
 with join("cpu") as ranks:
     found = ranks.gather((ranks.rank, sys.argv[1:]))[ranks.rank]
     os.write(1, f"{found}\\n".encode())  # in one piece: the ranks share this pipe
@@ -78,7 +78,7 @@ def test_the_command_prints_a_batch_file(capsys: pytest.CaptureFixture[str]) -> 
     assert "--nproc-per-node=8" in script
     # It does not take them from the batch file.
     assert "srun --kill-on-bad-exit=1 --cpus-per-task=96 " in script
-    assert """-m trainer lm --preset 124m --name 'it'"'"'s mine'""" in script
+    assert """-m hoptui_trainer lm --preset 124m --name 'it'"'"'s mine'""" in script
 
 
 def test_it_runs_where_slurm_is(tmp_path: Path) -> None:

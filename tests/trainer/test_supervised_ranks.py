@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from hoptui_trainer.common.checkpoint import read_checkpoint
 from tests.trainer.steered import Job, Told, trained
 from tests.trainer.tensors import tensors
 from tests.trainer.warm import ranks
-from trainer.common.checkpoint import read_checkpoint
 
 LIMIT_S = 200.0
 SMALL = {

@@ -27,9 +27,9 @@ from unittest import mock
 IMPORTED = [
     "torch._dynamo",
     "torch.distributed",
-    "trainer.ppo.train",
-    "trainer.lm.train",
-    "trainer.vision.train",
+    "hoptui_trainer.ppo.train",
+    "hoptui_trainer.lm.train",
+    "hoptui_trainer.vision.train",
 ]
 
 

@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from hoptui.cli.commands import gpus
+from hoptui.cli.commands.train import INSTALL, missing
 from hoptui.cli.support.demo_process import Training
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.outcomes import Given, follow, told
+from hoptui.cli.support.recordings import example
 from hoptui.cli.support.snapshot import Look, look
-from hoptui.cli.support.terminal import OK, REJECTED, dump, interactive, say, table, usage
+from hoptui.cli.support.terminal import OK, REJECTED, Fail, dump, interactive, say, table, usage
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
@@ -41,7 +43,10 @@ def demo(
     """A real PPO run on this machine, and the dashboard on it; leaving the dashboard leaves the run going."""
     if not (math.isfinite(seconds) and seconds > 0):
         raise usage(f"--seconds takes a number above 0, not {seconds:g}")
-    if headless or json or not interactive():
+    headless = headless or json or not interactive()
+    if lacking := missing():
+        return _without_trainer(lacking, headless=headless)
+    if headless:
         return _headless(env, seconds, json=json)
     with Training(env) as training:
         say("starting a PPO run; the dashboard opens once it trains (Ctrl-C ends it)")
@@ -58,6 +63,20 @@ def demo(
     say(f"  hoptui attach {run.run}   to see it again")
     say(f"  hoptui stop {run.run}     to end it")
     return code
+
+
+def _without_trainer(lacking: str, *, headless: bool) -> int:
+    """Play a recording in place of the run.
+
+    Raises:
+        Fail: there is no terminal to play it on.
+    """
+    if headless:
+        raise Fail(f"the demo trains with {lacking}, which is not installed: {INSTALL}", REJECTED)
+    say(f"{lacking} is not installed ({INSTALL}): this plays the recording of a PPO run on an H100 instead")
+    from hoptui.cli.launcher import replay
+
+    return replay(str(example()))
 
 
 def _headless(env: Env, seconds: float, *, json: bool) -> int:

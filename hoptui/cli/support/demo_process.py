@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from hoptui.protocol.messages import RunState
 
 LIVE_S = 120.0  # importing torch from a cold disk takes a while
 END_S = 15.0
-TRAINER = ("-P", "-m", "trainer", "ppo")  # -P: no folder named trainer in the working directory is meant
+TRAINER = ("-P", "-m", "hoptui_trainer", "ppo")  # -P: nothing in the working directory hides a module
 
 
 class Training:
@@ -36,10 +35,6 @@ class Training:
         self.log = Path(os.devnull)
 
     def __enter__(self) -> Training:
-        if importlib.util.find_spec("torch") is None:
-            raise Fail(
-                "the demo trains with torch, which is not installed: pip install 'hoptui[trainer]'", REJECTED
-            )
         try:
             where = addresses()
             secure(where.state)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import hoptui
 from hoptui.cli.support.terminal import MISSING, Fail
 from hoptui.client.transport.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
@@ -15,6 +16,9 @@ from hoptui.recording import library
 from hoptui.recording.library import Entry
 
 MOST_LISTED = 5
+EXAMPLES = Path(hoptui.__file__).parent / "examples"
+"""The recordings that come with hoptui."""
+EXAMPLE = "ppo-h100"
 
 
 def places() -> Addresses:
@@ -50,6 +54,22 @@ def find(name: str) -> Path:
     if not matching(found, name) and Path(name).is_file():
         return Path(name)  # in this directory, under another ending
     return one(found, name, where).path
+
+
+def example(name: str = EXAMPLE) -> Path:
+    """The file of an example recording.
+
+    Raises:
+        Fail: there is no such example.
+    """
+    path = EXAMPLES / f"{name}{RECORDED}"
+    names = sorted(file.name.removesuffix(RECORDED) for file in EXAMPLES.glob(f"*{RECORDED}"))
+    if name not in names:
+        raise Fail(
+            f"there is no example {numbers.clean(name, 60)!r}; the examples are {' and '.join(names)}",
+            MISSING,
+        )
+    return path
 
 
 def one(found: Sequence[Entry], name: str, where: Addresses, *, shortest: int = 1) -> Entry:

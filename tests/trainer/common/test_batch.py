@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from trainer.common.automatic import AUTOMATIC, LeftOpen
-from trainer.common.batch import largest_share, piece_for, piece_sizes, pieces, settle_batch
-from trainer.common.errors import UsageError
+from hoptui_trainer.common.auto_settings import AUTOMATIC, AutoSettings
+from hoptui_trainer.common.batch import largest_share, piece_for, piece_sizes, pieces, resolve_batch
+from hoptui_trainer.common.errors import UsageError
 
 
 @dataclass
@@ -40,19 +40,19 @@ def test_pieces_have_at_most_two_sizes_a_share() -> None:
 
 def test_what_was_typed_says_how_large_a_batch_is() -> None:
     config = Config()
-    settle_batch(config, {}, 2, total="tokens", each=10, of="words")
+    resolve_batch(config, {}, 2, total="tokens", each=10, of="words")
     assert config == Config()
-    settle_batch(config, {"grad_accum": 4}, 2, total="tokens", each=10, of="words")
+    resolve_batch(config, {"grad_accum": 4}, 2, total="tokens", each=10, of="words")
     assert config == Config(micro_batch=2)
-    settle_batch(config, {"grad_accum": 4, "micro_batch": 2}, 3, total="tokens", each=10, of="words")
+    resolve_batch(config, {"grad_accum": 4, "micro_batch": 2}, 3, total="tokens", each=10, of="words")
     assert config == Config(micro_batch=2, tokens=240)
     given = {"grad_accum": 4, "micro_batch": 2, "tokens": 240}
     with pytest.raises(UsageError, match=r"^--tokens 240: 2 words × 4 pieces × 1 ranks are 80$"):
-        settle_batch(config, given, 1, total="tokens", each=10, of="words")
+        resolve_batch(config, given, 1, total="tokens", each=10, of="words")
 
 
 def test_what_somebody_chose_is_theirs_until_they_leave_it_open_again() -> None:
-    left = LeftOpen(Config(micro_batch=0))
+    left = AutoSettings(Config(micro_batch=0))
     assert left.values() == {"micro_batch": 0, "precision": "auto"}
     left.choose("precision", "bf16")
     left.choose("compile", AUTOMATIC["compile"])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainer.common.report import Console, amount, percent, result_json
+from hoptui_trainer.common.report import Console, amount, percent, result_json
 
 
 def test_lines_come_at_most_once_a_second() -> None:

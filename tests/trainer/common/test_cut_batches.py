@@ -12,16 +12,16 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from hoptui_trainer.common.batch import piece_for
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.lm import declarations as lm_live
+from hoptui_trainer.lm import update as lm_update
+from hoptui_trainer.vision import declarations as vision_live
+from hoptui_trainer.vision import update as vision_update
 from tests.run_state import run_state
 from tests.trainer.gpu.small import lm_state, vision_state, weights
 from tests.trainer.lm.conftest import CLOCK
-from trainer.common.batch import piece_for
-from trainer.common.meter import Meter
-from trainer.common.ranks import Ranks
-from trainer.lm import live as lm_live
-from trainer.lm import update as lm_update
-from trainer.vision import live as vision_live
-from trainer.vision import update as vision_update
 
 CPU = torch.device("cpu")
 STEPS, AT = 3, 1
@@ -62,14 +62,14 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 class Steered:
     """A run of `STEPS` iterations, in which a knob is asked for before piece number `phase` of iteration `AT`.
 
-    `cut` are the pieces of each iteration, `rehearsed` the sizes of those that were computed between two.
+    `cut` are the pieces of each iteration, `tried_out` the sizes of those that were computed between two.
     """
 
     def __init__(
         self, workload: Workload, state: Any, knob: str = "", value: int | str = 0, phase: int = 0
     ) -> None:
         self.cut: list[int] = []
-        self.rehearsed: list[int] = []
+        self.tried_out: list[int] = []
         self.losses: list[float] = []
         self._computing = False
         compute = getattr(state, workload.loss)
@@ -80,7 +80,7 @@ class Steered:
                     self._ask(knob, value)
                 self.cut[-1] += 1
             else:
-                self.rehearsed.append(len(args[0]))
+                self.tried_out.append(len(args[0]))
             found: Tensor = compute(*args)
             return found
 
@@ -150,7 +150,7 @@ def test_a_change_is_applied_once_its_pieces_have_been_computed(
 ) -> None:
     """So what it took covers what had to be compiled for it."""
     found = Steered(workload, workload.state(micro_batch=8), knob, value)
-    assert found.rehearsed[-len(sizes) :] == sizes
+    assert found.tried_out[-len(sizes) :] == sizes
     (outcome,) = run_state(found.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("applied", value)
     assert [
@@ -184,14 +184,14 @@ def test_what_is_tried_out_for_a_knob_is_no_part_of_the_steady_rate(
 ) -> None:
     now = 0.0
     state, meter, run = workload.state(micro_batch=8), Meter(CPU, lambda: now), hoptui.connect("a test")
-    rehearse = state.rehearse
+    prove_sizes = state.prove_sizes
 
     def slow() -> None:
         nonlocal now
         now += 50.0
-        rehearse()
+        prove_sizes()
 
-    monkeypatch.setattr(state, "rehearse", slow)
+    monkeypatch.setattr(state, "prove_sizes", slow)
     workload.declare(run, state, meter)
     meter.begin()
     command = Command(id="turned", run=run.id, epoch=1, verb="set", knob=knob, value=value)
@@ -226,7 +226,7 @@ def test_what_was_too_much_is_refused_with_its_reason(workload: Workload) -> Non
     assert found.cut == [2, 1 + 4, 4]
 
 
-class Twin(Ranks):
+class Twin(RankGroup):
     """Another rank that computes what this one does; in iteration `AT` its memory runs out if it is `short`."""
 
     votes = 0
@@ -277,9 +277,9 @@ def test_where_memory_runs_out_the_same_is_learned(
     assert any("out of memory" in note.text for note in run_state(found.run).notes) == (where != "step")
 
 
-def twinned(workload: Workload, ranks: Ranks) -> Any:
+def twinned(workload: Workload, ranks: RankGroup) -> Any:
     """A state that computes half of each batch."""
     state = workload.state(micro_batch=4)
-    state.ranks = state.pieces._ranks = state.rehearsal._ranks = ranks
+    state.ranks = state.pieces._ranks = state.dry_run._ranks = ranks
     state.fit()
     return state

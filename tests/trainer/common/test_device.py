@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 
-from trainer.common.device import VISIBLE, choose_threads, own_gpu, take_gpu
-from trainer.common.errors import UsageError
+from hoptui_trainer.common.device import VISIBLE, choose_threads, own_gpu, take_gpu
+from hoptui_trainer.common.errors import UsageError
 
 
 @pytest.mark.parametrize(

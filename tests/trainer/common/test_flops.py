@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hoptui.telemetry.gpu_specs import peak_flops
-from trainer.common.flops import conventions, mfu, transformer_flops
+from hoptui_trainer.common.flops import conventions, mfu, transformer_flops
 
 
 def test_a_124m_gpt_costs_what_nanogpt_says() -> None:

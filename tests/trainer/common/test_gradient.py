@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.common import gradient
-from trainer.common.gradient import Pieces
-from trainer.common.ranks import ALONE, Ranks
+from hoptui_trainer.common import gradient
+from hoptui_trainer.common.gradient import Pieces
+from hoptui_trainer.common.ranks import ALONE, RankGroup
 
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ class Problem:
         return found.clone()
 
 
-def _pieces(micro_batch: int, ranks: Ranks = ALONE, told: list[tuple[int, int]] | None = None) -> Pieces:
+def _pieces(micro_batch: int, ranks: RankGroup = ALONE, told: list[tuple[int, int]] | None = None) -> Pieces:
     told = [] if told is None else told
     return Pieces(micro_batch, CPU, ranks, lambda before, after: told.append((before, after)))
 
@@ -81,7 +81,7 @@ def test_memory_that_runs_out_in_a_later_piece_leaves_nothing_of_the_first_behin
 
 
 def test_all_ranks_go_smaller_when_another_one_ran_out_of_memory() -> None:
-    class Other(Ranks):
+    class Other(RankGroup):
         votes = iter([False, True])
 
         def all(self, ok: bool) -> bool:
@@ -95,7 +95,7 @@ def test_all_ranks_go_smaller_when_another_one_ran_out_of_memory() -> None:
 
 
 def test_ranks_with_parts_of_different_sizes_go_to_the_same_size() -> None:
-    class Larger(Ranks):
+    class Larger(RankGroup):
         def all(self, ok: bool) -> bool:
             return ok
 

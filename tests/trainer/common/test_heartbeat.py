@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from hoptui_trainer.common.heartbeat import SILENT_S, Heartbeat, Neighbour, machine
 from tests.conftest import until
-from trainer.common.heartbeat import SILENT_S, Heartbeat, Neighbour, machine
 
 
 class MemoryStore:
@@ -46,7 +46,7 @@ class MemoryStore:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    monkeypatch.setattr("trainer.common.heartbeat.BEAT_S", 0.005)
+    monkeypatch.setattr("hoptui_trainer.common.heartbeat.BEAT_S", 0.005)
     return MemoryStore()
 
 

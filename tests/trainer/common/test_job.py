@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import pytest
 
 from hoptui import Knob
-from trainer.common.errors import UsageError
-from trainer.common.job import JobOptions, preset, settle
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.job import JobOptions, preset, resolve
 
 
 @dataclass(kw_only=True)
@@ -19,7 +19,7 @@ class Config:
 
 
 def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_preset() -> None:
-    config, notes = settle(Config(), {"width": 16, "lr": 0.2, "mode": "b"}, {"lr": 0.3})
+    config, notes = resolve(Config(), {"width": 16, "lr": 0.2, "mode": "b"}, {"lr": 0.3})
     assert config == Config(width=16, lr=0.3, mode="b")
     assert notes == (
         "width = 16 from the checkpoint (the default is 8)",
@@ -29,13 +29,13 @@ def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_preset() ->
 
 
 def test_without_a_checkpoint_there_is_nothing_to_explain() -> None:
-    assert settle(Config(), None, {"width": 2}) == (Config(width=2), ())
+    assert resolve(Config(), None, {"width": 2}) == (Config(width=2), ())
 
 
 @pytest.mark.parametrize(("name", "value"), [("width", 0), ("lr", 7.0), ("mode", "c")])
 def test_a_value_out_of_bounds_names_its_option(name: str, value: int | float | str) -> None:
     with pytest.raises(UsageError, match=f"--{name}"):
-        settle(Config(), None, {name: value})
+        resolve(Config(), None, {name: value})
 
 
 def test_an_unknown_preset_names_the_ones_there_are() -> None:

@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.common import memory
-from trainer.common.device import free_bytes
-from trainer.common.memory import (
+from hoptui_trainer.common import memory
+from hoptui_trainer.common.device import free_bytes
+from hoptui_trainer.common.memory import (
     USABLE,
-    Trial,
+    SizeTrial,
     choose_micro_batch,
     greatest_bytes,
     insist,
     is_out_of_memory,
     limit_bytes,
+    on_all_ranks,
     peak_bytes,
     predicted_peak,
     pressure,
     release,
     reset_peak,
     set_peak_aside,
-    together,
 )
-from trainer.common.ranks import Ranks
+from hoptui_trainer.common.ranks import RankGroup
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -37,11 +37,11 @@ class Machine:
         self.fixed, self.each, self.knee, self.breaks_at = fixed, each, knee, breaks_at
         self.tried: list[int] = []
 
-    def step(self, size: int) -> Trial | None:
+    def step(self, size: int) -> SizeTrial | None:
         self.tried.append(size)
         if self.breaks_at is not None and size >= self.breaks_at:
             return None
-        return Trial(size, self.fixed + self.each * size, 0.01 + 0.001 * max(size, self.knee))
+        return SizeTrial(size, self.fixed + self.each * size, 0.01 + 0.001 * max(size, self.knee))
 
 
 def test_it_grows_while_growing_is_faster_and_stops_at_the_knee() -> None:
@@ -78,7 +78,7 @@ def test_nothing_fits() -> None:
 
 
 def test_the_prediction_is_a_straight_line() -> None:
-    trials = [Trial(n, 5 * GB + n * GB, 1.0) for n in (1, 2, 4)]
+    trials = [SizeTrial(n, 5 * GB + n * GB, 1.0) for n in (1, 2, 4)]
     assert predicted_peak(trials, 8) == pytest.approx(13 * GB)
 
 
@@ -183,7 +183,7 @@ def test_while_a_graph_is_captured_nothing_is_done_again(monkeypatch: pytest.Mon
         assert calls == times
 
 
-class WithAnother(Ranks):
+class WithAnother(RankGroup):
     """This rank beside one that says `other` wherever everybody is asked."""
 
     def __init__(self, other: object) -> None:
@@ -215,10 +215,10 @@ def test_what_fails_on_one_rank_fails_on_all_after_all_were_asked(
         return 5
 
     if raised is None:
-        assert together(ranks, CPU, work) == 5
+        assert on_all_ranks(ranks, CPU, work) == 5
     else:
         with pytest.raises(raised, match="made up"):
-            together(ranks, CPU, work)
+            on_all_ranks(ranks, CPU, work)
 
 
 def test_how_often_cached_memory_was_given_back_is_told_of_a_gpu_alone(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.common.meter import Meter
+from hoptui_trainer.common.meter import Meter
 
 
 def test_only_what_is_done_while_it_runs_counts() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.common.errors import TornStepError
-from trainer.common.flat_gradient import FlatGradient
-from trainer.common.optimizer import adamw, restore, take_step
-from trainer.common.precision import grad_scaler
+from hoptui_trainer.common.errors import TornStepError
+from hoptui_trainer.common.flat_gradient import FlatGradient
+from hoptui_trainer.common.optimizer import adamw, restore, take_step
+from hoptui_trainer.common.precision import grad_scaler
 
 CPU = torch.device("cpu")
 

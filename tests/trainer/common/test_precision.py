@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.common.errors import UsageError
-from trainer.common.precision import autocast, choose_precision, compute_dtype, grad_scaler
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.precision import autocast, choose_precision, compute_dtype, grad_scaler
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

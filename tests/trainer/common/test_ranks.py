@@ -17,16 +17,16 @@ import torch
 
 import hoptui
 from hoptui.protocol.messages import Command
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.ranks import ALONE, join
 from tests.run_state import run_state
 from tests.trainer.warm import Warm, ranks
-from trainer.common.errors import UsageError
-from trainer.common.ranks import ALONE, join
 
 LIMIT_S = 60.0  # by far less than the limits of collectives: what ends sooner was ended by the heartbeat
 BEGIN = """
 import os, sys, time, torch
 torch.set_num_threads(1)
-from trainer.common.ranks import join
+from hoptui_trainer.common.ranks import join
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -145,7 +145,7 @@ def test_after_any_commands_both_ranks_have_the_same_knobs_at_every_boundary(
 
 TRAINS = """
 import hoptui
-from trainer.common.stop import StopOnSignal
+from hoptui_trainer.common.signals import StopOnSignal
 run = hoptui.connect("lost")
 run.close = lambda reason, detail: os.write(1, f"{reason}: {detail}".encode())
 with join("cpu") as ranks, StopOnSignal(run), ranks.guard(run):
@@ -169,7 +169,7 @@ def test_a_killed_rank_is_the_reason_that_the_others_give() -> None:
     with torchrun(TRAINS + VANISHES) as both:
         said = both.communicate(timeout=LIMIT_S)[1]
     assert both.returncode == 1
-    assert "trainer: rank 1 vanished\n" in said
+    assert "hoptui train: rank 1 vanished\n" in said
     assert "LostRankError: rank 1 vanished" in said
 
 
@@ -177,7 +177,7 @@ def test_a_rank_that_raises_ends_one_that_waits_for_ever() -> None:
     with ranks("-c", BEGIN + TRAINS + RAISES_BESIDE_A_HANG) as (waits, raises):
         out, err = waits.communicate(timeout=LIMIT_S)
         assert waits.returncode == 1
-        assert err == "trainer: rank 1: ValueError: no such batch\n"
+        assert err == "hoptui train: rank 1: ValueError: no such batch\n"
         assert out == "exception: rank 1: ValueError: no such batch"  # what the run was told
         assert "ValueError: no such batch" in raises.communicate(timeout=10)[1]
         assert raises.returncode == 1

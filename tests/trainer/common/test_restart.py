@@ -12,11 +12,11 @@ import pytest
 import hoptui
 from hoptui import Knob
 from hoptui.protocol.messages import Command, Outcome
+from hoptui_trainer.common import checkpoint_writer
+from hoptui_trainer.common.checkpoint_writer import CheckpointWriter
+from hoptui_trainer.common.ranks import ALONE, RESTARTS, RankGroup
+from hoptui_trainer.common.restart import LEFT, Restart, kept
 from tests.run_state import run_state
-from trainer.common import saving
-from trainer.common.ranks import ALONE, RESTARTS, Ranks
-from trainer.common.restart import LEFT, Restart, kept
-from trainer.common.saving import Saver
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Config:
 class Trained:
     """A run in its loop, as one process or as one of several ranks."""
 
-    def __init__(self, folder: Path | None, ranks: Ranks = ALONE) -> None:
+    def __init__(self, folder: Path | None, ranks: RankGroup = ALONE) -> None:
         self.lines: list[str] = []
         self.run = hoptui.connect("unit", ranks=ranks)
         self.run.knobs(Config())
-        saver = Saver(self.run, ranks, "lm", None, lambda: (self.run.step, {}), self.lines.append)
+        saver = CheckpointWriter(self.run, ranks, "lm", None, lambda: (self.run.step, {}), self.lines.append)
         self.restart = Restart(self.run, ranks, saver, Config, folder, self.lines.append)
 
     def turn(self, **wanted: Any) -> bool:
@@ -104,7 +104,7 @@ def test_the_new_process_gets_the_checkpoint_and_what_was_wanted(
     assert path.exists()
     assert trained.lines == [f"restarting from {path} with hidden = 1234567"]
     assert trained.execute(monkeypatch)[2:] == [
-        *("trainer", "ppo", "--name", "x", f"--resume={path}", "--hidden=1234567")
+        *("hoptui_trainer", "ppo", "--name", "x", f"--resume={path}", "--hidden=1234567")
     ]
     assert os.environ[RESTARTS] == "1"
     assert LEFT not in os.environ
@@ -144,7 +144,7 @@ def test_where_nothing_can_be_written_training_goes_on(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "write_checkpoint", full)
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     trained = Trained(None)
     assert not trained.turn(hidden=128)
@@ -167,7 +167,7 @@ def test_a_stop_comes_before_a_restart(tmp_path: Path) -> None:
 def test_a_checkpoint_that_not_every_rank_sees_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ranks, "all", lambda _, ok: ok and not any(tmp_path.iterdir()))
+    monkeypatch.setattr(RankGroup, "all", lambda _, ok: ok and not any(tmp_path.iterdir()))
     trained = Trained(tmp_path)
     assert not trained.turn(hidden=128)
     assert "--checkpoint-dir must be on a disk that all machines share" in trained.outcome().reason

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import hoptui
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.ranks import ALONE, RankGroup
+from hoptui_trainer.common.setup import check_alike, check_resumed, explained, preparing
+from hoptui_trainer.common.signals import StopOnSignal
 from tests.run_state import run_state
-from trainer.common.errors import UsageError
-from trainer.common.ranks import ALONE, Ranks
-from trainer.common.setup import check_alike, check_resumed, explained, preparing
-from trainer.common.stop import StopOnSignal
 
 
 def test_a_set_up_that_fails_names_the_option_to_blame() -> None:
@@ -30,7 +30,7 @@ def test_a_set_up_that_fails_names_the_option_to_blame() -> None:
 
 
 def test_a_run_that_is_prepared_has_its_gpu_and_a_phase_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.common.setup.gpu_uuid", lambda device: f"GPU-{device}")
+    monkeypatch.setattr("hoptui_trainer.common.setup.gpu_uuid", lambda device: f"GPU-{device}")
     run = hoptui.connect("prepared")
     with StopOnSignal(run) as signals, preparing(run, signals, torch.device("cuda:3")):
         assert (run_state(run).declarations.gpu_uuids, run_state(run).phases.current) == (
@@ -40,7 +40,7 @@ def test_a_run_that_is_prepared_has_its_gpu_and_a_phase_of_its_own(monkeypatch: 
     assert run_state(run).phases.current == ""
 
 
-class Two(Ranks):
+class Two(RankGroup):
     """Rank 0 of two, of which the other one has begun with `other`."""
 
     other: Any
@@ -49,7 +49,7 @@ class Two(Ranks):
         return [value, self.other]
 
 
-def two(other: Any) -> Ranks:
+def two(other: Any) -> RankGroup:
     ranks = Two(0, 2, 0, 2)
     object.__setattr__(ranks, "other", other)
     return ranks

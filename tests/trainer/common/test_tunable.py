@@ -6,10 +6,10 @@ import pytest
 
 from hoptui.domain.tuning import Limits, may_turn
 from hoptui.sdk.knobs import knob_spec
-from trainer.common.options import declared
-from trainer.lm.config import LMConfig
-from trainer.ppo.config import PPOConfig
-from trainer.vision.config import VisionConfig
+from hoptui_trainer.common.options import declared
+from hoptui_trainer.lm.config import LMConfig
+from hoptui_trainer.ppo.config import PPOConfig
+from hoptui_trainer.vision.config import VisionConfig
 
 ALLOWED = {
     PPOConfig: {"num_envs", "rollout_len", "minibatch_size", "precision"},

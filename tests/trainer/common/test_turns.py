@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
+from hoptui_trainer.common.compile_cache import FOLDER, Cache, followers, kernel_cache
+from hoptui_trainer.common.memory import on_all_ranks, prove_first_step
+from hoptui_trainer.common.ranks import ALONE, RankGroup
 from tests.conftest import until
 from tests.trainer.warm import ranks
-from trainer.common.kernels import FOLDER, Cache, followers, kernel_cache
-from trainer.common.memory import beforehand, together
-from trainer.common.ranks import ALONE, Ranks
 
 T = TypeVar("T")
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -56,7 +56,9 @@ def test_kernels_are_the_same_for_one_kind_of_gpu_with_one_folder(monkeypatch: p
     others.append(kernel_cache(GPU))
     assert len({cache, *others}) == 4
     # torch's own object cannot be patched and put back by monkeypatch.
-    monkeypatch.setattr("trainer.common.kernels.config", SimpleNamespace(force_disable_caches=True))
+    monkeypatch.setattr(
+        "hoptui_trainer.common.compile_cache.config", SimpleNamespace(force_disable_caches=True)
+    )
     assert kernel_cache(GPU) is None
     assert kernel_cache(CPU) is None
 
@@ -80,7 +82,7 @@ class Meeting:
         return found
 
 
-class Rank(Ranks):
+class Rank(RankGroup):
     """One of them."""
 
     def __init__(self, rank: int, caches: Sequence[Cache | None], meeting: Meeting) -> None:
@@ -155,7 +157,7 @@ def test_what_fails_in_the_turn_of_one_fails_on_all(failing: int, error: Excepti
                 raise error
             return 5
 
-        return together(rank, CPU, compile_it, compiles=True)
+        return on_all_ranks(rank, CPU, compile_it, compiles=True)
 
     found = together_as([HERE, HERE], work)
     assert entered == [0, 1]
@@ -174,28 +176,28 @@ def test_who_is_interrupted_in_the_turn_asks_nobody() -> None:
 
 
 def test_before_the_first_iteration_only_those_compile_that_do_it_for_others() -> None:
-    rehearsed: list[int] = []
+    tried_out: list[int] = []
 
     def work(rank: Rank) -> None:
-        beforehand(rank, lambda: rehearsed.append(rank.rank))
+        prove_first_step(rank, lambda: tried_out.append(rank.rank))
 
     together_as([HERE, THERE], work)
-    beforehand(ALONE, lambda: rehearsed.append(9))
-    assert rehearsed == []
+    prove_first_step(ALONE, lambda: tried_out.append(9))
+    assert tried_out == []
     together_as([HERE, HERE], work)
-    assert sorted(rehearsed) == [0, 1]
+    assert sorted(tried_out) == [0, 1]
 
     def short() -> None:
         raise MemoryError
 
-    beforehand(Rank(0, [HERE, HERE], Meeting(2)), short)  # the iteration itself gives way
+    prove_first_step(Rank(0, [HERE, HERE], Meeting(2)), short)  # the iteration itself gives way
 
 
 KILLED = """
 import os, sys
 import torch
-from trainer.common import ranks
-from trainer.common.memory import together
+from hoptui_trainer.common import ranks
+from hoptui_trainer.common.memory import on_all_ranks
 
 torch.set_num_threads(1)
 ranks.kernel_cache = lambda device: ("here",)
@@ -205,7 +207,7 @@ with ranks.join("cpu") as joined:
         print("in", flush=True)
         if joined.rank == dying:
             os.kill(os.getpid(), 9)
-    together(joined, torch.device("cpu"), compile_it, compiles=True)
+    on_all_ranks(joined, torch.device("cpu"), compile_it, compiles=True)
 """
 
 

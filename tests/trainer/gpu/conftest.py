@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.backends import cuda
 
-from trainer.common.memory import release
+from hoptui_trainer.common.memory import release
 
 FOLDER = Path(__file__).parent
 LIMIT_S = 90.0

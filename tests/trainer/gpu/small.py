@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 
 import hoptui
-from trainer.common.graphs import CudaRecorder, Graphs, Recorder, Work
-from trainer.common.memory import release
-from trainer.common.phases import PhaseClock, phase_clock
-from trainer.common.ranks import ALONE
-from trainer.lm import state as lm
-from trainer.lm.config import LMConfig
-from trainer.lm.config import preset_config as lm_preset
-from trainer.lm.streams import TokenStreams
-from trainer.ppo import state as ppo
-from trainer.ppo.config import PPOConfig
-from trainer.ppo.envs.registry import find_task, make_env
-from trainer.ppo.train import learned
-from trainer.vision import state as vision
-from trainer.vision.config import preset_config as vision_preset
-from trainer.vision.images import synthetic
+from hoptui_trainer.common.cuda_graphs import CudaRecorder, Graphs, Recorder, Work
+from hoptui_trainer.common.memory import release
+from hoptui_trainer.common.phases import PhaseClock, phase_clock
+from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.lm import state as lm
+from hoptui_trainer.lm.config import LMConfig
+from hoptui_trainer.lm.config import preset_config as lm_preset
+from hoptui_trainer.lm.token_files import TokenStreams
+from hoptui_trainer.ppo import state as ppo
+from hoptui_trainer.ppo.config import PPOConfig
+from hoptui_trainer.ppo.envs.registry import find_task, make_env
+from hoptui_trainer.ppo.train import learned
+from hoptui_trainer.vision import state as vision
+from hoptui_trainer.vision.config import preset_config as vision_preset
+from hoptui_trainer.vision.images import synthetic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ def ppo_state(
     *,
     rollout_device: torch.device | None = None,
     **fields: Any,
-) -> ppo.TrainingState:
+) -> ppo.PPOState:
     """Eager and in fp32, unless `fields` of its config say otherwise."""
     sizes = {
         "num_envs": 32,
@@ -52,10 +52,10 @@ def ppo_state(
     exact = {"context": 4, "sequence_len": 8, "precision": "fp32", "compile": "off"}
     config = PPOConfig(**{**sizes, **exact, **fields})
     envs = make_env(find_task(env), config.num_envs, 0, rollout_device or device, staggered=True)
-    return ppo.TrainingState(envs, config, 0, device)
+    return ppo.PPOState(envs, config, 0, device)
 
 
-def iterate(state: ppo.TrainingState, times: int = 1, clock: PhaseClock | None = None) -> dict[str, Tensor]:
+def iterate(state: ppo.PPOState, times: int = 1, clock: PhaseClock | None = None) -> dict[str, Tensor]:
     """Iterations of PPO as its loop makes them; the metrics of the last one."""
     clock = clock or phase_clock(hoptui.connect("gpu"), state.device)
     metrics: dict[str, Tensor] | None = {}
@@ -68,7 +68,7 @@ def iterate(state: ppo.TrainingState, times: int = 1, clock: PhaseClock | None =
     return metrics
 
 
-def change(state: ppo.TrainingState, **values: Any) -> None:
+def change(state: ppo.PPOState, **values: Any) -> None:
     """Turn knobs of PPO as the run would."""
     for name, value in values.items():
         setattr(state.config, name, value)
@@ -80,7 +80,7 @@ def change(state: ppo.TrainingState, **values: Any) -> None:
     state.prepare()
 
 
-def lm_state(device: torch.device, **fields: Any) -> lm.TrainingState:
+def lm_state(device: torch.device, **fields: Any) -> lm.LMState:
     """A model of bytes that follow each other by a rule, eager and in fp32 unless `fields` say otherwise."""
     sizes = {"d_model": 64, "layers": 2, "heads": 2, "seq_len": 64, "batch_tokens": 1024, "micro_batch": 16}
     exact = {"precision": "fp32", "compile": "off", "eval_tokens": 512}
@@ -88,16 +88,16 @@ def lm_state(device: torch.device, **fields: Any) -> lm.TrainingState:
     place = torch.arange(20_000)
     tokens = ((place * place // 7 + place) % 251).to(torch.int16)
     text = TokenStreams(tokens[:18_000], tokens[18_000:], torch.ones(256, dtype=torch.int64))
-    return lm.TrainingState(config, 0, device, ALONE, text)
+    return lm.LMState(config, 0, device, ALONE, text)
 
 
-def vision_state(device: torch.device, **fields: Any) -> vision.TrainingState:
+def vision_state(device: torch.device, **fields: Any) -> vision.VisionState:
     """A ViT on random pixels, eager and in fp32 unless `fields` say otherwise."""
     exact = {"precision": "fp32", "compile": "off", "batch_size": 32, "micro_batch": 32, "image_size": 16}
     config = vision_preset("tiny")
     for name, value in {**exact, **fields}.items():
         setattr(config, name, value)
-    return vision.TrainingState(config, 0, device, ALONE, synthetic(config.image_size, device))
+    return vision.VisionState(config, 0, device, ALONE, synthetic(config.image_size, device))
 
 
 def weights(model: nn.Module) -> Tensor:

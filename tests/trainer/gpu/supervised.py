@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import hoptui
+from hoptui_trainer.common.phases import phase_clock
+from hoptui_trainer.lm.update import update as update_lm
+from hoptui_trainer.vision.update import update as update_vision
 from tests.trainer.gpu.small import lm_state, vision_state
-from trainer.common.phases import phase_clock
-from trainer.lm.update import update as update_lm
-from trainer.vision.update import update as update_vision
 
 CURVE = 1e-4
 """Nats a sample that two losses of a curve may be apart in fp32 where sums are made in another order."""

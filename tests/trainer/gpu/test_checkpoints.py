@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.common.checkpoint import checkpoint_path, read_checkpoint
-from trainer.lm.job import LMOptions
-from trainer.lm.train import train as train_lm
-from trainer.ppo.job import Job
-from trainer.ppo.train import train as train_ppo
-from trainer.vision.job import VisionOptions
-from trainer.vision.train import train as train_vision
+from hoptui_trainer.common.checkpoint import checkpoint_path, read_checkpoint
+from hoptui_trainer.lm.job import LMOptions
+from hoptui_trainer.lm.train import train as train_lm
+from hoptui_trainer.ppo.job import PPOOptions
+from hoptui_trainer.ppo.train import train as train_ppo
+from hoptui_trainer.vision.job import VisionOptions
+from hoptui_trainer.vision.train import train as train_vision
 
 EXACT = {"precision": "fp32", "compile": "off"}
 KNOBS: dict[str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
         }
         knobs = {} if resume else KNOBS[workload]
         if workload == "ppo":
-            train_ppo(Job(**options, knobs=knobs), ignore)
+            train_ppo(PPOOptions(**options, knobs=knobs), ignore)
         elif workload == "lm":
             fixed: dict[str, Any] = {} if resume else {"preset": "tiny", "corpus_mb": 0.0, "eval_tokens": 512}
             train_lm(LMOptions(corpus=corpus, **options, **fixed), knobs, ignore)

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from hoptui_trainer.common import counter_rng
+from hoptui_trainer.common.cuda_graphs import CudaRecorder
+from hoptui_trainer.ppo.envs.physics import Discrete
+from hoptui_trainer.ppo.envs.registry import PHYSICS
+from hoptui_trainer.ppo.envs.vector import VectorEnv
+from hoptui_trainer.ppo.episodes import Episodes
 from tests.trainer.gpu.small import assert_near
-from trainer.common import random
-from trainer.common.graphs import CudaRecorder
-from trainer.ppo.envs.physics import Discrete
-from trainer.ppo.envs.registry import PHYSICS
-from trainer.ppo.envs.vector import VectorEnv
-from trainer.ppo.episodes import Episodes
 
-KEY = random.key(0, "actions")
+KEY = counter_rng.key(0, "actions")
 COUNT = 1024
 STEPS = 1200
 """More than the longest episode takes twice."""
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def actions(env: VectorEnv, step: int) -> Tensor:
-    unit = random.uniform(KEY, env.index, step)
+    unit = counter_rng.uniform(KEY, env.index, step)
     wanted = env.task.actions
     if isinstance(wanted, Discrete):
         return (unit[:, 0] * wanted.choices).long()

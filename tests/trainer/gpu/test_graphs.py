@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hoptui_trainer.common.cuda_graphs import WARM_UPS, Work
+from hoptui_trainer.common.memory import release
 from tests.trainer.gpu.small import counting_graphs
-from trainer.common.graphs import WARM_UPS, Work
-from trainer.common.memory import release
 
 MB = 1 << 20
 TOO_MUCH = 1 << 45

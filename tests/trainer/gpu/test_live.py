@@ -14,16 +14,16 @@ import torch
 
 import hoptui
 from hoptui.protocol.messages import Command, Outcome
+from hoptui_trainer.common.options import KnobValues
+from hoptui_trainer.lm import train as lm
+from hoptui_trainer.lm.job import LMOptions
+from hoptui_trainer.lm.state import LMState
+from hoptui_trainer.ppo import train as ppo
+from hoptui_trainer.ppo.job import PPOOptions
+from hoptui_trainer.ppo.report import PPOResult
+from hoptui_trainer.ppo.state import PPOState
 from tests.run_state import run_state
 from tests.trainer.gpu.small import scarce
-from trainer.common.options import KnobValues
-from trainer.lm import train as lm
-from trainer.lm.job import LMOptions
-from trainer.lm.state import TrainingState as LMState
-from trainer.ppo import train as ppo
-from trainer.ppo.job import Job
-from trainer.ppo.report import Result
-from trainer.ppo.state import TrainingState as PPOState
 
 PPO: KnobValues = {
     "num_envs": 32,
@@ -74,9 +74,9 @@ class Watched:
         return [row[name] for _, _, row in run_state(self.run).rows if name in row]
 
 
-def train_ppo(device: torch.device) -> Result:
+def train_ppo(device: torch.device) -> PPOResult:
     kind: Any = device.type
-    job = Job(iterations=ITERATIONS, evaluate_every=0, device=kind, threads=1, knobs=PPO)
+    job = PPOOptions(iterations=ITERATIONS, evaluate_every=0, device=kind, threads=1, knobs=PPO)
     return ppo.train(job, lambda _: None)
 
 
@@ -91,7 +91,7 @@ def test_environments_for_which_a_rollout_has_no_memory_are_taken_back(
 
     def fill(state: PPOState) -> None:
         assert state.env.num_envs == 64
-        monkeypatch.setattr(state.player, part, scarce(getattr(state.player, part)))
+        monkeypatch.setattr(state.collector, part, scarce(getattr(state.collector, part)))
 
     watched.before = {1: ask, 2: fill}
     result = train_ppo(device)
@@ -109,7 +109,7 @@ def test_environments_whose_storage_cannot_be_made_are_refused(
     watched = Watched(monkeypatch, ppo, "learned")
 
     def ask(state: PPOState) -> None:
-        monkeypatch.setattr(state.player, "_stored_on", scarce(state.player._stored_on))
+        monkeypatch.setattr(state.collector, "_stored_on", scarce(state.collector._stored_on))
         watched.set("num_envs", 64)
 
     watched.before = {1: ask}
@@ -133,7 +133,7 @@ def test_pieces_that_memory_is_short_for_are_told_as_a_knob(
     assert any("memory ran out with 1 pieces" in note.text for note in run_state(watched.run).notes)
 
 
-def train_lm(device: torch.device, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lm.Result:
+def train_lm(device: torch.device, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lm.LMResult:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def train_lm(device: torch.device, folder: Path, monkeypatch: pytest.MonkeyPatch
     return lm.train(job, LM, lambda _: None)
 
 
-@pytest.mark.parametrize("when", ["rehearsed", "used"])
+@pytest.mark.parametrize("when", ["tried_out", "used"])
 def test_a_micro_batch_that_cannot_be_held_is_set_back_and_leaves_the_curve_alone(
     when: str, tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_micro_batch_that_cannot_be_held_is_set_back_and_leaves_the_curve_alon
     wanted = watched.known("loss")
 
     def ask(state: LMState) -> None:
-        if when == "rehearsed":
+        if when == "tried_out":
             monkeypatch.setattr(state, "forward", scarce(state.forward, lambda tokens: len(tokens) == 16))
         watched.set("micro_batch", 16)
 
@@ -165,7 +165,7 @@ def test_a_micro_batch_that_cannot_be_held_is_set_back_and_leaves_the_curve_alon
     watched.before = {1: ask, 2: fill}
     train_lm(device, tmp_path, monkeypatch)
     outcome = watched.outcome()
-    stage, left = ("failed", 4) if when == "rehearsed" else ("reverted", 8)
+    stage, left = ("failed", 4) if when == "tried_out" else ("reverted", 8)
     assert (outcome.stage, outcome.effective) == (stage, left)
     assert run_state(watched.run).declarations.knobs["micro_batch"].value == left
     assert watched.known("loss") == pytest.approx(wanted, abs=1e-4)

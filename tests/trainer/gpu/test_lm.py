@@ -13,11 +13,11 @@ from torch.backends import cuda
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.lm.attention import SWITCHES, choose_attention
+from hoptui_trainer.lm.state import LMState
 from tests.trainer.gpu.small import assert_near, lm_state, scarce
 from tests.trainer.gpu.supervised import CURVE, WORKLOADS
-from trainer.common.ranks import ALONE
-from trainer.lm.attention import SWITCHES, choose_attention
-from trainer.lm.state import TrainingState
 
 ENABLED: Mapping[str, Callable[[], bool]] = {
     "cudnn": cuda.cudnn_sdp_enabled,
@@ -26,7 +26,7 @@ ENABLED: Mapping[str, Callable[[], bool]] = {
 }
 
 
-def losses(state: TrainingState, times: int = 4) -> Tensor:
+def losses(state: LMState, times: int = 4) -> Tensor:
     """The losses (times,) of as many steps."""
     return WORKLOADS["lm"].losses(state, times)
 
@@ -89,7 +89,7 @@ def test_a_micro_batch_that_does_not_fit_is_found_before_it_is_needed(
     losses(state, 1)
     monkeypatch.setattr(state, "forward", scarce(state.forward))
     with pytest.raises(MemoryError, match="16 sequences of 64 do not fit into the memory at once"):
-        state.rehearse()
+        state.prove_sizes()
     assert not state.gradient.flat.any()
     losses(state, 1)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from hoptui_trainer.common.memory import SizeTrial, limit_bytes, predicted_peak, release
+from hoptui_trainer.ppo.memory import bytes_needed
 from tests.trainer.gpu.small import iterate, lm_state, memory_limit, ppo_state, vision_state
-from trainer.common.memory import Trial, limit_bytes, predicted_peak, release
-from trainer.ppo.memory import bytes_needed
 
 MB = 1 << 20
 FORECAST = 0.2
@@ -50,17 +50,17 @@ def test_minibatches_are_cut_so_that_they_fit_by_two_measured_pieces(device: tor
 
 def test_the_peak_of_a_larger_micro_batch_of_tokens_is_foreseen(device: torch.device) -> None:
     state = lm_state(device, d_model=256, layers=4, batch_tokens=1 << 20)
-    trials = [trial for size in (128, 256, 512, 1024) if (trial := state.rehearsal.measure(size))]
+    trials = [trial for size in (128, 256, 512, 1024) if (trial := state.dry_run.measure(size))]
     check_forecast(trials)
 
 
 def test_the_peak_of_a_larger_micro_batch_of_images_is_foreseen(device: torch.device) -> None:
     state = vision_state(device, d_model=256, layers=4, image_size=64, batch_size=1 << 14)
-    trials = [trial for size in (128, 256, 512, 1024) if (trial := state.rehearsal.measure(size))]
+    trials = [trial for size in (128, 256, 512, 1024) if (trial := state.dry_run.measure(size))]
     check_forecast(trials)
 
 
-def check_forecast(trials: list[Trial]) -> None:
+def check_forecast(trials: list[SizeTrial]) -> None:
     assert len(trials) == 4
     *known, largest = trials
     assert largest.peak_bytes > 1.5 * known[-1].peak_bytes

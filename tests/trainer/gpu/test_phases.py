@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import hoptui
+from hoptui_trainer.common.metrics import DelayedMetrics, Finished
+from hoptui_trainer.common.phases import CudaClock, phase_clock
 from tests.run_state import run_state
-from trainer.common.metrics import Finished, Teller
-from trainer.common.phases import CudaClock, phase_clock
 
 CYCLES = 50_000_000
 """Of the GPU's clock: 25 to 50 ms, where launching it takes some µs."""
@@ -58,12 +58,12 @@ def test_what_is_waited_for_does_not_get_the_time_of_what_was_queued_before(devi
 
 
 def test_metrics_are_read_without_waiting_for_what_was_queued_behind_them(device: torch.device) -> None:
-    teller = Teller(device)
-    assert teller.ready(Finished(1, 10, {"loss": torch.full((), 1.5, device=device)}), due=True) is None
+    delayed = DelayedMetrics(device)
+    assert delayed.ready(Finished(1, 10, {"loss": torch.full((), 1.5, device=device)}), due=True) is None
     torch.cuda.synchronize()
     torch.cuda._sleep(4 * CYCLES)  # type: ignore[no-untyped-call]
     began = time.monotonic()
-    done = teller.ready(Finished(2, 20, {"loss": torch.full((), 2.5, device=device)}), due=True)
+    done = delayed.ready(Finished(2, 20, {"loss": torch.full((), 2.5, device=device)}), due=True)
     assert done is not None
     assert (done.iteration, float(done.metrics["loss"])) == (1, 1.5)
     assert time.monotonic() - began < 0.05  # a quarter of what is queued, or less

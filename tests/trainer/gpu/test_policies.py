@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import hoptui
+from hoptui_trainer.common.phases import phase_clock
+from hoptui_trainer.common.precision import autocast
+from hoptui_trainer.ppo.policies.policy import Judgement
+from hoptui_trainer.ppo.state import PPOState
 from tests.trainer.gpu.small import assert_near, ppo_state
-from trainer.common.phases import phase_clock
-from trainer.common.precision import autocast
-from trainer.ppo.policies.policy import Judgement
-from trainer.ppo.state import TrainingState
 
 CASES = [
     ("CartPole-v1", {"policy": "mlp"}),
@@ -24,7 +24,7 @@ HALF = 0.05
 """How far log-probabilities may be apart in bf16, whose numbers have 8 bits: 0.4 % of logits of about 5, twice over."""
 
 
-def judged(state: TrainingState) -> Judgement:
+def judged(state: PPOState) -> Judgement:
     """What the policy says of the whole second rollout, before any update."""
     with torch.no_grad():
         for name, parameter in state.policy.named_parameters():
@@ -32,9 +32,9 @@ def judged(state: TrainingState) -> Judgement:
                 parameter.mul_(20)  # far from uniform
     clock = phase_clock(hoptui.connect("gpu"), state.device)
     for _ in range(2):  # the second begins in the middle of episodes
-        state.player.collect(clock)
-    state.player.estimate()
-    rollout = state.player.batch()
+        state.collector.collect(clock)
+    state.collector.estimate()
+    rollout = state.collector.batch()
     with torch.no_grad(), autocast(state.precision, state.device):
         return state.policy.judge(rollout.gather(torch.arange(rollout.units, device=state.device)))
 
@@ -45,7 +45,7 @@ def test_judge_finds_what_act_said(
     env: str, fields: dict[str, Any], precision: str, tolerance: float, device: torch.device
 ) -> None:
     state = ppo_state(device, env, num_envs=64, rollout_len=40, precision=precision, **fields)
-    found, rollout = judged(state), state.player.rollout
+    found, rollout = judged(state), state.collector.rollout
     said = rollout.gather(torch.arange(rollout.units, device=device))
     assert float(said.log_prob.std()) > 0.05
     assert_near(found.log_prob, said.log_prob, tolerance)
@@ -59,8 +59,8 @@ def test_a_gpu_acts_as_a_cpu_does(policy: str, device: torch.device) -> None:
     kept = []
     for where in (device, torch.device("cpu")):
         state = ppo_state(where, "CartPole-NoVel", policy=policy, num_envs=64, rollout_len=16)
-        state.player.collect(phase_clock(hoptui.connect("gpu"), where))
-        kept.append(state.player.rollout)
+        state.collector.collect(phase_clock(hoptui.connect("gpu"), where))
+        kept.append(state.collector.rollout)
     there, host = kept
     same = (there.action.cpu() == host.action).float().mean()
     assert same == 1.0

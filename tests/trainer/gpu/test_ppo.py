@@ -12,6 +12,11 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import hoptui
+from hoptui_trainer.common.cuda_graphs import WARM_UPS, Graphs
+from hoptui_trainer.common.metrics import measured
+from hoptui_trainer.common.phases import phase_clock
+from hoptui_trainer.ppo import collector, evaluate, state, update
+from hoptui_trainer.ppo.state import PPOState
 from tests.trainer.gpu.small import (
     Counting,
     assert_near,
@@ -23,11 +28,6 @@ from tests.trainer.gpu.small import (
     scarce,
     weights,
 )
-from trainer.common.graphs import WARM_UPS, Graphs
-from trainer.common.metrics import measured
-from trainer.common.phases import phase_clock
-from trainer.ppo import evaluate, player, state, update
-from trainer.ppo.state import TrainingState
 
 NETWORKS = [("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")]
 CHANGES: list[dict[str, Any]] = [
@@ -43,14 +43,14 @@ ITERATIONS = 3
 COMPILING_S = 180
 MB = 1 << 20
 
-Make = Callable[..., tuple[TrainingState, Counting]]
+Make = Callable[..., tuple[PPOState, Counting]]
 
 
 @pytest.fixture
 def in_graphs(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes a state whose graphs are counted; with `compile="graphs"`, graphs of eager functions."""
 
-    def make(device: torch.device, env: str, compile: str, **fields: Any) -> tuple[TrainingState, Counting]:  # noqa: A002
+    def make(device: torch.device, env: str, compile: str, **fields: Any) -> tuple[PPOState, Counting]:  # noqa: A002
         found: list[Counting] = []
 
         def graphs(device: torch.device) -> Graphs:
@@ -61,7 +61,7 @@ def in_graphs(monkeypatch: pytest.MonkeyPatch) -> Make:
         with monkeypatch.context() as patch:
             patch.setattr(state, "graphs", graphs)
             if compile == "graphs":
-                for module in (player, update, evaluate):
+                for module in (collector, update, evaluate):
                     patch.setattr(module, "compiled", lambda function, *_, **__: function)
             mode = "default" if compile == "graphs" else compile
             return ppo_state(device, env, compile=mode, **fields), found[0]
@@ -212,10 +212,10 @@ def test_rollouts_on_the_cpu_train_the_same_network(device: torch.device) -> Non
         change(each, num_envs=48)
         iterate(each, 2)
     assert_near(weights(apart.policy), weights(beside.policy), 1e-4)
-    assert apart.player.rollout.obs.is_pinned()
+    assert apart.collector.rollout.obs.is_pinned()
 
 
-def everything_of(trained: TrainingState) -> tuple[Tensor, list[Tensor]]:
+def everything_of(trained: PPOState) -> tuple[Tensor, list[Tensor]]:
     held = trained.optimizer.state.values()
     return weights(trained.policy), [value.clone() for state in held for value in state.values()]
 

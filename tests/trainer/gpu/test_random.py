@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from hoptui_trainer.common import counter_rng
+from hoptui_trainer.common.compilation import compiled
+from hoptui_trainer.common.cuda_graphs import CudaRecorder
 from tests.trainer.gpu.small import assert_near
-from trainer.common import random
-from trainer.common.compile import compiled
-from trainer.common.graphs import CudaRecorder
 
 CPU = torch.device("cpu")
-KEY = random.key(0, "gpu")
+KEY = counter_rng.key(0, "gpu")
 COUNT = 1 << 16
 LARGE = 12_345 + (7 << 32)
 """A counter with something in its upper half."""
@@ -18,24 +18,24 @@ LARGE = 12_345 + (7 << 32)
 
 def test_bits_are_those_of_the_cpu_eager_and_compiled(device: torch.device) -> None:
     index, counter = torch.arange(COUNT), torch.tensor(LARGE)
-    wanted = random.bits(KEY, index, counter, 2)
+    wanted = counter_rng.bits(KEY, index, counter, 2)
     there = index.to(device), counter.to(device)
-    assert torch.equal(random.bits(KEY, *there, 2).cpu(), wanted)
-    assert torch.equal(random.bits(KEY, there[0], LARGE, 2).cpu(), wanted)
-    assert torch.equal(compiled(random.bits, "default")(KEY, *there, 2).cpu(), wanted)
+    assert torch.equal(counter_rng.bits(KEY, *there, 2).cpu(), wanted)
+    assert torch.equal(counter_rng.bits(KEY, there[0], LARGE, 2).cpu(), wanted)
+    assert torch.equal(compiled(counter_rng.bits, "default")(KEY, *there, 2).cpu(), wanted)
 
 
 def test_uniform_numbers_and_permutations_are_those_of_the_cpu(device: torch.device) -> None:
     index = torch.arange(COUNT)
-    there = random.uniform(KEY, index.to(device), 3, 2)
-    assert torch.equal(there.cpu(), random.uniform(KEY, index, 3, 2))
-    drawn = random.shuffled(KEY, COUNT, 7, device)
-    assert torch.equal(drawn.cpu(), random.shuffled(KEY, COUNT, 7, CPU))
+    there = counter_rng.uniform(KEY, index.to(device), 3, 2)
+    assert torch.equal(there.cpu(), counter_rng.uniform(KEY, index, 3, 2))
+    drawn = counter_rng.shuffled(KEY, COUNT, 7, device)
+    assert torch.equal(drawn.cpu(), counter_rng.shuffled(KEY, COUNT, 7, CPU))
 
 
 def test_normal_numbers_differ_in_the_last_bits_alone(device: torch.device) -> None:
     index = torch.arange(COUNT)
-    assert_near(random.normal(KEY, index.to(device), 3, 3), random.normal(KEY, index, 3, 3), 1e-5)
+    assert_near(counter_rng.normal(KEY, index.to(device), 3, 3), counter_rng.normal(KEY, index, 3, 3), 1e-5)
 
 
 def test_a_replayed_graph_draws_the_numbers_of_the_counter_of_now(device: torch.device) -> None:
@@ -43,7 +43,7 @@ def test_a_replayed_graph_draws_the_numbers_of_the_counter_of_now(device: torch.
     drawn = torch.empty(COUNT, 2, dtype=torch.int64, device=device)
 
     def draw() -> None:
-        drawn.copy_(random.bits(KEY, index, counter, 2))
+        drawn.copy_(counter_rng.bits(KEY, index, counter, 2))
         counter.add_(1)
 
     recorder = CudaRecorder(device)
@@ -51,7 +51,7 @@ def test_a_replayed_graph_draws_the_numbers_of_the_counter_of_now(device: torch.
     replay = recorder.capture(draw)
     for now in (1, 2, 3):  # the warm-up was 0, the capture computes nothing
         replay()
-        assert torch.equal(drawn.cpu(), random.bits(KEY, index.cpu(), now, 2))
+        assert torch.equal(drawn.cpu(), counter_rng.bits(KEY, index.cpu(), now, 2))
     counter.fill_(LARGE)
     replay()
-    assert torch.equal(drawn.cpu(), random.bits(KEY, index.cpu(), LARGE, 2))
+    assert torch.equal(drawn.cpu(), counter_rng.bits(KEY, index.cpu(), LARGE, 2))

@@ -16,8 +16,8 @@ import psutil
 import pytest
 import torch
 
+from hoptui_trainer.common.checkpoint import read_checkpoint
 from tests.trainer.gpu.test_checkpoints import assert_near
-from trainer.common.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.gpus(count=2)
 
@@ -33,8 +33,8 @@ BEGIN = """
 import json, os, sys, time, torch
 torch.set_num_threads(1)
 import hoptui
-from trainer.common.ranks import join
-from trainer.common.stop import StopOnSignal
+from hoptui_trainer.common.ranks import join
+from hoptui_trainer.common.signals import StopOnSignal
 
 kind = sys.argv[1]
 
@@ -43,8 +43,8 @@ def say(**found):
 """
 
 OPERATIONS = """
-from trainer.common.device import gpu_uuid
-from trainer.common.graphs import WARM_UPS, graphs
+from hoptui_trainer.common.device import gpu_uuid
+from hoptui_trainer.common.cuda_graphs import WARM_UPS, graphs
 with join(kind) as ranks:
     device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
     x = torch.full((1 << 20,), float(ranks.rank + 1), device=device)
@@ -77,7 +77,7 @@ with join(kind) as ranks:
 COMPILES = """
 from pathlib import Path
 from torch._dynamo.utils import counters
-from trainer.common.compile import compiled
+from hoptui_trainer.common.compilation import compiled
 
 with join(kind) as ranks:
     x = torch.randn(1 << 22, device=kind)
@@ -92,22 +92,22 @@ with join(kind) as ranks:
 
 TRAINS = """
 from pathlib import Path
-from trainer.lm.job import LMOptions
-from trainer.lm.train import train as train_lm
-from trainer.ppo import player, update
-from trainer.ppo.job import Job
-from trainer.ppo.train import train as train_ppo
-from trainer.vision.job import VisionOptions
-from trainer.vision.train import train as train_vision
+from hoptui_trainer.lm.job import LMOptions
+from hoptui_trainer.lm.train import train as train_lm
+from hoptui_trainer.ppo import collector, update
+from hoptui_trainer.ppo.job import PPOOptions
+from hoptui_trainer.ppo.train import train as train_ppo
+from hoptui_trainer.vision.job import VisionOptions
+from hoptui_trainer.vision.train import train as train_vision
 
-player.compiled = update.compiled = lambda function, *_, **__: function  # graphs of eager functions
+collector.compiled = update.compiled = lambda function, *_, **__: function  # graphs of eager functions
 folder, world = Path(sys.argv[2]), int(os.environ.get("WORLD_SIZE", "1"))
 common = {"iterations": 4, "evaluate_every": 0, "device": kind, "threads": 1}
 exact = {"precision": "fp32", "compile": "off"}
 ppo = {"num_envs": 32 // world, "rollout_len": 16, "minibatch_size": 128, "epochs": 2, "precision": "fp32"}
 for env, policy in (("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")):
     knobs = {**ppo, "policy": policy, "context": 4, "compile": "default" if kind == "cuda" else "off"}
-    train_ppo(Job(**common, env=env, checkpoint_dir=folder / env, knobs=knobs), lambda _: None)
+    train_ppo(PPOOptions(**common, env=env, checkpoint_dir=folder / env, knobs=knobs), lambda _: None)
 lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_mb=0.0, eval_tokens=512, checkpoint_dir=folder / "lm")
 train_lm(lm, {"batch_tokens": 512, "micro_batch": 3, "seq_len": 32, **exact}, lambda _: None)
 vision = VisionOptions(**common, preset="tiny", checkpoint_dir=folder / "vision")
@@ -258,6 +258,6 @@ def test_a_rank_that_is_lost_ends_the_other_with_the_reason(how: str, device: to
         said = child.communicate(timeout=LIMIT_S)[1]
         seconds = time.monotonic() - began
     assert child.returncode == 1
-    assert f"trainer: {reason}\n" in said
+    assert f"hoptui train: {reason}\n" in said
     assert seconds < END_S
     assert not any(psutil.pid_exists(each["pid"]) for each in pids)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import hoptui
+from hoptui_trainer.common.metrics import measured
+from hoptui_trainer.common.phases import phase_clock
 from tests.trainer.gpu.small import assert_near, scarce, weights
 from tests.trainer.gpu.supervised import CURVE, WORKLOADS, Workload
-from trainer.common.metrics import measured
-from trainer.common.phases import phase_clock
 
 
 @pytest.fixture(params=list(WORKLOADS))

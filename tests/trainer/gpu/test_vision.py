@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.vision.images import CHUNK, Loading
-from trainer.vision.loader import Folder
-from trainer.vision.order import Order
+from hoptui_trainer.vision.images import CHUNK, Loading
+from hoptui_trainer.vision.loader import Folder
+from hoptui_trainer.vision.sampler import ImageSampler
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_workers_are_exchanged_while_the_gpu_is_in_use_and_nothing_is_lost(
     busy = torch.randn(256, 256, device=device)
     before = set(multiprocessing.active_children())
     feed = numbered.feed(0, 0, 1, Loading(num_workers=2, prefetch_factor=2, pin_memory=True), device)
-    order, position = Order(0, numbered.count, "cpu"), 0
+    order, position = ImageSampler(0, numbered.count, "cpu"), 0
     try:
         for turn in range(12):
             if turn == 3:

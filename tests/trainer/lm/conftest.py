@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.common.ranks import ALONE
-from trainer.lm.config import LMConfig, preset_config
-from trainer.lm.state import TrainingState
-from trainer.lm.text import Text, prepare_text
+from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.lm.config import LMConfig, preset_config
+from hoptui_trainer.lm.state import LMState
+from hoptui_trainer.lm.text import Text, prepare_text
 
 WORDS = (
     "def",
@@ -74,10 +74,10 @@ def small_text(corpus_folder: Path) -> Text:
 
 
 @pytest.fixture
-def make_state(small_text: Text) -> Callable[..., TrainingState]:
+def make_state(small_text: Text) -> Callable[..., LMState]:
     """Makes the state of a small run on this process's CPU; keyword arguments are fields of its config."""
 
-    def make(seed: int = 0, **fields: Any) -> TrainingState:
-        return TrainingState(small_config(**fields), seed, torch.device("cpu"), ALONE, small_text.streams)
+    def make(seed: int = 0, **fields: Any) -> LMState:
+        return LMState(small_config(**fields), seed, torch.device("cpu"), ALONE, small_text.streams)
 
     return make

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from trainer.common.ranks import ALONE
-from trainer.lm.attention import choose_attention, fastest, slowest
+from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.lm.attention import choose_attention, fastest, slowest
 
 
 def test_the_fastest_is_the_one_with_the_least_time() -> None:

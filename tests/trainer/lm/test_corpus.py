@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.common.errors import UsageError
-from trainer.lm.corpus import PIECE_BYTES, read_corpus, split
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.lm.corpus import PIECE_BYTES, read_corpus, split
 
 DOCUMENTS = [f"document number {n}\n".encode() for n in range(400)]
 

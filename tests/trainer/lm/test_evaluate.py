@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.common.ranks import ALONE, Ranks
-from trainer.lm.evaluate import HeldOut, bits_per_byte, lzma_bits_per_byte
+from hoptui_trainer.common.ranks import ALONE, RankGroup
+from hoptui_trainer.lm.evaluate import HeldOut, bits_per_byte, lzma_bits_per_byte
 
 CPU = torch.device("cpu")
 LENGTHS = torch.tensor([1, 1, 2, 0])
@@ -43,7 +43,7 @@ def test_a_rank_may_have_no_window_to_evaluate() -> None:
     """Fewer windows than ranks: long sequences, many GPUs."""
     held_out = HeldOut(TOKENS[:4], LENGTHS, 3, 100, CPU)
     assert len(held_out) == 1
-    second = Ranks(1, 2, 1, 2)
+    second = RankGroup(1, 2, 1, 2)
     assert (
         bits_per_byte(held_out, lambda t: torch.zeros(*t.shape, 8), torch.ones(4, 8), 2, second, "fp32") == 0
     )

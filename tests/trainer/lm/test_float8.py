@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.common.errors import UsageError
-from trainer.lm.float8 import fits, from_float8, to_float8
-from trainer.lm.state import TrainingState
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.lm.float8 import fits, from_float8, to_float8
+from hoptui_trainer.lm.state import LMState
 
 
 def test_only_layers_of_even_tiles_compute_in_eight_bits() -> None:
@@ -22,17 +22,17 @@ def test_only_layers_of_even_tiles_compute_in_eight_bits() -> None:
 
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
-    with pytest.raises(UsageError, match=r"hoptui\[fp8\]"):
+    with pytest.raises(UsageError, match=r"hoptui-trainer\[fp8\]"):
         to_float8(nn.Linear(16, 16))
 
 
-def test_there_and_back_with_the_same_parameters(make_state: Callable[..., TrainingState]) -> None:
+def test_there_and_back_with_the_same_parameters(make_state: Callable[..., LMState]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("torchao")
     state = make_state(precision="bf16")
     before = list(state.model.parameters())
-    inputs, targets = state.windows.take(0, 4, 16)
+    inputs, targets = state.sampler.take(0, 4, 16)
     expected = float(state.nats(inputs, targets).detach())
     to_float8(state.model.blocks, emulate=True)
     assert "Float8" in type(state.model.blocks[0].mlp_in).__name__

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainer.common.errors import UsageError
-from trainer.common.options import KnobValues, declared
-from trainer.lm.config import PRESETS, LMConfig, preset_config
-from trainer.lm.job import LMOptions, Plan, settle_job
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.options import KnobValues, declared
+from hoptui_trainer.lm.config import PRESETS, LMConfig, preset_config
+from hoptui_trainer.lm.job import LMOptions, LMPlan, resolve_job
 
 
 def settled(
@@ -19,8 +19,8 @@ def settled(
     world: int = 1,
     on_gpu: bool = False,
     **options: Any,
-) -> Plan:
-    return settle_job(LMOptions(**options), knobs or {}, saved, world=world, on_gpu=on_gpu)
+) -> LMPlan:
+    return resolve_job(LMOptions(**options), knobs or {}, saved, world=world, on_gpu=on_gpu)
 
 
 def held(**fields: Any) -> dict[str, Any]:

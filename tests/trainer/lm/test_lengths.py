@@ -7,17 +7,17 @@ import torch
 
 import hoptui
 from hoptui.sdk.knobs import SetterError
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.lm.declarations import declare
+from hoptui_trainer.lm.state import LMState
 from tests.run_state import run_state
-from trainer.common.meter import Meter
-from trainer.lm.live import declare
-from trainer.lm.state import TrainingState
 
 
 def test_a_length_that_does_not_fit_leaves_micro_batches_as_they_are(
-    make_state: Callable[..., TrainingState], monkeypatch: pytest.MonkeyPatch
+    make_state: Callable[..., LMState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = make_state(micro_batch=3, seq_len=16, batch_tokens=16 * 12)
-    run, rehearse = hoptui.connect("unit"), state.rehearse
+    run, prove_sizes = hoptui.connect("unit"), state.prove_sizes
     declare(run, state, Meter(torch.device("cpu")))
     knobs = run_state(run).declarations.knobs
 
@@ -30,10 +30,10 @@ def test_a_length_that_does_not_fit_leaves_micro_batches_as_they_are(
     def short() -> None:
         if state.config.seq_len > 16:
             raise MemoryError("12 sequences do not fit")
-        rehearse()
+        prove_sizes()
 
     with monkeypatch.context() as patched:
-        patched.setattr(state, "rehearse", short)
+        patched.setattr(state, "prove_sizes", short)
         with pytest.raises(SetterError, match="do not fit"):
             knobs["seq_len"].set(32, "kim")
     assert found() == [16, 3, 4, 3]

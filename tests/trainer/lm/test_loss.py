@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from trainer.lm import loss as losses
-from trainer.lm.loss import chunks, head_loss, head_nats
+from hoptui_trainer.lm import loss as losses
+from hoptui_trainer.lm.loss import chunks, head_loss, head_nats
 
 
 @pytest.mark.parametrize("tokens_at_once", [3, 8, 1000])

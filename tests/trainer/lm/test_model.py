@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hoptui_trainer.lm.config import PRESETS, preset_config
+from hoptui_trainer.lm.model import GPT, norm, rotate, rotations
 from tests.trainer.lm.conftest import small_config
-from trainer.lm.config import PRESETS, preset_config
-from trainer.lm.model import GPT, norm, rotate, rotations
 
 TOKENS = torch.randint(0, 257, (2, 16), generator=torch.Generator().manual_seed(1))
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from hoptui_trainer.common.batch import largest_share, pieces
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.lm import state as states
+from hoptui_trainer.lm.state import LMState
+from hoptui_trainer.lm.update import update
 from tests.trainer.lm.conftest import CLOCK, small_config
-from trainer.common.batch import largest_share, pieces
-from trainer.common.errors import UsageError
-from trainer.common.ranks import Ranks
-from trainer.lm import state as states
-from trainer.lm.state import TrainingState
-from trainer.lm.update import update
 
-Make = Callable[..., TrainingState]
+Make = Callable[..., LMState]
 
 
 def through_a_file(saved: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def through_a_file(saved: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def weights(state: TrainingState) -> torch.Tensor:
+def weights(state: LMState) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
 
 
@@ -53,7 +53,7 @@ def test_the_order_of_texts_survives_another_length(make_state: Make) -> None:
     state = make_state(seq_len=16)
     resumed = make_state(seq_len=32)
     assert resumed.load_state_dict(through_a_file(state.state_dict()))
-    one, other = state.windows.take(640, 4, 16), resumed.windows.take(640, 2, 32)
+    one, other = state.sampler.take(640, 4, 16), resumed.sampler.take(640, 2, 32)
     assert torch.equal(one[0].flatten(), other[0].flatten())
 
 
@@ -66,7 +66,7 @@ def test_a_model_of_another_shape_goes_on_with_new_weights(make_state: Make) -> 
     assert not larger.load_state_dict(through_a_file(state.state_dict()))
     assert torch.equal(weights(larger), before)
     assert (larger.iteration, larger.born, larger.position) == (7, 7, 128)
-    assert larger.windows.block == state.windows.block
+    assert larger.sampler.block == state.sampler.block
 
 
 def test_what_was_left_open_is_open_again_in_the_next_process(make_state: Make) -> None:
@@ -103,7 +103,7 @@ def test_attention_is_chosen_again_when_its_shape_or_number_format_changes(
 ) -> None:
     calls: list[object] = []
 
-    def choose(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, ranks: Ranks) -> str:
+    def choose(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, ranks: RankGroup) -> str:
         calls.append((shape, dtype))
         return f"attention: for {shape[2]}"
 
@@ -187,7 +187,7 @@ def test_a_rehearsal_leaves_no_trace(make_state: Make) -> None:
     sizes = []
     forward = state.forward
     state.forward = lambda tokens: sizes.append(len(tokens)) or forward(tokens)  # type: ignore[func-returns-value]
-    state.rehearse()
+    state.prove_sizes()
     assert sorted(sizes) == [2, 3]  # eight sequences in threes
     assert not state.gradient.flat.any()
     update(state, 1e-2, CLOCK)
@@ -199,7 +199,7 @@ def test_a_micro_batch_is_chosen_by_real_steps(make_state: Make, monkeypatch: py
     monkeypatch.setattr(states, "FIRST_TOKENS", 32)
     state = make_state(batch_tokens=16 * 16)
     before = weights(state)
-    size = state.rehearsal.fastest(16, state.sizes)
+    size = state.dry_run.fastest(16, state.sizes)
     assert size in (2, 4, 8, 16)
     assert state.notes[-1].startswith(f"micro-batch chosen by measurement: {size} (2: ")
     assert torch.equal(weights(state), before)
@@ -211,7 +211,7 @@ def test_a_micro_batch_is_chosen_by_real_steps(make_state: Make, monkeypatch: py
         return forward(tokens)
 
     forward, state.forward = state.forward, full
-    assert state.rehearsal.fastest(16, state.sizes) == 1
+    assert state.dry_run.fastest(16, state.sizes) == 1
     state.forward = lambda _: full(torch.zeros(2, 1))
     with pytest.raises(MemoryError, match="micro-batch of 1"):
-        state.rehearsal.fastest(16, state.sizes)
+        state.dry_run.fastest(16, state.sizes)

@@ -15,19 +15,19 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
+from hoptui_trainer.common import checkpoint_writer
+from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.phases import PhaseClock
+from hoptui_trainer.common.restart import Restart
+from hoptui_trainer.lm import state as states
+from hoptui_trainer.lm import train as training
+from hoptui_trainer.lm.job import LMOptions
+from hoptui_trainer.lm.state import LMState
+from hoptui_trainer.lm.train import LMResult, train
+from hoptui_trainer.lm.update import update
 from tests.run_state import run_state
 from tests.trainer.tensors import tensors
-from trainer.common import saving
-from trainer.common.checkpoint import read_checkpoint
-from trainer.common.errors import UsageError
-from trainer.common.phases import PhaseClock
-from trainer.common.restart import Restart
-from trainer.lm import state as states
-from trainer.lm import train as training
-from trainer.lm.job import LMOptions
-from trainer.lm.state import TrainingState
-from trainer.lm.train import Result, train
-from trainer.lm.update import update
 
 SMALL = {"d_model": 16, "layers": 1, "heads": 2, "seq_len": 16, "batch_tokens": 128, "lr": 1e-2}
 
@@ -45,7 +45,7 @@ class Trial:
             self.run = connect(*args, **kwargs)
             return self.run
 
-        def seen_update(state: TrainingState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
+        def seen_update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
             self.state = state
             self.after.get(self.run.step, lambda: None)()
             return update(state, lr, clock)
@@ -53,7 +53,7 @@ class Trial:
         monkeypatch.setattr(hoptui, "connect", seen_connect)
         monkeypatch.setattr(training, "update", seen_update)
 
-    def train(self, **options: Any) -> Result:
+    def train(self, **options: Any) -> LMResult:
         knobs = {**SMALL, **options.pop("knobs", {})} if "resume" not in options else options.pop("knobs", {})
         options = {"iterations": 6, "evaluate_every": 0, **options}
         if "resume" not in options:
@@ -142,13 +142,13 @@ def test_from_targets_out_of_order_nothing_is_learned(trial: Trial) -> None:
     """The control of the test before: where it stops, this one is still at the frequencies of letters."""
 
     def scramble() -> None:
-        windows, take = trial.state.windows, trial.state.windows.take
+        sampler, take = trial.state.sampler, trial.state.sampler.take
 
         def scrambled(position: int, sequences: int, length: int) -> tuple[Tensor, Tensor]:
             inputs, targets = take(position, sequences, length)
             return inputs, targets[:, torch.randperm(length, generator=draw)]
 
-        windows.take = scrambled  # type: ignore[method-assign]
+        sampler.take = scrambled  # type: ignore[method-assign]
 
     draw = torch.Generator().manual_seed(0)
     trial.after = {0: scramble}
@@ -311,7 +311,7 @@ def test_without_a_checkpoint_there_is_no_restart(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "write_checkpoint", full)
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", full)
     trial.after = {2: lambda: trial.ask("set", knob="d_model", value=32)}
     result = trial.train(checkpoint_dir=tmp_path)
     assert (result.ending, result.iterations) == ("finished", 6)
@@ -334,7 +334,7 @@ def test_a_stop_finishes_the_iteration_and_a_full_disk_is_a_warning(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "write_checkpoint", full)
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", full)
     trial.after = {1: lambda: trial.ask("stop")}
     result = trial.train(checkpoint_dir=tmp_path)
     assert (result.ending, result.iterations) == ("stopped", 2)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hoptui_trainer.common.flat_gradient import FlatGradient
+from hoptui_trainer.lm.state import LMState
+from hoptui_trainer.lm.update import update
 from tests.trainer.lm.conftest import CLOCK
-from trainer.common.flat_gradient import FlatGradient
-from trainer.lm.state import TrainingState
-from trainer.lm.update import update
 
-Make = Callable[..., TrainingState]
+Make = Callable[..., LMState]
 
 
-def losses(state: TrainingState, steps: int = 6, lr: float = 1e-2) -> list[float]:
+def losses(state: LMState, steps: int = 6, lr: float = 1e-2) -> list[float]:
     return [float(update(state, lr, CLOCK)["loss"]) for _ in range(steps)]
 
 
@@ -47,7 +47,7 @@ def test_other_lengths_and_batches_go_on_where_the_stream_was(make_state: Make) 
     forward = state.forward
     state.forward = lambda tokens: seen.append(tokens) or forward(tokens)  # type: ignore[func-returns-value]
     update(state, 0.0, CLOCK)
-    expected, _ = state.windows.take(128, 1, 64)
+    expected, _ = state.sampler.take(128, 1, 64)
     assert torch.equal(torch.cat(seen).flatten(), expected[0])
     assert state.position == 128 + 64
     assert state.held_out.length == 32
@@ -56,7 +56,7 @@ def test_other_lengths_and_batches_go_on_where_the_stream_was(make_state: Make) 
 class Full:
     """Memory that a forward or backward pass of more than two sequences does not fit into, from some step on."""
 
-    def __init__(self, state: TrainingState, where: str) -> None:
+    def __init__(self, state: LMState, where: str) -> None:
         self.failures = 0
         forward = state.forward
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command, Outcome
+from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.vision import train as training
+from hoptui_trainer.vision.job import VisionOptions
+from hoptui_trainer.vision.train import VisionResult
 from tests.run_state import run_state
-from trainer.common.checkpoint import read_checkpoint
-from trainer.vision import train as training
-from trainer.vision.job import VisionOptions
-from trainer.vision.train import Result
 
 SMALL = {"batch_size": 32, "micro_batch": 32, "num_workers": 0}
 
@@ -45,7 +45,7 @@ class SteeredVision:
         monkeypatch.setattr(hoptui, "connect", seen_connect)
         monkeypatch.setattr(training, "update", seen_update)
 
-    def train(self, folder: Path | None = None, **fields: Any) -> Result:
+    def train(self, folder: Path | None = None, **fields: Any) -> VisionResult:
         knobs = {**SMALL, **fields.pop("knobs", {})} if "resume" not in fields else fields.pop("knobs", {})
         options = {"preset": "tiny", "iterations": 4, "evaluate_every": 0, "device": "cpu", "threads": 1}
         if "resume" in fields:

@@ -9,10 +9,10 @@ import cyclopts
 import psutil
 import pytest
 
+from hoptui_trainer.vision.command import vision
 from tests.trainer.warm import Warm
-from trainer.vision.command import vision
 
-app = cyclopts.App(name="trainer")
+app = cyclopts.App(name="hoptui train")
 app.command(vision)
 
 TINY = ("vision", "--preset", "tiny", "--device", "cpu", "--threads", "1", "--batch-size", "16")
@@ -59,7 +59,7 @@ def test_a_signal_to_all_its_processes_stops_it_cleanly(tmp_path: Path, image_fo
     """As Ctrl-C in a terminal or Slurm's SIGTERM does it: the workers hear it too."""
     options = ["--data", str(image_folder), "--num-workers", "2", "--checkpoint-dir", str(tmp_path / "out")]
     endless = ("--iterations", "1000000", "--evaluate-every", "0")
-    with Warm("-m", "trainer", *TINY, *options, *endless, new_session=True) as trainer:
+    with Warm("-m", "hoptui_trainer", *TINY, *options, *endless, new_session=True) as trainer:
         for line in trainer.stdout:
             if line.startswith("iteration "):
                 break

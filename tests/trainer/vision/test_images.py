@@ -5,10 +5,10 @@ import sys
 import pytest
 import torch
 
-from trainer.common.errors import UsageError
-from trainer.vision import images as rooms
-from trainer.vision.images import HELD_OUT, Loading, Resident, digits, synthetic
-from trainer.vision.order import Order, share
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.vision import images as rooms
+from hoptui_trainer.vision.images import HELD_OUT, Loading, Resident, digits, synthetic
+from hoptui_trainer.vision.sampler import ImageSampler, share
 
 CPU = torch.device("cpu")
 PLAIN = Loading(num_workers=0, prefetch_factor=1, pin_memory=False)
@@ -46,7 +46,7 @@ def test_a_resident_feed_follows_the_order() -> None:
     feed = source.feed(5, 0, 2, PLAIN, CPU)
     mine = share(100, 30, 1, 2)
     every = digits().feed(5, 0, 1, PLAIN, CPU)
-    order = Order(5, 1797 - HELD_OUT, CPU)
+    order = ImageSampler(5, 1797 - HELD_OUT, CPU)
     first = {index: at for at, index in enumerate(order.images(range(1437)).tolist())}
     whole = every.take(range(1437))
     wanted = [first[i] for i in order.images(mine).tolist()]

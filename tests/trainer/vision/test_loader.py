@@ -12,12 +12,12 @@ import psutil
 import pytest
 import torch
 
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.vision.image_folder import FileImages, find
+from hoptui_trainer.vision.images import CHUNK, Loading
+from hoptui_trainer.vision.loader import Folder, Loader
+from hoptui_trainer.vision.sampler import ImageSampler, share
 from tests.conftest import until
-from trainer.common.errors import UsageError
-from trainer.vision.folder import FileImages, find
-from trainer.vision.images import CHUNK, Loading
-from trainer.vision.loader import Folder, Loader
-from trainer.vision.order import Order, share
 
 # Python 3.12 warns of forks in processes with threads; the workers use none of ours.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -40,7 +40,7 @@ def _no_child_is_left() -> Iterator[None]:
 
 def numbers(files: FileImages, seed: int, positions: range) -> list[int]:
     """The images that should come, by the number in their name."""
-    order = Order(seed, len(files), "cpu").images(positions)
+    order = ImageSampler(seed, len(files), "cpu").images(positions)
     return [int(files.files.path(i).stem) for i in order.tolist()]
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.vision import images as rooms
+from hoptui_trainer.vision.config import PRESETS, VisionConfig
+from hoptui_trainer.vision.images import CHUNK, Images
+from hoptui_trainer.vision.loader import Folder
+from hoptui_trainer.vision.state import VisionState
 from tests.run_state import run_state
 from tests.trainer.vision.conftest import SteeredVision, assert_equal
-from trainer.common.ranks import Ranks
-from trainer.vision import images as rooms
-from trainer.vision.config import PRESETS, VisionConfig
-from trainer.vision.images import CHUNK, Images
-from trainer.vision.loader import Folder
-from trainer.vision.state import TrainingState
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -80,7 +80,7 @@ def test_a_batch_of_files_that_memory_has_no_room_for_is_refused(
     image_folder: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing is read ahead, but for the chunk that is handed over.
-    monkeypatch.setattr("trainer.vision.state.limit_bytes", lambda *_: (50 + CHUNK) * 3 * 8 * 8)
+    monkeypatch.setattr("hoptui_trainer.vision.state.limit_bytes", lambda *_: (50 + CHUNK) * 3 * 8 * 8)
     steered_vision.after = {
         0: steered_vision.set(num_workers=1),
         1: steered_vision.set(batch_size=83),
@@ -96,7 +96,7 @@ def test_a_batch_of_files_that_memory_has_no_room_for_is_refused(
     assert [row["samples"] for row in steered_vision.rows()] == [32] * 4
 
 
-class Scarce(Ranks):
+class Scarce(RankGroup):
     """Rank 0 of two machines, of which the other has little memory."""
 
     def gather(self, value: object) -> list[Any]:
@@ -107,4 +107,4 @@ def test_all_ranks_refuse_a_batch_that_one_machine_has_no_room_for(image_folder:
     """One that went on would wait for ever for the one that refuses."""
     config = VisionConfig(**{**PRESETS["tiny"], "batch_size": 101, "num_workers": 0})
     with pytest.raises(ValueError, match="batch_size = 101: its images take"):
-        TrainingState(config, 0, torch.device("cpu"), Scarce(0, 2, 0, 1), Folder(image_folder, 8))
+        VisionState(config, 0, torch.device("cpu"), Scarce(0, 2, 0, 1), Folder(image_folder, 8))

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainer.vision.config import PRESETS, preset_config
-from trainer.vision.model import Shape, ViT, patches
+from hoptui_trainer.vision.config import PRESETS, preset_config
+from hoptui_trainer.vision.model import Shape, ViT, patches
 
 TINY_SHAPE = Shape(image_size=8, channels=3, classes=5, patch_size=4, d_model=32, layers=2, heads=2)
 

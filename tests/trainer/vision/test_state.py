@@ -3,23 +3,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.common.ranks import ALONE
-from trainer.vision.config import preset_config
-from trainer.vision.images import digits
-from trainer.vision.state import TrainingState
+from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.vision.config import preset_config
+from hoptui_trainer.vision.images import digits
+from hoptui_trainer.vision.state import VisionState
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def tiny_state() -> TrainingState:
-    return TrainingState(preset_config("tiny"), 0, CPU, ALONE, digits())
+def tiny_state() -> VisionState:
+    return VisionState(preset_config("tiny"), 0, CPU, ALONE, digits())
 
 
-def test_a_trial_measures_a_real_pass_and_leaves_nothing_behind(tiny_state: TrainingState) -> None:
+def test_a_trial_measures_a_real_pass_and_leaves_nothing_behind(tiny_state: VisionState) -> None:
     before = {name: value.clone() for name, value in tiny_state.model.state_dict().items()}
     generator = torch.get_rng_state()
-    trial = tiny_state.rehearsal.measure(24)
+    trial = tiny_state.dry_run.measure(24)
     assert trial is not None
     assert trial.size == 24
     assert trial.seconds > 0
@@ -30,7 +30,7 @@ def test_a_trial_measures_a_real_pass_and_leaves_nothing_behind(tiny_state: Trai
 
 
 def test_a_trial_that_does_not_fit_is_none_and_other_faults_are_raised(
-    tiny_state: TrainingState, monkeypatch: pytest.MonkeyPatch
+    tiny_state: VisionState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(error: Exception) -> None:
         def losses(*_: object) -> torch.Tensor:
@@ -39,13 +39,13 @@ def test_a_trial_that_does_not_fit_is_none_and_other_faults_are_raised(
         monkeypatch.setattr(tiny_state, "losses", losses)
 
     failing(torch.OutOfMemoryError("made up"))
-    assert tiny_state.rehearsal.measure(8) is None
+    assert tiny_state.dry_run.measure(8) is None
     failing(RuntimeError("made up"))
     with pytest.raises(RuntimeError, match="made up"):
-        tiny_state.rehearsal.measure(8)
+        tiny_state.dry_run.measure(8)
 
 
-def test_a_batch_without_an_image_for_every_rank_is_refused(tiny_state: TrainingState) -> None:
+def test_a_batch_without_an_image_for_every_rank_is_refused(tiny_state: VisionState) -> None:
     config = tiny_state.config
     held, config.batch_size = config.batch_size, 0
     try:
@@ -57,7 +57,7 @@ def test_a_batch_without_an_image_for_every_rank_is_refused(tiny_state: Training
     assert config.micro_batch == 128
 
 
-def test_only_matrices_decay(tiny_state: TrainingState) -> None:
+def test_only_matrices_decay(tiny_state: VisionState) -> None:
     matrices, others = tiny_state.optimizer.param_groups
     assert all(parameter.ndim == 2 for parameter in matrices["params"])
     assert (matrices["weight_decay"], others["weight_decay"]) == (0.05, 0.0)

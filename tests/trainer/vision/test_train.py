@@ -13,12 +13,12 @@ import torch
 from torch._dynamo.utils import counters
 
 from hoptui.protocol.messages import Origin
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.vision import images as rooms
+from hoptui_trainer.vision.declarations import LOADING
+from hoptui_trainer.vision.images import Images, Resident
 from tests.run_state import run_state
 from tests.trainer.vision.conftest import SteeredVision, assert_equal, saved, weights
-from trainer.common.errors import UsageError
-from trainer.vision import images as rooms
-from trainer.vision.images import Images, Resident
-from trainer.vision.live import LOADING
 
 GATE = 0.97
 BUDGET = 240
@@ -44,7 +44,7 @@ def test_labels_that_mean_nothing_are_not_learned(
     broken = Resident(
         "digits", 10, Images(source._train.images, shuffled), source._held_out, source.distortion
     )
-    monkeypatch.setattr("trainer.vision.train.digits", lambda: broken)
+    monkeypatch.setattr("hoptui_trainer.vision.train.digits", lambda: broken)
     result = steered_vision.train(
         iterations=60, evaluate_every=60, knobs={"batch_size": 128, "micro_batch": 0}
     )

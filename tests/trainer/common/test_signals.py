@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import hoptui
+from hoptui_trainer.common.signals import StopOnSignal
+
+
+def test_a_signal_stops_the_run_also_when_nobody_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> int:
+        raise BrokenPipeError  # Ctrl-C has ended `tee` too
+
+    run = hoptui.connect("unit")
+    before = signal.getsignal(signal.SIGTERM)
+    assert run.boundary()
+    with monkeypatch.context() as patched, StopOnSignal(run):
+        patched.setattr("hoptui_trainer.common.signals.os.write", gone)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run.stop_asked
+        assert signal.getsignal(signal.SIGTERM) == before  # the next one ends at once
+    assert not run.boundary()
+
+
+def test_a_signal_acts_as_ever_while_the_run_is_prepared() -> None:
+    run = hoptui.connect("unit")
+    with StopOnSignal(run) as signals:
+        with pytest.raises(KeyboardInterrupt), signals.aside():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not run.stop_asked
+        with signals.aside():
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+        assert run.stop_asked

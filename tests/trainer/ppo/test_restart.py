@@ -1,0 +1,124 @@
+"""PPO begun again: from the same seed, from a checkpoint, with another network. In this process, on a small job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hoptui_trainer.common import checkpoint_writer
+from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.restart import Restart
+from hoptui_trainer.ppo.job import PPOOptions
+from tests.run_state import run_state
+from tests.trainer.small import Steered, small_job, trained
+from tests.trainer.tensors import assert_equal
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Two checkpoints hold the same numbers, bit for bit."""
+    assert_equal(first, second)
+    assert first["env_steps"] == second["env_steps"]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_one_seed_gives_one_result_and_another_seed_another(tmp_path: Path, env: str) -> None:
+    before = torch.get_rng_state()
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        trained(small_job(tmp_path / name, env=env, seed=seed, evaluate_every=4))
+    assert torch.equal(torch.get_rng_state(), before)
+    first, again, other = (read_checkpoint(tmp_path / name, "ppo") for name in "abc")
+    assert_same(first, again)
+    assert not torch.equal(first["policy"]["actor.0.weight"], other["policy"]["actor.0.weight"])
+
+
+def test_an_evaluation_does_not_change_the_training(tmp_path: Path) -> None:
+    trained(small_job(tmp_path / "often", evaluate_every=2))
+    trained(small_job(tmp_path / "never"))
+    assert_same(read_checkpoint(tmp_path / "often", "ppo"), read_checkpoint(tmp_path / "never", "ppo"))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(tmp_path: Path, env: str) -> None:
+    trained(small_job(tmp_path / "whole", env=env, iterations=6))
+    trained(small_job(tmp_path / "half", env=env, iterations=3))
+    job = PPOOptions(
+        iterations=6, evaluate_every=0, checkpoint_dir=tmp_path / "rest", resume=tmp_path / "half"
+    )
+    result, lines = trained(job)
+    whole, rest = read_checkpoint(tmp_path / "whole", "ppo"), read_checkpoint(tmp_path / "rest", "ppo")
+    assert_same(whole, rest)
+    assert whole["config"] == rest["config"]
+    assert (result.iterations, result.env_steps) == (6, 6 * 8 * 16)
+    assert "resumed after iteration 3 and 384 env steps" in lines
+    assert "num_envs = 8 from the checkpoint (the default is 64)" in lines
+
+
+def test_a_resumed_run_is_the_next_epoch_of_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Steered(monkeypatch, {})
+    trained(small_job(tmp_path))
+    before = first.run.id
+    trained(PPOOptions(iterations=5, evaluate_every=0, resume=tmp_path, knobs={"lr": 5e-4, "num_envs": 4}))
+    assert (first.run.id, run_state(first.run).epoch) == (before, 2)
+    assert first.rows()[-1]["lr"] == pytest.approx(5e-4)
+    assert first.rows()[-1]["env_steps"] == 4 * 16
+
+
+def test_a_checkpoint_of_another_shape_is_told_and_not_raised(tmp_path: Path) -> None:
+    trained(small_job(tmp_path, iterations=1))
+    [path] = tmp_path.iterdir()
+    content = torch.load(path, weights_only=True)
+    del content["state"]["policy"]["critic.0.bias"]
+    torch.save(content, path)
+    with pytest.raises(UsageError, match=r"--resume .*does not fit this trainer"):
+        trained(small_job(resume=path, knobs={}))
+
+
+def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_HOPTUI_RESTART", "")  # restored afterwards
+    begun: list[Restart] = []
+    monkeypatch.setattr(Restart, "begin", lambda restart: begun.append(restart))
+    steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
+    _, lines = trained(small_job(tmp_path, json=True))
+    assert len(begun) == 1
+    assert lines == []  # the result is told at the end of the run, by the process that ends it
+    assert steered.run.restart_wanted == {"hidden": 16}
+    path = tmp_path / "ppo-000000002.ckpt"
+    saved = read_checkpoint(path, "ppo")
+    assert (saved["iteration"], saved["config"]["hidden"]) == (2, 64)
+    steered = Steered(monkeypatch, {})
+    result, lines = trained(small_job(tmp_path, resume=path, knobs={"hidden": 16}))
+    assert result.iterations == 4
+    outcome = next(o for o in steered.finished() if "hidden" in o.id)
+    assert (outcome.stage, outcome.effective, outcome.step) == ("applied", 16, 2)
+    assert "the network is another one than the checkpoint's: its weights are new" in lines
+    assert read_checkpoint(tmp_path, "ppo")["policy"]["actor.0.weight"].shape == (16, 4)
+
+
+def test_without_a_place_for_the_checkpoint_there_is_no_restart_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", full_disk)
+    steered = Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=16)})
+    result, _ = trained(small_job(tmp_path))
+    assert result.iterations == 4
+    assert run_state(steered.run).declarations.knobs["hidden"].value == 64
+    outcome = next(o for o in reversed(steered.finished()) if "hidden" in o.id)
+    assert outcome.stage == "failed"
+    assert "No space left on device" in outcome.reason
+
+
+def test_the_same_network_again_is_no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    Steered(monkeypatch, {1: lambda run: run.ask("set", knob="hidden", value=64)})
+    result, _ = trained(small_job())
+    assert result.iterations == 4

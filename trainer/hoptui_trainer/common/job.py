@@ -1,0 +1,191 @@
+"""The options that all commands share, and how they combine with a checkpoint."""
+
+# Annotations are evaluated here and not later: a dataclass of another module inherits them, and cyclopts would look for
+# their names there.
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.options import (
+    KnobValues,
+    check_options,
+    declared,
+    option_name,
+    spelled,
+    whole_number,
+)
+
+C = TypeVar("C")
+
+NOT_REACHED = 1
+"""Exit code of a run that finished without reaching the result asked for."""
+
+AtLeastOne = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1))]
+NotNegative = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=0))]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+
+
+class _Unsaid(int):
+    """A number that nobody typed."""
+
+
+ITERATIONS = _Unsaid(1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The options that all workloads share; None stands for one that was not given.
+
+    Parameters
+    ----------
+    preset
+        Settings by name; single options win over it.
+    name
+        Name of the run in hoptui.
+    seed
+        Seed of all random numbers; the same seed gives the same run [default: 0].
+    iterations
+        Iterations after which to end, counted from the start of the run [default: 1000; with --preset tiny 100].
+    device
+        Where to train; auto takes the GPU of this rank if there is one.
+    threads
+        CPU threads of torch [default: what pays off for the size of a micro-batch].
+    json
+        Print nothing but the result, as one line of JSON.
+    evaluate_every
+        Iterations between two evaluations; 0 is never.
+    checkpoint_dir
+        Folder for checkpoints; one is written at the end.
+    checkpoint_every
+        Iterations between two checkpoints; 0 is only at the end and on request.
+    resume
+        Checkpoint to go on from, or a folder whose newest is taken. Options given win over what it holds.
+    profile_dir
+        Folder for the traces of `hoptui profile` [default: that of the checkpoints, else the working folder].
+    """
+
+    preset: str | None = None
+    name: str | None = None
+    seed: NotNegative | None = None
+    iterations: Annotated[AtLeastOne, Parameter(show_default=False)] = ITERATIONS
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: AtLeastOne | None = None
+    json: Flag = False
+    evaluate_every: NotNegative = 100
+    checkpoint_dir: Path | None = None
+    checkpoint_every: NotNegative = 0
+    resume: Path | None = None
+    profile_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset == "tiny" and isinstance(self.iterations, _Unsaid):
+            object.__setattr__(self, "iterations", 100)
+
+    def check(self) -> None:
+        """Refuse what cannot be meant, and make the folder for checkpoints.
+
+        Raises:
+            UsageError: one sentence that names the option.
+        """
+        if self.checkpoint_dir is None:
+            if self.checkpoint_every:
+                raise UsageError("--checkpoint-every needs a folder: --checkpoint-dir")
+            return
+        try:
+            self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--checkpoint-dir {self.checkpoint_dir}: {error.strerror}") from None
+
+    def evaluation_due(self, iteration: int) -> bool:
+        """Whether to evaluate after so many iterations: every few, and after the last."""
+        if not self.evaluate_every:
+            return False
+        return iteration % self.evaluate_every == 0 or iteration == self.iterations
+
+    def checkpoint_due(self, iteration: int) -> bool:
+        """Whether to write one after so many iterations; the one at the end is not counted here."""
+        return bool(self.checkpoint_every) and iteration % self.checkpoint_every == 0
+
+    @property
+    def trace_folder(self) -> Path:
+        """Where traces go."""
+        return self.profile_dir or self.checkpoint_dir or Path()
+
+
+def preset(presets: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    """The settings of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in presets:
+        raise UsageError(f"--preset {name}: there is no such preset; there are {', '.join(presets)}")
+    return presets[name]
+
+
+def resolve(default: C, held: Mapping[str, Any] | None, given: KnobValues) -> tuple[C, tuple[str, ...]]:
+    """Command line before checkpoint before preset; and for each knob that two disagree on, which one won.
+
+    Args:
+        default: a config dataclass as the preset has it.
+        held: the config of the checkpoint, as a dict; None without one.
+        given: the knobs on the command line.
+
+    Raises:
+        UsageError: a value that its knob does not take.
+        TypeError: `held` has fields that the config has not.
+    """
+    kind = type(default)
+    typed = check_options(kind, given)
+    if held is None:
+        return dataclasses.replace(default, **typed), ()  # type: ignore[type-var]
+    before = kind(**held)
+    config = dataclasses.replace(before, **typed)  # type: ignore[type-var]
+    return config, tuple(_origins(default, before, config, typed))
+
+
+def _origins(default: object, held: object, settled: object, given: Mapping[str, Any]) -> Iterator[str]:
+    for name, _, _ in declared(type(settled)):
+        value, before, usual = (getattr(config, name) for config in (settled, held, default))
+        if name in given and value != before:
+            yield f"{name} = {spelled(value)} from {option_name(name)} (the checkpoint has {spelled(before)})"
+        elif value != usual:
+            source = "the checkpoint" if name not in given else option_name(name)
+            yield f"{name} = {spelled(value)} from {source} (the default is {spelled(usual)})"
+
+
+def check_kept(options: Iterable[tuple[str, object, object]]) -> None:
+    """Refuse what would make a resumed run another one: for each option the value given, or None, and the checkpoint's.
+
+    Raises:
+        UsageError: they differ.
+    """
+    for option, given, held in options:
+        if given not in (None, held):
+            raise UsageError(f"{option} {given}: the checkpoint's run has {held}, and keeps it")
+
+
+class Checked(Protocol):
+    """A config that knows which sizes fit together."""
+
+    def check(self, world: int) -> None:
+        """Raises ValueError: one sentence that begins with the name of a knob."""
+
+
+def check_sizes(config: Checked, world: int) -> None:
+    """Refuse sizes that do not fit together.
+
+    Raises:
+        UsageError: one sentence that begins with the option.
+    """
+    try:
+        config.check(world)
+    except ValueError as error:
+        raise UsageError(f"{option_name(str(error).split()[0])}: {error}") from None

@@ -1,0 +1,172 @@
+"""How a workload with a `DryRun` applies changes of its knobs between two iterations.
+
+A change that needs a compilation or other memory is tried before it counts as applied. Training pauses for
+that time, and the time is reported with the change. A change that does not fit is refused here, not in the
+next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import hoptui
+from hoptui.sdk import KnobHandle
+from hoptui_trainer.common.auto_settings import AutoSettings
+from hoptui_trainer.common.batch import Batched, piece_for, pieces
+from hoptui_trainer.common.gradient import Pieces
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.options import declared
+from hoptui_trainer.common.ranks import RankGroup
+
+Apply = Callable[[Any], None]
+
+
+class Tunable(Protocol):
+    """A training state that micro-batches, number format and compilation can be changed in."""
+
+    automatic: AutoSettings
+    notes: list[str]
+    on_smaller: Callable[[int, int], None]
+    pieces: Pieces
+    ranks: RankGroup
+
+    @property
+    def config(self) -> Batched: ...
+
+    def fit(self) -> None:
+        """Bring batches to the sizes that `config` now has."""
+
+    def rebuild(self) -> None:
+        """Bring number format and compilation to what `config` now has."""
+
+    def prove_sizes(self) -> None:
+        """Compute the pieces of the next step once."""
+
+
+class KnobChanges:
+    """Applies such knobs of a run, `meter` standing meanwhile. `costs` tells the run what a unit of work costs now."""
+
+    def __init__(self, run: hoptui.Run, state: Tunable, meter: Meter, costs: Callable[[], None]) -> None:
+        self._run, self._state, self._meter, self._costs = run, state, meter, costs
+        self._told = 0
+        self._handles: Mapping[str, KnobHandle[Any]] = {}
+
+    def apply(self) -> dict[str, Apply]:
+        """What applies each of them, by name."""
+        config = self._state.config
+        return {
+            "micro_batch": self.chosen("micro_batch", self.cut),
+            "grad_accum": self._accumulate,
+            "precision": self.chosen("precision", self.rebuild),
+            "compile": self.chosen("compile", self.rebuild),
+            **{name: self._anew(name) for name, _, knob in declared(type(config)) if knob.cost == "restart"},
+        }
+
+    def chosen(self, name: str, then: Callable[[], None]) -> Apply:
+        """What follows a choice by somebody: checkpoints keep it as theirs, unless they left it open again."""
+
+        def apply(value: object) -> None:
+            then()
+            self._state.automatic.choose(name, value)
+            self._settle("grad_accum")
+            self._costs()
+
+        return apply
+
+    def cut(self) -> None:
+        """Micro-batches are to be of another size."""
+        state = self._state
+        in_use = state.pieces.micro_batch
+        with self._meter.apart():
+            state.fit()
+            self._tell()
+            # Else memory has just run out, and they were halved already.
+            if state.pieces.micro_batch != in_use:
+                state.prove_sizes()
+
+    def resize(self, *follow: str) -> None:
+        """A batch is to have another number of samples, or samples of another size; the knobs that `follow` do as well.
+
+        Where that cannot be, micro-batches are to have the size again that they had before.
+        """
+        with self._meter.apart(), self._kept_size():
+            self._reopen()
+            self._state.fit()
+            self._tell()
+            self._state.prove_sizes()
+        self._settle("grad_accum", *follow)
+        self._costs()
+
+    def _reopen(self) -> None:
+        """Leave a micro-batch open again that no person has chosen and that was the whole batch, which now is larger."""
+        config = self._state.config
+        whole = config.grad_accum == 1 < pieces(config, self._state.ranks.world)
+        left_open = "micro_batch" in self._state.automatic.names
+        if whole and (left_open or self._handles["micro_batch"].tuned):
+            config.micro_batch = 0
+
+    def rebuild(self) -> None:
+        """The model is to be computed in another way."""
+        with self._meter.apart():
+            self._state.rebuild()
+            self.resize()
+
+    def follow(self, handles: Mapping[str, KnobHandle[Any]]) -> None:
+        """Have what these knobs come to by themselves told: micro-batches halved because memory ran out, pieces that follow."""
+        self._handles = handles
+
+        def smaller(before: int, now: int) -> None:
+            with self._state.automatic.kept():
+                handles["micro_batch"].revert(
+                    now,
+                    f"out of memory with micro-batches of {before}: the same batch is computed again in pieces of {now}",
+                )
+
+        self._state.on_smaller = smaller
+        self._tell()
+
+    def _anew(self, name: str) -> Apply:
+        """What refuses a model that cannot be, together with what else waits for a new process."""
+
+        def check(value: object) -> None:
+            config: Any = self._state.config
+            replace(config, **self._run.restart_wanted | {name: value}).check(self._state.ranks.world)
+
+        return check
+
+    def _accumulate(self, grad_accum: int) -> None:
+        config, world = self._state.config, self._state.ranks.world
+        with self._kept_size():
+            if grad_accum and grad_accum != pieces(config, world):
+                config.micro_batch = piece_for(config, grad_accum, world)
+            self.cut()
+        if grad_accum:
+            self._state.automatic.choose("micro_batch", config.micro_batch)
+            self._settle("micro_batch")
+        else:
+            self._settle("grad_accum")
+
+    @contextmanager
+    def _kept_size(self) -> Iterator[None]:
+        """Where what is done in here cannot be, micro-batches have in `config` the size of before."""
+        config = self._state.config
+        before = config.micro_batch
+        try:
+            yield
+        except Exception:
+            config.micro_batch = before
+            raise
+
+    def _settle(self, *follow: str) -> None:
+        """Knobs that `follow` from the one that was turned, and those that nobody has chosen, are what they are to be."""
+        for name in {*follow, *self._state.automatic.names}:
+            self._handles[name].adopt()
+
+    def _tell(self) -> None:
+        """What was measured to choose something, as events."""
+        for note in self._state.notes[self._told :]:
+            self._run.event(note)
+        self._told = len(self._state.notes)

@@ -1,0 +1,202 @@
+"""How much memory a step really takes: measured, never guessed from a number of parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, ParamSpec, TypeVar, cast
+
+import psutil
+import torch
+
+from hoptui_trainer.common.device import free_bytes
+from hoptui_trainer.common.ranks import RankGroup
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+USABLE = 0.92
+"""The part of what other processes leave free that may be planned with."""
+EXHAUSTED = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What plain RuntimeErrors say: of the CPU's allocator, of CUDA itself (graphs, libraries), of cuBLAS."""
+WORTH = 1.01
+"""A larger micro-batch is taken only if it is faster by so much: beyond the knee memory buys nothing."""
+
+_earlier: dict[torch.device, int] = {}
+
+
+class SizeTrial(NamedTuple):
+    """One measured step of `size` samples: its peak memory in bytes, and how long a steady step takes."""
+
+    size: int
+    peak_bytes: int
+    seconds: float
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the GPU or on the CPU."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in EXHAUSTED)
+
+
+def release(device: torch.device) -> None:
+    """Give back what nothing refers to any more. Outside of an `except` block: a traceback holds every frame."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def insist(device: torch.device, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `work` returns; where memory runs out in it, once more after all was given back that nothing refers to.
+
+    Only for work that has all the memory it needs before it changes anything. While a CUDA graph is captured it is done
+    once: nothing can be given back there.
+    """
+    try:
+        return work(*args, **kwargs)
+    except (RuntimeError, MemoryError) as error:
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if capturing or not is_out_of_memory(error):
+            raise
+    release(device)
+    return work(*args, **kwargs)
+
+
+def on_all_ranks(
+    ranks: RankGroup, device: torch.device, work: Callable[[], R], *, compiles: bool = False
+) -> R:
+    """What `work` returns on this rank, which waits for no other one in it; all ranks call this, taking turns if it compiles.
+
+    Raises:
+        MemoryError: memory ran out in it, on this rank or on another one.
+        RuntimeError: it raised something else on another rank.
+    """
+    found, error = None, None
+    try:
+        with ranks.turn(compiles=compiles):
+            found = work()
+    except Exception as raised:
+        # Without its traceback, which would keep the memory of what failed.
+        short = is_out_of_memory(raised)
+        error = MemoryError(str(raised).partition("\n")[0] or "memory ran out") if short else raised
+    if isinstance(error, MemoryError):
+        release(device)
+    everybodys = ranks.gather((isinstance(error, MemoryError), "" if error is None else repr(error)))
+    if error is not None:
+        raise error
+    for short, text in everybodys:
+        if text:
+            raise (MemoryError if short else RuntimeError)(f"on another rank: {text}")
+    return cast(R, found)
+
+
+def prove_first_step(ranks: RankGroup, prove_sizes: Callable[[], None]) -> None:
+    """Before the first iteration: where one rank can compile for others, it does so now, and not in the middle of sums.
+
+    `prove_sizes` is what does that before a change while training goes on. What there is no memory for gives way in the
+    iteration itself.
+    """
+    if ranks.takes_turns:
+        with contextlib.suppress(MemoryError):
+            prove_sizes()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Measure the peak from here on."""
+    _earlier.pop(device, None)
+    _restart_peak(device)
+
+
+def set_peak_aside(device: torch.device) -> None:
+    """Measure the peak from here on, beside a run: `greatest_bytes` goes on knowing what came before."""
+    _earlier[device] = greatest_bytes(device) or 0
+    _restart_peak(device)
+
+
+def greatest_bytes(device: torch.device) -> int | None:
+    """The most memory in use since `reset_peak`, whatever was measured aside in between; None if it is not told."""
+    now = peak_bytes(device)
+    return None if now is None else max(now, _earlier.get(device, 0))
+
+
+def _restart_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):  # then the peak is that of the whole process
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """The most memory in use since `reset_peak` or `set_peak_aside`: reserved by torch on a GPU, resident on a CPU; None if
+    it is not told."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def pressure(device: torch.device) -> dict[str, int]:
+    """`alloc_retries`: how often torch has given cached memory back because there was no more; nothing where it has no such cache."""
+    return (
+        {"alloc_retries": torch.cuda.memory_stats(device)["num_alloc_retries"]}
+        if device.type == "cuda"
+        else {}
+    )
+
+
+def limit_bytes(device: torch.device, local_world: int) -> int:
+    """What this process, one of `local_world` ranks of a machine, may use in all: the usable part of what it holds and of
+    what it could still get."""
+    on_gpu = device.type == "cuda"
+    held = torch.cuda.memory_allocated(device) if on_gpu else psutil.Process().memory_info().rss
+    return int(USABLE * (free_bytes(device, local_world) + held))
+
+
+def choose_micro_batch(
+    measure: Callable[[int], SizeTrial | None], *, most: int, limit: int, start: int = 1
+) -> tuple[int, list[SizeTrial]]:
+    """The micro-batch to begin with, and what was tried: powers of two from `start`, as long as each is faster.
+
+    `measure` takes real steps of so many samples, and returns None when they did not fit. A size is tried only if a
+    straight line through the peaks so far says that it stays within `limit`.
+
+    Raises:
+        MemoryError: not even `start` fits.
+    """
+    trials: list[SizeTrial] = []
+    size = start
+    while size <= most and predicted_peak(trials, size) <= limit:
+        trial = measure(size)
+        if trial is None or trial.peak_bytes > limit:
+            break
+        trials.append(trial)
+        if len(trials) > 1 and _rate(trial) < WORTH * _rate(trials[-2]):
+            break
+        size *= 2
+    if not trials:
+        raise MemoryError(f"a micro-batch of {start} does not fit into the {limit / 1e9:.1f} GB there are")
+    return max(trials, key=_rate).size, trials
+
+
+def predicted_peak(trials: list[SizeTrial], size: int) -> float:
+    """Peak bytes of a step of `size` by least squares over the trials; 0 before there are two."""
+    if len(trials) < 2:
+        return 0.0
+    mean_size = sum(trial.size for trial in trials) / len(trials)
+    mean_peak = sum(trial.peak_bytes for trial in trials) / len(trials)
+    spread = sum((trial.size - mean_size) ** 2 for trial in trials)
+    slope = sum((trial.size - mean_size) * (trial.peak_bytes - mean_peak) for trial in trials) / spread
+    return mean_peak + slope * (size - mean_size)
+
+
+def _rate(trial: SizeTrial) -> float:
+    return trial.size / trial.seconds

@@ -1,0 +1,165 @@
+"""What every training loop does beside learning: checkpoints, restarts, traces, progress lines and the result."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+import hoptui
+from hoptui_trainer.common.checkpoint_writer import CheckpointWriter, Content
+from hoptui_trainer.common.device import wait_for
+from hoptui_trainer.common.job import JobOptions
+from hoptui_trainer.common.memory import greatest_bytes, pressure, prove_first_step, reset_peak
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.metrics import DelayedMetrics, Finished
+from hoptui_trainer.common.phases import PhaseClock
+from hoptui_trainer.common.ranks import RankGroup, restarts
+from hoptui_trainer.common.report import Console, Ending
+from hoptui_trainer.common.restart import Restart
+from hoptui_trainer.common.supervised_state import SupervisedState
+from hoptui_trainer.common.tracer import Tracer
+
+Progress = Callable[[Finished, float], list[str]]
+"""From an iteration and the samples per second since the last line to the parts of a line."""
+
+
+class RunResult(Protocol):
+    """The result of a run."""
+
+    def sentence(self) -> str:
+        """For users."""
+
+    def json(self) -> str:
+        """One line of JSON."""
+
+
+class TrainingSession:
+    """One run of a training loop in this process.
+
+    `ending` says why the run ended; the loop sets it to `passed`. `replaced` is true once a new process is to go on.
+
+    Args:
+        workload: its name, as in `hoptui train WORKLOAD`.
+        config: the dataclass that declares the workload's knobs.
+        content: what a checkpoint holds; see `CheckpointWriter`.
+    """
+
+    def __init__(
+        self,
+        workload: str,
+        job: JobOptions,
+        run: hoptui.Run,
+        ranks: RankGroup,
+        device: torch.device,
+        console: Console,
+        config: type,
+        content: Content,
+    ) -> None:
+        self.job, self.run, self.ranks, self.device, self.console = job, run, ranks, device, console
+        self.ending: Ending = "finished"
+        self.replaced = False
+        self.checkpoints = CheckpointWriter(run, ranks, workload, job.checkpoint_dir, content, console.say)
+        self.restart = Restart(run, ranks, self.checkpoints, config, job.checkpoint_dir, console.say)
+        self.tracer = Tracer(run, workload, job.trace_folder, device, ranks.rank)
+
+    def end(self) -> None:
+        """Finish queued work and write the last checkpoint: after the loop, while the run is open."""
+        wait_for(self.device)
+        self.tracer.close()
+        if self.run.stopping and self.ending == "finished":
+            self.ending = "stopped"
+        self.replaced = self.restart.leave()
+        if not self.replaced:
+            self.checkpoints.attempt()
+
+    def announce(self, result: RunResult, write: Callable[[str], None]) -> None:
+        """Print the result, unless a new process goes on: that one prints it."""
+        if self.replaced:
+            return
+        self.console.say(result.sentence())
+        if self.job.json and self.ranks.rank == 0:
+            write(result.json())
+
+
+class SupervisedSession(TrainingSession):
+    """The session of a supervised loop.
+
+    Args:
+        about: what a checkpoint holds beside the state.
+        began: when the process began, in monotonic seconds.
+        progress: the parts of a progress line.
+    """
+
+    def __init__(
+        self,
+        workload: str,
+        job: JobOptions,
+        run: hoptui.Run,
+        state: SupervisedState[Any, Any],
+        console: Console,
+        clock: PhaseClock,
+        meter: Meter,
+        *,
+        about: Mapping[str, str],
+        began: float,
+        progress: Progress,
+    ) -> None:
+        self.state, self.clock, self.meter = state, clock, meter
+        self._began, self._progress = began, progress
+        self._delayed = DelayedMetrics(state.device)
+        self._reported = 0
+        super().__init__(
+            workload,
+            job,
+            run,
+            state.ranks,
+            state.device,
+            console,
+            type(state.config),
+            lambda: (state.iteration, {**state.state_dict(), **about}),
+        )
+
+    def begin(self, lines: Iterable[str]) -> None:
+        """Print the introduction, and try out the sizes of the first step."""
+        self.console.begin(lines)
+        prove_first_step(self.ranks, self.state.prove_sizes)
+        reset_peak(self.device)
+        self._reported = self.state.position
+
+    def end_iteration(self, metrics: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint and a progress line where they are due."""
+        state, console = self.state, self.console
+        if self.job.checkpoint_due(state.iteration):
+            with self.meter.apart(), self.clock.waited("checkpoint"):
+                self.checkpoints.attempt()
+        self.clock.end_iteration()
+        if (seconds := console.due()) > 0:
+            self.run.log(pressure(self.device))
+        finished = Finished(state.iteration, state.position, metrics)
+        if done := self._delayed.ready(finished, due=seconds > 0):
+            console.line(self._progress(done, (done.work - self._reported) / seconds))
+            self._reported = done.work
+        self.tracer.end_iteration()
+
+    def end(self) -> None:
+        """Finish queued work and write the last checkpoint: after the loop, while the run is open."""
+        self.meter.pause()
+        super().end()
+
+    def figures(self, metrics: Mapping[str, Tensor] | None) -> dict[str, Any]:
+        """The `SupervisedResult` of the run that has ended; `metrics` are those of its last iteration."""
+        return {
+            "ending": self.ending,
+            "iterations": self.state.iteration,
+            "restarts": restarts(os.environ),
+            "seconds": time.monotonic() - self._began,
+            "mfu": self.meter.mfu(),
+            "peak_memory_bytes": greatest_bytes(self.device),
+            "loss": float(metrics["loss"]) if metrics else None,
+            "micro_batch": self.state.config.micro_batch,
+        }

@@ -1,0 +1,125 @@
+"""The part of a training state that the language model and the vision transformer share."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from hoptui_trainer.common.auto_settings import AutoSettings
+from hoptui_trainer.common.batch import Batched, pieces
+from hoptui_trainer.common.compilation import Shapes
+from hoptui_trainer.common.dry_run import DryRun
+from hoptui_trainer.common.flat_gradient import FlatGradient
+from hoptui_trainer.common.gradient import Pieces
+from hoptui_trainer.common.optimizer import adamw, restore
+from hoptui_trainer.common.ranks import RankGroup
+
+ConfigT = TypeVar("ConfigT", bound=Batched)
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+class SupervisedState(ABC, Generic[ConfigT, ModelT]):
+    """The state of one run between two iterations, on one device of one rank.
+
+    `config` is the one that the run's knobs change. Whatever changes it calls `fit` or `rebuild` afterwards.
+    `position` counts the samples of the stream that the run has learned from. `born` is the iteration in which its
+    weights were new. `on_smaller` is called when a micro-batch was halved because memory ran out. All ranks hold the
+    same, except for their part of a batch.
+    """
+
+    model: ModelT
+    gradient: FlatGradient
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    pieces: Pieces
+    dry_run: DryRun
+
+    def __init__(self, config: ConfigT, seed: int, device: torch.device, ranks: RankGroup) -> None:
+        self.config, self.seed, self.device, self.ranks = config, seed, device, ranks
+        self.automatic = AutoSettings(config)
+        self.notes: list[str] = []
+        self.on_smaller: Callable[[int, int], None] = lambda before, now: None
+        self.iteration = 0
+        self.born = 0
+        self.position = 0
+        self._shapes = Shapes()
+
+    @property
+    @abstractmethod
+    def shape(self) -> dict[str, int]:
+        """The sizes of the weights."""
+
+    @abstractmethod
+    def fit(self) -> None:
+        """Bring batches to the sizes that `config` now has."""
+
+    @abstractmethod
+    def rebuild(self) -> None:
+        """Bring number format and compilation to what `config` now has."""
+
+    @abstractmethod
+    def prove_sizes(self) -> None:
+        """Compute the pieces of the next step once."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides how training continues; the same on every rank."""
+
+    @abstractmethod
+    def _pass(self, size: int) -> None:
+        """Add the gradient of `size` samples."""
+
+    def _train(self, model: ModelT, groups: Iterable[Mapping[str, Any]]) -> None:
+        """Train `model`, on its device, whose parameters are in `groups`."""
+        self.model = model
+        self.gradient = FlatGradient(model.parameters())
+        self.optimizer = adamw(groups, self.device)
+        self.pieces = Pieces(1, self.device, self.ranks, self._smaller)
+        self.dry_run = DryRun(self._pass, self.gradient, self._shapes, self.pieces, self.ranks, self.notes)
+        self.rebuild()
+        self.fit()
+
+    def _smaller(self, before: int, now: int) -> None:
+        self.config.micro_batch = now
+        self.config.grad_accum = pieces(self.config, self.ranks.world)
+        self.on_smaller(before, now)
+
+    def _saved_progress(self) -> dict[str, Any]:
+        """The part of a checkpoint that says where the run is."""
+        config: Any = self.config
+        return {
+            "seed": self.seed,
+            "config": dataclasses.asdict(config) | {"grad_accum": 0} | self.automatic.values(),
+            "iteration": self.iteration,
+            "born": self.born,
+            "position": self.position,
+        }
+
+    def _saved_weights(self) -> dict[str, Any]:
+        """The part of a checkpoint that holds what was learned."""
+        return {
+            "shape": self.shape,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def _load(self, saved: Mapping[str, Any]) -> bool:
+        """Continue where `saved` was taken, with this object's own `config`.
+
+        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts again.
+        """
+        self.iteration, self.position, self.born = saved["iteration"], saved["position"], saved["born"]
+        if saved["shape"] != self.shape:
+            self.born = self.iteration
+            return False
+        self.model.load_state_dict(saved["model"])
+        restore(self.optimizer, saved["optimizer"])
+        if saved["scaler"] and self.scaler.is_enabled():
+            self.scaler.load_state_dict(saved["scaler"])
+        return True

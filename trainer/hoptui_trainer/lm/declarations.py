@@ -1,0 +1,67 @@
+"""The knobs, the metrics and the cost that a run declares."""
+
+from __future__ import annotations
+
+import hoptui
+from hoptui_trainer.common.knob_changes import KnobChanges
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.lm.state import LMState
+
+
+def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
+    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two iterations."""
+    config, world = state.config, state.ranks.world
+    tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
+
+    in_use = config.seq_len
+    sequences, of = config.micro_batch, in_use  # a piece as it was chosen, by somebody or by memory
+
+    def lengthen(length: int) -> None:
+        """A piece keeps its tokens, so that it takes the memory that it took: back at a length, it is the one of before."""
+        nonlocal in_use, sequences, of
+        config.check(world)
+        before = config.micro_batch
+        if before != max(1, sequences * of // in_use):
+            sequences, of = before, in_use
+        config.micro_batch = max(1, sequences * of // length)
+        try:
+            tuning.resize("micro_batch")
+        except Exception:
+            config.micro_batch = before
+            raise
+        in_use = length
+
+    def decay(weight_decay: float) -> None:
+        state.optimizer.param_groups[0]["weight_decay"] = weight_decay
+
+    handles = run.knobs(
+        config,
+        apply={
+            **tuning.apply(),
+            "batch_tokens": lambda _: tuning.resize(),
+            "seq_len": lengthen,
+            "weight_decay": decay,
+            "checkpointing": lambda _: tuning.rebuild(),
+        },
+        read={
+            "batch_tokens": lambda: config.step_tokens,
+            "weight_decay": lambda: state.optimizer.param_groups[0]["weight_decay"],
+        },
+    )
+
+    tuning.follow(handles)
+    run.metric("tokens_per_s", unit="tokens/s", headline=True)
+    run.metric("tokens", unit="tokens")
+    run.metric("tokens_total", unit="tokens")
+    run.metric("loss", unit="nat/token")
+    run.metric("val_loss", unit="nat/token")
+    run.metric("val_bpb", unit="bit/byte")
+    declare_cost(run, state)
+
+
+def declare_cost(run: hoptui.Run, state: LMState) -> None:
+    """Tell the run what a token costs: nothing on a CPU, whose peak nobody knows, nor under FP8, which has two."""
+    if state.device.type == "cuda":
+        known = state.precision != "fp8"
+        cost = state.model.flops_per_token(state.config.seq_len) if known else 0.0
+        run.flops(cost, metric="tokens_per_s", precision=state.precision)

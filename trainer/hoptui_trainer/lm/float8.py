@@ -1,0 +1,54 @@
+"""FP8 matrix products in the blocks, by torchao: tensorwise scaling, weights and optimizer as before."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+from torch import nn
+
+from hoptui_trainer.common.errors import UsageError
+
+MULTIPLE = 16
+"""`torch._scaled_mm` takes matrices whose sizes are multiples of it."""
+
+
+def fits(module: nn.Module, _: str = "") -> bool:
+    """Whether a layer's products can be computed in FP8."""
+    if not isinstance(module, nn.Linear):
+        return False
+    return module.in_features % MULTIPLE == 0 and module.out_features % MULTIPLE == 0
+
+
+def to_float8(blocks: nn.Module, *, emulate: bool = False) -> None:
+    """Let the linear layers of `blocks` compute in FP8; parameters stay the same objects.
+
+    `emulate` does it with rounded float32 numbers, on any device, for tests.
+
+    Raises:
+        UsageError: torchao is not installed, or fits another torch.
+    """
+    library = _library()
+    recipe = library.Float8LinearConfig.from_recipe_name("tensorwise")
+    config = dataclasses.replace(recipe, emulate=emulate)
+    library.convert_to_float8_training(blocks, config=config, module_filter_fn=fits)
+
+
+def from_float8(blocks: nn.Module) -> None:
+    """Undo `to_float8`."""
+    for parent in list(blocks.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and type(child) is not nn.Linear:
+                plain = nn.Linear(child.in_features, child.out_features, bias=False, device="meta")
+                plain.weight = child.weight
+                setattr(parent, name, plain)
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("torchao.float8")
+    except ImportError:
+        raise UsageError(
+            "--precision fp8 needs the torchao library: pip install 'hoptui-trainer[fp8]' (or --precision bf16)"
+        ) from None

@@ -1,0 +1,111 @@
+"""The options of `hoptui train lm`, and how they combine with a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hoptui_trainer.common.batch import resolve_batch
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.job import (
+    AtLeastOne,
+    JobOptions,
+    NotNegative,
+    check_kept,
+    check_sizes,
+    preset,
+    resolve,
+)
+from hoptui_trainer.common.options import KnobValues, option_name
+from hoptui_trainer.lm.config import PRESETS, LMConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMOptions(JobOptions):
+    """Options of `hoptui train lm` beside those of every workload.
+
+    Parameters
+    ----------
+    corpus
+        Folder or file of text to learn from [default: the sources of Python's library].
+    corpus_mb
+        Take at most so many MB of it; 0 is all [default: tiny: 2, else 0].
+    tokenizer
+        Bytes as they are, or byte pairs learned from the corpus [default: tiny: bytes, else bpe].
+    vocab_size
+        Tokens to learn, and rows of the model's table [default: tiny: 384, else 50,304].
+    eval_tokens
+        Tokens of the held-out text [default: tiny: 16,384, else 1,048,576].
+    until_bpb
+        End as soon as the held-out text takes at most so many bits a byte.
+    patience
+        End after so many evaluations in a row without a better one; 0 is never.
+    """
+
+    corpus: Path | None = None
+    corpus_mb: float | None = None
+    tokenizer: Literal["bytes", "bpe"] | None = None
+    vocab_size: AtLeastOne | None = None
+    eval_tokens: AtLeastOne | None = None
+    until_bpb: float | None = None
+    patience: NotNegative = 0
+
+    def check(self) -> None:
+        super().check()
+        if self.corpus_mb is not None and not 0 <= self.corpus_mb < float("inf"):
+            raise UsageError(f"--corpus-mb takes a finite number that is not negative, not {self.corpus_mb}")
+        if self.until_bpb is not None and not 0 < self.until_bpb < float("inf"):
+            raise UsageError(f"--until-bpb takes a positive number, not {self.until_bpb}")
+        if (self.until_bpb is not None or self.patience) and not self.evaluate_every:
+            option = "--until-bpb" if self.until_bpb is not None else "--patience"
+            raise UsageError(f"{option} needs evaluations: --evaluate-every must not be 0")
+
+
+@dataclass(frozen=True)
+class LMPlan:
+    """What will be run. `notes` says which source won for each knob that two sources disagree on."""
+
+    preset: str
+    name: str
+    seed: int
+    config: LMConfig
+    notes: tuple[str, ...] = ()
+
+
+FIXED = ("corpus_mb", "tokenizer", "vocab_size", "eval_tokens")
+"""Options that a run keeps: its weights and its results would mean something else."""
+
+
+def resolve_job(
+    job: LMOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, *, world: int, on_gpu: bool
+) -> LMPlan:
+    """Command line before checkpoint before preset.
+
+    Raises:
+        UsageError: an unknown preset, a value that a knob does not take, sizes that do not fit together, or an option
+            that would make the resumed run another one.
+    """
+    chosen = job.preset or (saved["preset"] if saved else "124m" if on_gpu else "tiny")
+    default = LMConfig(**preset(PRESETS, chosen))
+    given = {name: value for name in FIXED if (value := getattr(job, name)) is not None}
+    if saved is None:
+        default = dataclasses.replace(default, **given)
+        name, seed = job.name or f"lm-{chosen}", job.seed or 0
+    else:
+        name, seed = job.name or saved["name"], saved["seed"]
+        fixed = ((option_name(option), value, saved["config"][option]) for option, value in given.items())
+        check_kept((("--preset", job.preset, saved["preset"]), ("--seed", job.seed, seed), *fixed))
+    config, notes = resolve(default, saved["config"] if saved else None, knobs)
+    resolve_batch(
+        config,
+        knobs,
+        world,
+        total="batch_tokens",
+        each=config.seq_len,
+        of=f"sequences of {config.seq_len} tokens",
+    )
+    check_sizes(config, world)
+    return LMPlan(chosen, name, seed, config, notes)

@@ -1,0 +1,203 @@
+"""The state of a language-model run, and its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hoptui_trainer.common.auto_settings import resolve_modes
+from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
+from hoptui_trainer.common.compilation import compiled
+from hoptui_trainer.common.dry_run import Sizes
+from hoptui_trainer.common.memory import on_all_ranks
+from hoptui_trainer.common.modes import CompileMode, Precision
+from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler, use
+from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.common.supervised_state import SupervisedState
+from hoptui_trainer.lm.attention import choose_attention
+from hoptui_trainer.lm.config import LMConfig
+from hoptui_trainer.lm.evaluate import HeldOut, bits_per_byte
+from hoptui_trainer.lm.float8 import from_float8, to_float8
+from hoptui_trainer.lm.loss import graded, head_loss, nats
+from hoptui_trainer.lm.model import GPT
+from hoptui_trainer.lm.sequence_sampler import SequenceSampler
+from hoptui_trainer.lm.token_files import TokenStreams
+
+FIRST_TOKENS, MOST_TOKENS = 16_384, 131_072
+"""Tokens of the smallest and of the largest micro-batch that is tried on a GPU."""
+CPU_TOKENS = 1_024
+"""Tokens of a micro-batch on a CPU, where no choice may depend on a timing: one seed gives one result."""
+
+
+class LMState(SupervisedState[LMConfig, GPT]):
+    """The state of a language-model run; a sample of the stream is a token.
+
+    Raises:
+        UsageError: the device cannot do what `config` asks for.
+        ValueError: the sizes do not fit together.
+        MemoryError: not even one sequence fits.
+    """
+
+    def __init__(
+        self, config: LMConfig, seed: int, device: torch.device, ranks: RankGroup, text: TokenStreams
+    ) -> None:
+        super().__init__(config, seed, device, ranks)
+        self.val_bpb: float | None = None
+        self.best_bpb: float | None = None
+        self.evaluations_since_best = 0
+        self._text = text
+        self._float8 = False
+        self._attended: tuple[int, torch.dtype] | None = None
+        self._evaluated: set[tuple[int, int]] = set()
+        config.check(ranks.world)
+        self.sampler = SequenceSampler(text.train.to(device), seed, config.seq_len)
+        self.held_out = self._held_out_windows()
+        model = GPT(config, seed).to(device)
+        self._train(model, [{"params": model.parameters(), "weight_decay": config.weight_decay}])
+
+    def nats(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Summed cross-entropy of targets (B, T), differentiable."""
+        with self._shapes.meet(tuple(inputs.shape)):
+            with autocast(self.precision, self.device):
+                hidden = self.forward(inputs)
+            return head_loss(hidden, self.model.table, targets, self._grade)
+
+    def evaluate(self) -> float:
+        """Bits a byte on the held-out text, kept with the best so far. Waits for the device."""
+        count, precision = self.config.micro_batch, self.precision
+        shape = count, self.held_out.length
+        found = bits_per_byte(
+            self.held_out,
+            self.forward,
+            self.model.table,
+            count,
+            self.ranks,
+            precision,
+            self._count,
+            compiles=self.compile_mode != "off" and shape not in self._evaluated,
+        )
+        self._evaluated.add(shape)
+        self.val_bpb = found
+        better = self.best_bpb is None or found < self.best_bpb
+        self.best_bpb = found if better else self.best_bpb
+        self.evaluations_since_best = 0 if better else self.evaluations_since_best + 1
+        return found
+
+    def rebuild(self) -> None:
+        """Bring number format, compilation and checkpointing of activations to what `config` now has.
+
+        Raises:
+            UsageError: the device or the installation cannot do it; nothing has changed.
+        """
+        config, device = self.config, self.device
+        precision, self.compile_mode = on_all_ranks(self.ranks, device, self._resolve_modes)
+        if precision != "fp8" and self._float8:
+            from_float8(self.model.blocks)
+        self._float8 = precision == "fp8"
+        use(precision)
+        self.precision = precision
+        self.scaler = grad_scaler(precision, device)
+        self.model.activations = compute_dtype(precision)
+        self.model.checkpointing = config.checkpointing
+        self._shapes.reset(self.compile_mode)
+        self._evaluated.clear()
+        self.dry_run.forget()
+        self._choose_attention()
+        self.forward: Callable[[Tensor], Tensor] = compiled(self.model, self.compile_mode)
+        self._grade = compiled(graded, self.compile_mode)
+        self._count = compiled(nats, self.compile_mode)
+
+    def fit(self) -> None:
+        """Bring batches and held-out windows to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
+
+        Raises:
+            ValueError: the sizes do not fit together; nothing has changed.
+            MemoryError: not even one sequence fits.
+        """
+        config, world = self.config, self.ranks.world
+        config.check(world)
+        if self.held_out.length != config.seq_len:
+            self.dry_run.forget()
+            self.held_out = on_all_ranks(self.ranks, self.device, self._held_out_windows)
+            self._choose_attention()
+        share = largest_share(config, world)
+        config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes)
+        config.grad_accum = pieces(config, world)
+
+    def prove_sizes(self) -> None:
+        """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether they fit.
+
+        Raises:
+            MemoryError: they do not.
+        """
+        share = len(self.config.share(self.ranks.rank, self.ranks.world))
+        self.dry_run.prove(piece_sizes(self.config.micro_batch, [share]), self.sizes.samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides how training goes on, as tensors, numbers, text and dicts of them; the same on every rank."""
+        return {
+            **self._saved_progress(),
+            "block": self.sampler.block,
+            "val_bpb": self.val_bpb,
+            "best_bpb": self.best_bpb,
+            "evaluations_since_best": self.evaluations_since_best,
+            **self._saved_weights(),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> bool:
+        """Go on where `saved` was taken, with this object's own `config`.
+
+        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts again.
+        """
+        self.sampler = SequenceSampler(self._text.train.to(self.device), self.seed, saved["block"])
+        if not self._load(saved):
+            return False
+        self.val_bpb, self.best_bpb = saved["val_bpb"], saved["best_bpb"]
+        self.evaluations_since_best = saved["evaluations_since_best"]
+        return True
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The sizes of the weights as they are."""
+        rows, width = self.model.table.shape
+        model = self.model
+        return {"rows": rows, "d_model": width, "layers": len(model.blocks), "heads": model.heads}
+
+    @property
+    def sizes(self) -> Sizes:
+        """The micro-batches to choose from at the length that sequences have."""
+        length = self.config.seq_len
+        rule, first, most = (max(1, tokens // length) for tokens in (CPU_TOKENS, FIRST_TOKENS, MOST_TOKENS))
+        return Sizes(rule, first, most, each=length, unit="tokens", samples=f"sequences of {length}")
+
+    def _resolve_modes(self) -> tuple[Precision, CompileMode]:
+        """How to compute; where that is in FP8, the layers do from now on."""
+        precision, mode = resolve_modes(self.config, self.device)
+        if precision == "fp8" and not self._float8:
+            to_float8(self.model.blocks)
+            self._float8 = True
+        return precision, mode
+
+    def _held_out_windows(self) -> HeldOut:
+        text, config = self._text, self.config
+        return HeldOut(text.held_out, text.lengths, config.seq_len, config.eval_tokens, self.device)
+
+    def _choose_attention(self) -> None:
+        """Measure again which kernel is fastest, if sequences or activations are others than at the last time: a kernel
+        that does not take them leaves attention to the plain formula, whose time and memory grow with T²."""
+        config, dtype = self.config, self.model.activations
+        if self._attended == (config.seq_len, dtype):
+            return
+        batch = config.micro_batch or max(1, FIRST_TOKENS // config.seq_len)
+        heads = self.model.heads
+        shape = (batch, heads, config.seq_len, self.model.table.shape[1] // heads)
+        if note := choose_attention(shape, dtype, self.device, self.ranks):
+            self.notes.append(note)
+        self._attended = config.seq_len, dtype
+
+    def _pass(self, size: int) -> None:
+        """Add the gradient of `size` sequences of the stream."""
+        torch.autograd.backward(self.nats(*self.sampler.take(self.position, size, self.config.seq_len)))

@@ -1,0 +1,201 @@
+"""The training loop of the language model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+import hoptui
+from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.device import choose_device, choose_threads, describe_device, set_threads
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.flops import conventions, mfu
+from hoptui_trainer.common.memory import greatest_bytes
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.metrics import Finished, measured
+from hoptui_trainer.common.options import KnobValues
+from hoptui_trainer.common.phases import phase_clock
+from hoptui_trainer.common.ranks import RankGroup, join
+from hoptui_trainer.common.report import Console, SupervisedResult, amount, line_parts, model_size, silent
+from hoptui_trainer.common.session import SupervisedSession
+from hoptui_trainer.common.setup import check_resumed, explained, preparing
+from hoptui_trainer.common.signals import StopOnSignal
+from hoptui_trainer.lm.declarations import declare
+from hoptui_trainer.lm.job import LMOptions, LMPlan, resolve_job
+from hoptui_trainer.lm.state import LMState
+from hoptui_trainer.lm.text import Text, prepare_text
+from hoptui_trainer.lm.update import learning_rate, update
+
+WORKLOAD = "lm"
+SIZES = "--micro-batch"
+"""The option that decides how much memory a step takes."""
+CONVENTIONS = (
+    "loss: cross-entropy of the step's batch in nats a token; bpb: bits a byte of held-out text",
+    "tokens/s: since the line before, of all GPUs together, everything included",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMResult(SupervisedResult):
+    """How a run ended.
+
+    `tokens` counts the whole run. `tokens_per_s` is its steady rate on all GPUs together, without the first iteration,
+    evaluations, checkpoints, and what is tried out for a knob.
+    """
+
+    workload = WORKLOAD
+
+    tokens: int
+    tokens_per_s: float | None
+    val_bpb: float | None
+    lzma_bpb: float
+
+    def sentence(self) -> str:
+        """The same for people."""
+        held_out = f", held out {self.val_bpb:.3f} bpb (lzma {self.lzma_bpb:.3f})" if self.val_bpb else ""
+        return self.summary(f"{amount(self.tokens)} tokens{held_out}", self.tokens_per_s, "tokens")
+
+
+def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LMResult:
+    """Train until `job.iterations` are done, the held-out text is predicted well enough, or a stop is asked for.
+
+    `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
+
+    Raises:
+        UsageError: the job cannot be run as asked.
+    """
+    began = time.monotonic()
+    job.check()
+    saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
+    with join(job.device) as ranks:
+        console = Console(silent if job.json or ranks.rank else write)
+        device = choose_device(job.device)
+        plan = resolve(job, knobs, saved, ranks, device)
+        meter, metrics = Meter(device), None
+
+        run = hoptui.connect(
+            plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
+        )
+        console.unread = run.stop
+        clock = phase_clock(run, device)
+        with StopOnSignal(run) as signals, run, ranks.guard(run):
+            with preparing(run, signals, device), explained(job.resume, SIZES):
+                text, state = prepare(job, plan, saved, ranks, device)
+            threads = choose_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
+            set_threads(device, job.threads or threads // ranks.local_world)
+            declare(run, state, meter)
+            session = SupervisedSession(
+                *(WORKLOAD, job, run, state, console, clock, meter),
+                about={"preset": plan.preset, "name": plan.name, "corpus": text.digest},
+                began=began,
+                progress=partial(progress, job, state),
+            )
+            session.begin(introduction(plan, text, state, saved))
+
+            for iteration in run.iterations(job.iterations, start=state.iteration):
+                if session.restart.due():
+                    break
+                lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
+                metrics = update(state, lr, clock)
+                state.iteration = iteration + 1
+                meter.add(state.config.step_tokens, utilization(state, state.config.step_tokens))
+                run.log(
+                    measured(metrics, device),
+                    tokens=state.config.step_tokens,
+                    tokens_total=state.position,
+                    lr=lr,
+                )
+                meter.begin()  # the first iteration is over, and with it what had to be compiled
+                if job.evaluation_due(state.iteration):
+                    with meter.apart(), clock.waited("evaluation"):
+                        bpb = state.evaluate()
+                    run.log(val_bpb=bpb, val_loss=state.held_out.nats_per_token(bpb))
+                    console.say(f"iteration {state.iteration:,}: held out {bpb:.4f} bpb")
+                    if job.until_bpb is not None and bpb <= job.until_bpb:
+                        session.ending = "passed"
+                session.end_iteration(metrics)
+                if session.ending == "passed":
+                    break
+                if job.patience and state.evaluations_since_best >= job.patience:
+                    console.say(f"no better for {job.patience} evaluations: the end")
+                    break
+
+            session.end()
+            result = LMResult(
+                **session.figures(metrics),
+                tokens=state.position,
+                tokens_per_s=meter.rate(),
+                val_bpb=state.val_bpb,
+                lzma_bpb=text.lzma_bpb,
+            )
+            session.announce(result, write)
+    if session.replaced:
+        session.restart.begin()
+    return result
+
+
+def resolve(
+    job: LMOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, ranks: RankGroup, device: torch.device
+) -> LMPlan:
+    """The settled job.
+
+    Raises:
+        UsageError: it cannot be run as asked.
+    """
+    with explained(job.resume, SIZES):
+        if saved:
+            check_resumed(ranks, job.resume, saved)
+        return resolve_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
+
+
+def prepare(
+    job: LMOptions, plan: LMPlan, saved: Mapping[str, Any] | None, ranks: RankGroup, device: torch.device
+) -> tuple[Text, LMState]:
+    """The text of a job, and the state to start from.
+
+    Raises:
+        UsageError: there is no such text, or the state cannot be built as asked.
+    """
+    text = prepare_text(job.corpus, plan.config, ranks)
+    if saved and saved["corpus"] != text.digest:
+        raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
+    state = LMState(plan.config, plan.seed, device, ranks, text.streams)
+    if saved and not state.load_state_dict(saved):
+        state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
+    return text, state
+
+
+def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, Any] | None) -> list[str]:
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
+    config, world = state.config, state.ranks.world
+    where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
+    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    lines = [
+        f"{plan.name}: {amount(parameters)} parameters ({model_size(state.shape)}), seed {plan.seed}, {state.precision}, "
+        f"compile {state.compile_mode}, {where}",
+        f"{text.origin}: {amount(len(text.streams.train))} tokens to learn from ({config.tokenizer}), "
+        f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
+        f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} × "
+        f"{config.grad_accum} × {config.micro_batch} (ranks × pieces × sequences in one)",
+    ]
+    if saved and state.iteration:
+        lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} tokens")
+    return [*lines, *plan.notes, *state.notes, *CONVENTIONS, *conventions(state.device)]
+
+
+def progress(job: LMOptions, state: LMState, done: Finished, tokens_per_s: float) -> list[str]:
+    """The parts of a line for people."""
+    figures = (f"loss {float(done.metrics['loss']):.4f}", f"gradient {float(done.metrics['grad_norm']):.3g}")
+    rate, used = f"{tokens_per_s:,.0f} tokens/s", utilization(state, tokens_per_s)
+    return line_parts(done.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
+
+
+def utilization(state: LMState, tokens_per_s: float) -> float | None:
+    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of tokens: their seconds at the peak."""
+    cost = state.model.flops_per_token(state.config.seq_len)
+    return mfu(cost, tokens_per_s, state.device, state.precision, state.ranks.world)

@@ -1,0 +1,48 @@
+"""One optimizer step: the gradient of a batch in pieces, summed over ranks, clipped, applied."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hoptui_trainer.common.lr_schedule import scale
+from hoptui_trainer.common.optimizer import take_step
+from hoptui_trainer.common.phases import PhaseClock
+from hoptui_trainer.lm.config import LMConfig
+from hoptui_trainer.lm.state import LMState
+
+
+def learning_rate(config: LMConfig, step: int, total: int) -> float:
+    """The learning rate of step `step` (from 0) of `total`."""
+    return config.lr * scale(
+        config.schedule, step, total, warmup=config.warmup, cooldown=config.cooldown, final=config.final_lr
+    )
+
+
+def update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
+    """Train on the next batch of the stream. Returns 0-d tensors: the mean loss in nats a token, the gradient's norm.
+
+    Nothing in here waits for a GPU.
+
+    Raises:
+        torch.OutOfMemoryError: not even single sequences fit.
+        TornStepError: memory ran out in the middle of the optimizer's step.
+    """
+    config, ranks = state.config, state.ranks
+    share = config.share(ranks.rank, ranks.world)
+
+    def piece(part: slice) -> Tensor:
+        start = state.position + (share.start + part.start) * config.seq_len
+        loss = state.nats(*state.sampler.take(start, part.stop - part.start, config.seq_len))
+        torch.autograd.backward(state.scaler.scale(loss / config.step_tokens))
+        return loss.detach()
+
+    with clock.queued("gradient"):
+        loss = state.pieces.compute(len(share), piece, state.gradient.clear)
+    with clock.queued("exchange"):
+        ranks.add(state.gradient.flat)
+        ranks.add(loss)
+    with clock.queued("step"):
+        norm = take_step(state.optimizer, state.scaler, state.gradient, lr=lr, longest=config.grad_clip)
+    state.position += config.step_tokens
+    return {"loss": loss / config.step_tokens, "grad_norm": norm}

@@ -1,0 +1,176 @@
+"""The knobs, the metrics and the cost that a run declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+import hoptui
+from hoptui.sdk import KnobHandle
+from hoptui_trainer.common.device import choose_threads
+from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.ppo.coefficients import NAMES
+from hoptui_trainer.ppo.config import PPOConfig
+from hoptui_trainer.ppo.job import PPOOptions
+from hoptui_trainer.ppo.optimizer import read_lr
+from hoptui_trainer.ppo.policies.transformer import Transformer
+from hoptui_trainer.ppo.state import PPOState
+
+RESTARTED = ("policy", "hidden", "context", "sequence_len")
+"""Knobs that need a new network."""
+
+Handles = Mapping[str, KnobHandle[Any]]
+
+
+def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
+    """Tell the run its knobs and its metrics. Knobs are applied by the run, between two iterations."""
+    config = state.config
+
+    told = 0
+
+    def tell() -> None:
+        """What was measured or chosen, as events."""
+        nonlocal told
+        for note in state.notes[told:]:
+            run.event(note)
+        told = len(state.notes)
+
+    def prepare() -> None:
+        """Let the change take as long as it takes, and tell what came of it."""
+        set_threads(job, config, state.device, state.ranks)
+        state.prepare()
+        tell()
+        for name in state.automatic:
+            handles[name].adopt()
+
+    def fit(_: object) -> None:
+        before = state.env.num_envs
+        dropped = state.fit()
+        prepare()
+        if config.num_envs < before:
+            run.event(f"num_envs {before} → {config.num_envs}: {dropped} unfinished episodes dropped")
+
+    def cut(_: object) -> None:
+        state.cut_anew()
+        prepare()
+
+    def accumulate(_: object) -> None:
+        state.cut_anew(sizes=False)
+        prepare()
+
+    def turn(_: object) -> None:
+        state.turn()
+
+    def rebuild(_: object) -> None:
+        state.rebuild()
+        state.cut_anew()
+        prepare()
+        declare_cost(run, state)
+
+    def begin_anew(name: str) -> Callable[[Any], None]:
+        """What refuses a value that would change nothing, with the policy that is there or asked for."""
+
+        def check(value: Any) -> None:
+            policy = run.restart_wanted.get("policy", config.policy)
+            unlike = policy != "mlp" if name == "hidden" else policy == "mlp"
+            if value != getattr(config, name) and name != "policy" and unlike:
+                raise ValueError(f"{name} means nothing to the policy {policy}")
+
+        return check
+
+    apply: dict[str, Callable[[Any], object]] = {
+        **dict.fromkeys(("num_envs", "rollout_len"), fit),
+        "minibatch_size": cut,
+        "grad_accum": accumulate,
+        **dict.fromkeys(("lr", *NAMES), turn),
+        **dict.fromkeys(("precision", "compile"), rebuild),
+        **{name: begin_anew(name) for name in RESTARTED},
+        "epochs": lambda _: declare_cost(run, state),
+    }
+    read: dict[str, Callable[[], Any]] = {
+        "num_envs": lambda: state.env.num_envs,
+        "rollout_len": lambda: state.collector.rollout.length,
+        "minibatch_size": lambda: state.dealt.minibatch,
+        "grad_accum": lambda: state.grad_accum,
+        "lr": lambda: read_lr(state.optimizer),
+        **{name: _reader(state, name) for name in NAMES},
+    }
+    handles = run.knobs(config, apply=apply, read=read)
+    run.metric("env_steps_per_s", unit="steps/s", headline=True)
+    run.metric("samples_per_s", unit="samples/s")
+    run.metric("env_steps", unit="steps")
+    run.metric("env_steps_total", unit="steps")
+    run.metric("samples", unit="samples")
+    run.metric("entropy", unit="nat")
+    run.metric("approx_kl", unit="nat")
+    declare_cost(run, state)
+    tell()
+    return handles
+
+
+def flops_per_step(state: PPOState) -> float:
+    """What an environment step costs: matrix products alone, 2 FLOPs a weight forwards, 4 backwards.
+
+    The policy sees each step once in the rollout and once in each epoch, there with gradients. What a transformer reads
+    again of the steps before a sequence is not counted: it is no step of this rollout. Nor is a rollout that the CPU acts
+    in: its work is none of the GPU's.
+    """
+    forward = 2 * sum(p.numel() for p in state.policy.parameters() if p.ndim == 2)
+    if isinstance(state.policy, Transformer):
+        widths = state.policy.widths
+        forward += 4 * widths.layers * widths.d_model * state.policy.context
+    acting = state.collector.device == state.device
+    return forward * (acting + 3 * state.config.epochs)
+
+
+def declare_cost(run: hoptui.Run, state: PPOState) -> None:
+    """Tell the run what an environment step costs, and in which precision; nothing on a CPU, whose peak nobody knows."""
+    if state.device.type == "cuda":
+        run.flops(flops_per_step(state), metric="env_steps_per_s", precision=state.precision)
+
+
+def set_threads(job: PPOOptions, config: PPOConfig, device: torch.device, ranks: RankGroup) -> None:
+    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch computed on the CPU.
+
+    Before anything is computed: the number of threads changes the order of sums, and so the last bits. Compiled code is
+    of one number, on a GPU too: where that does the work, a change of sizes must not cost a compilation of everything.
+    """
+    minibatch = min(config.minibatch_size // ranks.world, config.num_envs * config.rollout_len)
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    elif device.type == "cpu":
+        chosen = choose_threads(minibatch // max(1, config.grad_accum))
+        torch.set_num_threads(max(1, chosen // ranks.local_world))
+
+
+def _reader(state: PPOState, name: str) -> Callable[[], float]:
+    return lambda: state.coefficients.read(name)
+
+
+def make_room(state: PPOState, handles: Handles, proven: PPOConfig) -> None:
+    """Shrink what is too large for the memory: back to the sizes that were `proven`, else rollout, else environments.
+
+    Micro-batches have given way before, by themselves. Called on all ranks alike.
+
+    Raises:
+        MemoryError: one step of one environment is too much.
+    """
+    state.proves_sizes = False  # there is no room for it now
+    try:
+        name, size = _smaller(state.config, proven)
+        handles[name].revert(size, "memory ran out")
+    finally:
+        state.proves_sizes = True
+
+
+def _smaller(config: PPOConfig, proven: PPOConfig) -> tuple[str, int]:
+    """The size that gives way, and to what."""
+    for name in ("num_envs", "rollout_len"):
+        if getattr(config, name) > (before := getattr(proven, name)):
+            return name, before
+    for name in ("rollout_len", "num_envs"):
+        if (now := getattr(config, name)) > 1:
+            return name, now // 2
+    raise MemoryError("memory ran out with one step of one environment")

@@ -1,0 +1,90 @@
+"""The options of `hoptui train ppo`, and how they combine with a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.job import JobOptions, NotNegative, preset, resolve
+from hoptui_trainer.common.options import KnobValues
+from hoptui_trainer.ppo.config import PRESETS, PPOConfig, recipe
+
+DEFAULT_ENV = "CartPole-v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOOptions(JobOptions):
+    """The options of one command; None stands for one that was not given. `knobs` holds only the ones that were.
+
+    Parameters
+    ----------
+    env
+        Environment: CartPole-v1, CartPole-NoVel, Pendulum-v1 or Acrobot-v1 on the training device; any other id of
+        Gymnasium (or gymnasium:CartPole-v1) on the CPU [default: CartPole-v1].
+    env_workers
+        Copies of a Gymnasium environment that step at once, each in a process of its own; 0 steps them one after the
+        other in this process.
+    rollout_device
+        Where environments and policy act: beside the training, or on the CPU with a copy of the weights.
+    until_return
+        End as soon as an evaluation returns at least so much.
+    """
+
+    env: str | None = None
+    env_workers: NotNegative = 0
+    rollout_device: Literal["auto", "cpu"] = "auto"
+    evaluate_every: NotNegative = 10
+    until_return: float | None = None
+    knobs: Annotated[KnobValues, Parameter(parse=False)] = dataclasses.field(default_factory=dict)
+
+    def check(self) -> None:
+        if self.until_return is not None and not math.isfinite(self.until_return):
+            raise UsageError(f"--until-return takes a finite number, not {self.until_return}")
+        if self.until_return is not None and not self.evaluate_every:
+            raise UsageError("--until-return needs evaluations: --evaluate-every must not be 0")
+        super().check()
+
+
+@dataclass(frozen=True)
+class PPOPlan:
+    """What will be run. `notes` says which source won for each knob that two sources disagree on."""
+
+    env: str
+    name: str
+    seed: int
+    config: PPOConfig
+    notes: tuple[str, ...] = ()
+
+
+def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None) -> PPOPlan:
+    """Command line before checkpoint before preset before the environment's recipe.
+
+    Raises:
+        UsageError: a value that a knob does not take, or an option that would make the resumed run another one.
+    """
+    env, seed = job.env or DEFAULT_ENV, job.seed or 0
+    if saved is not None:
+        env, seed = saved["env"], saved["seed"]
+        if job.env not in (None, env):
+            raise UsageError(f"--env {job.env}: the checkpoint's run is of {env}")
+        if job.seed not in (None, seed):
+            raise UsageError(
+                f"--seed {job.seed}: the checkpoint's run goes on with its own random numbers, of seed {seed}"
+            )
+    default = recipe(env)
+    if job.preset is not None:
+        default = dataclasses.replace(default, **preset(PRESETS, job.preset))
+    config, notes = resolve(default, saved["config"] if saved else None, job.knobs)
+    return PPOPlan(env, job.name or (saved["name"] if saved else _run_name(env)), seed, config, notes)
+
+
+def _run_name(env: str) -> str:
+    """ppo-cartpole for CartPole-v1, ppo-cartpole for phys2d/CartPole-v1."""
+    return "ppo-" + re.split("[/:]", env)[-1].split("-")[0].lower()

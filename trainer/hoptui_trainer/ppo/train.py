@@ -1,0 +1,300 @@
+"""The training loop of PPO."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import hoptui
+from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.compilation import steady
+from hoptui_trainer.common.cuda_graphs import WARM_UPS
+from hoptui_trainer.common.device import choose_device, describe_device
+from hoptui_trainer.common.flops import conventions, mfu
+from hoptui_trainer.common.memory import (
+    greatest_bytes,
+    is_out_of_memory,
+    pressure,
+    prove_first_step,
+    release,
+    reset_peak,
+)
+from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
+from hoptui_trainer.common.phases import PhaseClock, phase_clock
+from hoptui_trainer.common.ranks import RankGroup, join, restarts
+from hoptui_trainer.common.report import Console, silent
+from hoptui_trainer.common.session import TrainingSession
+from hoptui_trainer.common.setup import check_resumed, explained, preparing
+from hoptui_trainer.common.signals import StopOnSignal
+from hoptui_trainer.ppo.config import PPOConfig
+from hoptui_trainer.ppo.declarations import declare, flops_per_step, make_room, set_threads
+from hoptui_trainer.ppo.envs.gym import GymTask
+from hoptui_trainer.ppo.envs.physics import Physics
+from hoptui_trainer.ppo.envs.registry import find_task, make_env
+from hoptui_trainer.ppo.evaluate import episodes
+from hoptui_trainer.ppo.job import PPOOptions, PPOPlan, make_plan
+from hoptui_trainer.ppo.memory import NoRoomError
+from hoptui_trainer.ppo.report import CONVENTIONS, PPOProgress, PPOResult, SteadyRate
+from hoptui_trainer.ppo.state import PPOState
+
+WORKLOAD = "ppo"
+SIZES = "--num-envs, --rollout-len"
+"""The options that decide how much memory a run takes."""
+
+
+def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
+    """Train until `job.iterations` are done, an evaluation reaches `job.until_return`, or a stop is asked for.
+
+    `write` takes the lines for people, or the one line of JSON. Under torchrun every rank calls this, and trains with the others.
+
+    Raises:
+        UsageError: the job cannot be run as asked.
+        MemoryError: not even one step of one environment fits into memory.
+    """
+    began = time.monotonic()
+    with join(job.device) as ranks:
+        saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
+        plan, task, device = resolve(job, saved, ranks)
+        config, on_gpu = plan.config, device.type == "cuda"
+        console, pace = Console(silent if job.json or ranks.rank else write), SteadyRate()
+
+        epoch = saved["run"] if saved else None
+        run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks)
+        console.unread = run.stop
+        clock = phase_clock(run, device)
+        with (
+            StopOnSignal(run) as signals,
+            run,
+            ranks.guard(run),
+            garbage_collection() as rest,
+            ExitStack() as stack,
+        ):
+            with preparing(run, signals, device), explained(job.resume, SIZES):
+                state = prepare(job, plan, task, saved, ranks, device)
+            stack.callback(state.close)
+            steps_before, delayed = state.env_steps, DelayedMetrics(device)
+            lines = PPOProgress(steps_before)
+            proven, caught_up = dataclasses.replace(config), False
+            reset_peak(device)
+
+            def utilization(steps_per_s: float) -> float | None:
+                return mfu(flops_per_step(state), steps_per_s, device, state.precision, ranks.world)
+
+            handles = declare(run, job, state)
+            session = TrainingSession(
+                *(WORKLOAD, job, run, ranks, device, console, PPOConfig),
+                lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
+            )
+            console.begin(introduction(job, plan, state, saved))
+            prove_first_step(ranks, state.prepare)
+
+            for iteration in run.iterations(job.iterations, start=state.iteration):
+                if session.restart.due():
+                    break
+                started, pieces = time.monotonic(), state.grad_accum
+                while (metrics := learned(state, clock)) is None:
+                    make_room(state, handles, proven)
+                if state.grad_accum > pieces:
+                    handles["grad_accum"].revert(state.grad_accum, f"memory ran out with {pieces} pieces")
+                followed = caught_up
+                caught_up = job.evaluation_due(iteration + 1) or job.checkpoint_due(iteration + 1)
+                # The host is an iteration ahead of a GPU. Right after it has waited for that, it only says how fast it queues.
+                plain = state.since > WARM_UPS and not followed and not caught_up
+                proven = dataclasses.replace(config)
+                steps = state.collector.rollout.size * ranks.world
+                state.iteration, state.epoch = iteration + 1, state.epoch + config.epochs
+                state.env_steps += steps
+                run.log(
+                    measured(metrics, device),
+                    env_steps=steps,
+                    samples=steps * config.epochs,
+                    env_steps_total=state.env_steps,
+                )
+                if job.evaluation_due(state.iteration):
+                    with clock.waited("evaluation"):
+                        state.evaluation_return = ranks.gather(evaluated(state))[0]
+                    run.log(evaluation_return=state.evaluation_return)
+                    lines.evaluation(state.evaluation_return)
+                    if job.until_return is not None and state.evaluation_return >= job.until_return:
+                        session.ending = "passed"
+                if job.checkpoint_due(state.iteration):
+                    with clock.waited("checkpoint"):
+                        session.checkpoints.attempt()
+                clock.end_iteration()
+                if (seconds := console.due()) > 0:
+                    run.log(pressure(device))
+                if done := delayed.ready(
+                    Finished(state.iteration, state.env_steps, metrics), due=seconds > 0
+                ):
+                    peak = greatest_bytes(device)
+                    console.line(lines.parts(done, job.iterations, seconds, utilization, peak))
+                session.tracer.end_iteration()
+                state.since += 1
+                if plain:
+                    pace.add(steps, time.monotonic() - started, utilization(steps) if on_gpu else None)
+                elif state.since >= WARM_UPS:
+                    rest()
+                if session.ending == "passed":
+                    break
+
+            session.end()
+            result = PPOResult(
+                evaluation_return=state.evaluation_return,
+                env_steps=state.env_steps,
+                seconds=(seconds := time.monotonic() - began),
+                iterations=state.iteration,
+                env_steps_per_s=(state.env_steps - steps_before) / seconds,
+                steady_env_steps_per_s=pace.per_s,
+                mfu=pace.mfu,
+                peak_memory_bytes=greatest_bytes(device),
+                ending=session.ending,
+                restarts=restarts(os.environ),
+            )
+            session.announce(result, write)
+    if session.replaced:
+        session.restart.begin()
+    return result
+
+
+def learned(state: PPOState, clock: PhaseClock) -> dict[str, Tensor] | None:
+    """One rollout and one update: its metrics, as 0-d tensors on the device.
+
+    None where the memory of any rank was too short for it. The optimizer may have taken steps then, on minibatches for
+    which there was room; the rest of the rollout is dropped.
+    """
+    config, collector = state.config, state.collector
+    again = True
+    while again:
+        with steady(state.mode if state.since else "off"):
+            ready = True
+            try:
+                with clock.queued("rollout"):
+                    collector.collect(clock)
+                with clock.queued("update"):
+                    collector.estimate()
+                    collector.batch()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                ready = False
+            try:
+                with clock.queued("update"):
+                    metrics = state.update.run(
+                        collector.stored,
+                        epochs=config.epochs,
+                        minibatch_size=config.minibatch_size,
+                        epoch=state.epoch,
+                        ready=ready,
+                    )
+                returns = collector.episodes.take().to(state.device)
+                state.ranks.add(returns)
+                metrics["episode_return"] = (returns[0] / returns[1]).float()
+                metrics["episodes"] = returns[1].float()
+                metrics["lr"] = state.optimizer.param_groups[0]["lr"].clone()
+                return metrics
+            except NoRoomError as error:
+                again = error.freed
+        release(state.device)
+    return None
+
+
+def evaluated(state: PPOState) -> float:
+    """How good the policy is now, in environments made for the purpose."""
+    state.collector.renew()
+    with state.ranks.turn(compiles=state.evaluation.compiles):
+        return state.evaluation.run()
+
+
+def resolve(
+    job: PPOOptions, saved: Mapping[str, Any] | None, ranks: RankGroup
+) -> tuple[PPOPlan, Physics | GymTask, torch.device]:
+    """The settled job, what is to be learned, and where.
+
+    Raises:
+        UsageError: the job cannot be run as asked.
+    """
+    job.check()
+    device = choose_device(job.device)
+    with explained(job.resume, SIZES):
+        if saved:
+            check_resumed(ranks, job.resume, saved)
+        plan = make_plan(job, saved)
+        set_threads(job, plan.config, device, ranks)
+        return plan, find_task(plan.env), device
+
+
+def prepare(
+    job: PPOOptions,
+    plan: PPOPlan,
+    task: Physics | GymTask,
+    saved: Mapping[str, Any] | None,
+    ranks: RankGroup,
+    device: torch.device,
+) -> PPOState:
+    """The state to start from."""
+    env = make_env(
+        task,
+        plan.config.num_envs,
+        plan.seed,
+        torch.device("cpu") if job.rollout_device == "cpu" or isinstance(task, GymTask) else device,
+        ranks=ranks,
+        staggered=True,
+        workers=job.env_workers,
+    )
+    state = PPOState(env, plan.config, plan.seed, device, ranks=ranks)
+    if saved:
+        state.load_state_dict(saved)
+    return state
+
+
+def introduction(
+    job: PPOOptions, plan: PPOPlan, state: PPOState, saved: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
+    yield f"{plan.name}: PPO on {plan.env}, seed {plan.seed}, {describe_device(state.device)}"
+    if saved:
+        yield f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps"
+        if state.has_other_network(saved):
+            yield "the network is another one than the checkpoint's: its weights are new"
+    yield from plan.notes
+    yield from state.notes
+    if state.collector.device != state.device:
+        yield f"rollouts on the CPU act in fp32, the update computes in {state.precision}"
+    yield from CONVENTIONS
+    yield f"evaluation: mean of {episodes(state.env.task)} full episodes with the most probable actions"
+    yield from conventions(
+        state.device, "; an env step costs a third of that to act in it, and all of it in each epoch"
+    )
+
+
+@contextlib.contextmanager
+def garbage_collection() -> Iterator[Callable[[], None]]:
+    """Python's search for garbage cycles, which stops all threads for up to half a second whenever it likes.
+
+    From the first call of what is yielded it runs in that call alone, and no longer looks at what was there before.
+    """
+    seen = False
+
+    def rest() -> None:
+        nonlocal seen
+        gc.collect()
+        if not seen:
+            gc.freeze()
+            gc.disable()
+            seen = True
+
+    try:
+        yield rest
+    finally:
+        if seen:
+            gc.unfreeze()
+            gc.enable()

@@ -1,0 +1,111 @@
+"""What a vision run can be told: its knobs, declared once, and presets by model size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from hoptui import Knob
+from hoptui_trainer.common import knobs
+
+
+@dataclass(kw_only=True)
+class VisionConfig:
+    """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes on.
+
+    `batch_size` decides what is learned, `micro_batch` and `grad_accum` only how it is computed: one follows from the
+    other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are settled when training starts.
+    """
+
+    batch_size: Annotated[
+        int,
+        Knob(
+            1,
+            1 << 20,
+            scale="log",
+            cost="shape",
+            unit="images",
+            description="images of one step, on all GPUs together",
+        ),
+    ] = 1024
+    micro_batch: Annotated[int, knobs.micro_batch("images", most=1 << 16)] = 0
+    grad_accum: knobs.GradAccum = 0
+
+    lr: knobs.LearningRate = 1e-3
+    warmup: knobs.WarmUp = 0.05
+    final_lr: knobs.FinalRate = 0.0
+    weight_decay: Annotated[float, Knob(0.0, 1.0, description="weight decay of the matrices")] = 0.05
+    grad_clip: knobs.GradientClip = 1.0
+
+    num_workers: Annotated[
+        int,
+        Knob(0, 256, effect="speed", cost="rebuild", description="processes that read images from a folder"),
+    ] = 8
+    prefetch_factor: Annotated[
+        int,
+        Knob(
+            1,
+            64,
+            effect="speed",
+            cost="rebuild",
+            description="chunks of 32 images that each process is ahead",
+        ),
+    ] = 4
+    pin_memory: Annotated[
+        bool,
+        Knob(
+            effect="speed",
+            cost="rebuild",
+            description="page-locked memory, which a GPU copies from by itself",
+        ),
+    ] = True
+
+    precision: Annotated[str, knobs.precision("fp32", "tf32", "bf16", "fp16")] = "auto"
+    compile: knobs.Compile = "auto"
+
+    d_model: knobs.Width = 768
+    layers: knobs.Layers = 12
+    heads: knobs.Heads = 12
+
+    image_size: int = 224
+    patch_size: int = 16
+
+    @property
+    def samples(self) -> int:
+        """Images of one step, of all ranks together."""
+        return self.batch_size
+
+    def check(self, world: int) -> None:
+        """Refuse sizes that do not fit together.
+
+        Raises:
+            ValueError: one sentence that begins with the name of a knob.
+        """
+        if self.batch_size < world:
+            raise ValueError(f"batch_size = {self.batch_size}: {world} ranks need an image each")
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model = {self.d_model} must be a multiple of heads = {self.heads}")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {
+        "batch_size": 128,
+        "lr": 2e-3,
+        "num_workers": 1,
+        "image_size": 8,
+        "patch_size": 4,
+        "d_model": 64,
+        "layers": 3,
+        "heads": 4,
+    },
+    "vit-s": {"d_model": 384, "heads": 6},
+    "vit-b": {},
+    "vit-l": {"d_model": 1024, "layers": 24, "heads": 16, "batch_size": 512},
+}
+"""Where a preset differs from the defaults of `VisionConfig`, which are those of `vit-b`; names of Dosovitskiy et al."""
+
+
+def preset_config(name: str) -> VisionConfig:
+    """The config of a preset."""
+    return VisionConfig(**PRESETS[name])

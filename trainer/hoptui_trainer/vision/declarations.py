@@ -1,0 +1,51 @@
+"""The knobs, the metrics and the cost that a run declares."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import hoptui
+from hoptui_trainer.common.knob_changes import KnobChanges
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.vision.images import Loading
+from hoptui_trainer.vision.state import VisionState
+
+LOADING = tuple(field.name for field in dataclasses.fields(Loading))
+"""Knobs of how images are brought from a disk."""
+
+
+def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
+    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two iterations."""
+    config = state.config
+    tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
+    matrices = state.optimizer.param_groups[0]
+
+    def decay(weight_decay: float) -> None:
+        matrices["weight_decay"] = weight_decay
+
+    reload = dict.fromkeys(LOADING, lambda _: state.reload())
+    handles = run.knobs(
+        config,
+        apply={
+            **tuning.apply(),
+            "batch_size": lambda _: tuning.resize(),
+            "weight_decay": decay,
+            **reload,
+        },
+        read={"weight_decay": lambda: matrices["weight_decay"]},
+        without=() if state.loads else LOADING,
+    )
+
+    tuning.follow(handles)
+    run.metric("samples_per_s", unit="images/s", headline=True)
+    run.metric("samples", unit="images")
+    run.metric("samples_total", unit="images")
+    run.metric("loss", unit="nat")
+    declare_cost(run, state)
+
+
+def declare_cost(run: hoptui.Run, state: VisionState) -> None:
+    """Tell the run what an image costs; nothing on a CPU, whose peak nobody knows."""
+    if state.device.type == "cuda":
+        cost = state.model.flops_per_image()
+        run.flops(cost, metric="samples_per_s", precision=state.precision)

@@ -1,0 +1,128 @@
+"""The vision transformer of Dosovitskiy et al. 2021 with the mean pooling of Beyer et al. 2022: one size of every matmul.
+
+Without a class token, a 224 × 224 image in patches of 16 is 196 tokens and not 197, and every row of every product is
+one token of one image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hoptui_trainer.common.flops import transformer_flops
+from hoptui_trainer.common.init_rng import stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What decides the sizes of the weights: images of `channels` × `image_size`², and the transformer on their patches."""
+
+    image_size: int
+    channels: int
+    classes: int
+    patch_size: int
+    d_model: int
+    layers: int
+    heads: int
+
+    def __post_init__(self) -> None:
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"images of {self.image_size} pixels cannot be cut into patches of {self.patch_size}"
+            )
+        if self.d_model % self.heads:
+            raise ValueError(f"a width of {self.d_model} cannot be shared by {self.heads} heads")
+
+    @property
+    def tokens(self) -> int:
+        """Patches of one image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in one patch."""
+        return self.channels * self.patch_size**2
+
+
+class ViTBlock(nn.Module):
+    """Pre-norm attention and MLP, (N, T, d) → (N, T, d)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.attention_norm = nn.LayerNorm(shape.d_model)
+        self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model)
+        self.attention_out = nn.Linear(shape.d_model, shape.d_model)
+        self.mlp_norm = nn.LayerNorm(shape.d_model)
+        self.mlp_in = nn.Linear(shape.d_model, 4 * shape.d_model)
+        self.mlp_out = nn.Linear(4 * shape.d_model, shape.d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(self.attention_norm(x))
+        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        attended = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
+        widened: Tensor = self.mlp_out(functional.gelu(self.mlp_in(self.mlp_norm(x)), approximate="tanh"))
+        return x + widened
+
+
+class ViT(nn.Module):
+    """Classifies uint8 images (N, C, H, W): logits (N, classes), float32."""
+
+    def __init__(self, shape: Shape, seed: int) -> None:
+        super().__init__()
+        self.shape = shape
+        with torch.device("meta"):  # torch's own initialisation would draw from its global generator
+            self.patches_in = nn.Linear(shape.patch_values, shape.d_model)
+            self.position = nn.Parameter(torch.empty(shape.tokens, shape.d_model))
+            self.blocks = nn.ModuleList(ViTBlock(shape) for _ in range(shape.layers))
+            self.norm = nn.LayerNorm(shape.d_model)
+            self.head = nn.Linear(shape.d_model, shape.classes)
+        self.to_empty(device="cpu")
+        self._initialise(stream(seed, "vision weights"))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches_in(patches(images, self.shape.patch_size))
+        # In half precision the sum of all blocks stays in it: half the traffic.
+        x = x + self.position.to(x.dtype)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x).mean(1))
+        return logits.float()  # softmax in half precision would cost accuracy
+
+    def flops_per_image(self) -> float:
+        """FLOPs of training on one image: 6·N for each of its tokens plus attention; the head sees one vector an image."""
+        shape = self.shape
+        head = shape.d_model * shape.classes
+        each = sum(weight.numel() for weight in self.parameters() if weight.ndim == 2)
+        each -= head + self.position.numel()
+        return shape.tokens * transformer_flops(each, shape.layers, shape.d_model, shape.tokens) + 6 * head
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        """Normal weights of variance 1/inputs, residual branches smaller by √(2·layers), a head of zeros."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear):
+                deviation = module.in_features**-0.5
+                if name.endswith("_out"):
+                    deviation /= math.sqrt(2 * self.shape.layers)
+                module.weight.normal_(0, deviation, generator=generator)
+                module.bias.zero_()
+            elif isinstance(module, nn.LayerNorm):
+                module.weight.fill_(1)
+                module.bias.zero_()
+        # As large as the patches: the pooled sum knows no order.
+        self.position.normal_(0, 1, generator=generator)
+        self.head.weight.zero_()
+
+
+def patches(images: Tensor, size: int) -> Tensor:
+    """uint8 images (N, C, H, W) as patches (N, T, C·size²) with values from −1 to 1."""
+    count, channels, height, width = images.shape
+    cut = images.view(count, channels, height // size, size, width // size, size)
+    flat = cut.permute(0, 2, 4, 1, 3, 5).reshape(count, -1, channels * size * size)
+    return flat.float() / 127.5 - 1

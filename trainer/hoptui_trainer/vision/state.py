@@ -1,0 +1,237 @@
+"""The state of a vision run, and its checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hoptui_trainer.common.auto_settings import resolve_modes
+from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
+from hoptui_trainer.common.compilation import compiled
+from hoptui_trainer.common.counter_rng import key
+from hoptui_trainer.common.dry_run import Sizes
+from hoptui_trainer.common.init_rng import stream
+from hoptui_trainer.common.memory import limit_bytes, on_all_ranks
+from hoptui_trainer.common.precision import autocast, grad_scaler, use
+from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.common.supervised_state import SupervisedState
+from hoptui_trainer.vision.augmentation import distorted
+from hoptui_trainer.vision.config import VisionConfig
+from hoptui_trainer.vision.images import CHUNK, Feed, Images, Loading, Resident, Source
+from hoptui_trainer.vision.model import Shape, ViT
+from hoptui_trainer.vision.sampler import share
+
+SIZES = Sizes(rule=256, first=64, most=1024, each=1, unit="images", samples="images")
+
+
+class VisionState(SupervisedState[VisionConfig, ViT]):
+    """The state of a vision run; a sample of the stream is an image.
+
+    Whatever changes how `config` loads images calls `reload` afterwards. `close` ends the workers.
+
+    Raises:
+        UsageError: the device cannot do what `config` asks for.
+        ValueError: the sizes do not fit together.
+        MemoryError: not even one image fits.
+    """
+
+    def __init__(
+        self, config: VisionConfig, seed: int, device: torch.device, ranks: RankGroup, source: Source
+    ) -> None:
+        super().__init__(config, seed, device, ranks)
+        self.source = source
+        self.accuracy: float | None = None
+        self._feed: Feed | None = None
+        self._loads = self.loading
+        self._distortion_key = key(seed, "distortion")
+
+        shape = Shape(
+            image_size=source.image_size,
+            channels=source.channels,
+            classes=source.classes,
+            patch_size=config.patch_size,
+            d_model=config.d_model,
+            layers=config.layers,
+            heads=config.heads,
+        )
+        model = ViT(shape, seed).to(device)
+        self._train(model, groups(model, config.weight_decay))
+
+    @property
+    def loads(self) -> bool:
+        """Whether images come from a disk, and not from the device's own memory."""
+        return not isinstance(self.source, Resident)
+
+    @property
+    def feed(self) -> Feed:
+        """The training images of this rank from `position` on; workers start with the first use."""
+        if self._feed is None:
+            mine = share(self.position, self.config.batch_size, self.ranks.rank, self.ranks.world)
+            self._feed = self.source.feed(self.seed, mine.start, mine.step, self.loading, self.device)
+        return self._feed
+
+    @property
+    def loading(self) -> Loading:
+        """How `config` wants images loaded."""
+        names = [field.name for field in dataclasses.fields(Loading)]
+        return Loading(**{name: getattr(self.config, name) for name in names})
+
+    def losses(self, batch: Images, positions: Tensor) -> Tensor:
+        """Summed cross-entropy (nats) over images that are distorted as their positions (n,) say, and how many of them
+        were classified right; (2,) float32, of which the first is differentiable."""
+        images = distorted(batch.images, positions, self._distortion_key, self.source.distortion)
+        with self._shapes.meet(len(batch)), autocast(self.precision, self.device):
+            return self._losses(images, batch.labels)
+
+    def right(self, batch: Images) -> Tensor:
+        """How many images are classified right (0-d), without distortion and without gradients. Never compiled: parts of
+        held-out images come in many sizes, and few of them."""
+        with torch.no_grad(), autocast(self.precision, self.device):
+            right: Tensor = (self.model(batch.images).argmax(-1) == batch.labels).sum()
+        return right
+
+    def rebuild(self) -> None:
+        """Bring number format and compilation to what `config` now has.
+
+        Raises:
+            UsageError: the device cannot do it; nothing has changed.
+        """
+        config, device = self.config, self.device
+        self.precision, self.compile_mode = on_all_ranks(
+            self.ranks, device, lambda: resolve_modes(config, device)
+        )
+        use(self.precision)
+        self.scaler = grad_scaler(self.precision, device)
+        self._shapes.reset(self.compile_mode)
+        self.dry_run.forget()
+        model = self.model
+
+        def losses(images: Tensor, labels: Tensor) -> Tensor:
+            logits = model(images)
+            right = (logits.argmax(-1) == labels).sum()
+            return torch.stack((functional.cross_entropy(logits, labels, reduction="sum"), right))
+
+        self._losses = compiled(losses, self.compile_mode)
+
+    def fit(self) -> None:
+        """Bring micro-batches to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
+
+        Raises:
+            ValueError: the batch has no image for some rank, or is read into memory that is too small; nothing has changed.
+            MemoryError: not even one image fits.
+        """
+        config, world = self.config, self.ranks.world
+        config.check(world)
+        self._check_room()
+        config.micro_batch = self.dry_run.choose(config.micro_batch, largest_share(config, world), SIZES)
+        config.grad_accum = pieces(config, world)
+
+    def prove_sizes(self) -> None:
+        """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether they fit.
+
+        Raises:
+            MemoryError: they do not.
+        """
+        config, world = self.config, self.ranks.world
+        # Which it is changes with the position.
+        shares = config.batch_size // world, largest_share(config, world)
+        self.dry_run.prove(piece_sizes(config.micro_batch, shares), SIZES.samples)
+
+    def reload(self) -> None:
+        """Load images as `config` now says.
+
+        Raises:
+            OSError: no more processes can be started; images are loaded as before.
+            ValueError: there is no memory for so many that are read ahead; images are loaded as before.
+        """
+        if self.loading == self._loads:
+            return
+        self._check_room()
+        if self._feed is not None:
+            self._feed.change(self.loading)
+        self._loads = self.loading
+
+    def close(self) -> None:
+        """End the workers that load images."""
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    def __enter__(self) -> VisionState:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides how training goes on, as tensors, numbers, text and dicts of them; the same on every rank."""
+        return {
+            **self._saved_progress(),
+            "images": self.source.count,
+            "accuracy": self.accuracy,
+            **self._saved_weights(),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> bool:
+        """Go on where `saved` was taken, with this object's own `config`.
+
+        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts again.
+        """
+        self.close()
+        if not self._load(saved):
+            return False
+        self.accuracy = saved["accuracy"]
+        return True
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The sizes of the model that a knob can change."""
+        shape = self.model.shape
+        return {"d_model": shape.d_model, "layers": shape.layers, "heads": shape.heads}
+
+    def _check_room(self) -> None:
+        """Refuse what the machine's memory has no room for: a batch from a disk, and what is read ahead of it.
+
+        Raises:
+            ValueError: one sentence that begins with the name of a knob.
+        """
+        if not self.loads:
+            return
+        each = self.source.channels * self.source.image_size**2
+        batch = each * largest_share(self.config, self.ranks.world)
+        ahead = each * CHUNK * self.loading.chunks
+        # Of the rank that has least: one that went on alone would wait for ever for the one that refuses.
+        limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"), self.ranks.local_world)))
+        room = f"of the machine's memory on each rank, which has {limit / 1e9:.1f} GB for them"
+        if batch > limit:
+            raise ValueError(
+                f"batch_size = {self.config.batch_size}: its images take {batch / 1e9:.1f} GB {room}"
+            )
+        if batch + ahead > limit:
+            raise ValueError(
+                f"num_workers × prefetch_factor = {self.loading.chunks - 1}: what is read ahead takes {ahead / 1e9:.1f} GB "
+                f"beside a batch of {batch / 1e9:.1f}, {room}"
+            )
+
+    def _pass(self, size: int) -> None:
+        """Add the gradient of `size` images of noise: black ones would draw less power than images do."""
+        source, noise = self.source, stream(self.seed, "trial images", self.device)
+        shape = (size, source.channels, source.image_size, source.image_size)
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=noise, device=self.device)
+        batch = Images(images, torch.zeros(size, dtype=torch.int64, device=self.device))
+        torch.autograd.backward(self.losses(batch, torch.arange(size, device=self.device))[0])
+
+
+def groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
+    """The parameters of a model for its optimizer: matrices, which decay, and others, which do not."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and name != "position"]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or name == "position"]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]

@@ -1,0 +1,242 @@
+"""The training loop of the vision transformer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hoptui
+from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.device import choose_device, choose_threads, describe_device, set_threads
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.flops import conventions, mfu
+from hoptui_trainer.common.lr_schedule import scale
+from hoptui_trainer.common.memory import greatest_bytes
+from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.metrics import Finished, measured
+from hoptui_trainer.common.options import KnobValues
+from hoptui_trainer.common.phases import phase_clock
+from hoptui_trainer.common.ranks import RankGroup, join
+from hoptui_trainer.common.report import Console, SupervisedResult, amount, line_parts, model_size, silent
+from hoptui_trainer.common.session import SupervisedSession
+from hoptui_trainer.common.setup import check_alike, check_resumed, explained, preparing
+from hoptui_trainer.common.signals import StopOnSignal
+from hoptui_trainer.vision.declarations import declare
+from hoptui_trainer.vision.images import Source, digits, synthetic
+from hoptui_trainer.vision.job import VisionOptions, VisionPlan, resolve_job
+from hoptui_trainer.vision.loader import Folder
+from hoptui_trainer.vision.state import VisionState
+from hoptui_trainer.vision.update import evaluate, update
+
+WORKLOAD = "vision"
+SIZES = "--micro-batch"
+"""The option that decides how much memory a step takes."""
+CONVENTIONS = (
+    "loss: cross-entropy of the step's batch in nats an image; accuracy: of all held-out images",
+    "images/s: since the line before, of all GPUs together, everything included",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionResult(SupervisedResult):
+    """How a run ended.
+
+    `samples` counts the whole run. `samples_per_s` is its steady rate on all GPUs together, without the first iteration,
+    evaluations, checkpoints, and what is tried out for a knob.
+    """
+
+    workload = WORKLOAD
+
+    data: str
+    samples: int
+    samples_per_s: float | None
+    accuracy: float | None
+
+    def sentence(self) -> str:
+        """The same for people."""
+        accuracy = f", accuracy {self.accuracy:.1%}" if self.accuracy is not None else ""
+        return self.summary(
+            f"{amount(self.samples)} images ({self.data}){accuracy}", self.samples_per_s, "images"
+        )
+
+
+def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -> VisionResult:
+    """Train until `job.iterations` are done, enough held-out images are classified right, or a stop is asked for.
+
+    `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
+
+    Raises:
+        UsageError: the job cannot be run as asked, or an image cannot be read.
+    """
+    began = time.monotonic()
+    job.check()
+    saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
+    with join(job.device) as ranks:
+        console = Console(silent if job.json or ranks.rank else write)
+        device = choose_device(job.device)
+        plan, source = resolve(job, knobs, saved, ranks, device)
+        meter, metrics = Meter(device), None
+
+        run = hoptui.connect(
+            plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
+        )
+        console.unread = run.stop
+        clock = phase_clock(run, device)
+        with StopOnSignal(run) as signals, run, ranks.guard(run), ExitStack() as stack:
+            with preparing(run, signals, device), explained(job.resume, SIZES):
+                state = prepare(plan, source, saved, ranks, device)
+            stack.enter_context(state)
+            threads = choose_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
+            set_threads(device, job.threads or threads // ranks.local_world)
+            declare(run, state, meter)
+            session = SupervisedSession(
+                *(WORKLOAD, job, run, state, console, clock, meter),
+                about={"preset": plan.preset, "data": plan.data, "name": plan.name},
+                began=began,
+                progress=partial(progress, job, state),
+            )
+            session.begin(introduction(plan, state, saved))
+
+            for iteration in run.iterations(job.iterations, start=state.iteration):
+                if session.restart.due():
+                    break
+                config = state.config
+                part = scale(
+                    "cosine",
+                    iteration - state.born,
+                    job.iterations - state.born,
+                    warmup=config.warmup,
+                    cooldown=0,
+                    final=config.final_lr,
+                )
+                metrics = update(state, config.lr * part, clock)
+                state.iteration = iteration + 1
+                meter.add(config.batch_size, utilization(state, config.batch_size))
+                run.log(
+                    measured(metrics, device),
+                    samples=config.batch_size,
+                    samples_total=state.position,
+                    lr=config.lr * part,
+                )
+                meter.begin()  # the first iteration is over, and with it what had to be compiled
+                if job.evaluation_due(state.iteration) and state.source.judged:
+                    with meter.apart(), clock.waited("evaluation"):
+                        accuracy = evaluate(state)
+                    run.log(accuracy=accuracy)
+                    console.say(f"iteration {state.iteration:,}: accuracy {accuracy:.2%}")
+                    if job.until_accuracy is not None and accuracy >= job.until_accuracy:
+                        session.ending = "passed"
+                session.end_iteration(metrics)
+                if session.ending == "passed":
+                    break
+
+            session.end()
+            result = VisionResult(
+                **session.figures(metrics),
+                data=state.source.name,
+                samples=state.position,
+                samples_per_s=meter.rate(),
+                accuracy=state.accuracy,
+            )
+            session.announce(result, write)
+    if session.replaced:
+        session.restart.begin()
+    return result
+
+
+def resolve(
+    job: VisionOptions,
+    knobs: KnobValues,
+    saved: Mapping[str, Any] | None,
+    ranks: RankGroup,
+    device: torch.device,
+) -> tuple[VisionPlan, Source]:
+    """The settled job, and its images.
+
+    Raises:
+        UsageError: the job cannot be run as asked.
+    """
+    with explained(job.resume, SIZES):
+        if saved:
+            check_resumed(ranks, job.resume, saved)
+        plan = resolve_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
+        source = find_source(plan, device)
+        check_alike(ranks, (source.count, source.classes), f"--data {plan.data}", "images")
+        if job.until_accuracy is not None and not source.judged:
+            raise UsageError(f"--until-accuracy: there are no held-out images in {source.name}")
+        if saved and saved["images"] != source.count:
+            raise UsageError(
+                f"--resume {job.resume}: its run has {saved['images']} images, and now there are {source.count}"
+            )
+    return plan, source
+
+
+def prepare(
+    plan: VisionPlan, source: Source, saved: Mapping[str, Any] | None, ranks: RankGroup, device: torch.device
+) -> VisionState:
+    """The state to start from.
+
+    Raises:
+        UsageError: it cannot be built as asked.
+    """
+    try:
+        state = VisionState(plan.config, plan.seed, device, ranks, source)
+    except ValueError as error:
+        raise UsageError(f"--preset {plan.preset}: {error}") from None
+    if saved and not state.load_state_dict(saved):
+        state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
+    return state
+
+
+def find_source(plan: VisionPlan, device: torch.device) -> Source:
+    """The images that the plan names."""
+    match plan.data:
+        case "digits":
+            return digits()
+        case "synthetic":
+            return synthetic(plan.config.image_size, device)
+        case folder:
+            return Folder(Path(folder), plan.config.image_size)
+
+
+def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] | None) -> list[str]:
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
+    config, source, world = state.config, state.source, state.ranks.world
+    where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
+    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    lines = [
+        f"{plan.name}: ViT of {amount(parameters)} parameters ({model_size(state.shape)}, "
+        f"{state.model.shape.tokens} patches of {config.patch_size}), seed {plan.seed}, {state.precision}, "
+        f"compile {state.compile_mode}, {where}",
+        f"images: {source.name}, {source.channels} × {source.image_size}², {source.classes:,} classes",
+        f"a step: {config.batch_size:,} images = {world} × {config.grad_accum} × {config.micro_batch} "
+        "(ranks × pieces × images in one)",
+    ]
+    if saved:
+        lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} images")
+    means = conventions(state.device, "; an image is its patches")
+    return [*lines, *plan.notes, *state.notes, *CONVENTIONS, *means]
+
+
+def progress(job: VisionOptions, state: VisionState, done: Finished, samples_per_s: float) -> list[str]:
+    """The parts of a line for people."""
+    figures = (
+        f"loss {float(done.metrics['loss']):.4f}",
+        f"accuracy in training {float(done.metrics['train_accuracy']):.1%}" if state.source.judged else "",
+        f"gradient {float(done.metrics['grad_norm']):.3g}",
+    )
+    rate = f"{samples_per_s:,.0f} images/s ({state.source.name})"
+    used = utilization(state, samples_per_s)
+    return line_parts(done.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
+
+
+def utilization(state: VisionState, samples_per_s: float) -> float | None:
+    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of images: their seconds at the peak."""
+    return mfu(state.model.flops_per_image(), samples_per_s, state.device, state.precision, state.ranks.world)
