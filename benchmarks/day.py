@@ -24,7 +24,7 @@ from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.storage.archive import Archive
-from hoptui.daemon.storage.retention import Limits
+from hoptui.daemon.storage.retention import RetentionLimits
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, HostInfo, Sample
 from hoptui.domain.knobs import KnobSpec, KnobState
@@ -63,7 +63,7 @@ class DayNode:
     def __init__(self, clock: SimulatedClock, where: Addresses) -> None:
         self._clock = clock
         self._answers: list[bytes] = []
-        self._archive = Archive(where, Limits(), self._from_the_past)
+        self._archive = Archive(where, RetentionLimits(), self._from_the_past)
         self._archive.start()
         self.node = Node(clock, self._archive, lambda: None, lambda patience: None)
         tuners = TunerDesk(self.node, self._archive, lambda command, run: self._runs.forward(command, run))

@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.gpu_node import Load
 from benchmarks.measure import SPELL_S, machine, quantile, report, tell, until
-from hoptui.daemon.sampling.process import Child
+from hoptui.daemon.sampling.process import SamplerProcess
 from hoptui.domain.devices import Sample, Watch
 
 HZ = 10.0
@@ -47,8 +47,8 @@ class Samplers:
     def __init__(self) -> None:
         now = time.monotonic()
         program = [sys.executable, "-m", "hoptui.telemetry"]
-        self._gpus = Child([*program, "gpus"], (), now)
-        self._host = Child([*program, "host"], None, now)
+        self._gpus = SamplerProcess([*program, "gpus"], (), now)
+        self._host = SamplerProcess([*program, "host"], None, now)
         self._gpus.say(Watch(hz=HZ))
         self._host.say(Watch(hz=HOST_HZ, pids={"observed": os.getpid()}))
         self._ending = threading.Event()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from docs._generate import layout, pages
+from docs._generate import pages
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -35,9 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the tables of the settings page, and the places of the API."""
+    """Fill in the tables of the settings page."""
     if page.file.src_uri == "reference/settings.md":
         return pages.settings(markdown)
-    if page.file.src_uri == "reference/api.md":
-        return re.sub(r"(?m)^::: (\S+)$", lambda found: f"::: {layout.present(found[1])}", markdown)
     return markdown

@@ -20,7 +20,7 @@ import zmq
 from msgspec.structs import replace
 
 from hoptui.client.bandwidth import on_the_line
-from hoptui.client.connection import LAST_WORD_MS, Connection
+from hoptui.client.connection import LAST_WORD_MS, DaemonConnection
 from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Outbox, ReadOnlyError, TuneOp
 from hoptui.client.transport.routes import Here, Trouble, Way
 from hoptui.client.transport.target import Place
@@ -196,7 +196,7 @@ class Client:
             if way is None:
                 way = self._way = Here(self._where or addresses(), start_daemon=self._start_daemon)
             way.begin(time.monotonic())
-            connection = Connection(context, self._wake_in, patient=self.place.remote)
+            connection = DaemonConnection(context, self._wake_in, patient=self.place.remote)
             self._conversation.connected(time.monotonic())
             while not self._closing.is_set():
                 self._turn(connection, way)
@@ -212,7 +212,7 @@ class Client:
             with contextlib.suppress(Exception):  # the screen may be gone
                 self._tell()
 
-    def _turn(self, connection: Connection, way: Way) -> None:
+    def _turn(self, connection: DaemonConnection, way: Way) -> None:
         talk = self._conversation
         while self._calls:
             self._calls.popleft()()

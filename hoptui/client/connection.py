@@ -18,7 +18,7 @@ LAST_WORD_MS = 100
 """How long a viewer that leaves waits for its goodbye to be taken."""
 
 
-class Connection:
+class DaemonConnection:
     """A DEALER to a daemon that can be made anew, and a file descriptor that ends a wait early.
 
     `path` is the daemon's socket, None while there is none to connect to. A `patient` one comes back more slowly, because each

@@ -51,7 +51,7 @@ class Reel(NamedTuple):
 
 
 class Replay:
-    """A connection (`hoptui.tui.snapshot.Connection`) to the past; `clock` is seconds, monotonic.
+    """A connection (`hoptui.tui.snapshot.ViewerClient`) to the past; `clock` is seconds, monotonic.
 
     The position moves in `advance` alone, so that all of a frame is of one moment. Used by one thread.
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hoptui.client.bandwidth import HUNGRY, Appetite
 from hoptui.domain.columns import Columns
-from hoptui.model.detail_requests import Look
+from hoptui.model.detail_requests import TileRequest
 from hoptui.model.store import Store
 from hoptui.protocol.messages import Buckets, Query
 
@@ -49,7 +49,7 @@ class Following:
         self._sources: dict[str, _Source] = {}
         self._waiting: list[Query] = []
         self._asked: dict[int, Query] = {}
-        self._looks: dict[int, Look] = {}
+        self._looks: dict[int, TileRequest] = {}
 
     @property
     def run(self) -> str | None:
@@ -183,7 +183,7 @@ class Following:
             LEAST_POINTS, min(self.appetite.points, self.appetite.past_bytes // (BUCKET_BYTES * metrics))
         )
 
-    def _closer(self, look: Look) -> Query:
+    def _closer(self, look: TileRequest) -> Query:
         """The question about what somebody looks at."""
         query = Query(
             id=next(self._ids),

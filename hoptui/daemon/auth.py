@@ -15,7 +15,7 @@ log = logging.getLogger("hoptui.daemon")
 ENDPOINT = "inproc://zeromq.zap.01"
 
 
-class Gate:
+class Authenticator:
     """Answers every request, whatever is in it; one that is never answered would leave the peer hanging."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:

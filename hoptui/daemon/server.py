@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 from hoptui.daemon import pidfile
-from hoptui.daemon.auth import Gate
+from hoptui.daemon.auth import Authenticator
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
@@ -44,7 +44,7 @@ BURST = 64
 """Messages taken from one socket before the others get their turn."""
 
 
-class Clock:
+class SystemClock:
     def t(self) -> int:
         return time.monotonic_ns()
 
@@ -86,8 +86,8 @@ class Server:
         self._archive = Archive(where, limits(os.environ), self._answered, timings=timings)
         self._archive.start()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._gate = Gate(self._context)
-        self._node = Node(Clock(), self._archive, self._changed, self._grown, timings)
+        self._gate = Authenticator(self._context)
+        self._node = Node(SystemClock(), self._archive, self._changed, self._grown, timings)
         self._tuner_desk = TunerDesk(
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hoptui.model.series import Window
+from hoptui.model.series import SeriesWindow
 
 MILLI = 1000
 DETAIL = 1024  # stamps that a part of a course is known at
@@ -28,7 +28,7 @@ class Timed(Protocol):
     def version(self) -> int: ...
     @property
     def refined(self) -> int: ...
-    def window(self, t0: int, t1: int, points: int) -> Window: ...
+    def window(self, t0: int, t1: int, points: int) -> SeriesWindow: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Shifted:
     def refined(self) -> int:
         return self.series.refined
 
-    def window(self, x0: int, x1: int, points: int) -> Window:
+    def window(self, x0: int, x1: int, points: int) -> SeriesWindow:
         """As `Series.window`, between two moved stamps.
 
         Whole buckets are moved: so a recording's are read once and kept, and a curve is off by half a bucket at most.
@@ -107,7 +107,7 @@ class Course:
         return _between(self._x, self._t, min(max(x, self._x[0]), self._x[-1]))
 
 
-class Iterations:
+class IterationIndex:
     """When a run was at which iteration, from the iterations at its rows; what was found for a part of the axis is kept."""
 
     def __init__(self, steps: Timed) -> None:
@@ -154,7 +154,7 @@ class Stepped:
     """A series by iteration of the run that it belongs to."""
 
     series: Timed
-    iterations: Iterations
+    iterations: IterationIndex
 
     @property
     def version(self) -> int:
@@ -164,10 +164,10 @@ class Stepped:
     def refined(self) -> int:
         return self.series.refined + self.iterations.steps.refined
 
-    def window(self, x0: int, x1: int, points: int) -> Window:
+    def window(self, x0: int, x1: int, points: int) -> SeriesWindow:
         """As `Series.window`, between two places of the axis of iterations."""
         t0, t1, course = self.iterations.part(x0, x1)
-        found = Window([], [], [])
+        found = SeriesWindow([], [], [])
         for t, low, high in zip(*self.series.window(t0, t1, points), strict=True):
             x = course.place(t)
             if x is not None and x0 <= x <= x1 and (not found.t or x >= found.t[-1]):

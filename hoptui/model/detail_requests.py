@@ -25,7 +25,7 @@ STEPS = ""
 _ANY = "iteration_s"  # a question without names would be about all of them
 
 
-class Look(NamedTuple):
+class TileRequest(NamedTuple):
     """One question: the tiles `first` to `last` of some metrics, in buckets of `step` ns."""
 
     source: str
@@ -97,13 +97,13 @@ class Closeups:
         self._wishes[source, name] = wish
         return wish != before
 
-    def take(self, most: int, now: int) -> list[Look]:
+    def take(self, most: int, now: int) -> list[TileRequest]:
         """At most so many questions about what is wished for, each about all metrics of a source that want the same."""
         alike: dict[tuple[str, int, int, int], list[str]] = {}
         for (source, name), wanted in self._wishes.items():
             alike.setdefault((source, *wanted), []).append(name)
         looks = [
-            Look(source, tuple(names), step, first, last)
+            TileRequest(source, tuple(names), step, first, last)
             for (source, step, first, last), names in list(alike.items())[: max(0, most)]
         ]
         for look in looks:
@@ -113,7 +113,7 @@ class Closeups:
                     self._asked[look.source, name, look.step, number] = now
         return looks
 
-    def put(self, look: Look, answer: Buckets) -> None:
+    def put(self, look: TileRequest, answer: Buckets) -> None:
         """Hold an answer."""
         length = look.step * TILE
         for name in look.names:

@@ -23,7 +23,7 @@ class NotYoursError(Exception):
     """The process may not be ended from here; the text is one sentence."""
 
 
-class Held:
+class ProcessHandle:
     """The process that `shown` is about, to be closed when it is no longer wanted (it is a context).
 
     Raises:
@@ -92,7 +92,7 @@ class Held:
     def close(self) -> None:
         os.close(self._handle)
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> ProcessHandle:
         return self
 
     def __exit__(

@@ -89,7 +89,7 @@ def _directories(beside: Path | None) -> list[Path]:
     return found
 
 
-def _about(entry: library.Entry) -> str:
+def _about(entry: library.RecordingEntry) -> str:
     """`2026-05-04 12:45:01 · 2 h 14 m · finished`."""
     state = entry.state
     ended = (

@@ -28,7 +28,7 @@ NEIGHBOURS = 8  # spacings on either side that say what is usual
 NAN = math.nan
 
 
-class Window(NamedTuple):
+class SeriesWindow(NamedTuple):
     """Buckets of a window, oldest first. `t` is the stamp of the last sample in each; NaN in `low` and `high` is a gap."""
 
     t: list[int]
@@ -153,14 +153,14 @@ class Series:
             self._levels, self._past = [_Level()], []
             self.version += 1
 
-    def window(self, t0: int, t1: int, points: int) -> Window:
+    def window(self, t0: int, t1: int, points: int) -> SeriesWindow:
         """The samples stamped `t0` to `t1`, both included, in at most `points` equal buckets; empty ones are left out.
 
         A hole in the samples, longer than `HOLE` of the spacings around it, becomes one NaN bucket where it has room. Where
         raw samples are no longer held, an entry of a coarser level falls into the bucket of its last sample.
         """
         if t1 < t0 or points < 1:
-            return Window([], [], [])
+            return SeriesWindow([], [], [])
         with self._lock:
             t, low, high = self._looked_at(t0, t1, max(1, (t1 - t0 + 1) // points))
         return bucketed(t, low, high, t0, t1, points)
@@ -252,9 +252,9 @@ class Series:
 
 def bucketed(
     t: Sequence[int], low: Sequence[float], high: Sequence[float], t0: int, t1: int, points: int
-) -> Window:
+) -> SeriesWindow:
     """Entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets, with the holes of `Series.window`."""
-    found = Window([], [], [])
+    found = SeriesWindow([], [], [])
     span = t1 - t0 + 1
     i, slot, even = 0, -1, -1
     while i < len(t):

@@ -17,8 +17,8 @@ import msgspec
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Tuned
-from hoptui.model.detail_requests import STEPS, Closeups, Look, iterations
-from hoptui.model.series import Series, Window
+from hoptui.model.detail_requests import STEPS, Closeups, TileRequest, iterations
+from hoptui.model.series import Series
 from hoptui.protocol.messages import (
     FINAL,
     Buckets,
@@ -71,7 +71,7 @@ class NodeClock:
         return max(known, default=None)
 
 
-__all__ = ["Series", "Store", "Window"]
+__all__ = ["Series", "Store"]
 
 MOST_NAMES = 1024  # metrics a source
 MOST_EVENTS = 2000
@@ -133,7 +133,7 @@ class Store:
             if t0 <= before and self._closeups.wish(source, name, t0, before, width, self.now()):
                 self.on_wish()
 
-    def looks(self, most: int) -> list[Look]:
+    def looks(self, most: int) -> list[TileRequest]:
         """At most so many questions about what somebody looks at."""
         with self._lock:
             return self._closeups.take(most, self.now()) if self._closeups.wished else []
@@ -194,7 +194,7 @@ class Store:
                     msgspec.structs.replace(buckets, names=(STEPS,), **known), STEPS
                 )
 
-    def apply_look(self, look: Look, buckets: Buckets) -> None:
+    def apply_look(self, look: TileRequest, buckets: Buckets) -> None:
         """Take in the answer to one of `looks`."""
         with self._lock:
             self.changes += 1

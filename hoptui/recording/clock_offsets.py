@@ -34,7 +34,7 @@ class Boot:
 
 
 @dataclass(frozen=True)
-class Frame:
+class ClockShift:
     """How a process sees a recording's time: its own stamp + `shift_ns` is the stored one, + `wall_offset_ns` wall time."""
 
     shift_ns: int = 0
@@ -51,7 +51,7 @@ def this_boot() -> Boot:
     return Boot(boot_id, time.time_ns() - now, now)
 
 
-def enter(db: sqlite3.Connection, boot: Boot) -> Frame:
+def enter(db: sqlite3.Connection, boot: Boot) -> ClockShift:
     """The frame of `boot`, which the recording remembers from now on. Call it within a transaction."""
     frame = frame_of(db, boot)
     db.execute(
@@ -61,14 +61,14 @@ def enter(db: sqlite3.Connection, boot: Boot) -> Frame:
     return frame
 
 
-def frame_of(db: sqlite3.Connection, boot: Boot | None) -> Frame:
+def frame_of(db: sqlite3.Connection, boot: Boot | None) -> ClockShift:
     """The frame of a process of `boot`, known to the recording or not; without one the recording's own."""
     first = _first_offset(db)
     if boot is None:
-        return Frame(0, first or 0)
+        return ClockShift(0, first or 0)
     known = db.execute("SELECT shift_ns FROM boots WHERE boot = ?", (boot.id,)).fetchone()
     shift = int(known[0]) if known else 0 if first is None else _shift(db, boot, first)
-    return Frame(shift, (boot.wall_offset_ns if first is None else first) + shift)
+    return ClockShift(shift, (boot.wall_offset_ns if first is None else first) + shift)
 
 
 def _first_offset(db: sqlite3.Connection) -> int | None:

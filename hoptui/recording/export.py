@@ -28,7 +28,7 @@ GROUP_ROWS = 8192
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Wanted(NamedTuple):
+class ExportRequest(NamedTuple):
     """What of a recording is meant: rows from `t0` to `t1` (0: the first, the last) of some sources (none: all).
 
     A source is meant by its name or by the first part of it: `gpu` for all GPUs. With `names`, rows that know none of
@@ -41,10 +41,10 @@ class Wanted(NamedTuple):
     t1: int = 0
 
 
-ALL = Wanted()
+ALL = ExportRequest()
 
 
-class Row(NamedTuple):
+class ExportRow(NamedTuple):
     """One row: stamp on the recording's clock, where it comes from, iteration (-1: none), its known values."""
 
     t: int
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     values: dict[str, float]
 
 
-def rows(recording: Recording, wanted: Wanted = ALL) -> Iterator[Row]:
+def rows(recording: Recording, wanted: ExportRequest = ALL) -> Iterator[ExportRow]:
     """The rows that are wanted, oldest first.
 
     Raises:
@@ -63,14 +63,14 @@ def rows(recording: Recording, wanted: Wanted = ALL) -> Iterator[Row]:
     return heapq.merge(*streams, key=lambda row: row.t)
 
 
-def columns(recording: Recording, wanted: Wanted = ALL) -> tuple[str, ...]:
+def columns(recording: Recording, wanted: ExportRequest = ALL) -> tuple[str, ...]:
     """The metrics that `rows` has, in the order of the sources and of their recording."""
     chosen = sources_meant(recording, wanted.sources)
     known = dict.fromkeys(name for source in chosen for name in recording.names(source, wanted.t0, wanted.t1))
     return tuple(name for name in wanted.names if name in known) if wanted.names else tuple(known)
 
 
-def write_csv(recording: Recording, file: TextIO, wanted: Wanted = ALL) -> None:
+def write_csv(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -> None:
     """One header, one line a row, lines ended by LF; unknown is empty. Open `file` with newline="".
 
     Raises:
@@ -85,7 +85,7 @@ def write_csv(recording: Recording, file: TextIO, wanted: Wanted = ALL) -> None:
         writer.writerow((*clock(row.t), row.source, row.step if row.step >= 0 else "", *map(get, metrics)))
 
 
-def write_jsonl(recording: Recording, file: TextIO, wanted: Wanted = ALL) -> None:
+def write_jsonl(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -> None:
     """One object a line, merged in time: rows, events and commands, told apart by `type`; infinite values are null.
 
     Raises:
@@ -100,7 +100,7 @@ def write_jsonl(recording: Recording, file: TextIO, wanted: Wanted = ALL) -> Non
         file.write("\n")
 
 
-def write_parquet(recording: Recording, path: Path, wanted: Wanted = ALL) -> None:
+def write_parquet(recording: Recording, path: Path, wanted: ExportRequest = ALL) -> None:
     """One table with the columns of the CSV: float64 with nulls, `utc` as a timestamp, in row groups.
 
     Raises:
@@ -171,19 +171,21 @@ def sources_meant(recording: Recording, sources: Sequence[str]) -> list[str]:
     return [s for s in there if not sources or any(s == one or s.startswith(f"{one}/") for one in sources)]
 
 
-def _of(recording: Recording, source: str, wanted: Wanted) -> Iterator[Row]:
+def _of(recording: Recording, source: str, wanted: ExportRequest) -> Iterator[ExportRow]:
     for part in recording.rows(source, wanted.t0, wanted.t1, wanted.names):
         for t, step, values in part.rows():
             if values or not wanted.names:
-                yield Row(t, source, step, values)
+                yield ExportRow(t, source, step, values)
 
 
-def _row_fields(row: Row) -> Mapping[str, Any]:
+def _row_fields(row: ExportRow) -> Mapping[str, Any]:
     finite = {name: v if math.isfinite(v) else None for name, v in row.values.items()}
     return {"source": row.source, "step": row.step if row.step >= 0 else None, "values": finite}
 
 
-def _records(recording: Recording, clock: _Clock, wanted: Wanted) -> Iterable[tuple[int, Mapping[str, Any]]]:
+def _records(
+    recording: Recording, clock: _Clock, wanted: ExportRequest
+) -> Iterable[tuple[int, Mapping[str, Any]]]:
     """Events and commands, which are few, in the order of their stamps."""
     found: list[tuple[int, Mapping[str, Any]]] = []
     for kind, told in (("event", recording.events()), ("command", recording.commands())):
@@ -194,8 +196,8 @@ def _records(recording: Recording, clock: _Clock, wanted: Wanted) -> Iterable[tu
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _batches(found: Iterator[Row]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
+def _batches(found: Iterator[ExportRow]) -> Iterator[list[ExportRow]]:
+    batch: list[ExportRow] = []
     for row in found:
         batch.append(row)
         if len(batch) == GROUP_ROWS:

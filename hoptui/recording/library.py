@@ -22,7 +22,7 @@ SUFFIX = ".hoptui"
 
 
 @dataclass(frozen=True)
-class Entry:
+class RecordingEntry:
     """A recording as the shelf shows it.
 
     `run` is the run's id, `state` what was last known of it (None: nothing is, and `problem` says why). `size_bytes`
@@ -49,7 +49,7 @@ class Removed:
     why: str
 
 
-def entries(directory: Path) -> list[Entry]:
+def entries(directory: Path) -> list[RecordingEntry]:
     """All recordings in a directory, the last written first. Reads a few pages of each: 2 ms a file.
 
     Raises:
@@ -139,7 +139,7 @@ def _log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def _entry(path: Path) -> Entry | None:
+def _entry(path: Path) -> RecordingEntry | None:
     measured = _measured(path)
     if measured is None:
         return None
@@ -159,4 +159,6 @@ def _entry(path: Path) -> Entry | None:
         problem = error.reason
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         problem = f"{path} is damaged: {error}"
-    return Entry(path, state.run if state else path.stem, state, problem, size, modified, first, last)
+    return RecordingEntry(
+        path, state.run if state else path.stem, state, problem, size, modified, first, last
+    )

@@ -19,7 +19,7 @@ from hoptui.recording.compression import digits
 FACTOR = 32
 
 
-class Figures(NamedTuple):
+class GroupStats(NamedTuple):
     """One name in each group: extremes and mean of its known values, NaN where there are none, and how many there are."""
 
     low: array[float]
@@ -36,7 +36,7 @@ class Summary(NamedTuple):
     first: array[int]
     step: array[int]
     rows: array[int]
-    figures: tuple[Figures, ...]
+    figures: tuple[GroupStats, ...]
 
 
 def summarise(columns: Columns) -> Summary:
@@ -75,7 +75,7 @@ def coarsen(parts: Sequence[Summary]) -> Summary:
     )
 
 
-def totals(figures: Figures, start: int, end: int) -> tuple[float, float, float, int] | None:
+def totals(figures: GroupStats, start: int, end: int) -> tuple[float, float, float, int] | None:
     """Least, greatest, sum and number of the known values in groups `start` to `end`; None if there are none."""
     known = figures.known[start:end]
     count = sum(known)
@@ -102,8 +102,8 @@ def _edges(first: Sequence[int], last: Sequence[int], rows: Sequence[int]) -> li
     ]
 
 
-def _of_values(values: array[float], edges: list[tuple[int, int]]) -> Figures:
-    found = Figures(array("d"), array("d"), array("d"), array("q"))
+def _of_values(values: array[float], edges: list[tuple[int, int]]) -> GroupStats:
+    found = GroupStats(array("d"), array("d"), array("d"), array("q"))
     for start, end in edges:
         known: Sequence[float] = values[start:end]
         total = sum(known)
@@ -114,14 +114,14 @@ def _of_values(values: array[float], edges: list[tuple[int, int]]) -> Figures:
     return _shortened(found)
 
 
-def _of_figures(figures: Figures, edges: list[tuple[int, int]]) -> Figures:
-    found = Figures(array("d"), array("d"), array("d"), array("q"))
+def _of_figures(figures: GroupStats, edges: list[tuple[int, int]]) -> GroupStats:
+    found = GroupStats(array("d"), array("d"), array("d"), array("q"))
     for start, end in edges:
         _add(found, totals(figures, start, end))
     return _shortened(found)
 
 
-def _add(found: Figures, group: tuple[float, float, float, int] | None) -> None:
+def _add(found: GroupStats, group: tuple[float, float, float, int] | None) -> None:
     low, high, total, count = group or (math.nan, math.nan, math.nan, 0)
     found.low.append(low)
     found.high.append(high)
@@ -129,7 +129,7 @@ def _add(found: Figures, group: tuple[float, float, float, int] | None) -> None:
     found.known.append(count)
 
 
-def _shortened(figures: Figures) -> Figures:
+def _shortened(figures: GroupStats) -> GroupStats:
     """Means to two digits more than the values have, or as float32: what they have beyond is noise that costs disk."""
     most = digits(figures.low)
     if most is not None and (high := digits(figures.high)) is not None:
@@ -143,16 +143,16 @@ def _shortened(figures: Figures) -> Figures:
     )
 
 
-def _joined(parts: Sequence[Summary], name: str) -> Figures:
-    def of(part: Summary) -> Iterator[Figures]:
+def _joined(parts: Sequence[Summary], name: str) -> GroupStats:
+    def of(part: Summary) -> Iterator[GroupStats]:
         if name in part.names:
             yield part.figures[part.names.index(name)]
         else:
             blank = array("d", [math.nan]) * len(part.t)
-            yield Figures(blank, blank, blank, array("q", [0]) * len(part.t))
+            yield GroupStats(blank, blank, blank, array("q", [0]) * len(part.t))
 
     found = [figures for part in parts for figures in of(part)]
-    return Figures(
+    return GroupStats(
         array("d", chain.from_iterable(figures.low for figures in found)),
         array("d", chain.from_iterable(figures.high for figures in found)),
         array("d", chain.from_iterable(figures.mean for figures in found)),

@@ -14,7 +14,7 @@ import msgspec
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
 from hoptui.recording import clock_offsets, ingest, resample
-from hoptui.recording.clock_offsets import Boot, Frame, Record, added, moved, shifted
+from hoptui.recording.clock_offsets import Boot, ClockShift, Record, added, moved, shifted
 from hoptui.recording.database import (
     RecordingError,
     errors_named,
@@ -40,7 +40,7 @@ class Recording:
     it asks for another.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, frame: Frame, *, writable: bool) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, frame: ClockShift, *, writable: bool) -> None:
         self.path = path
         self._db = db
         self._tables = Tables(path, db)

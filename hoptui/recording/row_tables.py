@@ -18,7 +18,7 @@ from hoptui.recording import ingest
 from hoptui.recording.compression import Packed, pack
 from hoptui.recording.database import RecordingError, errors_named
 from hoptui.recording.ingest import Arrival
-from hoptui.recording.pyramid import FACTOR, Figures, Summary, coarsen, summarise
+from hoptui.recording.pyramid import FACTOR, GroupStats, Summary, coarsen, summarise
 
 ROWS = 512
 _STAMPS = 2  # columns before the values: t, step
@@ -57,7 +57,7 @@ def encode_summary(summary: Summary) -> bytes:
 
 def decode_summary(names: Sequence[str], groups: int, body: bytes, wanted: Collection[str]) -> Summary:
     """The groups of a block above the rows; otherwise as `decode`."""
-    packed = _opened(body, groups, _GROUPS + len(Figures._fields) * len(names))
+    packed = _opened(body, groups, _GROUPS + len(GroupStats._fields) * len(names))
     kept = [i for i, name in enumerate(names) if not wanted or name in wanted]
     return Summary(
         names=tuple(names[i] for i in kept),
@@ -66,8 +66,10 @@ def decode_summary(names: Sequence[str], groups: int, body: bytes, wanted: Colle
         step=packed.integers(2),
         rows=packed.integers(3),
         figures=tuple(
-            Figures(packed.floats(at), packed.floats(at + 1), packed.floats(at + 2), packed.integers(at + 3))
-            for at in (_GROUPS + len(Figures._fields) * i for i in kept)
+            GroupStats(
+                packed.floats(at), packed.floats(at + 1), packed.floats(at + 2), packed.integers(at + 3)
+            )
+            for at in (_GROUPS + len(GroupStats._fields) * i for i in kept)
         ),
     )
 

@@ -63,7 +63,7 @@ class Value(NamedTuple):
     origin: str = "default"
 
 
-class Asked(NamedTuple):
+class KeyBinding(NamedTuple):
     """The keys that `config.toml` gives to an action, and the place it says so."""
 
     keys: str
@@ -75,7 +75,7 @@ class Config:
     """Everything that is set. `problems` are one line each; `file` is where `config.toml` is or would be."""
 
     values: Mapping[str, Value] = field(default_factory=lambda: {s.name: Value(s.default) for s in SETTINGS})
-    keys: Mapping[str, Asked] = field(default_factory=dict)
+    keys: Mapping[str, KeyBinding] = field(default_factory=dict)
     remembered: Remembered = field(default_factory=Remembered)
     problems: tuple[str, ...] = ()
     file: Path | None = None
@@ -269,9 +269,9 @@ def _from_before(setting: Setting, remembered: Remembered) -> Iterator[Value]:
         yield Value(remembered.theme, "remembered")
 
 
-def _keys(written: _Written | None, told: list[str]) -> dict[str, Asked]:
+def _keys(written: _Written | None, told: list[str]) -> dict[str, KeyBinding]:
     """The table of keys; and every name in the file that nobody knows is told."""
-    found: dict[str, Asked] = {}
+    found: dict[str, KeyBinding] = {}
     for name, value in written.table.items() if written else ():
         assert written is not None
         if name == KEYS and isinstance(value, dict):
@@ -280,7 +280,7 @@ def _keys(written: _Written | None, told: list[str]) -> dict[str, Asked]:
                     continue  # told already
                 where = written.place(f"{KEYS}.{action}")
                 if isinstance(keys, str):
-                    found[action] = Asked(keys, where)
+                    found[action] = KeyBinding(keys, where)
                 else:
                     told.append(
                         f'{where}: the keys of {action} are a text such as "f5,p", not {_shown(keys)}'

@@ -59,12 +59,12 @@ def _options() -> argparse.Namespace:
 
 
 def _host() -> HostSampler:
-    from hoptui.telemetry.host import Host
+    from hoptui.telemetry.host import HostReader
     from hoptui.telemetry.processes import Processes
     from hoptui.telemetry.sampler import HostSampler
 
     clock = time.monotonic_ns
-    return HostSampler(Host(_report), Processes(clock), clock)
+    return HostSampler(HostReader(_report), Processes(clock), clock)
 
 
 def _gpus(options: argparse.Namespace) -> GpuSampler:

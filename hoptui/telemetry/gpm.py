@@ -53,7 +53,7 @@ METRICS = {
 """Our name -> (NVML_GPM_METRIC_…, scale to our unit, digits kept)."""
 
 
-class Query:
+class GpmQuery:
     """NVML's question for the metrics, kept: filling in its 16 kB anew each tick would cost 48 µs to 1.8 ms.
 
     One is shared by the GPUs of a process, which are read one after the other.
@@ -112,7 +112,7 @@ class Gpm:
         instance: the GPU instance's id, None for a whole GPU.
     """
 
-    def __init__(self, nvml: Any, handle: Any, query: Query, instance: int | None = None) -> None:
+    def __init__(self, nvml: Any, handle: Any, query: GpmQuery, instance: int | None = None) -> None:
         self._nvml = nvml
         self._handle = handle
         self._query = query

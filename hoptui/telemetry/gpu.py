@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
-from hoptui.telemetry.gpm import IN_MIG_MODE, Gpm, Query
-from hoptui.telemetry.gpu_processes import People, Shares, running
+from hoptui.telemetry.gpm import IN_MIG_MODE, Gpm, GpmQuery
+from hoptui.telemetry.gpu_processes import ProcessOwners, SmShares, running
 from hoptui.telemetry.gpu_specs import Peaks, estimated_mfu, peaks_of
 from hoptui.telemetry.metrics_table import ARCHITECTURES, ENERGY, FACTS, HEALTH, INSTANCE_FACTS, MEMORY, ROW
 from hoptui.telemetry.nvml_errors import FATAL, NO_PERMISSION, REFUSED, SECOND_NS, UNSUPPORTED
@@ -97,7 +97,7 @@ class NvLinks:
         return total
 
 
-class Energy:
+class EnergyCounter:
     """Joules since the driver's counter began: the counter when it was read, the power integrated since.
 
     Reading the counter takes milliseconds, so it is not done in a tick. What lies between two readings is the average
@@ -155,8 +155,8 @@ class Surroundings:
     nvml: Any
     clock: Callable[[], int]
     report: Callable[[str], None]
-    query: Query
-    people: People
+    query: GpmQuery
+    people: ProcessOwners
     wall: Callable[[], float] = time.time
 
 
@@ -200,9 +200,9 @@ class Gpu:
             self._gpm = Gpm(nvml, handle, shared.query)
         else:
             self._gpm = Gpm(nvml, parent.handle, shared.query, instance.gpu_instance)
-        self._energy = Energy()
+        self._energy = EnergyCounter()
         self._nvlinks = NvLinks(nvml, handle)
-        self._shares = Shares(nvml, handle)
+        self._shares = SmShares(nvml, handle)
         self._shares_now: dict[int, float] = {}
         self._why_no_shares = "" if whole else "NVML tells it of whole GPUs only"
         self._why_no_processes = ""

@@ -16,7 +16,7 @@ LONGEST_COMMAND = 200
 _MIB = 1 << 20
 
 
-class People:
+class ProcessOwners:
     """Who runs a process, and what: from /proc, once for each process.
 
     The driver counts pids as the whole machine does. In a container the same number may be another process of ours, so
@@ -66,7 +66,7 @@ class People:
 
 
 def running(
-    nvml: Any, handle: Any, gpu: str, people: People, shares: Mapping[int, float]
+    nvml: Any, handle: Any, gpu: str, people: ProcessOwners, shares: Mapping[int, float]
 ) -> list[GpuProcess]:
     """The processes that compute on a GPU or MIG instance, by pid. 25–200 µs under load, 4.5 ms were reported elsewhere.
 
@@ -93,7 +93,7 @@ def running(
     return sorted(found, key=lambda process: process.pid)
 
 
-class Shares:
+class SmShares:
     """Each process's share of the SMs' time since the reading before, in %. 1.4–2.4 ms a reading.
 
     Args:

@@ -19,7 +19,7 @@ _DISK = re.compile(rb"^ *\d+ +\d+ (\S+) \d+ \d+ (\d+) \d+ \d+ \d+ (\d+) ", re.M)
 _CARD = re.compile(rb"^ *(\S+): *(\d+)(?: +\d+){7} +(\d+) ", re.M)
 
 
-class Host:
+class HostReader:
     """The readings of the source `host`, from /proc (proc(5)).
 
     | name | unit |

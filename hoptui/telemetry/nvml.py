@@ -10,9 +10,9 @@ from typing import Any
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
 from hoptui.node.driver_probe import DRIVER, IDLE, SetProbe, no_probe
-from hoptui.telemetry.gpm import Query
+from hoptui.telemetry.gpm import GpmQuery
 from hoptui.telemetry.gpu import Job, Surroundings
-from hoptui.telemetry.gpu_processes import People
+from hoptui.telemetry.gpu_processes import ProcessOwners
 from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Slot, lost
 from hoptui.telemetry.nvml_errors import DRIVER_GONE, SECOND_NS
 from hoptui.telemetry.nvml_events import Bell, address
@@ -57,8 +57,8 @@ class Gpus:
         self._clock = clock
         self._probe = probe
         self._leave = leave
-        self._people = People()
-        self._shared = Surroundings(nvml, clock, report, Query(nvml), self._people)
+        self._people = ProcessOwners()
+        self._shared = Surroundings(nvml, clock, report, GpmQuery(nvml), self._people)
         self._slots: list[Slot] = []
         self._bell: Bell | None = None
         self._listen = Job(LISTEN_NS, self._listen_to_driver)

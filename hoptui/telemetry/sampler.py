@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
-from hoptui.telemetry.host import Host
+from hoptui.telemetry.host import HostReader
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.nvml_errors import SECOND_NS
 from hoptui.telemetry.processes import Processes
@@ -23,7 +23,7 @@ ASIDE = 8
 """An eighth of the time between two ticks is for slow readings: the next tick is not late for them."""
 
 
-class Pace:
+class TickSchedule:
     """When the next tick is due.
 
     Ticks lie on a grid of the monotonic clock, so that samplers of one rate agree on when they look. The next one is
@@ -74,10 +74,10 @@ class HostSampler:
         clock: monotonic ns.
     """
 
-    def __init__(self, host: Host, processes: Processes, clock: Callable[[], int]) -> None:
+    def __init__(self, host: HostReader, processes: Processes, clock: Callable[[], int]) -> None:
         self._host = host
         self._processes = processes
-        self._pace = Pace(clock, HOST_MAX_HZ)
+        self._pace = TickSchedule(clock, HOST_MAX_HZ)
 
     @property
     def due(self) -> int:
@@ -114,7 +114,7 @@ class GpuSampler:
     def __init__(self, gpus: Gpus, clock: Callable[[], int]) -> None:
         self._gpus = gpus
         self._clock = clock
-        self._pace = Pace(clock, MAX_HZ)
+        self._pace = TickSchedule(clock, MAX_HZ)
         self._told = -1
         self._devices: Devices | None = None
         self._tenants: tuple[GpuProcess, ...] = ()

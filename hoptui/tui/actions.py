@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.keys import KEY_ALIASES, REPLACED_KEYS, Keys, key_to_character
 
-from hoptui.settings.config import Asked, near
+from hoptui.settings.config import KeyBinding, near
 
 Scope = Literal[
     "everywhere",
@@ -289,7 +289,7 @@ _SAME = {other: key for key, others in KEY_ALIASES.items() for other in others}
 _BY_ID = {action.id: action for action in ACTIONS}
 
 
-def settle(asked: Mapping[str, Asked]) -> tuple[dict[str, str], list[str]]:
+def settle(asked: Mapping[str, KeyBinding]) -> tuple[dict[str, str], list[str]]:
     """The keys (as Textual names them, "" for none) of the actions that get others than their own; one line for each refusal.
 
     A wish is refused as a whole, so that a key never does what another action's key is known to do.

@@ -23,7 +23,7 @@ from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.tui.render_loop import DrawnApp
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.snapshot import Connection, View, undoable
+from hoptui.tui.snapshot import View, ViewerClient, undoable
 from hoptui.tui.staged_changes import Staging
 
 FAST_HZ = 10.0
@@ -59,7 +59,7 @@ class HoptuiApp(DrawnApp):
 
     def __init__(
         self,
-        connect: Callable[[Callable[[Change], None]], Connection],
+        connect: Callable[[Callable[[Change], None]], ViewerClient],
         run: str | None = None,
         *,
         config: Config | None = None,

@@ -31,7 +31,7 @@ class Option(NamedTuple):
     note: str = ""
 
 
-class Found(NamedTuple):
+class Choice(NamedTuple):
     """The option chosen, its place among all of them, and whether it was to be put with what is there already."""
 
     place: int
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     together: bool
 
 
-class Finder(LiveBox[Found]):
+class Finder(LiveBox[Choice]):
     """Ends with what was found, or None.
 
     `more` makes options of what is typed, and is asked at each change: their indices are those after `options`. `together` offers the key that puts the
@@ -101,7 +101,7 @@ class Finder(LiveBox[Found]):
 
     def _end(self, *, together: bool) -> None:
         if self._shown:
-            self.dismiss(Found(*self._shown[self._list("find-list").index], together))
+            self.dismiss(Choice(*self._shown[self._list("find-list").index], together))
 
     # keys --------------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from hoptui.tui.run_control import Steering, left_paused
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.hosts import content
 from hoptui.tui.screens.hosts.screen import HostsScreen
-from hoptui.tui.snapshot import SECOND, Connection, View
+from hoptui.tui.snapshot import SECOND, View, ViewerClient
 from hoptui.tui.staged_changes import Staging
 from hoptui.tui.widgets.key_bar import KeyBar
 from hoptui.tui.widgets.text_block import Lines
@@ -36,13 +36,13 @@ SOON_S = 2.0
 """A link that is younger than this may come by itself."""
 
 
-class Reached(Connection, Protocol):
+class Reached(ViewerClient, Protocol):
     """A connection that may be tried again before its time."""
 
     def again(self) -> None: ...
 
 
-class Host(NamedTuple):
+class HostConnection(NamedTuple):
     """What belongs to one host: its client, and what this dashboard does to its runs."""
 
     name: str
@@ -70,7 +70,7 @@ class FleetApp(HoptuiApp):
     ) -> None:
         clients = {name: made(self._on_change) for name, made in connect.items()}
         super().__init__(lambda on_change: next(iter(clients.values())), run, **options)
-        self.hosts = [Host(name, one, Steering(one), Staging()) for name, one in clients.items()]
+        self.hosts = [HostConnection(name, one, Steering(one), Staging()) for name, one in clients.items()]
         self._others_at = 0.0
         self.choose(here or self.hosts[0].name)
 
@@ -91,11 +91,12 @@ class FleetApp(HoptuiApp):
             if host is not self.here:
                 host.client.watch(None)
 
-    def hosts_seen(self) -> list[content.Host]:
+    def hosts_seen(self) -> list[content.HostStatus]:
         """Every host at this moment, by its own clock."""
         here = self.view(None)
         return [
-            content.Host(host.name, here if host is self.here else _seen(here, host)) for host in self.hosts
+            content.HostStatus(host.name, here if host is self.here else _seen(here, host))
+            for host in self.hosts
         ]
 
     def wall(self) -> float:
@@ -203,7 +204,7 @@ class FleetApp(HoptuiApp):
             host.client.again()
 
 
-def _seen(here: View, host: Host) -> View:
+def _seen(here: View, host: HostConnection) -> View:
     """A host that is not the chosen one, by its own clock."""
     store = host.client.store
     now, node = store.now(), store.node

@@ -53,7 +53,7 @@ class PaletteBox(CommandPalette):
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
-class Entry(NamedTuple):
+class PaletteEntry(NamedTuple):
     """A line of the palette, `noun: verb`."""
 
     title: str
@@ -75,7 +75,7 @@ class Palette(Provider):
             if score > 0:
                 yield Hit(score, matcher.highlight(entry.title), entry.run, help=entry.help)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[PaletteEntry]:
         """What can be done now."""
         from hoptui.tui.screens.gpu.screen import GpusScreen
         from hoptui.tui.screens.run.screen import RunScreen
@@ -87,9 +87,9 @@ class Palette(Provider):
             for knob in view.run.knobs if view.run and app.steering.may(view, "set") else ():
                 name, value = numbers.clean(knob.spec.name), numbers.value(knob.value, knob.spec)
                 edit = partial(app.edit_knob, str(screen.run_id), knob.spec.name)
-                yield Entry(f"knob: edit {name}", f"now {value}", edit)
+                yield PaletteEntry(f"knob: edit {name}", f"now {value}", edit)
             for metric in learning_metrics.metrics(view):
-                yield Entry(
+                yield PaletteEntry(
                     f"chart: show {numbers.clean(metric)}",
                     "in the learning chart",
                     partial(screen.choose, metric),
@@ -98,16 +98,16 @@ class Palette(Provider):
         view = app.view(None)
         for gpu in () if isinstance(screen, GpusScreen) else view.gpus():
             name = f"GPU: show {gpu.index} {numbers.clean(gpu.name, 40)}"
-            yield Entry(name, "every reading with its meaning", partial(app.open_gpus, gpu.uuid))
+            yield PaletteEntry(name, "every reading with its meaning", partial(app.open_gpus, gpu.uuid))
         for run in runs.ordered(view):
-            yield Entry(
+            yield PaletteEntry(
                 f"run: open {numbers.clean(run.name)}",
                 f"{run.run}, pid {run.pid}",
                 partial(app.open_run, run),
             )
         yield from self._actions(lambda action: action.scope in _LAST and action.id not in _OTHERWISE)
 
-    def _actions(self, wanted: Callable[[Action], bool]) -> Iterator[Entry]:
+    def _actions(self, wanted: Callable[[Action], bool]) -> Iterator[PaletteEntry]:
         """The actions whose keys worked on the screen when the palette was opened over it, each once."""
         active = {found.binding.id: found for found in cast("HoptuiApp", self.app).worked.values()}
         for action in ACTIONS:
@@ -115,17 +115,17 @@ class Palette(Provider):
             if found is None or not wanted(action):
                 continue
             run = partial(self.app.run_action, found.binding.action, found.node)
-            yield Entry(_title(action.id), action.help, run)
+            yield PaletteEntry(_title(action.id), action.help, run)
 
 
-def _panels(app: HoptuiApp, screen: Screen[Any]) -> Iterator[Entry]:
+def _panels(app: HoptuiApp, screen: Screen[Any]) -> Iterator[PaletteEntry]:
     """Panels of the screen to hide or to show again, where there is room for all of them."""
     if not (screen.has_class("-wide") and screen.has_class("-tall")):
         return
     scope = {"RunScreen": "run", "OverviewScreen": "overview"}.get(type(screen).__name__, "")
     for panel in (panel for panel in HIDEABLE if panel.id.partition(".")[0] == scope):
         verb = "show" if panel.id in app.preferences.hidden else "hide"
-        yield Entry(f"panel: {verb} {panel.label}", "remembered", partial(app.hide_or_show, panel.id))
+        yield PaletteEntry(f"panel: {verb} {panel.label}", "remembered", partial(app.hide_or_show, panel.id))
 
 
 def _title(action_id: str) -> str:

@@ -27,7 +27,7 @@ from hoptui.tui.messages import StoreChanged
 from hoptui.tui.preferences import Preferences
 from hoptui.tui.run_control import Steering
 from hoptui.tui.screen_base import Live, LiveScreen
-from hoptui.tui.snapshot import SECOND, Connection, View
+from hoptui.tui.snapshot import SECOND, View, ViewerClient
 
 RENEW_EVERY_S = 1.0
 TURN_S = 0.0002
@@ -49,7 +49,7 @@ class DrawnApp(PersonalApp):
     def __init__(
         self,
         preferences: Preferences,
-        connect: Callable[[Callable[[Change], None]], Connection],
+        connect: Callable[[Callable[[Change], None]], ViewerClient],
         clock: Callable[[], float],
         *,
         frames: bool,

@@ -14,7 +14,7 @@ from hoptui.domain.tuning import Advice, Limits, Tuned
 from hoptui.model.command_history import UNDO, command_line, named
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import FINAL, CommandRecord, Verb
-from hoptui.tui.snapshot import AnyStore, Connection, View, undoable
+from hoptui.tui.snapshot import AnyStore, View, ViewerClient, undoable
 
 HOLD_S = 60.0
 RENEW_S = 20.0
@@ -28,7 +28,7 @@ class Sent(NamedTuple):
     refused: str = ""
 
 
-class Asked(NamedTuple):
+class TunerRequest(NamedTuple):
     """A wish to the tuner of a run: the newest answer that was read, whether it is one to this, and how long to wait for one."""
 
     newest: Tuned | None
@@ -39,10 +39,10 @@ class Asked(NamedTuple):
 class Steering:
     """Sends commands for one dashboard. Times are seconds of the local monotonic clock."""
 
-    def __init__(self, client: Connection) -> None:
+    def __init__(self, client: ViewerClient) -> None:
         self._client = client
         self._held: dict[str, tuple[str, float]] = {}  # run -> (command id of the pause, when to renew)
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, TunerRequest] = {}
 
     @property
     def held(self) -> list[str]:
@@ -133,7 +133,7 @@ class Steering:
         if view.run is None or refused:
             return refused
         run = view.run.run
-        self._asked[run] = Asked(self._client.store.tuned.get(run), False, now + ANSWER_S)
+        self._asked[run] = TunerRequest(self._client.store.tuned.get(run), False, now + ANSWER_S)
         self._client.tune(run, op, knob=knob, limits=limits)
         return ""
 
@@ -143,7 +143,7 @@ class Steering:
         for run, asked in list(self._asked.items()):
             newest = self._client.store.tuned.get(run)
             if newest is not None and newest is not asked.newest:
-                self._asked[run] = asked = Asked(newest, True, asked.until)
+                self._asked[run] = asked = TunerRequest(newest, True, asked.until)
                 told += [] if newest.granted else [f"the tuner stays as it is: {newest.reason}"]
             if now >= asked.until:
                 del self._asked[run]

@@ -12,7 +12,7 @@ from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model import eta
 from hoptui.model.command_history import UNDO, left
-from hoptui.model.series import Window
+from hoptui.model.series import SeriesWindow
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
 
@@ -39,7 +39,7 @@ class AnySeries(Protocol):
     def version(self) -> int: ...
     @property
     def refined(self) -> int: ...
-    def window(self, t0: int, t1: int, points: int) -> Window: ...
+    def window(self, t0: int, t1: int, points: int) -> SeriesWindow: ...
     def fine_from(self, width: int) -> int: ...
 
 
@@ -70,7 +70,7 @@ class AnyStore(Protocol):
     def vital(self, run_id: str) -> Vital | None: ...
 
 
-class Connection(Protocol):
+class ViewerClient(Protocol):
     """What the dashboard needs of `hoptui.client.client.Client` and of `hoptui.client.replay.Replay` alike."""
 
     @property

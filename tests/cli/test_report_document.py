@@ -14,9 +14,9 @@ from markdown_it import MarkdownIt
 
 from hoptui.cli.report import comparison, html, markdown
 from hoptui.cli.report import page as telling
-from hoptui.cli.report.document import Chart, Document, Mark, Section, Share, Shares
+from hoptui.cli.report.document import ChartMark, Document, ReportChart, Section, Share, ShareBar
 from hoptui.cli.report.html import svg
-from hoptui.model.report import Curve, read
+from hoptui.model.report import MetricCurve, read
 from hoptui.recording import Recording
 
 EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
@@ -73,14 +73,14 @@ def test_the_html_needs_nothing_and_runs_nothing(example: Document) -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def chart(means: list[float], marks: int = 0) -> Chart:
-    curve = Curve("x_per_s", [i * SECOND for i in range(1, len(means) + 1)], means)
+def chart(means: list[float], marks: int = 0) -> ReportChart:
+    curve = MetricCurve("x_per_s", [i * SECOND for i in range(1, len(means) + 1)], means)
     span = (0, len(means) * SECOND)
-    numbered = [Mark(i * SECOND, i, "a <b>") for i in range(1, marks + 1)]
-    return Chart("Throughput", "x/s", curve, span, numbered, [("beginning", 0, SECOND)])
+    numbered = [ChartMark(i * SECOND, i, "a <b>") for i in range(1, marks + 1)]
+    return ReportChart("Throughput", "x/s", curve, span, numbered, [("beginning", 0, SECOND)])
 
 
-def drawing(drawn: Chart) -> Iterator[ET.Element]:
+def drawing(drawn: ReportChart) -> Iterator[ET.Element]:
     return ET.fromstring(svg(drawn)).iter()
 
 
@@ -116,7 +116,7 @@ def test_the_numbers_of_changes_do_not_lie_on_each_other() -> None:
 )
 def test_bars(share: float, bar: str) -> None:
     assert markdown.bar(share) == bar
-    page = html.write(Document("t", (), (Section("s", (Shares((Share("a", share, "b"),)),)),), "f"))
+    page = html.write(Document("t", (), (Section("s", (ShareBar((Share("a", share, "b"),)),)),), "f"))
     assert f"width:{min(100.0, 100 * share):.1f}%" in page
 
 

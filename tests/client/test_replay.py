@@ -10,7 +10,7 @@ import pytest
 
 from hoptui.client.replay import REFUSED, SPEEDS, Replay, Tick
 from hoptui.recording import Recording, RecordingError
-from hoptui.tui.snapshot import Connection
+from hoptui.tui.snapshot import ViewerClient
 from tests.model.recorded_run import EVENTS, FIRST, ID, LENGTH_S, SECOND, WALL, at, event, run_rows, write
 
 
@@ -59,7 +59,7 @@ def pass_time(replay: Replay, clock: Hand, seconds: float) -> float:
 
 def test_it_is_a_connection_of_the_dashboard(replay: Replay) -> None:
     """mypy is the test."""
-    connection: Connection = replay
+    connection: ViewerClient = replay
     assert connection.link.state == "live"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hoptui.client.transport.routes import There
 from hoptui.client.transport.target import Place
-from hoptui.client.transport.tunnel import AGAIN_S, LOOK_S, OPEN_S, Child, Tunnel, sweep
+from hoptui.client.transport.tunnel import AGAIN_S, LOOK_S, OPEN_S, SshProcess, Tunnel, sweep
 from hoptui.node.addresses import AddressError
 from hoptui.protocol.messages import PROTOCOL
 from tests.conftest import until
@@ -190,12 +190,12 @@ def test_the_sockets_of_the_dead_are_swept(directory: Path) -> None:
 
 
 def test_a_child_is_told_first_and_killed_last() -> None:
-    polite = Child(["sh", "-c", "echo one; echo no >&2; cat >/dev/null; exit 5"])
+    polite = SshProcess(["sh", "-c", "echo one; echo no >&2; cat >/dev/null; exit 5"])
     until(lambda: polite.lines() == ["one"])
     until(lambda: (polite.lines(), polite.errors)[1] == "no\n")
     polite.end()
     assert polite.code() == 5
-    stubborn = Child(["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
+    stubborn = SshProcess(["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
     until(lambda: stubborn.lines() == ["up"])
     stubborn.end()
     assert stubborn.code() == -9

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.state.derived_rows import Account, Reading, headline, reading
+from hoptui.daemon.state.derived_rows import Account, GpuRow, headline, reading
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.protocol.messages import Flops, RunState
@@ -20,8 +20,8 @@ PAIR = (H100, structs.replace(H100, uuid="b", index=1))
 RUN = RunState(run="r", name="toy", epoch=1, pid=9, started_wall=0.0, headline="tokens_per_s")
 
 
-def gpu(watts: float = 400.0, joules: float = 0.0, **fields: float) -> Reading:
-    plain = Reading(
+def gpu(watts: float = 400.0, joules: float = 0.0, **fields: float) -> GpuRow:
+    plain = GpuRow(
         watts, joules, sm_active=75.0, memory_used_bytes=30, memory_total_bytes=80, mfu_estimated=40.0
     )
     return plain._replace(**fields)

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from hoptui.daemon.storage.archive import REFUSED_TOLD_S, Archive
 from hoptui.daemon.storage.recordings import History
-from hoptui.daemon.storage.retention import Limits
+from hoptui.daemon.storage.retention import RetentionLimits
 from hoptui.daemon.timings import Timings
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
@@ -36,8 +36,8 @@ def rows(first: int, count: int, source: str = SOURCE, **values: float) -> Colum
     return pack(source, [((first + i) * S, -1, values or {"x": float(first + i)}) for i in range(count)])
 
 
-def make(directory: Path, limits: Limits | None = None) -> History:
-    return History(Addresses(directory, directory), limits or Limits())
+def make(directory: Path, limits: RetentionLimits | None = None) -> History:
+    return History(Addresses(directory, directory), limits or RetentionLimits())
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_recording_at_its_limit_loses_its_oldest_rows_and_keeps_their_summarie
     thin = Recording.thin
     monkeypatch.setattr(Recording, "thin", lambda self, most: freed.append(thin(self, most)))
     limit = 400_000
-    history = make(tmp_path, Limits(run_bytes=limit))
+    history = make(tmp_path, RetentionLimits(run_bytes=limit))
     history.remember(KNOWN, NODE)
     for start in range(1, 120_001, 4000):
         part = [
@@ -159,14 +159,14 @@ def test_only_what_is_not_open_is_tidied_away(history: History, tmp_path: Path) 
     history.flush()
     old = tmp_path / "old.hoptui"
     old.write_bytes(bytes(1000))
-    tidy = make(tmp_path, Limits(keep_bytes=1, keep_s=1e9))
+    tidy = make(tmp_path, RetentionLimits(keep_bytes=1, keep_s=1e9))
     tidy._open = history._open
     tidy.tidy(now=old.stat().st_mtime + 1)
     assert [path.name for path in tmp_path.glob("*.hoptui")] == ["r.hoptui"]
 
 
 def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path: Path) -> None:
-    with_space_for_nothing = Limits(keep_bytes=1, keep_s=1e9)
+    with_space_for_nothing = RetentionLimits(keep_bytes=1, keep_s=1e9)
     live = tmp_path / "live.hoptui"
     live.write_bytes(bytes(1000))
     answered: list[object] = []
@@ -186,7 +186,7 @@ def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path:
 
 def test_a_change_that_took_effect_is_on_the_disk_at_once(tmp_path: Path) -> None:
     archive = Archive(
-        Addresses(tmp_path, tmp_path), Limits(), lambda *_: None, timings=Timings(flush_s=3600.0)
+        Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None, timings=Timings(flush_s=3600.0)
     )
     archive.start()
     sent = CommandRecord(id="c", run="r", epoch=1, verb="set", knob="n", seq=1)
@@ -214,7 +214,9 @@ def test_jobs_that_were_refused_are_told_for_a_minute(
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr("hoptui.daemon.storage.archive.JOBS", 1)
-    archive = Archive(Addresses(tmp_path, tmp_path), Limits(), lambda *_: None)  # its thread takes nothing
+    archive = Archive(
+        Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None
+    )  # its thread takes nothing
     archive.finish("a")
     assert archive.problem == ""
     archive.finish("b")
@@ -250,7 +252,7 @@ def test_in_a_directory_that_others_may_write_nothing_is_read_or_removed(
 ) -> None:
     history.close("r")
     tmp_path.chmod(0o777)
-    later = make(tmp_path, Limits(keep_s=0.0))
+    later = make(tmp_path, RetentionLimits(keep_s=0.0))
     with pytest.raises(AddressError, match="is open to others"):
         later.restore()
     later.tidy(time.time() + 1)

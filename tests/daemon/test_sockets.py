@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hoptui.daemon.auth import Gate
+from hoptui.daemon.auth import Authenticator
 from hoptui.daemon.server import BURST
 from hoptui.daemon.sockets import Doorway
 from hoptui.domain.columns import pack
@@ -38,13 +38,13 @@ def dealer(path: Path) -> Iterator[zmq.Socket[bytes]]:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[tuple[Doorway, Gate]]:
+def door(tmp_path: Path) -> Iterator[tuple[Doorway, Authenticator]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield Doorway(context, tmp_path / "d.sock"), Gate(context)
+    yield Doorway(context, tmp_path / "d.sock"), Authenticator(context)
     context.destroy(linger=0)
 
 
-def test_messages_are_taken_in_order_and_no_more_than_asked_for(door: tuple[Doorway, Gate]) -> None:
+def test_messages_are_taken_in_order_and_no_more_than_asked_for(door: tuple[Doorway, Authenticator]) -> None:
     there, gate = door
     assert (there.more, list(there.take(5))) == (False, [])
     with dealer(there.path) as sock:

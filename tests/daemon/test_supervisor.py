@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hoptui.daemon.sampling.process import Child
+from hoptui.daemon.sampling.process import SamplerProcess
 from hoptui.daemon.sampling.supervisor import START_S, UNDEAD, Sampler
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Tenants, Watch
@@ -296,7 +296,7 @@ def test_the_driver_as_a_whole_is_asked_ever_more_rarely(bench: Bench) -> None:
     assert sampler.problem == ""
 
 
-class Undead(Child):
+class Undead(SamplerProcess):
     """A child in uninterruptible sleep: no signal ends it."""
 
     made: list[Undead] = []
@@ -316,7 +316,7 @@ class Undead(Child):
 def test_what_cannot_be_killed_is_never_waited_for_and_not_multiplied(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hoptui.daemon.sampling.supervisor.Child", Undead)
+    monkeypatch.setattr("hoptui.daemon.sampling.supervisor.SamplerProcess", Undead)
     monkeypatch.setattr("hoptui.daemon.sampling.supervisor.CLOSE_S", 0.0)
     sampler = bench.gpus()
     bench.hear(sampler, Sample)

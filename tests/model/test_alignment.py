@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.model.alignment import MILLI, Course, Iterations, Shifted, Stepped
+from hoptui.model.alignment import MILLI, Course, IterationIndex, Shifted, Stepped
 from hoptui.model.series import Series
 
 S = 1_000_000_000
@@ -31,14 +31,14 @@ def test_a_moved_series_has_moved_stamps() -> None:
 def test_a_series_by_iteration() -> None:
     steps = series([0, 1, 2, 3, 4, 5])
     loss = series([9, 8, 7, 6, 5, 4])
-    found = Stepped(loss, Iterations(steps)).window(2 * MILLI, 4 * MILLI, 100)
+    found = Stepped(loss, IterationIndex(steps)).window(2 * MILLI, 4 * MILLI, 100)
     assert list(zip(found.t, found.low, strict=True)) == [(2000, 7), (3000, 6), (4000, 5)]
 
 
 def test_readings_between_two_iterations_lie_between_them() -> None:
     steps = series([10, 11, 12], every=4 * S)
     power = series([float(i) for i in range(12)])
-    found = Stepped(power, Iterations(steps)).window(10 * MILLI, 12 * MILLI, 1000)
+    found = Stepped(power, IterationIndex(steps)).window(10 * MILLI, 12 * MILLI, 1000)
     assert list(zip(found.t, found.low, strict=True))[:3] == [(10_000, 3), (10_250, 4), (10_500, 5)]
 
 
@@ -48,7 +48,7 @@ def test_iterations_done_again_count_once_and_what_was_thrown_away_is_not_shown(
     assert [course.place(i * S) for i in range(9)] == [0, 1000, None, None, None, 2000, 3000, 4000, 5000]
     assert course.place(round(1.5 * S)) is None
     assert course.stamp(2500) == round(5.5 * S)
-    thrown = Stepped(series([0.0, 1, 92, 93, 94, 2, 3, 4, 5]), Iterations(series(steps)))
+    thrown = Stepped(series([0.0, 1, 92, 93, 94, 2, 3, 4, 5]), IterationIndex(series(steps)))
     assert thrown.window(0, 5 * MILLI, 100).low == [0, 1, 2, 3, 4, 5]
 
 
@@ -56,17 +56,17 @@ def test_nothing_is_known_of_a_run_without_iterations() -> None:
     assert Course([], []).ends is None
     assert Course([S], [-1.0]).ends is None
     assert Course([S], [math.nan]).place(S) is None
-    assert Stepped(series([1.0]), Iterations(Series())).window(0, 10 * MILLI, 10).t == []
+    assert Stepped(series([1.0]), IterationIndex(Series())).window(0, 10 * MILLI, 10).t == []
 
 
 @pytest.mark.parametrize(("x0", "x1"), [(0, 40), (70_000, 70_040), (99_900, 99_999)])
 def test_a_few_iterations_of_a_long_run_are_found_exactly(x0: int, x1: int) -> None:
     steps = series([float(i) for i in range(100_000)], every=S // 10)
-    t0, t1, _ = Iterations(steps).part(x0 * MILLI, x1 * MILLI)
+    t0, t1, _ = IterationIndex(steps).part(x0 * MILLI, x1 * MILLI)
     assert t0 <= (x0 + 1) * S // 10
     assert (x1 + 1) * S // 10 <= t1
     assert t1 - t0 < 6_000 * S  # by the resolution of what is held so long ago
-    assert Iterations(steps).part(200_000 * MILLI, 200_001 * MILLI)[:2] == (1, 0)
+    assert IterationIndex(steps).part(200_000 * MILLI, 200_001 * MILLI)[:2] == (1, 0)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60))

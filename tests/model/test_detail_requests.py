@@ -8,7 +8,7 @@ from array import array
 
 from hoptui.client.subscriptions import Following
 from hoptui.domain.columns import Columns, pack
-from hoptui.model.detail_requests import LATE_NS, PATIENCE_NS, STEPS, TILE, Closeups, Look
+from hoptui.model.detail_requests import LATE_NS, PATIENCE_NS, STEPS, TILE, Closeups, TileRequest
 from hoptui.model.store import Store
 from hoptui.protocol.messages import Buckets, Delta, NodeState, Query, RunState
 from hoptui.recording.resample import buckets
@@ -164,7 +164,7 @@ def test_an_error_leaves_what_is_known() -> None:
     assert daemon.loss(HOUR, 2 * HOUR, 200) == before
 
 
-def answer(look: Look, t: list[int]) -> Buckets:
+def answer(look: TileRequest, t: list[int]) -> Buckets:
     values = array("d", [1.0] * len(t)).tobytes()
     return Buckets(
         id=1, source=look.source, names=look.names, t=array("q", t).tobytes(), step=array("q", t).tobytes(),

@@ -9,7 +9,7 @@ import pytest
 
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.recording import Recording
-from hoptui.recording.export import Wanted, rows
+from hoptui.recording.export import ExportRequest, rows
 
 EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
 SECOND = 1_000_000_000
@@ -51,7 +51,7 @@ def test_its_numbers_can_be_exported(recording: Recording) -> None:
     run = RecordedStore(recording).run_id
     rates = [
         row.values["env_steps_per_s"]
-        for row in rows(recording, Wanted((f"run/{run}",), ("env_steps_per_s",)))
+        for row in rows(recording, ExportRequest((f"run/{run}",), ("env_steps_per_s",)))
     ]
     assert len(rates) > 100
     assert min(rates) > 0

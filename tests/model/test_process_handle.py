@@ -14,7 +14,7 @@ import pytest
 
 from hoptui.domain.devices import GpuProcess
 from hoptui.model import process_handle as module
-from hoptui.model.process_handle import Held, NotYoursError
+from hoptui.model.process_handle import NotYoursError, ProcessHandle
 from hoptui.protocol.messages import NodeState
 
 ME = psutil.Process()
@@ -46,7 +46,7 @@ def shown(pid: int, **fields: Any) -> GpuProcess:
 
 
 def test_the_process_itself_gets_the_signal(child: subprocess.Popen[bytes]) -> None:
-    with Held(shown(child.pid), node()) as held:
+    with ProcessHandle(shown(child.pid), node()) as held:
         assert held.lives()
         assert (held.pid, held.user) == (child.pid, ME.username())
         assert "time.sleep(600)" in held.command
@@ -60,7 +60,7 @@ def test_the_process_itself_gets_the_signal(child: subprocess.Popen[bytes]) -> N
 def test_one_that_ended_while_the_question_stood_is_not_said_to_have_got_a_signal(
     child: subprocess.Popen[bytes],
 ) -> None:
-    with Held(shown(child.pid), node()) as held:
+    with ProcessHandle(shown(child.pid), node()) as held:
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has taken notice
         with pytest.raises(NotYoursError, match="has ended meanwhile: nothing was sent"):
@@ -70,21 +70,21 @@ def test_one_that_ended_while_the_question_stood_is_not_said_to_have_got_a_signa
 def test_a_pid_that_is_another_processs_by_now_is_left_alone(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Held(shown(child.pid), node()) as held:
+    with ProcessHandle(shown(child.pid), node()) as held:
         held.started -= 10.0
         with pytest.raises(NotYoursError, match="has ended meanwhile"):
             held.end()
     with pytest.raises(NotYoursError, match="is another one by now"):
-        Held(shown(child.pid, command="python train.py"), node())
+        ProcessHandle(shown(child.pid, command="python train.py"), node())
     assert child.poll() is None
 
 
 def test_handles_do_not_pile_up(child: subprocess.Popen[bytes]) -> None:
     before = ME.num_fds()
     for _ in range(3):
-        Held(shown(child.pid), node()).close()
+        ProcessHandle(shown(child.pid), node()).close()
         with pytest.raises(NotYoursError):
-            Held(shown(child.pid, command="other"), node())
+            ProcessHandle(shown(child.pid, command="other"), node())
     assert ME.num_fds() == before
 
 
@@ -102,7 +102,7 @@ def test_what_may_not_be_ended_says_why(
     child: subprocess.Popen[bytes], told: dict[str, Any], fields: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(NotYoursError, match=sentence):
-        Held(shown(child.pid, **told), node(**fields))
+        ProcessHandle(shown(child.pid, **told), node(**fields))
     assert child.poll() is None
 
 
@@ -111,7 +111,7 @@ def test_in_a_container_the_drivers_pids_are_not_ours(
 ) -> None:
     monkeypatch.setattr(module, "whose_pids", lambda: "container")
     with pytest.raises(NotYoursError, match="the driver counts the machine's"):
-        Held(shown(child.pid), node())
+        ProcessHandle(shown(child.pid), node())
 
 
 def test_one_that_is_gone_or_is_somebody_elses_or_this_dashboard(
@@ -119,13 +119,13 @@ def test_one_that_is_gone_or_is_somebody_elses_or_this_dashboard(
 ) -> None:
     one = shown(child.pid)
     with pytest.raises(NotYoursError, match="is this dashboard"):
-        Held(shown(ME.pid), node())
+        ProcessHandle(shown(ME.pid), node())
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(NotYoursError, match="only your own can be ended from here"):
-        Held(one, node())
+        ProcessHandle(one, node())
     monkeypatch.undo()
     monkeypatch.setattr(module, "whose_pids", lambda: "machine")
     child.kill()
     child.wait(20)
     with pytest.raises(NotYoursError, match="there is no process"):
-        Held(one, node())
+        ProcessHandle(one, node())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hoptui.domain.columns import Columns, pack
 from hoptui.model.recorded import pages
 from hoptui.model.recorded.store import RAW_ROWS, RecordedStore
-from hoptui.model.series import Window, bucketed
+from hoptui.model.series import SeriesWindow, bucketed
 from hoptui.model.store import Store
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.metadata import KnownRun
@@ -116,9 +116,9 @@ def test_short_windows_are_those_of_the_rows(store: RecordedStore) -> None:
     t0, t1 = at(100.2), at(200)
     times, values = known(run_rows(), "episode_return", t0, at(123.4))
     assert series.window(t0, t1, 1000) == bucketed(times, values, values, t0, t1, 1000)
-    assert series.window(at(200), at(300), 10) == Window([], [], []), "the future is not shown"
+    assert series.window(at(200), at(300), 10) == SeriesWindow([], [], []), "the future is not shown"
     assert series.fine_from(1) == at(0.5), "rows are there from the first on"
-    assert series.window(t1, t0, 10) == series.window(t0, t1, 0) == Window([], [], [])
+    assert series.window(t1, t0, 10) == series.window(t0, t1, 0) == SeriesWindow([], [], [])
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.model.series import CAPACITY, FORGET, HOLE, NEIGHBOURS, Series, Window
+from hoptui.model.series import CAPACITY, FORGET, HOLE, NEIGHBOURS, Series, SeriesWindow
 from hoptui.protocol.messages import Buckets
 
 NAN = math.nan
@@ -37,7 +37,7 @@ def make_buckets(
     )
 
 
-def plain(window: Window) -> list[tuple[int, float | None, float | None]]:
+def plain(window: SeriesWindow) -> list[tuple[int, float | None, float | None]]:
     """With None for NaN, which does not equal itself."""
 
     def number(value: float) -> float | None:
@@ -230,4 +230,4 @@ def test_clear_keeps_the_last_value() -> None:
 
 @pytest.mark.parametrize(("t0", "t1", "points"), [(10, 0, 5), (0, 10, 0), (50, 60, 5)])
 def test_an_empty_window(t0: int, t1: int, points: int) -> None:
-    assert fill(Series(), [1, 2, 3], [1.0, 2.0, 3.0]).window(t0, t1, points) == Window([], [], [])
+    assert fill(Series(), [1, 2, 3], [1.0, 2.0, 3.0]).window(t0, t1, points) == SeriesWindow([], [], [])

@@ -48,7 +48,7 @@ def mixed(recording: Recording) -> Recording:
 
 def as_csv(recording: Recording, **wanted: Any) -> list[list[str]]:
     file = io.StringIO(newline="")
-    export.write_csv(recording, file, export.Wanted(**wanted))
+    export.write_csv(recording, file, export.ExportRequest(**wanted))
     return list(csv.reader(io.StringIO(file.getvalue(), newline="")))
 
 
@@ -57,7 +57,7 @@ def as_json(recording: Recording, **wanted: Any) -> list[dict[str, Any]]:
         raise AssertionError(f"{word} is no JSON")
 
     file = io.StringIO()
-    export.write_jsonl(recording, file, export.Wanted(**wanted))
+    export.write_jsonl(recording, file, export.ExportRequest(**wanted))
     return [json.loads(line, parse_constant=refuse) for line in file.getvalue().splitlines()]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.telemetry.gpu import Energy
+from hoptui.telemetry.gpu import EnergyCounter
 
 SECOND = 1_000_000_000
 
 
 def test_power_is_added_to_the_counter() -> None:
-    energy = Energy()
+    energy = EnergyCounter()
     assert energy.add(0, 500, False) is None  # the counter has not been read
     energy.count(SECOND, 1000)
     assert energy.add(2 * SECOND, 500, False) == 1500
@@ -18,7 +18,7 @@ def test_power_is_added_to_the_counter() -> None:
 
 
 def test_the_counter_corrects_it_and_it_never_goes_back() -> None:
-    energy = Energy()
+    energy = EnergyCounter()
     energy.count(0, 1000)
     assert energy.add(SECOND, 500, False) == 1500
     energy.count(SECOND, 1450)  # 50 J too much were added
@@ -28,7 +28,7 @@ def test_the_counter_corrects_it_and_it_never_goes_back() -> None:
 
 @pytest.mark.parametrize(("watts", "late"), [(None, False), (500.0, True)])
 def test_a_gap_is_unknown_until_the_counter_is_read_again(watts: float | None, late: bool) -> None:
-    energy = Energy()
+    energy = EnergyCounter()
     energy.count(0, 1000)
     assert energy.add(SECOND, watts, late) is None
     assert energy.add(2 * SECOND, 500, False) is None
@@ -39,7 +39,7 @@ def test_a_gap_is_unknown_until_the_counter_is_read_again(watts: float | None, l
 
 
 def test_a_counter_that_begins_anew_is_believed() -> None:
-    energy = Energy()
+    energy = EnergyCounter()
     energy.count(0, 1_000_000)
     energy.add(SECOND, 500, False)
     energy.count(SECOND, 3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
-from hoptui.telemetry.gpm import METRICS, Gpm, Query
+from hoptui.telemetry.gpm import METRICS, Gpm, GpmQuery
 
 if TYPE_CHECKING:
     from tests.telemetry.fake_nvml import FakeNvml
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def gpm(nvml: FakeNvml) -> Gpm:
-    gpm = Gpm(nvml, nvml.handle(0), Query(nvml))
+    gpm = Gpm(nvml, nvml.handle(0), GpmQuery(nvml))
     gpm.architecture = "Hopper"
     return gpm
 
@@ -97,7 +97,7 @@ def test_an_error_of_any_part_is_told_and_passes(gpm: Gpm, nvml: FakeNvml, funct
 
 def test_before_hopper_it_says_so(nvml: FakeNvml) -> None:
     nvml.architecture = pynvml.NVML_DEVICE_ARCH_AMPERE
-    gpm = Gpm(nvml, nvml.handle(0), Query(nvml))
+    gpm = Gpm(nvml, nvml.handle(0), GpmQuery(nvml))
     gpm.architecture = "Ampere"
     assert gpm.read(0, False) == {}
     assert gpm.reason == "needs Hopper or newer; this is Ampere"
@@ -123,7 +123,7 @@ def test_a_lost_gpu_is_not_its_affair(nvml: FakeNvml, gpm: Gpm) -> None:
 
 
 def test_a_mig_instance_is_sampled_by_its_id(nvml: FakeNvml) -> None:
-    gpm = Gpm(nvml, nvml.handle(0), Query(nvml), instance=9)
+    gpm = Gpm(nvml, nvml.handle(0), GpmQuery(nvml), instance=9)
     gpm.read(0, False)
     assert gpm.read(TICK, False)["sm_active"] == 96.35
     assert (nvml.calls["nvmlGpmMigSampleGet"], nvml.calls["nvmlGpmSampleGet"]) == (2, 0)

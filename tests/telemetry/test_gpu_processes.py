@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.telemetry.gpu_processes import LONGEST_COMMAND, People
+from hoptui.telemetry.gpu_processes import LONGEST_COMMAND, ProcessOwners
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def namespace(proc: Path, inode: int) -> Path:
 
 
 def test_a_process_has_a_user_and_a_command(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    user, command = People(namespace(tmp_path, 4026531836)).of(child.pid)
+    user, command = ProcessOwners(namespace(tmp_path, 4026531836)).of(child.pid)
     assert user in (getpass.getuser(), str(os.getuid()))
     assert command.startswith(f"{sys.executable} -c")
     assert len(command) == LONGEST_COMMAND
@@ -39,7 +39,7 @@ def test_a_process_has_a_user_and_a_command(child: subprocess.Popen[bytes], tmp_
 def test_in_a_container_only_a_process_with_an_nvidia_device_open_is_named(
     child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    people = People(namespace(tmp_path, 4026532999))
+    people = ProcessOwners(namespace(tmp_path, 4026532999))
     descriptors = tmp_path / str(child.pid) / "fd"
     descriptors.mkdir(parents=True)
     (descriptors / "0").symlink_to("/dev/null")
@@ -51,11 +51,11 @@ def test_in_a_container_only_a_process_with_an_nvidia_device_open_is_named(
 
 @pytest.mark.parametrize("pid", [-1, 0, 2**31 - 1, 2**32 - 1])
 def test_a_pid_that_is_none_of_ours_has_neither(pid: int) -> None:
-    assert People().of(pid) == ("", "")
+    assert ProcessOwners().of(pid) == ("", "")
 
 
 def test_a_process_that_ended_is_forgotten(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    people = People(namespace(tmp_path, 4026531836))
+    people = ProcessOwners(namespace(tmp_path, 4026531836))
     assert people.of(child.pid) != ("", "")
     child.communicate()
     assert people.of(child.pid) == ("", "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from hoptui.telemetry.host import Host, Traffic
+from hoptui.telemetry.host import HostReader, Traffic
 from hoptui.telemetry.procfs import ProcFile
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ RATES = {"cpu_percent", "disk_read_bytes_per_s", "disk_written_bytes_per_s"} | {
 
 
 def test_the_first_reading_has_levels_and_no_rates(clock: FakeClock, reports: list[str]) -> None:
-    host = Host(reports.append)
+    host = HostReader(reports.append)
     row = host.read(clock())
     memory = psutil.virtual_memory()
     assert not RATES & row.keys()
@@ -37,7 +37,7 @@ def test_the_first_reading_has_levels_and_no_rates(clock: FakeClock, reports: li
 
 
 def test_the_second_reading_has_rates_over_the_time_between(clock: FakeClock) -> None:
-    host = Host(print)
+    host = HostReader(print)
     row = host.read(clock())
     end = time.monotonic() + 10
     while "cpu_percent" not in row:  # the kernel counts in hundredths of a second
@@ -92,7 +92,7 @@ def kernel(tmp_path: Path) -> Kernel:
 
 
 def test_every_reading_is_what_the_kernel_says(kernel: Kernel, clock: FakeClock, reports: list[str]) -> None:
-    host = Host(reports.append, kernel.proc, kernel.sysfs)
+    host = HostReader(reports.append, kernel.proc, kernel.sysfs)
     host.read(clock())
     clock.advance(2)
     kernel.put(user=25, idle=75, disk=8, lo=10**9, eth=50)
@@ -112,14 +112,14 @@ def test_every_reading_is_what_the_kernel_says(kernel: Kernel, clock: FakeClock,
 
 
 def test_processors_are_unknown_where_no_time_has_passed(kernel: Kernel, clock: FakeClock) -> None:
-    host = Host(print, kernel.proc, kernel.sysfs)
+    host = HostReader(print, kernel.proc, kernel.sysfs)
     host.read(clock())
     assert "cpu_percent" not in host.read(clock())
 
 
 def test_more_that_is_available_than_there_is_does_not_count(kernel: Kernel, clock: FakeClock) -> None:
     kernel.put(available=5000)
-    assert Host(print, kernel.proc, kernel.sysfs).read(clock())["memory_used_bytes"] == 900 * 1024
+    assert HostReader(print, kernel.proc, kernel.sysfs).read(clock())["memory_used_bytes"] == 900 * 1024
 
 
 def test_a_reading_that_fails_is_absent_reported_once_and_back_when_it_can_be_had(
@@ -128,7 +128,7 @@ def test_a_reading_that_fails_is_absent_reported_once_and_back_when_it_can_be_ha
     whole = (kernel.proc / "meminfo").read_text()
     (kernel.proc / "meminfo").write_text("MemTotal: 1000 kB\n")
     (kernel.proc / "loadavg").unlink()
-    host = Host(reports.append, kernel.proc, kernel.sysfs)
+    host = HostReader(reports.append, kernel.proc, kernel.sysfs)
     for _ in range(3):
         clock.advance(1)
         row = host.read(clock())
@@ -147,7 +147,7 @@ def test_a_reading_that_fails_is_absent_reported_once_and_back_when_it_can_be_ha
 def test_a_node_without_disks_or_cards_has_no_traffic(
     kernel: Kernel, clock: FakeClock, reports: list[str]
 ) -> None:
-    host = Host(reports.append, kernel.proc, kernel.sysfs)
+    host = HostReader(reports.append, kernel.proc, kernel.sysfs)
     for idle in (0, 5):
         clock.advance(1)
         kernel.put(idle=idle)

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hoptui.domain.devices import Devices, FromSampler, Happened, HostInfo, Sample, Tenants, Watch
-from hoptui.telemetry.host import Host
+from hoptui.telemetry.host import HostReader
 from hoptui.telemetry.nvml import NOT_ASKED, Gpus
 from hoptui.telemetry.processes import Processes
-from hoptui.telemetry.sampler import GpuSampler, HostSampler, Pace
+from hoptui.telemetry.sampler import GpuSampler, HostSampler, TickSchedule
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock
@@ -31,12 +31,12 @@ def sampler(clock: FakeClock, nvml: FakeNvml, reports: list[str]) -> GpuSampler:
 
 @pytest.fixture
 def host(clock: FakeClock, reports: list[str]) -> HostSampler:
-    return HostSampler(Host(reports.append), Processes(clock), clock)
+    return HostSampler(HostReader(reports.append), Processes(clock), clock)
 
 
 @pytest.fixture
-def pace(clock: FakeClock) -> Pace:
-    return Pace(clock, 10)
+def pace(clock: FakeClock) -> TickSchedule:
+    return TickSchedule(clock, 10)
 
 
 def names(message: FromSampler) -> list[str]:
@@ -198,7 +198,7 @@ def test_processes_are_sent_when_they_change_and_only_then(
     assert list(sampler.tick())[-1] == Tenants(processes=())
 
 
-def test_ticks_lie_on_the_grid_of_the_clock(pace: Pace, clock: FakeClock) -> None:
+def test_ticks_lie_on_the_grid_of_the_clock(pace: TickSchedule, clock: FakeClock) -> None:
     clock.advance(0.25)
     pace.begin()
     pace.end()
@@ -209,14 +209,16 @@ def test_ticks_lie_on_the_grid_of_the_clock(pace: Pace, clock: FakeClock) -> Non
     assert pace.due == 1002 * SECOND
 
 
-def test_a_start_just_before_the_grid_is_not_followed_by_a_short_window(pace: Pace, clock: FakeClock) -> None:
+def test_a_start_just_before_the_grid_is_not_followed_by_a_short_window(
+    pace: TickSchedule, clock: FakeClock
+) -> None:
     clock.advance(0.75)
     pace.begin()
     pace.end()
     assert pace.due == 1002 * SECOND
 
 
-def test_a_tick_that_takes_too_long_skips_and_does_not_catch_up(pace: Pace, clock: FakeClock) -> None:
+def test_a_tick_that_takes_too_long_skips_and_does_not_catch_up(pace: TickSchedule, clock: FakeClock) -> None:
     pace.begin()
     pace.end()
     clock.now = pace.due
@@ -230,7 +232,7 @@ def test_a_tick_that_takes_too_long_skips_and_does_not_catch_up(pace: Pace, cloc
     assert pace.due == 1007 * SECOND
 
 
-def test_the_rate_asked_for_holds_at_once(pace: Pace, clock: FakeClock) -> None:
+def test_the_rate_asked_for_holds_at_once(pace: TickSchedule, clock: FakeClock) -> None:
     pace.begin()
     pace.end()
     assert pace.due == 1001 * SECOND
@@ -241,7 +243,7 @@ def test_the_rate_asked_for_holds_at_once(pace: Pace, clock: FakeClock) -> None:
     assert pace.due == 1002 * SECOND
 
 
-def test_a_repeated_watch_does_not_put_off_a_due_tick(pace: Pace, clock: FakeClock) -> None:
+def test_a_repeated_watch_does_not_put_off_a_due_tick(pace: TickSchedule, clock: FakeClock) -> None:
     pace.begin()
     pace.end()
     due = pace.due
@@ -253,7 +255,7 @@ def test_a_repeated_watch_does_not_put_off_a_due_tick(pace: Pace, clock: FakeClo
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hz=st.floats(), wait=st.integers(0, 5 * SECOND), late=st.integers(0, 5 * SECOND))
 def test_the_next_tick_is_on_the_grid_ahead_and_half_a_period_away(
-    pace: Pace, clock: FakeClock, hz: float, wait: int, late: int
+    pace: TickSchedule, clock: FakeClock, hz: float, wait: int, late: int
 ) -> None:
     """The pace and its clock go on from example to example: the rule holds whatever came before."""
     pace.set(hz)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hoptui.model.alignment import MILLI, Iterations
+from hoptui.model.alignment import MILLI, IterationIndex
 from hoptui.protocol.messages import Event
 from hoptui.tui.charts.grid import Board, Chart, Pick
 from hoptui.tui.charts.plot import Curve
@@ -230,7 +230,7 @@ def test_two_runs_lie_beside_each_other_from_their_starts_and_by_iteration(
     steps, theirs = view.store.steps(view.source), other.store.steps(other.source)
     assert steps is not None
     assert theirs is not None
-    by_step = StepAxis(view, Iterations(steps), side, Iterations(theirs))
+    by_step = StepAxis(view, IterationIndex(steps), side, IterationIndex(theirs))
     own, beside = by_step.own(pick), by_step.beside(pick)
     assert own is not None
     assert beside is not None

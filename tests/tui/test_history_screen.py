@@ -79,7 +79,9 @@ def test_a_row_never_cuts_what_a_change_did_while_there_is_something_to_leave_ou
     view = look(given(scene))
     records = list(reversed(view.commands()))
     cells = content.columns(view, records, width)
-    effect = next(line for line in content.Rows(view, records, cells, 0, width) if "+6.1" in said([line]))
+    effect = next(
+        line for line in content.CommandRows(view, records, cells, 0, width) if "+6.1" in said([line])
+    )
     assert content.MARGIN + sum(cells[:-1]) + len("▲ +6.1 % ± 1.2") <= width
     assert bool(cells.who) == (width > 58)
     assert ("480 k → 509 k env steps/s" in said([effect])) == (width >= 116)
@@ -96,7 +98,7 @@ def test_room_that_is_left_is_the_change_s(scene: MakeScene) -> None:
         )
     records = look(there).commands()
     cells = content.columns(look(there), records, 76)
-    lines = content.Rows(look(there), records, cells, 0, 76)
+    lines = content.CommandRows(look(there), records, cells, 0, 76)
     rows = ["".join(piece for piece, _ in lay(line, 76)).rstrip() for line in lines]
     assert all("minibatch_size 4 096 → 32 768" in row for row in rows)
     assert any(row.endswith("no detectable change (± 42.0 %)") for row in rows)
@@ -118,7 +120,7 @@ def test_where_the_interval_would_be_cut_the_effect_is_told_without_it(scene: Ma
     for width, told in ((58, "no detectable change"), (196, "no detectable change (± 42.0 %)")):
         (row,) = [
             line
-            for line in content.Rows(view, records, content.columns(view, records, width), 0, width)
+            for line in content.CommandRows(view, records, content.columns(view, records, width), 0, width)
             if "no detectable" in said([line])
         ]
         assert said([row]).endswith(told)
@@ -177,7 +179,7 @@ def test_a_change_that_cannot_be_detected_keeps_its_interval_and_the_process_giv
     view = look(there)
     records = list(view.commands())
     for width, process in ((160, True), (116, False), (76, False)):
-        row = said([content.Rows(view, records, content.columns(view, records, width), 0, width)[0]])
+        row = said([content.CommandRows(view, records, content.columns(view, records, width), 0, width)[0]])
         assert "no detectable change (± 22.7 %)" in row
         assert ("(pid 4121)" in row) is process
         assert len(row) <= width

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hoptui.settings import config
-from hoptui.settings.config import Asked, Config
+from hoptui.settings.config import Config, KeyBinding
 from hoptui.tui.actions import ACTIONS, key_text, of, settle
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.gpu.screen import GpusScreen
@@ -25,13 +25,13 @@ CLOSED = ("editor", "staged", "story", "finder", "goto", "help")
 
 def settled(**keys: str) -> tuple[dict[str, str], list[str]]:
     """`run__pause="f5"` is the line `run.pause = "f5"`."""
-    names = {name.replace("__", "."): Asked(wish, "here") for name, wish in keys.items()}
+    names = {name.replace("__", "."): KeyBinding(wish, "here") for name, wish in keys.items()}
     return settle(names)
 
 
 def test_the_usual_keys_need_nothing() -> None:
     assert settled() == ({}, [])
-    assert settle({a.id: Asked(a.keys, "") for a in ACTIONS}) == ({a.id: a.keys for a in ACTIONS}, [])
+    assert settle({a.id: KeyBinding(a.keys, "") for a in ACTIONS}) == ({a.id: a.keys for a in ACTIONS}, [])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_keys_may_be_called_as_people_write_them(wish: str, keys: str) -> None:
     asked = {"run.pause": wish} | ({"app.help": "f12"} if wish == "?" else {})
     if keys == "tab":
         asked["view.tab"] = "v"
-    granted, problems = settle({name: Asked(keys, "here") for name, keys in asked.items()})
+    granted, problems = settle({name: KeyBinding(keys, "here") for name, keys in asked.items()})
     assert (granted["run.pause"], problems) == (keys, [])
 
 
@@ -109,7 +109,7 @@ def test_every_key_has_a_text() -> None:
 
 
 def test_the_legend_of_a_box_names_the_keys_that_there_are(scene: MakeScene) -> None:
-    keys = {"staged.remove": Asked("", "here"), "staged.close": Asked("ctrl+g", "here")}
+    keys = {"staged.remove": KeyBinding("", "here"), "staged.close": KeyBinding("ctrl+g", "here")}
     app = scene().app(config=replace(Config.of(theme="dark"), keys=keys))
     assert app.legend(of("staged")) == "enter send all  e edit  ^g close"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue, check_value, parse_value
 from hoptui.model.command_history import as_typed
-from hoptui.tui.screens.knob_editor.draft import Draft, Seen, stepped
+from hoptui.tui.screens.knob_editor.draft import KnobDraft, Seen, stepped
 
 ACCUM = KnobSpec(name="grad_accum", kind="int", default=4, min=1, max=64)
 ENVS = KnobSpec(name="num_envs", kind="int", default=1000, min=1, max=65536, scale="log")
@@ -123,7 +123,7 @@ def test_what_a_draft_shows_is_what_it_reads(spec: KnobSpec, value: KnobValue) -
 
 
 def test_typing_reports_one_sentence_and_keeps_the_text() -> None:
-    draft = Draft(KnobState(spec=ACCUM, value=4, version=3), 1)
+    draft = KnobDraft(KnobState(spec=ACCUM, value=4, version=3), 1)
     assert (draft.value, draft.seen, draft.error) == (4, Seen(1, 3, 4), "")
     draft.type("100")
     assert str(draft.value) == "None"
@@ -135,7 +135,7 @@ def test_typing_reports_one_sentence_and_keeps_the_text() -> None:
 
 
 def test_a_step_from_bad_text_starts_at_the_value_in_effect() -> None:
-    draft = Draft(KnobState(spec=LEN, value=64), 1)
+    draft = KnobDraft(KnobState(spec=LEN, value=64), 1)
     draft.type("what")
     draft.step(1, 64)
     assert (draft.typed, draft.value) == ("128", 128)

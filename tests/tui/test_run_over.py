@@ -10,7 +10,7 @@ import pytest
 from hoptui.domain.columns import pack
 from hoptui.tui.components import throughput, tuner
 from hoptui.tui.screens.run import compact
-from hoptui.tui.screens.run.panels import Stretch
+from hoptui.tui.screens.run.panels import TimeSpan
 from hoptui.tui.snapshot import View
 
 MakeScene = Callable[..., Any]
@@ -64,7 +64,7 @@ def test_its_speed_is_that_of_its_last_seconds_and_not_of_its_last_iteration(ove
 def test_small_charts_end_with_it(over: Any) -> None:
     def drawn() -> list[str]:
         view = view_of(over)
-        stretch = Stretch.of(view, 300.0)
+        stretch = TimeSpan.of(view, 300.0)
         return text(
             compact.summary(view, "episode_return", 76, stretch.span_s, end=stretch.end, plain=False)
         )[:4]
@@ -79,7 +79,7 @@ def test_its_charts_are_as_long_as_it_was(over: Any) -> None:
     began = view_of(over).run.started_wall  # type: ignore[union-attr]
     over.update(run={"exited_wall": began + 25.0})
     over.client.ns += 3600 * SECOND
-    stretch = Stretch.of(view_of(over), 300.0)
+    stretch = TimeSpan.of(view_of(over), 300.0)
     assert (stretch.span_s, stretch.machine_s) == (30.0, 300.0)
 
 

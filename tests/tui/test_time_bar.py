@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from hoptui.client.replay import Reel, Tick
-from hoptui.settings.config import Asked, Config
+from hoptui.settings.config import Config, KeyBinding
 from hoptui.tui.replay_app import ReplayApp
 from hoptui.tui.screens.replay.go_to_dialog import GoTo
 from hoptui.tui.screens.run.screen import RunScreen
@@ -41,7 +41,7 @@ def test_a_click_on_the_track_goes_there(player: Player) -> None:
 
 
 def test_going_to_a_time(player: Player, read: Read) -> None:
-    config = replace(Config.of(theme="dark"), keys={"goto.close": Asked("ctrl+g", "here")})
+    config = replace(Config.of(theme="dark"), keys={"goto.close": KeyBinding("ctrl+g", "here")})
 
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         await pilot.press("g")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Limits
-from hoptui.tui.screens.tuner.limits import Draft
+from hoptui.tui.screens.tuner.limits import LimitsDraft
 
 KNOBS = (
     KnobState(spec=KnobSpec(name="micro_batch", kind="int", default=8, effect="speed"), value=8),
@@ -20,11 +20,11 @@ KNOBS = (
 )
 
 
-def form(limits: Limits | None = None, *power: float | None) -> Draft:
-    return Draft(limits or Limits(), KNOBS, power)
+def form(limits: Limits | None = None, *power: float | None) -> LimitsDraft:
+    return LimitsDraft(limits or Limits(), KNOBS, power)
 
 
-def turned(draft: Draft, name: str, by: int) -> str:
+def turned(draft: LimitsDraft, name: str, by: int) -> str:
     """Turn a line, and what it says then."""
     names = [line.name for line in draft.lines()]
     draft.turn(names.index(name), by)

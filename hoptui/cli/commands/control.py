@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hoptui.cli.support.options import Run, Timeout, Yes
 from hoptui.cli.support.outcomes import Given, follow
-from hoptui.cli.support.snapshot import Look, look
+from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, agreed, interactive, say, usage
 from hoptui.domain.knobs import KnobValue
 from hoptui.model.command_history import command_line, named
@@ -90,7 +90,7 @@ def stop(
 
 
 def _give(
-    seen: Look,
+    seen: NodeSnapshot,
     run: RunState,
     verb: Verb,
     timeout: float,
@@ -105,7 +105,7 @@ def _give(
     return code
 
 
-def _hold(seen: Look, run: RunState, timeout: float) -> int:
+def _hold(seen: NodeSnapshot, run: RunState, timeout: float) -> int:
     """Renew the pause until Ctrl-C, then end it; if this process dies, the run goes on within a minute."""
     say("paused until Ctrl-C")
     try:

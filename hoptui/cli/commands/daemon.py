@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.recordings import size, taken
-from hoptui.cli.support.snapshot import Look, look, refuse_read_only
+from hoptui.cli.support.snapshot import NodeSnapshot, look, refuse_read_only
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
 from hoptui.client.session import NoDaemon, Session, Unreachable
 from hoptui.domain.quantities import counted
@@ -160,7 +160,7 @@ def _asking_for(metrics: str | None) -> Iterator[None]:
             os.environ["HOPTUI_METRICS"] = before
 
 
-def _await_metrics(seen: Look, asked: str | None, there: bool) -> str | None:
+def _await_metrics(seen: NodeSnapshot, asked: str | None, there: bool) -> str | None:
     """The address of the endpoint, once the daemon has it, None where nobody asked.
 
     Raises:
@@ -183,7 +183,7 @@ def _await_metrics(seen: Look, asked: str | None, there: bool) -> str | None:
     raise Fail(f"a daemon (pid {seen.node.pid}) is running already and serves {what}: {again}", REJECTED)
 
 
-def _no_metrics(seen: Look) -> str:
+def _no_metrics(seen: NodeSnapshot) -> str:
     """Why the daemon serves none although it should, as it says."""
     return next((numbers.clean(e.text) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
 

@@ -16,7 +16,7 @@ from hoptui.cli.support.demo_process import Training
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.outcomes import Given, follow, told
 from hoptui.cli.support.recordings import example
-from hoptui.cli.support.snapshot import Look, look
+from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, dump, interactive, say, table, usage
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.presentation import numbers
@@ -103,7 +103,7 @@ def _headless(env: Env, seconds: float, *, json: bool) -> int:
     return OK if applied and stopped == OK and ended == 0 else REJECTED
 
 
-def _turn(seen: Look, run: RunState, end: float, *, quiet: bool) -> tuple[bool, list[dict[str, Any]]]:
+def _turn(seen: NodeSnapshot, run: RunState, end: float, *, quiet: bool) -> tuple[bool, list[dict[str, Any]]]:
     """Change each knob once, and say whether all of it was applied."""
     reports = []
     for knob in (knob for name in TURNED for knob in run.knobs if knob.spec.name == name):
@@ -123,7 +123,7 @@ def _another(knob: KnobState) -> KnobValue:
     return now * 2 if most is None or now * 2 <= most else max(1, now // 2)
 
 
-def _summary(seen: Look, run: RunState) -> dict[str, Any]:
+def _summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
     seen.refresh()
     vital = seen.store.vital(run.run)
     rate = seen.session.query(f"run/{run.run}", ("env_steps_per_s",), run=run.run)
@@ -136,7 +136,7 @@ def _summary(seen: Look, run: RunState) -> dict[str, Any]:
     }
 
 
-def _gpus(seen: Look) -> list[dict[str, Any]] | dict[str, str]:
+def _gpus(seen: NodeSnapshot) -> list[dict[str, Any]] | dict[str, str]:
     node = seen.node
     if not node.gpus:
         return {"reason": node.gpu_reason or node.sampler or "no GPU was found"}

@@ -26,7 +26,7 @@ from hoptui.cli.support.terminal import (
 from hoptui.presentation import numbers
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording import export as writers
-from hoptui.recording.export import Wanted
+from hoptui.recording.export import ExportRequest
 
 Format = Literal["csv", "jsonl", "parquet"]
 SECOND = 1_000_000_000
@@ -97,7 +97,7 @@ def _wanted(
     metrics: str | None,
     since: str | None,
     until: str | None,
-) -> Wanted:
+) -> ExportRequest:
     there = opened.sources()
     for source in sources or ():
         if not any(one == source or one.startswith(f"{source}/") for one in there):
@@ -110,7 +110,7 @@ def _wanted(
     t0, t1 = (_stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until)))
     if t0 and t1 and t0 > t1:
         raise usage("--since is later than --until")
-    return Wanted(tuple(sources or ()), names, t0, t1)
+    return ExportRequest(tuple(sources or ()), names, t0, t1)
 
 
 def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]) -> None:
@@ -144,7 +144,7 @@ def _stamp(opened: Recording, option: str, typed: str | None) -> int:
         raise usage(f"{option}: {error}") from None
 
 
-def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: Wanted) -> None:
+def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: ExportRequest) -> None:
     if isinstance(place, Path):
         if kind == "parquet":
             writers.write_parquet(opened, place, wanted)

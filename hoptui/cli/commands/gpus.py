@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from hoptui.cli.support.options import Json
-from hoptui.cli.support.snapshot import Look, headline, look
+from hoptui.cli.support.snapshot import NodeSnapshot, headline, look
 from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, warn
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.presentation import numbers
@@ -55,7 +55,7 @@ def gpus(*, json: Json = False) -> int:
     return OK if read else MISSING
 
 
-def _why_none(seen: Look) -> str:
+def _why_none(seen: NodeSnapshot) -> str:
     """Why nothing at all is read."""
     node = seen.node
     if not node.gpus:
@@ -63,12 +63,12 @@ def _why_none(seen: Look) -> str:
     return node.sampler or ("none can be read" if all(gpu.reason for gpu in node.gpus) else "none arrive")
 
 
-def readings(seen: Look, gpu: GpuInfo) -> dict[str, float]:
+def readings(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, float]:
     """What a GPU reads now; nothing where it cannot be read or its newest readings are old."""
     return {} if gpu.reason else seen.readings(f"gpu/{gpu.uuid}")
 
 
-def report(seen: Look, gpu: GpuInfo) -> dict[str, Any]:
+def report(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, Any]:
     """A GPU as every `--json` shows it: its readings by name, unknown ones left out."""
     return {
         "index": gpu.index,
@@ -118,7 +118,7 @@ def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
     return [*shares, f"{numbers.grouped(power)} W"]
 
 
-def derived(seen: Look, run: RunState) -> dict[str, float]:
+def derived(seen: NodeSnapshot, run: RunState) -> dict[str, float]:
     """What the GPUs and the run say together, by the names of the source `derived/<run>`."""
     return seen.readings(f"derived/{run.run}") if seen.lives(run) else {}
 
@@ -159,7 +159,7 @@ def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str
     return lines
 
 
-def _list(seen: Look, processes: Sequence[GpuProcess]) -> None:
+def _list(seen: NodeSnapshot, processes: Sequence[GpuProcess]) -> None:
     """Each GPU and below it who is on it."""
     every = seen.node.gpus
     rows = [line(gpu, readings(seen, gpu)) for gpu in every]
@@ -179,7 +179,7 @@ def _list(seen: Look, processes: Sequence[GpuProcess]) -> None:
             say(f"    who is on it is unknown: {numbers.clean(gpu.missing['processes'])}")
 
 
-def _process_line(seen: Look, process: GpuProcess) -> tuple[str, ...]:
+def _process_line(seen: NodeSnapshot, process: GpuProcess) -> tuple[str, ...]:
     run = seen.store.run(process.run) if process.run else None
     return (
         f"pid {process.pid}",
@@ -191,7 +191,7 @@ def _process_line(seen: Look, process: GpuProcess) -> tuple[str, ...]:
     )
 
 
-def _details(seen: Look, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[str, Any]:
+def _details(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[str, Any]:
     """A GPU as `gpus --json` shows it: the report, its facts, and who is on it: null where that is unknown."""
     known = bool(readings(seen, gpu)) and "processes" not in gpu.missing
     return {

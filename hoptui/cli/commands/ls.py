@@ -8,13 +8,13 @@ from cyclopts import Parameter
 
 from hoptui.cli.commands.status import age, summary, throughput
 from hoptui.cli.support.options import Json
-from hoptui.cli.support.snapshot import START_ONE, Look, look
+from hoptui.cli.support.snapshot import START_ONE, NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState
 
 if TYPE_CHECKING:  # it brings sqlite3, which a plain `ls` has no use for
-    from hoptui.recording.library import Entry
+    from hoptui.recording.library import RecordingEntry
 
 EXITED_SHOWN = 5
 
@@ -44,11 +44,11 @@ def ls(
     return OK
 
 
-def _sorted(seen: Look) -> list[RunState]:
+def _sorted(seen: NodeSnapshot) -> list[RunState]:
     return sorted(seen.node.runs, key=lambda run: (not seen.lives(run), -run.started_wall))
 
 
-def _list(seen: Look, runs: list[RunState]) -> None:
+def _list(seen: NodeSnapshot, runs: list[RunState]) -> None:
     living = [run for run in runs if seen.lives(run)]
     exited = [run for run in runs if not seen.lives(run)]
     shown = living + exited[:EXITED_SHOWN]
@@ -60,7 +60,7 @@ def _list(seen: Look, runs: list[RunState]) -> None:
         say(f"and {len(exited) - EXITED_SHOWN} more that have exited: hoptui ls --all")
 
 
-def _line(seen: Look, run: RunState) -> tuple[str, ...]:
+def _line(seen: NodeSnapshot, run: RunState) -> tuple[str, ...]:
     vital = seen.store.vital(run.run)
     state = "exited" if not seen.lives(run) else vital.state if vital else None
     symbol, word = vocabulary.STATES[state] if state else vocabulary.UNKNOWN_STATE
@@ -102,7 +102,7 @@ def _everything(*, json: bool) -> int:
     return OK
 
 
-def _on_disk(run: RunState | None, entry: Entry | None) -> dict[str, Any]:
+def _on_disk(run: RunState | None, entry: RecordingEntry | None) -> dict[str, Any]:
     """What `--all --json` tells of every run besides `summary`."""
     return {
         "started": run.started_wall if run else None,
@@ -114,7 +114,7 @@ def _on_disk(run: RunState | None, entry: Entry | None) -> dict[str, Any]:
     }
 
 
-def _recorded(entry: Entry) -> dict[str, Any]:
+def _recorded(entry: RecordingEntry) -> dict[str, Any]:
     """A run that only its recording knows, with the keys of `summary`."""
     run = entry.state
     return {
@@ -130,7 +130,7 @@ def _recorded(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _recorded_line(entry: Entry) -> tuple[str, ...]:
+def _recorded_line(entry: RecordingEntry) -> tuple[str, ...]:
     from hoptui.cli.support import recordings
 
     ended = entry.state is not None and entry.state.exit_reason
@@ -146,7 +146,7 @@ def _recorded_line(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _kept(run: RunState | None, entry: Entry | None) -> tuple[str, str]:
+def _kept(run: RunState | None, entry: RecordingEntry | None) -> tuple[str, str]:
     """The size of a recording, and how its run ended or why it cannot be read."""
     from hoptui.cli.support.recordings import size
 

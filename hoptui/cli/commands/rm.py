@@ -17,7 +17,7 @@ from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, interactive,
 from hoptui.client.session import NoDaemon
 from hoptui.presentation import numbers
 from hoptui.recording import RecordingError, library
-from hoptui.recording.library import Entry
+from hoptui.recording.library import RecordingEntry
 
 FEWEST_LETTERS, WHOLE_ID = 4, 100
 """How much of an id names a recording to delete."""
@@ -73,7 +73,7 @@ def _stretch(typed: str | None) -> float:
     return sum(float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+)([wdhms])", typed))
 
 
-def _living(found: Sequence[Entry]) -> set[str]:
+def _living(found: Sequence[RecordingEntry]) -> set[str]:
     """The runs that have not exited: the daemon knows, and where it does not, a process of that pid counts as the run."""
     known: dict[str, bool] = {}
     try:
@@ -84,7 +84,7 @@ def _living(found: Sequence[Entry]) -> set[str]:
     return {entry.run for entry in found if known.get(entry.run, _seems_alive(entry))}
 
 
-def _seems_alive(entry: Entry) -> bool:
+def _seems_alive(entry: RecordingEntry) -> bool:
     return entry.state is not None and not entry.state.exit_reason and _exists(entry.state.pid)
 
 
@@ -98,7 +98,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _delete(chosen: Sequence[Entry], *, dry_run: bool, yes: bool) -> int:
+def _delete(chosen: Sequence[RecordingEntry], *, dry_run: bool, yes: bool) -> int:
     total = size(sum(entry.size_bytes for entry in chosen))
     count = f"{len(chosen)} {'recording' if len(chosen) == 1 else 'recordings'}"
     if dry_run or not yes:
@@ -120,6 +120,6 @@ def _delete(chosen: Sequence[Entry], *, dry_run: bool, yes: bool) -> int:
     return OK
 
 
-def _line(entry: Entry) -> tuple[str, ...]:
+def _line(entry: RecordingEntry) -> tuple[str, ...]:
     why = entry.problem or (entry.state.exit_reason if entry.state else "")
     return (title(entry), entry.run, size(entry.size_bytes), f"{age(entry)} ago", numbers.clean(why))

@@ -8,7 +8,7 @@ from typing import Any
 
 from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import SECOND, Look, headline, knobs_of, look
+from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, headline, knobs_of, look
 from hoptui.cli.support.terminal import OK, dump, say, table
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Diagnosis
@@ -30,7 +30,7 @@ def status(run: Run, /, *, json: Json = False) -> int:
     return OK
 
 
-def summary(seen: Look, run: RunState) -> dict[str, Any]:
+def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
     """A run as `ls --json` shows it."""
     vital = seen.store.vital(run.run)
     return {
@@ -64,7 +64,7 @@ def age(run: RunState) -> str:
     return numbers.duration(time.time() - run.started_wall)
 
 
-def _details(seen: Look, run: RunState) -> dict[str, Any]:
+def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
     vital = seen.store.vital(run.run)
     return {
         **summary(seen, run),
@@ -87,7 +87,7 @@ def _details(seen: Look, run: RunState) -> dict[str, Any]:
     }
 
 
-def _events(seen: Look, run: RunState) -> list[Event]:
+def _events(seen: NodeSnapshot, run: RunState) -> list[Event]:
     """The newest events of the run and of its GPUs."""
     sources = {f"gpu/{uuid}" for uuid in run.gpus}
     return [e for e in seen.store.events if e.run == run.run or e.source in sources][-LAST:]
@@ -100,7 +100,7 @@ def _phases(metrics: dict[str, float]) -> dict[str, float]:
     return {name: found[name] for name in sorted(found, key=lambda n: (outer.index(n.partition("/")[0]), n))}
 
 
-def _ranks(seen: Look, run: RunState) -> list[dict[str, Any]]:
+def _ranks(seen: NodeSnapshot, run: RunState) -> list[dict[str, Any]]:
     """The run's processes on this node with the newest iteration of each, and how old that is, in seconds."""
     sources = [(0, run.pid, f"run/{run.run}")]
     sources += [(rank.rank, rank.pid, f"rank/{run.run}/{rank.rank}") for rank in run.ranks]
@@ -115,7 +115,7 @@ def _ranks(seen: Look, run: RunState) -> list[dict[str, Any]]:
     ]
 
 
-def _tell(seen: Look, run: RunState) -> None:
+def _tell(seen: NodeSnapshot, run: RunState) -> None:
     vital = seen.store.vital(run.run)
     metrics = seen.store.latest(f"run/{run.run}")
     symbol = vocabulary.STATES[vital.state].symbol if vital else vocabulary.UNKNOWN_STATE.symbol
@@ -166,7 +166,7 @@ def _tell_diagnosis(found: Diagnosis, *, ended: bool) -> None:
         say(f"  {'try ' if advice.knob else ''}{numbers.clean(advice.text)}")
 
 
-def _tell_ranks(seen: Look, run: RunState) -> None:
+def _tell_ranks(seen: NodeSnapshot, run: RunState) -> None:
     found = _ranks(seen, run)
     say()
     say(f"ranks on this node: {len(found)} of {run.world}")
@@ -182,7 +182,7 @@ def _tell_ranks(seen: Look, run: RunState) -> None:
     table(rows, right=(2, 3), indent="  ")
 
 
-def _tell_gpus(seen: Look, run: RunState) -> None:
+def _tell_gpus(seen: NodeSnapshot, run: RunState) -> None:
     mine = seen.gpus_of(run)
     together = gpus.derived_lines(run, gpus.derived(seen, run))
     if mine:
@@ -203,7 +203,7 @@ def _inset(phase: str) -> str:
     return "  " * len(outer) + name
 
 
-def _tell_past(seen: Look, run: RunState) -> None:
+def _tell_past(seen: NodeSnapshot, run: RunState) -> None:
     lines = [(e.wall, vocabulary.happened(e)) for e in _events(seen, run)]
     lines += [(c.wall, vocabulary.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
     if lines:
@@ -213,7 +213,7 @@ def _tell_past(seen: Look, run: RunState) -> None:
             say(f"  {numbers.clock(wall)}  {line}")
 
 
-def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
+def _pace(seen: NodeSnapshot, run: RunState, metrics: dict[str, float]) -> str:
     vital = seen.store.vital(run.run)
     if not seen.lives(run):
         return f"ended {age(run)}"
@@ -225,7 +225,7 @@ def _pace(seen: Look, run: RunState, metrics: dict[str, float]) -> str:
     return ", ".join([*parts, f"running for {age(run)}"])
 
 
-def _left_s(seen: Look, run: RunState, vital: Vital) -> float | None:
+def _left_s(seen: NodeSnapshot, run: RunState, vital: Vital) -> float | None:
     """How long it has still to go, as the dashboard tells it; None where that is not known, or nothing is heard of it."""
     if not run.total or run.total <= vital.step or vital.state in ("unresponsive", "exited"):
         return None

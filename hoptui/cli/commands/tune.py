@@ -12,7 +12,7 @@ from msgspec import structs
 
 from hoptui.cli.commands import knobs
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import NONE, Look, look
+from hoptui.cli.support.snapshot import NONE, NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
 from hoptui.client.session import Unreachable
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
@@ -152,7 +152,7 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
         return _watch(seen, found, state.tried if answer.granted else (), json=json)
 
 
-def _dry(seen: Look, run: RunState, state: TunerState, *, mine: bool, json: bool) -> int:
+def _dry(seen: NodeSnapshot, run: RunState, state: TunerState, *, mine: bool, json: bool) -> int:
     """Tell what the tuner would try next, as soon as it knows; a dry tuner of our own ends with that."""
     if not json and state.stand == "baseline":
         say(f"looking at {numbers.clean(run.name)} (Ctrl-C ends it)")
@@ -174,7 +174,7 @@ def _dry(seen: Look, run: RunState, state: TunerState, *, mine: bool, json: bool
     return OK
 
 
-def _watch(seen: Look, run: RunState, earlier: Iterable[Trial], *, json: bool) -> int:
+def _watch(seen: NodeSnapshot, run: RunState, earlier: Iterable[Trial], *, json: bool) -> int:
     """A line for each trial as it ends, until the tuner or the run does; none for those of `earlier` tuners."""
     name = numbers.clean(run.name)
     told = {trial.t for trial in earlier}
@@ -204,7 +204,7 @@ def _watch(seen: Look, run: RunState, earlier: Iterable[Trial], *, json: bool) -
         raise
 
 
-def _next(seen: Look, run: RunState, version: int = 0) -> int:
+def _next(seen: NodeSnapshot, run: RunState, version: int = 0) -> int:
     """Wait up to a second for a state of the node other than `version`, take it in and return its version. A daemon that is
     gone gets time to come back."""
     end = time.monotonic() + RETURN_S
@@ -220,7 +220,7 @@ def _next(seen: Look, run: RunState, version: int = 0) -> int:
         return delta.state
 
 
-def _tell_trial(seen: Look, run: RunState, trial: Trial, *, json: bool) -> None:
+def _tell_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool) -> None:
     wall = (trial.t + seen.node.wall_offset_ns) / 1e9 + trial.seconds
     if json:
         dump({"run": run.run, "time": wall, "trial": trial})

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import NONE, Look, headline, look
+from hoptui.cli.support.snapshot import NONE, NodeSnapshot, headline, look
 from hoptui.cli.support.terminal import OK, dump, say, usage, warn
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
@@ -55,7 +55,7 @@ def watch(
 class _Printer:
     """Prints rows: the same few metrics in the same order on every line, or all of them as JSON."""
 
-    def __init__(self, seen: Look, run: RunState, names: list[str], *, json: bool) -> None:
+    def __init__(self, seen: NodeSnapshot, run: RunState, names: list[str], *, json: bool) -> None:
         self._seen = seen
         self._offset = seen.node.wall_offset_ns
         self._run = run
@@ -111,7 +111,7 @@ def _telling(run: RunState, metrics: dict[str, float]) -> dict[str, None]:
     return dict.fromkeys(names[:MOST_METRICS])
 
 
-def _stream(seen: Look, run: RunState, printer: _Printer, every: float, hz: float | None) -> None:
+def _stream(seen: NodeSnapshot, run: RunState, printer: _Printer, every: float, hz: float | None) -> None:
     source = f"run/{run.run}"
     vital = seen.store.vital(run.run)
     cursors = {source: vital.last_t if vital else 0}
@@ -145,6 +145,6 @@ def _print(part: Columns, printer: _Printer, every: float, due: float) -> float:
     return due
 
 
-def _there(seen: Look, run: RunState) -> bool:
+def _there(seen: NodeSnapshot, run: RunState) -> bool:
     now = seen.store.run(run.run)
     return now is not None and seen.lives(now)

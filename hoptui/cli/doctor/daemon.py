@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from hoptui import __version__
 from hoptui.cli.doctor.check import Check
-from hoptui.cli.support.snapshot import STALE_S, Look
+from hoptui.cli.support.snapshot import STALE_S, NodeSnapshot
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import NodeState
 
@@ -22,7 +22,7 @@ def daemon(node: NodeState, *, started: bool) -> Check:
     return Check("daemon", "ok", detail)
 
 
-def sampler(seen: Look, log: str) -> Check:
+def sampler(seen: NodeSnapshot, log: str) -> Check:
     """How often the GPUs are read, and how fresh and how wide the newest readings are."""
     node = seen.node
     if node.sampler:

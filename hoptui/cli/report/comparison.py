@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hoptui.cli.report.document import Block, Figure, Figures, Paragraph, Section, Table
-from hoptui.model.report import Report, Stretch
+from hoptui.cli.report.document import Block, Figure, FigureRow, Paragraph, Section, Table
+from hoptui.model.report import Period, Report
 from hoptui.model.report.facts import ITERATION
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.readings import DERIVED, GPU, value_text
@@ -44,9 +44,9 @@ def gained(report: Report) -> str:
     return f"{what} is not known at the beginning, nor at the end."
 
 
-def figures(report: Report) -> Figures:
+def figures(report: Report) -> FigureRow:
     """The few that stand at the top; what is not known is left to the tables below."""
-    return Figures(tuple(_figures(report)))
+    return FigureRow(tuple(_figures(report)))
 
 
 def section(report: Report) -> Section:
@@ -163,7 +163,7 @@ def _knobs(report: Report) -> str:
     return ", ".join(found)
 
 
-def _told(stretch: Stretch | None) -> str:
+def _told(stretch: Period | None) -> str:
     if stretch is None:
         return "too few iterations"
     first, last = (numbers.grouped(step) for step in stretch.steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hoptui.cli.report.comparison import watt_hours
-from hoptui.cli.report.document import Block, Facts, Paragraph, Section, Share, Shares, spent
+from hoptui.cli.report.document import Block, Facts, Paragraph, Section, Share, ShareBar, spent
 from hoptui.model.report import Report
 from hoptui.model.report.diagnosis_time import UNDIAGNOSED
 from hoptui.model.report.facts import ITERATION
@@ -28,7 +28,7 @@ def diagnosis(report: Report) -> Section:
         )
         for one in report.verdicts
     ]
-    blocks: list[Block] = [Shares(shares)]
+    blocks: list[Block] = [ShareBar(shares)]
     last = report.state.diagnosis
     if last is not None and last.verdict != "unknown":
         # A run that has ended is told from its events, which do not say how sure they are.
@@ -49,7 +49,7 @@ def time(report: Report) -> Section:
             return Section(title, (Paragraph("Not known: no phase is recorded, or not all of the run."),))
         rows = [Share(numbers.clean(p.name, 40), p.share, spent(p.seconds)) for p in report.phases]
         said = "Of the iterations that are still recorded one by one."
-        return Section(title, (Shares(rows), Paragraph(said, faint=True)))
+        return Section(title, (ShareBar(rows), Paragraph(said, faint=True)))
     in_phases = sum(phase.seconds for phase in report.phases)
     whole = max(whole, report.iterating_s, in_phases)
     rows = [Share(numbers.clean(p.name, 40), p.seconds / whole, spent(p.seconds)) for p in report.phases]
@@ -65,7 +65,7 @@ def time(report: Report) -> Section:
     for label, seconds, said in ((named, between, ""), ("outside iterations", outside, note)):
         if seconds > LEAST * whole:
             rows.append(Share(label, seconds / whole, spent(seconds), said))
-    return Section(title, (Shares(rows),))
+    return Section(title, (ShareBar(rows),))
 
 
 def energy(report: Report) -> Section:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from hoptui.model.report import Curve, Report
+from hoptui.model.report import MetricCurve, Report
 from hoptui.presentation import numbers
 from hoptui.tui.charts.ticks import elapsed
 
@@ -25,7 +25,7 @@ class Figure(NamedTuple):
     note: str = ""
 
 
-class Figures(NamedTuple):
+class FigureRow(NamedTuple):
     """Some figures side by side."""
 
     figures: Sequence[Figure]
@@ -54,13 +54,13 @@ class Share(NamedTuple):
     note: str = ""
 
 
-class Shares(NamedTuple):
+class ShareBar(NamedTuple):
     """Parts of one whole."""
 
     rows: Sequence[Share]
 
 
-class Mark(NamedTuple):
+class ChartMark(NamedTuple):
     """A numbered moment of a chart, on the recording's clock."""
 
     t: int
@@ -68,7 +68,7 @@ class Mark(NamedTuple):
     text: str
 
 
-class Chart(NamedTuple):
+class ReportChart(NamedTuple):
     """A curve between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
 
     `stretches` are named parts of that time, from a stamp to a stamp; `notes` what nobody did, by its stamp.
@@ -76,14 +76,14 @@ class Chart(NamedTuple):
 
     title: str
     unit: str
-    curve: Curve
+    curve: MetricCurve
     span: tuple[int, int]
-    marks: Sequence[Mark]
+    marks: Sequence[ChartMark]
     stretches: Sequence[tuple[str, int, int]] = ()
     notes: Sequence[tuple[int, str]] = ()
 
 
-Block = Paragraph | Figures | Facts | Table | Shares | Chart
+Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart
 
 
 class Section(NamedTuple):

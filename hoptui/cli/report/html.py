@@ -9,14 +9,14 @@ from itertools import pairwise
 
 from hoptui.cli.report.document import (
     Block,
-    Chart,
     Document,
     Facts,
     Figure,
-    Figures,
+    FigureRow,
     Paragraph,
+    ReportChart,
     Share,
-    Shares,
+    ShareBar,
     Table,
 )
 from hoptui.presentation import numbers
@@ -80,7 +80,7 @@ TICKS_X, TICKS_Y = 8, 5
 ROOM = 20  # between the numbers of two marks
 
 
-def svg(chart: Chart) -> str:
+def svg(chart: ReportChart) -> str:
     """The picture; it takes the colours of the page."""
     scale = value_scale([0.0, *chart.curve.mean], TICKS_Y)
     alt = f"{chart.title} over {numbers.duration((chart.span[1] - chart.span[0]) / 1e9)}"
@@ -98,7 +98,7 @@ def svg(chart: Chart) -> str:
     return "\n".join(parts)
 
 
-def _axes(chart: Chart, scale: Scale) -> Iterator[str]:
+def _axes(chart: ReportChart, scale: Scale) -> Iterator[str]:
     for tick, label in zip(scale.ticks, scale.labels, strict=True):
         y = _y(tick, scale)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
@@ -108,7 +108,7 @@ def _axes(chart: Chart, scale: Scale) -> Iterator[str]:
         yield f'<text x="{_x(t, chart)}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_escape(label)}</text>'
 
 
-def _curve(chart: Chart, scale: Scale) -> Iterator[str]:
+def _curve(chart: ReportChart, scale: Scale) -> Iterator[str]:
     floor = HEIGHT - BOTTOM
     for run in _unbroken(chart):
         stamps = [chart.curve.t[i] for i in run]
@@ -120,7 +120,7 @@ def _curve(chart: Chart, scale: Scale) -> Iterator[str]:
         yield f'<path class="mean" d="M{line}{"h0" if len(run) == 1 else ""}"/>'
 
 
-def _unbroken(chart: Chart) -> Iterator[Sequence[int]]:
+def _unbroken(chart: ReportChart) -> Iterator[Sequence[int]]:
     """The places of buckets that follow each other without a gap."""
     gaps = [i for i, value in enumerate(chart.curve.mean) if not math.isfinite(value)]
     for before, after in pairwise([-1, *gaps, len(chart.curve.mean)]):
@@ -128,7 +128,7 @@ def _unbroken(chart: Chart) -> Iterator[Sequence[int]]:
             yield range(before + 1, after)
 
 
-def _stretches(chart: Chart) -> Iterator[str]:
+def _stretches(chart: ReportChart) -> Iterator[str]:
     """What is compared, under the axis."""
     y = HEIGHT - BOTTOM
     for name, t0, t1 in chart.stretches:
@@ -138,7 +138,7 @@ def _stretches(chart: Chart) -> Iterator[str]:
         yield f'<text x="{middle:.1f}" y="{y + 36}">{_escape(name)}</text>'
 
 
-def _marks(chart: Chart) -> Iterator[str]:
+def _marks(chart: ReportChart) -> Iterator[str]:
     """The changes; a number that would lie on the one before it is left out, its line is not."""
     last = -math.inf
     for mark in chart.marks:
@@ -151,7 +151,7 @@ def _marks(chart: Chart) -> Iterator[str]:
         yield "</g>"
 
 
-def _notes(chart: Chart) -> Iterator[str]:
+def _notes(chart: ReportChart) -> Iterator[str]:
     """What nobody did, as a triangle on the axis."""
     y = HEIGHT - BOTTOM
     for t, said in chart.notes:
@@ -160,7 +160,7 @@ def _notes(chart: Chart) -> Iterator[str]:
         yield f'<polygon class="note" points="{corners}"><title>{_escape(said)}</title></polygon>'
 
 
-def _x(t: int, chart: Chart) -> float:
+def _x(t: int, chart: ReportChart) -> float:
     t0, t1 = chart.span
     share = min(1.0, max(0.0, (t - t0) / max(1, t1 - t0)))
     return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
@@ -211,7 +211,7 @@ def _block(block: Block, *, leading: bool = False) -> str:
         case Paragraph(said, faint):
             kind = ' class="faint"' if faint else ' class="lead"' if leading else ""
             return f"<p{kind}>{escape(said)}</p>"
-        case Figures(figures):
+        case FigureRow(figures):
             return f'<div class="figures">\n{_lines(map(_figure, figures))}\n</div>'
         case Facts(rows):
             lines = (f"<tr><th>{escape(name)}</th><td>{escape(said)}</td></tr>" for name, said in rows)
@@ -220,9 +220,9 @@ def _block(block: Block, *, leading: bool = False) -> str:
             top = "".join(f"<th{_aligned(i, right)}>{escape(cell)}</th>" for i, cell in enumerate(head))
             lines = (_row(row, right) for row in rows)
             return f'<div class="wide"><table>\n<tr>{top}</tr>\n{_lines(lines)}\n</table></div>'
-        case Shares(rows):
+        case ShareBar(rows):
             return f'<div class="wide"><table class="shares">\n{_lines(map(_share, rows))}\n</table></div>'
-        case Chart():
+        case ReportChart():
             return f"<figure>\n{svg(block)}\n</figure>"
 
 

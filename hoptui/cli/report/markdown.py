@@ -6,7 +6,16 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from hoptui.cli.report.document import Block, Chart, Document, Facts, Figures, Paragraph, Shares, Table
+from hoptui.cli.report.document import (
+    Block,
+    Document,
+    Facts,
+    FigureRow,
+    Paragraph,
+    ReportChart,
+    ShareBar,
+    Table,
+)
 from hoptui.presentation import numbers
 from hoptui.tui.charts.ticks import value_scale
 
@@ -35,7 +44,7 @@ def _block(block: Block) -> str:
     match block:
         case Paragraph(said):
             return escape(said)
-        case Figures(figures):
+        case FigureRow(figures):
             return "\n".join(
                 f"- **{escape(one.value)}** {escape(one.label)}{f' ({escape(one.note)})' if one.note else ''}"
                 for one in figures
@@ -44,7 +53,7 @@ def _block(block: Block) -> str:
             return "\n".join(f"- **{escape(name)}** {escape(said)}" for name, said in rows)
         case Table(head, rows, right):
             return _table(head, rows, right)
-        case Shares(rows):
+        case ShareBar(rows):
             return _table(
                 ("", "share", "", "time", ""),
                 [
@@ -53,7 +62,7 @@ def _block(block: Block) -> str:
                 ],
                 (1, 3),
             )
-        case Chart():
+        case ReportChart():
             return "```text\n" + "\n".join(drawn(block)) + "\n```"
 
 
@@ -84,7 +93,7 @@ def _filled(cells: float, partial: str) -> str:
     return "█" * whole + (partial[rest - 1] if rest else "")
 
 
-def drawn(chart: Chart) -> Iterator[str]:
+def drawn(chart: ReportChart) -> Iterator[str]:
     """A chart as lines: the mean in each column of time, an axis, the numbers of the changes, and the time."""
     means = columns(chart, COLUMNS)
     scale = value_scale([0.0, *means], 3)
@@ -114,7 +123,7 @@ def drawn(chart: Chart) -> Iterator[str]:
     yield f"{'':>{label}}  0{whole:>{COLUMNS - 1}}"
 
 
-def columns(chart: Chart, count: int) -> list[float]:
+def columns(chart: ReportChart, count: int) -> list[float]:
     """The mean of the curve in each of `count` equal parts of its time; NaN where nothing is known.
 
     A bucket reaches from the one before it to its own stamp, and counts in the parts that it lies in.
@@ -141,7 +150,7 @@ def _cell(height: float, bottom: float) -> str:
     return _EIGHTHS[min(8, max(0, eighths))]
 
 
-def _numbers(chart: Chart) -> str:
+def _numbers(chart: ReportChart) -> str:
     """The numbers of the changes where there is room for them, in the order of time."""
     line = ""
     for mark in chart.marks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hoptui.cli.report.document import Block, Chart, Mark, Paragraph, Section, Table, cut, when
+from hoptui.cli.report.document import Block, ChartMark, Paragraph, ReportChart, Section, Table, cut, when
 from hoptui.model.command_history import reason
 from hoptui.model.report import Report
 from hoptui.model.report.facts import ITERATION
@@ -40,7 +40,7 @@ def _chart(report: Report) -> Block:
     if curve is None:
         return Paragraph("No iteration is recorded.")
     marks = [
-        Mark(c.settled or c.t, number, vocabulary.change(c))
+        ChartMark(c.settled or c.t, number, vocabulary.change(c))
         for number, c in enumerate(report.changes, start=1)
     ]
     ends = (("beginning", report.first), ("end", report.last))
@@ -48,7 +48,7 @@ def _chart(report: Report) -> Block:
     title = "Time of an iteration" if curve.metric == ITERATION else "Throughput"
     unit = "s" if curve.metric == ITERATION else vocabulary.unit_of(curve.metric, report.state.units)
     notes = [(event.t, event.text) for event in report.shifts]
-    return Chart(title, unit, curve, report.span, marks, stretches, notes)
+    return ReportChart(title, unit, curve, report.span, marks, stretches, notes)
 
 
 def _changes(report: Report) -> list[Block]:

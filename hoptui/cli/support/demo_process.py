@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from hoptui.cli.support.snapshot import Look
+from hoptui.cli.support.snapshot import NodeSnapshot
 from hoptui.cli.support.terminal import REJECTED, Fail
 from hoptui.node.addresses import AddressError, addresses, secure
 from hoptui.presentation import numbers
@@ -88,7 +88,7 @@ class Training:
         self._left = True
         self._process.returncode = 0  # it is not ours to wait for any more
 
-    def live(self, seen: Look) -> RunState:
+    def live(self, seen: NodeSnapshot) -> RunState:
         """Wait until it trains and is on the wire.
 
         Raises:

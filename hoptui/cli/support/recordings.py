@@ -13,7 +13,7 @@ from hoptui.client.transport.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.presentation import numbers
 from hoptui.recording import library
-from hoptui.recording.library import Entry
+from hoptui.recording.library import RecordingEntry
 
 MOST_LISTED = 5
 EXAMPLES = Path(hoptui.__file__).parent / "examples"
@@ -33,7 +33,7 @@ def places() -> Addresses:
         raise Fail(str(error), MISSING) from None
 
 
-def entries(where: Addresses) -> list[Entry]:
+def entries(where: Addresses) -> list[RecordingEntry]:
     """All recordings of this user on this node, newest first."""
     return library.entries(where.state) if where.state.is_dir() else []
 
@@ -72,7 +72,7 @@ def example(name: str = EXAMPLE) -> Path:
     return path
 
 
-def one(found: Sequence[Entry], name: str, where: Addresses, *, shortest: int = 1) -> Entry:
+def one(found: Sequence[RecordingEntry], name: str, where: Addresses, *, shortest: int = 1) -> RecordingEntry:
     """The recording with this id, name, or beginning of an id that has at least `shortest` characters.
 
     Raises:
@@ -93,7 +93,7 @@ def one(found: Sequence[Entry], name: str, where: Addresses, *, shortest: int = 
     return which[0]
 
 
-def matching(found: Sequence[Entry], name: str, *, shortest: int = 1) -> list[Entry]:
+def matching(found: Sequence[RecordingEntry], name: str, *, shortest: int = 1) -> list[RecordingEntry]:
     """Those with this id; if there is none, with this name; if there is none, whose id begins so, in `shortest` characters."""
     return (
         [entry for entry in found if entry.run == name]
@@ -112,7 +112,7 @@ def taken(state: Path) -> tuple[int, int]:
     return sum(path.name.endswith(RECORDED) for path in files), sizes
 
 
-def title(entry: Entry) -> str:
+def title(entry: RecordingEntry) -> str:
     """The name of its run, as far as the recording can be read."""
     return numbers.clean(entry.state.name, 40) if entry.state is not None else numbers.UNKNOWN
 
@@ -127,17 +127,17 @@ def size(count: float) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.95 else f"{amount:.1f} {unit}"
 
 
-def age_s(entry: Entry) -> float:
+def age_s(entry: RecordingEntry) -> float:
     """Seconds since its last row or event; of a file that cannot be read, since it was last written."""
     return time.time() - (entry.last_wall or entry.modified)
 
 
-def age(entry: Entry) -> str:
+def age(entry: RecordingEntry) -> str:
     """The same for people."""
     return numbers.duration(age_s(entry))
 
 
-def _there(found: Sequence[Entry]) -> str:
+def _there(found: Sequence[RecordingEntry]) -> str:
     names = list(dict.fromkeys(title(entry) for entry in found if entry.state is not None))
     if not names:
         return "; none is there"

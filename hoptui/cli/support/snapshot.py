@@ -37,7 +37,7 @@ NONE = 1 << 62
 """A cursor beyond every event and command: rows are all that is wanted."""
 
 
-class Look:
+class NodeSnapshot:
     """A session, and what the daemon said of the node when it began; without `readings` of GPUs, where none are told."""
 
     def __init__(self, session: Session, *, readings: bool = True) -> None:
@@ -190,7 +190,7 @@ def _read_only(found: Config, why: str) -> Fail:
 
 
 @contextlib.contextmanager
-def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = True) -> Iterator[Look]:
+def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = True) -> Iterator[NodeSnapshot]:
     """Connect, look once, and turn everything that can go wrong on the way into a Fail.
 
     `steers` is said by a command that is going to send something: it ends here if this is read-only, before anybody is asked.
@@ -205,7 +205,7 @@ def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = Tr
     found = config.read()
     try:
         with Session(start_daemon=start_daemon, timeout_s=ANSWER_S, read_only=found.read_only) as session:
-            yield Look(session, readings=readings)
+            yield NodeSnapshot(session, readings=readings)
     except ReadOnlyError as error:
         raise _read_only(found, str(error)) from None
     except NoDaemon:

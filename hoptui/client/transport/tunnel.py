@@ -27,7 +27,7 @@ LEAVE_S = 0.5
 END_S = 1.0
 
 
-class Child:
+class SshProcess:
     """A process whose output lines are taken as they come. Closing its input, which its owner's death does too, ends it."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ PREFIX = "ssh-"
 
 
 class Process(Protocol):
-    """What a tunnel needs of `hoptui.client.transport.tunnel.Child`."""
+    """What a tunnel needs of `hoptui.client.transport.tunnel.SshProcess`."""
 
     @property
     def waits_on(self) -> list[int]: ...
@@ -154,7 +154,7 @@ class Tunnel:
         directory: Path,
         *,
         hoptui: str = "hoptui",
-        spawn: Callable[[Sequence[str]], Process] = Child,
+        spawn: Callable[[Sequence[str]], Process] = SshProcess,
     ) -> None:
         self.place = place
         self.state: Literal["opening", "open", "waiting", "refused", "closed"] = "closed"

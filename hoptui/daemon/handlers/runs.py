@@ -15,7 +15,7 @@ from hoptui.daemon.state.command_log import restarting
 from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
-from hoptui.daemon.storage.recordings import Found
+from hoptui.daemon.storage.recordings import RecordedRun
 from hoptui.domain.knobs import shown
 from hoptui.node.credentials import Peer
 from hoptui.protocol import messages
@@ -124,7 +124,7 @@ class RunDesk:
         node.archive.finish(run.id)
         node.touch()
 
-    def restore(self, found: Found) -> TrackedRun | None:
+    def restore(self, found: RecordedRun) -> TrackedRun | None:
         """A run known from its recording; returned if its process may still live and is to be watched."""
         node = self._node
         run = TrackedRun(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hoptui.daemon.sampling.hardware import Hardware, changes
-from hoptui.daemon.state.derived_rows import Reading, reading
+from hoptui.daemon.state.derived_rows import GpuRow, reading
 from hoptui.daemon.state.gpu_ownership import Ancestry, assign, resolve, together
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
@@ -80,7 +80,7 @@ class SamplerDesk:
     # readings ----------------------------------------------------------------------------------------------------------
 
     def _sample(self, parts: tuple[Columns, ...]) -> None:
-        read: dict[str, Reading] = {}
+        read: dict[str, GpuRow] = {}
         t = 0
         live = [run for run in self._node.registry.live() if run.state.gpus]
         for part in parts if live else ():
@@ -95,7 +95,7 @@ class SamplerDesk:
                 derived.append(pack(f"derived/{run.id}", [(t, run.last_step if run.last_t else -1, row)]))
         self._node.rows((*parts, *derived))
 
-    def _derived(self, run: TrackedRun, t: int, read: dict[str, Reading]) -> dict[str, float]:
+    def _derived(self, run: TrackedRun, t: int, read: dict[str, GpuRow]) -> dict[str, float]:
         gpus = [gpu for gpu in self._hardware.gpus if gpu.uuid in run.state.gpus]
         processes = (process for process in self._node.processes if process.run == run.id)
         return run.account.tick(t, read, run.state, gpus, processes)

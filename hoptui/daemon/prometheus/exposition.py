@@ -28,7 +28,7 @@ class Snapshot:
     happened: Mapping[tuple[str, str, str], int]
 
 
-class Series(NamedTuple):
+class MetricFamily(NamedTuple):
     """A metric made of a reading: its name (without `_total`), what it is, and the factor to its base unit."""
 
     name: str
@@ -39,38 +39,38 @@ class Series(NamedTuple):
 
 PERCENT, MEGA = 0.01, 1e6
 GPU = {
-    "busy": Series("busy_ratio", "Time with any kernel running (NVML utilization)", PERCENT),
-    "memory_busy": Series("memory_busy_ratio", "Time with any device memory access (NVML utilization)", PERCENT),
-    "power_w": Series("power_watts", "Power drawn now"),
-    "power_average_w": Series("power_average_watts", "Power drawn, one-second average"),
-    "energy_j": Series("energy_joules", "Energy used since the driver's counter began", counter=True),
-    "memory_used_bytes": Series("memory_used_bytes", "Device memory in use, without the driver's reserve"),
-    "memory_total_bytes": Series("memory_total_bytes", "Device memory"),
-    "temperature_c": Series("temperature_celsius", "Temperature of the GPU"),
-    "memory_temperature_c": Series("memory_temperature_celsius", "Temperature of the device memory"),
-    "sm_clock_mhz": Series("sm_clock_hertz", "Clock of the SMs", MEGA),
-    "memory_clock_mhz": Series("memory_clock_hertz", "Clock of the device memory", MEGA),
-    "sm_active": Series("sm_active_ratio", "SMs with at least one warp, time average", PERCENT),
-    "sm_occupancy": Series("sm_occupancy_ratio", "Warps resident of those that fit", PERCENT),
-    "tensor_active": Series("tensor_active_ratio", "Tensor pipes in use, any precision", PERCENT),
-    "tensor_half_active": Series("tensor_half_active_ratio", "Tensor pipes in use for FP16 and BF16", PERCENT),
-    "tensor_int_active": Series("tensor_int_active_ratio", "Tensor pipes in use for integers", PERCENT),
-    "tensor_double_active": Series("tensor_double_active_ratio", "Tensor pipes in use for FP64", PERCENT),
-    "dram_active": Series("dram_active_ratio", "Device memory bandwidth in use", PERCENT),
-    "fp64_active": Series("fp64_active_ratio", "FP64 pipes in use", PERCENT),
-    "fp32_active": Series("fp32_active_ratio", "FP32 pipes in use", PERCENT),
-    "fp16_active": Series("fp16_active_ratio", "FP16 pipes in use", PERCENT),
-    "int_active": Series("int_active_ratio", "Integer pipes in use", PERCENT),
-    "pcie_rx_bytes_per_s": Series("pcie_receive_bytes_per_second", "Into this GPU over PCIe"),
-    "pcie_tx_bytes_per_s": Series("pcie_transmit_bytes_per_second", "Out of this GPU over PCIe"),
-    "nvlink_rx_bytes_per_s": Series("nvlink_receive_bytes_per_second", "Into this GPU over NVLink"),
-    "nvlink_tx_bytes_per_s": Series("nvlink_transmit_bytes_per_second", "Out of this GPU over NVLink"),
-    "mfu_estimated": Series("mfu_estimated_ratio", "Model FLOPs utilization as estimated from the tensor pipes", PERCENT),
-    "ecc_corrected": Series("ecc_corrected_errors", "ECC errors corrected since the driver began", counter=True),
-    "ecc_uncorrected": Series("ecc_uncorrected_errors", "ECC errors not corrected since the driver began", counter=True),
-    "remapped_rows": Series("remapped_rows", "Rows of the device memory that were replaced"),
-    "pcie_replays": Series("pcie_replays", "PCIe packets sent again", counter=True),
-    "nvlink_errors": Series("nvlink_errors", "Errors on NVLinks", counter=True),
+    "busy": MetricFamily("busy_ratio", "Time with any kernel running (NVML utilization)", PERCENT),
+    "memory_busy": MetricFamily("memory_busy_ratio", "Time with any device memory access (NVML utilization)", PERCENT),
+    "power_w": MetricFamily("power_watts", "Power drawn now"),
+    "power_average_w": MetricFamily("power_average_watts", "Power drawn, one-second average"),
+    "energy_j": MetricFamily("energy_joules", "Energy used since the driver's counter began", counter=True),
+    "memory_used_bytes": MetricFamily("memory_used_bytes", "Device memory in use, without the driver's reserve"),
+    "memory_total_bytes": MetricFamily("memory_total_bytes", "Device memory"),
+    "temperature_c": MetricFamily("temperature_celsius", "Temperature of the GPU"),
+    "memory_temperature_c": MetricFamily("memory_temperature_celsius", "Temperature of the device memory"),
+    "sm_clock_mhz": MetricFamily("sm_clock_hertz", "Clock of the SMs", MEGA),
+    "memory_clock_mhz": MetricFamily("memory_clock_hertz", "Clock of the device memory", MEGA),
+    "sm_active": MetricFamily("sm_active_ratio", "SMs with at least one warp, time average", PERCENT),
+    "sm_occupancy": MetricFamily("sm_occupancy_ratio", "Warps resident of those that fit", PERCENT),
+    "tensor_active": MetricFamily("tensor_active_ratio", "Tensor pipes in use, any precision", PERCENT),
+    "tensor_half_active": MetricFamily("tensor_half_active_ratio", "Tensor pipes in use for FP16 and BF16", PERCENT),
+    "tensor_int_active": MetricFamily("tensor_int_active_ratio", "Tensor pipes in use for integers", PERCENT),
+    "tensor_double_active": MetricFamily("tensor_double_active_ratio", "Tensor pipes in use for FP64", PERCENT),
+    "dram_active": MetricFamily("dram_active_ratio", "Device memory bandwidth in use", PERCENT),
+    "fp64_active": MetricFamily("fp64_active_ratio", "FP64 pipes in use", PERCENT),
+    "fp32_active": MetricFamily("fp32_active_ratio", "FP32 pipes in use", PERCENT),
+    "fp16_active": MetricFamily("fp16_active_ratio", "FP16 pipes in use", PERCENT),
+    "int_active": MetricFamily("int_active_ratio", "Integer pipes in use", PERCENT),
+    "pcie_rx_bytes_per_s": MetricFamily("pcie_receive_bytes_per_second", "Into this GPU over PCIe"),
+    "pcie_tx_bytes_per_s": MetricFamily("pcie_transmit_bytes_per_second", "Out of this GPU over PCIe"),
+    "nvlink_rx_bytes_per_s": MetricFamily("nvlink_receive_bytes_per_second", "Into this GPU over NVLink"),
+    "nvlink_tx_bytes_per_s": MetricFamily("nvlink_transmit_bytes_per_second", "Out of this GPU over NVLink"),
+    "mfu_estimated": MetricFamily("mfu_estimated_ratio", "Model FLOPs utilization as estimated from the tensor pipes", PERCENT),
+    "ecc_corrected": MetricFamily("ecc_corrected_errors", "ECC errors corrected since the driver began", counter=True),
+    "ecc_uncorrected": MetricFamily("ecc_uncorrected_errors", "ECC errors not corrected since the driver began", counter=True),
+    "remapped_rows": MetricFamily("remapped_rows", "Rows of the device memory that were replaced"),
+    "pcie_replays": MetricFamily("pcie_replays", "PCIe packets sent again", counter=True),
+    "nvlink_errors": MetricFamily("nvlink_errors", "Errors on NVLinks", counter=True),
 }  # fmt: skip
 THROTTLE = {
     0x1: "idle",
@@ -85,34 +85,34 @@ THROTTLE = {
 }
 """nvmlClocksEventReason* bits."""
 HOST = {
-    "cpu_percent": Series("cpu_ratio", "Processors in use, of all cores", PERCENT),
-    "memory_used_bytes": Series("memory_used_bytes", "Memory that cannot be given out"),
-    "memory_total_bytes": Series("memory_total_bytes", "Memory"),
-    "swap_used_bytes": Series("swap_used_bytes", "Swap in use"),
-    "load_1m": Series("load1", "Runnable and blocked tasks, one-minute average"),
-    "load_5m": Series("load5", "Runnable and blocked tasks, five-minute average"),
-    "disk_read_bytes_per_s": Series("disk_read_bytes_per_second", "From disks"),
-    "disk_written_bytes_per_s": Series("disk_written_bytes_per_second", "To disks"),
-    "net_received_bytes_per_s": Series("network_receive_bytes_per_second", "From the network"),
-    "net_sent_bytes_per_s": Series("network_transmit_bytes_per_second", "To the network"),
+    "cpu_percent": MetricFamily("cpu_ratio", "Processors in use, of all cores", PERCENT),
+    "memory_used_bytes": MetricFamily("memory_used_bytes", "Memory that cannot be given out"),
+    "memory_total_bytes": MetricFamily("memory_total_bytes", "Memory"),
+    "swap_used_bytes": MetricFamily("swap_used_bytes", "Swap in use"),
+    "load_1m": MetricFamily("load1", "Runnable and blocked tasks, one-minute average"),
+    "load_5m": MetricFamily("load5", "Runnable and blocked tasks, five-minute average"),
+    "disk_read_bytes_per_s": MetricFamily("disk_read_bytes_per_second", "From disks"),
+    "disk_written_bytes_per_s": MetricFamily("disk_written_bytes_per_second", "To disks"),
+    "net_received_bytes_per_s": MetricFamily("network_receive_bytes_per_second", "From the network"),
+    "net_sent_bytes_per_s": MetricFamily("network_transmit_bytes_per_second", "To the network"),
 }
 DERIVED = {
-    "power_w": Series("power_watts", "Power of the run's GPUs"),
-    "energy_j": Series("energy_joules", "Energy of the run's GPUs since its first reading", counter=True),
-    "energy_per_iteration_j": Series("energy_per_iteration_joules", "Energy of an iteration"),
-    "energy_per_unit_j": Series("energy_per_unit_joules", "Energy of a unit of the run's throughput"),
-    "idle_power_w": Series("idle_power_watts", "Power drawn for the share of SM time without work"),
-    "memory_headroom_bytes": Series("gpu_memory_headroom_bytes", "Least free device memory of its GPUs"),
-    "mfu": Series("mfu_ratio", "Model FLOPs utilization, of the FLOPs that the run declares", PERCENT),
-    "mfu_estimated": Series("mfu_estimated_ratio", "Model FLOPs utilization as estimated from the tensor pipes", PERCENT),
-    "sm_active": Series("sm_active_ratio", "SM time with a warp at work, mean of its GPUs where it has several", PERCENT),
-    "sm_active_least": Series("sm_active_least_ratio", "The same of the GPU that has least", PERCENT),
-    "gpu_memory_bytes": Series("gpu_memory_bytes", "Device memory of the run's processes"),
-    "gpu_sm_percent": Series("gpu_sm_ratio", "SM time of the run's processes, mean of its GPUs", PERCENT),
+    "power_w": MetricFamily("power_watts", "Power of the run's GPUs"),
+    "energy_j": MetricFamily("energy_joules", "Energy of the run's GPUs since its first reading", counter=True),
+    "energy_per_iteration_j": MetricFamily("energy_per_iteration_joules", "Energy of an iteration"),
+    "energy_per_unit_j": MetricFamily("energy_per_unit_joules", "Energy of a unit of the run's throughput"),
+    "idle_power_w": MetricFamily("idle_power_watts", "Power drawn for the share of SM time without work"),
+    "memory_headroom_bytes": MetricFamily("gpu_memory_headroom_bytes", "Least free device memory of its GPUs"),
+    "mfu": MetricFamily("mfu_ratio", "Model FLOPs utilization, of the FLOPs that the run declares", PERCENT),
+    "mfu_estimated": MetricFamily("mfu_estimated_ratio", "Model FLOPs utilization as estimated from the tensor pipes", PERCENT),
+    "sm_active": MetricFamily("sm_active_ratio", "SM time with a warp at work, mean of its GPUs where it has several", PERCENT),
+    "sm_active_least": MetricFamily("sm_active_least_ratio", "The same of the GPU that has least", PERCENT),
+    "gpu_memory_bytes": MetricFamily("gpu_memory_bytes", "Device memory of the run's processes"),
+    "gpu_sm_percent": MetricFamily("gpu_sm_ratio", "SM time of the run's processes, mean of its GPUs", PERCENT),
 }  # fmt: skip
 PROCESS = {
-    "cpu_percent": Series("cpu_cores", "Processor cores in use by the run's processes", PERCENT),
-    "memory_rss_bytes": Series("memory_bytes", "Resident memory of the run's processes"),
+    "cpu_percent": MetricFamily("cpu_cores", "Processor cores in use by the run's processes", PERCENT),
+    "memory_rss_bytes": MetricFamily("memory_bytes", "Resident memory of the run's processes"),
 }
 
 GPU_EVENTS = (
@@ -233,7 +233,7 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _readings(
     prefix: str,
-    table: Mapping[str, Series],
+    table: Mapping[str, MetricFamily],
     labels: Labels,
     rows: Iterable[tuple[Labels, Mapping[str, float]]],
 ) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ LARGEST_READ = 1 << 16  # what a pipe holds; a larger buffer would be mapped ane
 LONGEST_LINE = 500
 
 
-class Child:
+class SamplerProcess:
     """A running sampler. `heard` is when it said anything last, `sampled` whether it has sent readings yet,
     `closed` whether it has closed its end of the pipe: it has ended, or is about to.
 

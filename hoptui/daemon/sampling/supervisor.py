@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hoptui.daemon.sampling.process import Child
+from hoptui.daemon.sampling.process import SamplerProcess
 from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.devices import Devices, FromSampler, Sample, Tenants, Watch
 from hoptui.node.driver_probe import DRIVER
@@ -100,10 +100,10 @@ class Sampler:
         self._name = "the GPU sampler" if self._gpus else "the host sampler"
         self._command = command or [sys.executable, "-m", "hoptui.telemetry", what]
         self._watch = Watch(hz=1.0)
-        self._child: Child | None = None
-        self._trial: Child | None = None  # tries again a GPU that hung, beside the child
+        self._child: SamplerProcess | None = None
+        self._trial: SamplerProcess | None = None  # tries again a GPU that hung, beside the child
         self._trying = DRIVER
-        self._undead: list[Child] = []
+        self._undead: list[SamplerProcess] = []
         self._next_start = 0.0
         self._starts = 0
         self._listed = False
@@ -211,19 +211,19 @@ class Sampler:
         if self._child is None:
             self._again(now)
 
-    def _spawn(self, leave: Sequence[int], now: float) -> Child | None:
+    def _spawn(self, leave: Sequence[int], now: float) -> SamplerProcess | None:
         try:
-            child = Child(self._command, leave if self._gpus else None, now)
+            child = SamplerProcess(self._command, leave if self._gpus else None, now)
         except OSError as error:
             self._trouble = f"no readings: {self._name} could not be started: {error.strerror}"
             return None
         child.say(self._watch)
         return child
 
-    def _patience(self, child: Child) -> float:
+    def _patience(self, child: SamplerProcess) -> float:
         return max(self._silence_s, MISSED_TICKS / self._watch.hz) if child.sampled else START_S
 
-    def _settled(self, child: Child, said: list[FromSampler]) -> list[FromSampler]:
+    def _settled(self, child: SamplerProcess, said: list[FromSampler]) -> list[FromSampler]:
         """What to pass on of what the child said.
 
         A child that takes over knows no GPU before the driver has answered it: that list is kept back until its first
@@ -246,7 +246,7 @@ class Sampler:
             passed.append(message)
         return passed
 
-    def _silenced(self, child: Child, now: float) -> None:
+    def _silenced(self, child: SamplerProcess, now: float) -> None:
         """The child hangs: find out where, and do without it."""
         asking, silence = child.asking, f"{now - child.heard:.0f} s"
         if asking >= 0:
@@ -275,7 +275,7 @@ class Sampler:
         if len(complaints) > MOST_COMPLAINTS:
             log.warning("%s: and %d lines more", self._name, len(complaints) - MOST_COMPLAINTS)
 
-    def _bury(self, child: Child) -> None:
+    def _bury(self, child: SamplerProcess) -> None:
         self._note(child.complaints(last=True))
         child.kill()
         if child.status is None:
@@ -301,7 +301,7 @@ class Sampler:
             if over or now - trial.heard > self._patience(trial):
                 self._end_trial(trial, now)
 
-    def _read_trial(self, trial: Child, now: float) -> list[FromSampler]:
+    def _read_trial(self, trial: SamplerProcess, now: float) -> list[FromSampler]:
         """Nothing until it has read every GPU; then it takes the child's place, and all that it has said counts."""
         try:
             trial.backlog += trial.read(now)
@@ -320,7 +320,7 @@ class Sampler:
         newest = max((i for i, message in enumerate(said) if isinstance(message, Devices)), default=0)
         return [m for i, m in enumerate(said) if i >= newest or not isinstance(m, Devices)]
 
-    def _end_trial(self, trial: Child, now: float) -> None:
+    def _end_trial(self, trial: SamplerProcess, now: float) -> None:
         self._trial = None
         self._bury(trial)
         self.suspects.hung(self._trying, now)

@@ -29,7 +29,7 @@ THROUGHPUT = ("env_steps_per_s", "tokens_per_s", "samples_per_s")
 NAN = math.nan
 
 
-class Reading(NamedTuple):
+class GpuRow(NamedTuple):
     """What is needed of one row of a GPU; NaN is unknown."""
 
     power_w: float
@@ -40,10 +40,10 @@ class Reading(NamedTuple):
     mfu_estimated: float
 
 
-def reading(row: Columns) -> Reading:
+def reading(row: Columns) -> GpuRow:
     """The newest row of a GPU's columns."""
     names = row.names
-    return Reading(*(_last(row.values[names.index(n)]) if n in names else NAN for n in Reading._fields))
+    return GpuRow(*(_last(row.values[names.index(n)]) if n in names else NAN for n in GpuRow._fields))
 
 
 def _last(raw: bytes) -> float:
@@ -100,7 +100,7 @@ class Account:
     def tick(
         self,
         t: int,
-        readings: Mapping[str, Reading],
+        readings: Mapping[str, GpuRow],
         state: RunState,
         gpus: Sequence[GpuInfo],
         processes: Iterable[GpuProcess],
@@ -128,7 +128,7 @@ class Account:
         }
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
-    def _use(self, t: int, gpus: Sequence[GpuInfo], own: Sequence[Reading]) -> float:
+    def _use(self, t: int, gpus: Sequence[GpuInfo], own: Sequence[GpuRow]) -> float:
         """Joules so far, NaN while a counter is unknown. A counter that fell began anew: what it had not told is lost."""
         known = True
         for gpu, r in zip(gpus, own, strict=True):
@@ -189,7 +189,7 @@ class Account:
         return e0 + (e1 - e0) * (t - t0) / (t1 - t0)
 
 
-_UNKNOWN = Reading(NAN, NAN, NAN, NAN, NAN, NAN)
+_UNKNOWN = GpuRow(NAN, NAN, NAN, NAN, NAN, NAN)
 
 
 def headline(state: RunState, names: Iterable[str]) -> str:
@@ -200,7 +200,7 @@ def headline(state: RunState, names: Iterable[str]) -> str:
     return next((name for name in THROUGHPUT if name in names), "")
 
 
-def _of_several(own: Sequence[Reading]) -> dict[str, float]:
+def _of_several(own: Sequence[GpuRow]) -> dict[str, float]:
     """What more GPUs than fit into a chart do, and the one that does least: the others wait for it."""
     if len(own) < 2:
         return {}

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from hoptui.daemon.state.change_effects import CHANGED
-from hoptui.daemon.storage.recordings import Found, History, rows_as_buckets
-from hoptui.daemon.storage.retention import Limits
+from hoptui.daemon.storage.recordings import History, RecordedRun, rows_as_buckets
+from hoptui.daemon.storage.retention import RetentionLimits
 from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain.columns import Columns
 from hoptui.node.addresses import AddressError, Addresses, secure
@@ -103,7 +103,7 @@ class Archive:
     def __init__(
         self,
         where: Addresses,
-        limits: Limits,
+        limits: RetentionLimits,
         results: Callable[[bytes, Buckets | Error], None],
         *,
         timings: Timings = DEFAULT,
@@ -117,14 +117,14 @@ class Archive:
         self._thread = threading.Thread(target=self._main, name="archive", daemon=True)
         self._history = History(where, limits)
         self._settled = ResultsFile(where.state)
-        self._found: list[Found] = []
+        self._found: list[RecordedRun] = []
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_TOLD_S
 
     def start(self) -> None:
         self._thread.start()
 
-    def restore(self, timeout: float) -> list[Found]:
+    def restore(self, timeout: float) -> list[RecordedRun]:
         """What the recordings of the last day know, or as much as was read in time."""
         self._restored.wait(timeout)
         return list(self._found)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from hoptui.daemon.storage.retention import Limits
+from hoptui.daemon.storage.retention import RetentionLimits
 from hoptui.domain.columns import Columns, run_of
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
@@ -29,7 +29,7 @@ NEWEST_S = 600.0
 
 
 @dataclass
-class Found:
+class RecordedRun:
     """What a recording tells a new daemon of its run: `energy_j` used so far, when its GPUs' counters stood so."""
 
     state: RunState
@@ -54,7 +54,7 @@ class History:
     """`flushed` holds the stamp of the newest row of each source that is safely on disk; `problem` says why history is
     not being kept, and `problem_of` why that of one run is not."""
 
-    def __init__(self, where: Addresses, limits: Limits) -> None:
+    def __init__(self, where: Addresses, limits: RetentionLimits) -> None:
         self._where = where
         self._limits = limits
         self._open: dict[str, _Open] = {}
@@ -71,7 +71,7 @@ class History:
         found = self._open.get(run)
         return found.problem if found else ""
 
-    def restore(self) -> list[Found]:
+    def restore(self) -> list[RecordedRun]:
         """What the recordings of the last day know.
 
         Raises:
@@ -253,7 +253,7 @@ def _plain(run: str) -> bool:
     return Path(run).name == run and run not in ("", ".", "..")
 
 
-def _found(recording: Recording) -> Found:
+def _found(recording: Recording) -> RecordedRun:
     raw = recording.recall(RUN)
     if raw is None:
         raise ValueError("it does not say which run it is of")
@@ -265,7 +265,7 @@ def _found(recording: Recording) -> Found:
         newest = part
     used = _last(recording, f"derived/{run}", "energy_j")
     counters = {uuid: _last(recording, f"gpu/{uuid}", "energy_j") for uuid in known.state.gpus}
-    return Found(
+    return RecordedRun(
         state=known.state,
         nonce=known.nonce,
         process_started=known.process_started,

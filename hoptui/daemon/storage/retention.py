@@ -13,7 +13,7 @@ DEFAULTS = {"HOPTUI_KEEP_GB": KEEP_GB, "HOPTUI_KEEP_DAYS": KEEP_DAYS, "HOPTUI_RU
 
 
 @dataclass(frozen=True)
-class Limits:
+class RetentionLimits:
     """`keep_bytes` and `keep_s` for all recordings, `run_bytes` for each."""
 
     keep_bytes: int = int(KEEP_GB * GB)
@@ -21,9 +21,9 @@ class Limits:
     run_bytes: int = int(RUN_GB * GB)
 
 
-def limits(environ: Mapping[str, str]) -> Limits:
+def limits(environ: Mapping[str, str]) -> RetentionLimits:
     """What HOPTUI_KEEP_GB, HOPTUI_KEEP_DAYS and HOPTUI_RUN_GB say; a value that makes no sense is not used."""
-    return Limits(
+    return RetentionLimits(
         keep_bytes=int(_number(environ, "HOPTUI_KEEP_GB") * GB),
         keep_s=_number(environ, "HOPTUI_KEEP_DAYS") * DAY_S,
         run_bytes=int(_number(environ, "HOPTUI_RUN_GB") * GB),

@@ -25,7 +25,7 @@ MOST_PAGE_BYTES = 48 << 20
 MOST_TILE_BYTES = 8 << 20
 
 
-class Page(NamedTuple):
+class RowPage(NamedTuple):
     """Some rows of a source: stamps, iterations, and a column for each metric, NaN where a row has not got it."""
 
     t: array[int]
@@ -33,7 +33,7 @@ class Page(NamedTuple):
     values: dict[str, array[float]]
 
 
-NOTHING = Page(array("q"), array("q"), {})
+NOTHING = RowPage(array("q"), array("q"), {})
 
 
 class Pages:
@@ -44,7 +44,7 @@ class Pages:
         self.sources = recording.sources()
         self._gone = recording.thinned_before or 0
         self._recording = recording
-        self._pages: Cache[Page] = Cache(MOST_PAGE_BYTES, _page_bytes)
+        self._pages: Cache[RowPage] = Cache(MOST_PAGE_BYTES, _page_bytes)
         self._tiles: Cache[Entries] = Cache(MOST_TILE_BYTES, entries_bytes)
         self._charted: dict[str, list[str]] = {}
 
@@ -61,7 +61,7 @@ class Pages:
         """About how many rows a source has in so many ns, or had where only their summaries are left."""
         return span / max(1.0, self._spacing(source))
 
-    def page(self, source: str, number: int) -> Page:
+    def page(self, source: str, number: int) -> RowPage:
         """The rows stamped from `number` × length up to the next page."""
         found = self._pages.get((source, number))
         if found is None:
@@ -175,7 +175,7 @@ class Pages:
             return found
         return Entries(found.t[-1:], array("d", [min(found.low)]), array("d", [max(found.high)]))
 
-    def _read(self, source: str, number: int) -> Page:
+    def _read(self, source: str, number: int) -> RowPage:
         length = self.length(source)
         start, end = max(1, number * length), (number + 1) * length - 1
         if end < start:
@@ -194,7 +194,7 @@ class Pages:
             return NOTHING
         rows = concatenate(source, parts)
         values = {name: array("d", raw) for name, raw in zip(rows.names, rows.values, strict=True)}
-        return Page(rows.times(), rows.steps(), values)
+        return RowPage(rows.times(), rows.steps(), values)
 
     def _buckets(self, source: str, names: tuple[str, ...], t0: int, t1: int, points: int) -> Buckets:
         # None would be all of them.
@@ -237,5 +237,5 @@ def _of(answer: Buckets, name: str) -> Entries:
     return iterations(answer) if name == STEPS else known_entries(answer, name)
 
 
-def _page_bytes(page: Page) -> int:
+def _page_bytes(page: RowPage) -> int:
     return ENTRY_BYTES + 8 * len(page.t) * (2 + len(page.values))

@@ -19,7 +19,7 @@ from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
-from hoptui.model.series import FORGET, NAN, Window, bucketed
+from hoptui.model.series import FORGET, NAN, SeriesWindow, bucketed
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.metadata import NODE, RUN, KnownRun, decode_node
@@ -152,11 +152,11 @@ class RecordedSeries:
         """Another number wherever another value is the newest."""
         return self.last_t
 
-    def window(self, t0: int, t1: int, points: int) -> Window:
+    def window(self, t0: int, t1: int, points: int) -> SeriesWindow:
         """As `viewer.series.Series.window`, up to the position."""
         end, pages = min(t1, self._store.now()), self._store.pages
         if end < t0 or points < 1:
-            return Window([], [], [])
+            return SeriesWindow([], [], [])
         step, odd = divmod(t1 - t0 + 1, points)
         if pages.rows_in(self._source, end - t0) <= RAW_ROWS:
             found = pages.samples(self._source, self._name, t0, end)

@@ -3,8 +3,8 @@
 It reads an open recording and keeps nothing; what a recording cannot tell is None, and no figure is guessed.
 """
 
-from hoptui.model.report.diagnosis_time import Held
-from hoptui.model.report.facts import Curve, Energy, Phase, Report, Stretch
+from hoptui.model.report.diagnosis_time import VerdictDuration
+from hoptui.model.report.facts import EnergyUse, MetricCurve, Period, PhaseTotal, Report
 from hoptui.model.report.reader import read
 
-__all__ = ["Curve", "Energy", "Held", "Phase", "Report", "Stretch", "read"]
+__all__ = ["EnergyUse", "MetricCurve", "Period", "PhaseTotal", "Report", "VerdictDuration", "read"]

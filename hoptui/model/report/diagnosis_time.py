@@ -14,7 +14,7 @@ UNDIAGNOSED = ""
 """In place of a verdict: before the first one of an epoch."""
 
 
-class Held(NamedTuple):
+class VerdictDuration(NamedTuple):
     """A verdict, for how many seconds it held in all, and the evidence that was given when it last began."""
 
     verdict: str
@@ -29,7 +29,7 @@ class _Stretch(NamedTuple):
     evidence: str
 
 
-def held(events: Iterable[Event], first: int, end: int) -> list[Held]:
+def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]:
     """The verdicts of a run that lived between two stamps, the longest first, and the time without one last.
 
     A verdict holds until the next one, or until the process that it was found for ends; nothing is said of the time in which
@@ -40,7 +40,9 @@ def held(events: Iterable[Event], first: int, end: int) -> list[Held]:
     for stretch in _stretches(events, first, end):
         seconds[stretch.verdict] = seconds.get(stretch.verdict, 0.0) + (stretch.end - stretch.start) / 1e9
         evidence[stretch.verdict] = stretch.evidence
-    found = [Held(verdict, spent, evidence[verdict]) for verdict, spent in seconds.items() if spent > 0]
+    found = [
+        VerdictDuration(verdict, spent, evidence[verdict]) for verdict, spent in seconds.items() if spent > 0
+    ]
     return sorted(found, key=lambda one: (one.verdict == UNDIAGNOSED, -one.seconds))
 
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.knobs import KnobValue
-from hoptui.model.report.diagnosis_time import Held
+from hoptui.model.report.diagnosis_time import VerdictDuration
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 
 ITERATION = "iteration_s"
 """What stands for the throughput of a run that tells no rate: the seconds of an iteration, of which fewer are better."""
 
 
-class Curve(NamedTuple):
+class MetricCurve(NamedTuple):
     """A metric over the life of a run: its mean in buckets, oldest first, each with the stamp of its last row; NaN is a gap."""
 
     metric: str
@@ -23,7 +23,7 @@ class Curve(NamedTuple):
     mean: Sequence[float]
 
 
-class Phase(NamedTuple):
+class PhaseTotal(NamedTuple):
     """What an outermost phase took of all recorded iterations: seconds, and their share of all seconds in iterations."""
 
     name: str
@@ -31,7 +31,7 @@ class Phase(NamedTuple):
     share: float
 
 
-class Stretch(NamedTuple):
+class Period(NamedTuple):
     """Some seconds of a run, told by medians (throughput by `wire.pace.level`). `steps` are its first and last iteration.
 
     `figures` are by name: those of the run under their own, of its GPUs (the mean over all of them) as `gpu/busy`, and of both
@@ -44,7 +44,7 @@ class Stretch(NamedTuple):
     figures: Mapping[str, float | None]
 
 
-class Energy(NamedTuple):
+class EnergyUse(NamedTuple):
     """What the run's GPUs have used: joules, the mean watts, and the shares that fell on SM time without work.
 
     `per_unit_j` is all of it, start-up and pauses included, for each unit of the headline rate.
@@ -77,16 +77,16 @@ class Report:
     alive_s: float
     steps: int | None
     iterating_s: float | None
-    curve: Curve | None
-    first: Stretch | None
-    last: Stretch | None
+    curve: MetricCurve | None
+    first: Period | None
+    last: Period | None
     changes: tuple[CommandRecord, ...]
     refused: tuple[CommandRecord, ...]
     commands: tuple[CommandRecord, ...]
     knobs_at_first: Mapping[str, KnobValue]
-    verdicts: tuple[Held, ...]
-    phases: tuple[Phase, ...]
-    energy: Energy
+    verdicts: tuple[VerdictDuration, ...]
+    phases: tuple[PhaseTotal, ...]
+    energy: EnergyUse
     tuner: tuple[CommandRecord, ...]
     tuner_events: tuple[Event, ...]
     shifts: tuple[Event, ...]

@@ -13,7 +13,7 @@ from hoptui.domain.throughput import level, usable
 from hoptui.model.command_history import left
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.model.report import diagnosis_time
-from hoptui.model.report.facts import ITERATION, Curve, Energy, Phase, Report, Stretch
+from hoptui.model.report.facts import ITERATION, EnergyUse, MetricCurve, Period, PhaseTotal, Report
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.recording import Recording
 
@@ -116,7 +116,7 @@ def ends(first: int, last: int, changes: Sequence[CommandRecord]) -> tuple[Edges
     )
 
 
-def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Stretch | None:
+def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Period | None:
     """The figures between two stamps, medians as a rule; None where fewer than `FEWEST` iterations ended there."""
     if edges is None:
         return None
@@ -133,7 +133,7 @@ def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Stre
         medians = [_median(values.get(name, ())) for values in each]
         known = [value for value in medians if value is not None]
         figures[f"gpu/{name}"] = fmean(known) if len(known) == len(medians) else None
-    return Stretch(t0, t1, (steps[0], steps[-1]), figures)
+    return Period(t0, t1, (steps[0], steps[-1]), figures)
 
 
 def _values(
@@ -254,33 +254,33 @@ def _rate(state: RunState, metric: str) -> str:
     return metric if metric.endswith("_per_s") or state.units.get(metric, "").endswith("/s") else ""
 
 
-def _curve(recording: Recording, run: str, metric: str, span: tuple[int, int], rows: int) -> Curve:
+def _curve(recording: Recording, run: str, metric: str, span: tuple[int, int], rows: int) -> MetricCurve:
     pieces = min(MOST_PIECES, max(FEWEST_PIECES, rows // ROWS))
     found = recording.buckets(run, (metric,), span[0], span[1], pieces)
-    return Curve(metric, array("q", found.t), array("d", found.mean[0]))
+    return MetricCurve(metric, array("q", found.t), array("d", found.mean[0]))
 
 
-def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[diagnosis_time.Held, ...]:
+def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[diagnosis_time.VerdictDuration, ...]:
     """Nothing where none was ever told: a recording without a diagnosis is not one that was undiagnosed for so long."""
     if not any(event.kind == diagnosis_time.DIAGNOSIS for event in events):
         return ()
     return tuple(diagnosis_time.held(events, *span))
 
 
-def _phases(rows: Sums) -> tuple[Phase, ...]:
+def _phases(rows: Sums) -> tuple[PhaseTotal, ...]:
     """The outermost phases, the longest first."""
     outer = {n: s for n, s in rows.phases.items() if n.rpartition("/")[0] not in rows.phases}
     whole = max(rows.seconds, sum(outer.values()))
-    found = [Phase(name, seconds, seconds / whole) for name, seconds in outer.items() if whole > 0]
+    found = [PhaseTotal(name, seconds, seconds / whole) for name, seconds in outer.items() if whole > 0]
     return tuple(sorted(found, key=lambda phase: -phase.seconds))
 
 
 def _energy(
     recording: Recording, state: RunState, rows: Sums | None, extent: tuple[int, int, int] | None
-) -> Energy:
+) -> EnergyUse:
     """Of the run's GPUs on this node. With fewer of them than the run has ranks, nothing is said of a unit of its work."""
     if extent is None:
-        return Energy(None, None, None, None)
+        return EnergyUse(None, None, None, None)
     names = ("energy_j", "power_w", "idle_power_w")
     found = recording.buckets(f"derived/{state.run}", names, extent[0], extent[1], FINE)
     counted = [(t, j) for t, j in zip(array("q", found.t), array("d", found.high[0]), strict=True) if j == j]
@@ -291,7 +291,7 @@ def _energy(
     if rows is not None and complete and total is not None and rows.work and len(state.gpus) >= state.world:
         per_unit = total / rows.work
     watts, idle = _integrated(array("q", found.t), array("d", found.mean[1]), array("d", found.mean[2]))
-    return Energy(total, watts, idle, per_unit)
+    return EnergyUse(total, watts, idle, per_unit)
 
 
 def _integrated(

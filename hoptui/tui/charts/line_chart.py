@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from textual import events
 from textual.message import Message
 
-from hoptui.model.series import Window
+from hoptui.model.series import SeriesWindow
 from hoptui.presentation import numbers
 from hoptui.tui.charts import raster
 from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
@@ -27,10 +27,10 @@ class Drawn(Protocol):
     def version(self) -> int: ...
     @property
     def refined(self) -> int: ...
-    def window(self, t0: int, t1: int, points: int) -> Window: ...
+    def window(self, t0: int, t1: int, points: int) -> SeriesWindow: ...
 
 
-class Wanted(NamedTuple):
+class ChartSeries(NamedTuple):
     """A series to show; its values are multiplied by `factor` to get to the unit of the axis."""
 
     source: str
@@ -79,7 +79,7 @@ class LineChart(Lines):
     def plot(
         self,
         view: View,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ChartSeries],
         span_s: float,
         *,
         marks: Sequence[Mark] = (),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hoptui.domain.tuning import Diagnosis
 from hoptui.presentation import diagnosis, numbers
 from hoptui.tui.components import phases
-from hoptui.tui.components.phases import OTHER, Phase, Split
+from hoptui.tui.components.phases import OTHER, PhaseBar, Split
 from hoptui.tui.run_control import advised
 from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.styled_text import Line, Span, first_fitting
@@ -96,9 +96,9 @@ def _phase(view: View, split: Split, width: int) -> Line:
     return first_fitting([(*head, *rest) for rest in shapes], width)
 
 
-def _name(phase: Phase) -> str:
+def _name(phase: PhaseBar) -> str:
     return numbers.clean(phase.path.rpartition("/")[2] if phase.depth else phase.path, 24)
 
 
-def _share(phase: Phase, whole: float) -> str:
+def _share(phase: PhaseBar, whole: float) -> str:
     return numbers.percent(phase.seconds / whole, decimals=0)

@@ -10,7 +10,7 @@ from hoptui.presentation import numbers
 from hoptui.presentation import readings as meanings
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import Reason, value_text
-from hoptui.tui.charts.line_chart import Wanted
+from hoptui.tui.charts.line_chart import ChartSeries
 from hoptui.tui.components import empty_state
 from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
 from hoptui.tui.snapshot import View
@@ -126,18 +126,18 @@ def contrast(now: dict[str, float]) -> str:
     return f"busy {value_text('%', busy)} but SM {value_text('%', active)}"
 
 
-def work_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
+def work_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[ChartSeries]:
     """What the charts show in per cent: SM, tensor and DRAM of one GPU, SM (else busy) of each of several."""
     if len(gpus) == 1:
         source = f"gpu/{gpus[0].uuid}"
         names = view.store.names(source)
         found = [c for c in WORK if c[0] in names] or [c for c in PLAIN_WORK if c[0] in names]
-        return [Wanted(source, name, f"{label} %", ink) for name, label, ink in found]
+        return [ChartSeries(source, name, f"{label} %", ink) for name, label, ink in found]
     name = "sm_active" if any("sm_active" in view.store.names(f"gpu/{g.uuid}") for g in gpus) else "busy"
-    return [Wanted(f"gpu/{g.uuid}", name, _called(g), ink) for g, ink in zip(gpus, INKS, strict=False)]
+    return [ChartSeries(f"gpu/{g.uuid}", name, _called(g), ink) for g, ink in zip(gpus, INKS, strict=False)]
 
 
-def many_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
+def many_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[ChartSeries]:
     """What more of them than `CHARTED` do together, in per cent: SM active and that of the one that does least, and their power.
 
     Only of a run's: the daemon computes it. Nothing where it does not.
@@ -147,25 +147,27 @@ def many_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[Wanted]:
     if "sm_active" not in names:
         return []
     found = [
-        Wanted(source, "sm_active", "SM % mean", "1"),
-        Wanted(source, "sm_active_least", "least", "3"),
+        ChartSeries(source, "sm_active", "SM % mean", "1"),
+        ChartSeries(source, "sm_active_least", "least", "3"),
     ]
     limit = sum(gpu.power_limit_w or math.nan for gpu in gpus)
     if "power_w" in names and math.isfinite(limit):
-        found.append(Wanted(source, "power_w", "power %", "2", 100 / limit))
+        found.append(ChartSeries(source, "power_w", "power %", "2", 100 / limit))
     return found
 
 
-def power_curves(gpus: tuple[GpuInfo, ...], *, share: bool = False) -> list[Wanted]:
+def power_curves(gpus: tuple[GpuInfo, ...], *, share: bool = False) -> list[ChartSeries]:
     """Watts of each GPU; as a `share` of the limit, in per cent, only of GPUs that have one."""
     if share:
         return [
-            Wanted(f"gpu/{g.uuid}", "power_w", "power %", "2", 100 / g.power_limit_w)
+            ChartSeries(f"gpu/{g.uuid}", "power_w", "power %", "2", 100 / g.power_limit_w)
             for g in gpus
             if g.power_limit_w
         ]
     inks = INKS if len(gpus) > 1 else "2"
-    return [Wanted(f"gpu/{g.uuid}", "power_w", _called(g), ink) for g, ink in zip(gpus, inks, strict=False)]
+    return [
+        ChartSeries(f"gpu/{g.uuid}", "power_w", _called(g), ink) for g, ink in zip(gpus, inks, strict=False)
+    ]
 
 
 def short(view: View, gpu: GpuInfo, width: int) -> Line:

@@ -27,7 +27,7 @@ _SUMS: WeakKeyDictionary[AnySeries, tuple[object, tuple[float, int]]] = WeakKeyD
 """What `_spent` read last of each series: several figures are made of the same iterations, and those of a run that is over stay."""
 
 
-class Phase(NamedTuple):
+class PhaseBar(NamedTuple):
     """A phase's seconds, averaged over all iterations; `start` is where it begins, `depth` 0 for the outermost."""
 
     path: str
@@ -42,7 +42,7 @@ class Split(NamedTuple):
 
     whole: float | None
     iterations: int
-    phases: list[Phase]
+    phases: list[PhaseBar]
 
 
 def iteration_s(view: View) -> float | None:
@@ -163,22 +163,22 @@ def measured(view: View) -> Split:
             spent, rows = _spent(view, name)
             if rows and 0 <= spent < MOST_S:
                 seconds[name.removeprefix(PREFIX)] = spent / max(rows, iterations)
-    found: list[Phase] = []
+    found: list[PhaseBar] = []
     at = 0.0
     for path, ink in outermost(view).items():
         if path not in seconds:
             continue
-        found.append(Phase(path, seconds[path], at, 0, ink))
+        found.append(PhaseBar(path, seconds[path], at, 0, ink))
         inner = at
         for child in seconds:
             if child.startswith(f"{path}/"):
-                found.append(Phase(child, seconds[child], inner, 1, ink))
+                found.append(PhaseBar(child, seconds[child], inner, 1, ink))
                 inner += seconds[child]
         at += seconds[path]
     if whole is not None and at > whole:
         whole = at  # until what was asked for has come: of iterations known together no phase is longer than they are
     if found and whole is not None and whole - at > LEAST_OTHER * whole:
-        found.append(Phase(OTHER, whole - at, at, 0, "dim"))
+        found.append(PhaseBar(OTHER, whole - at, at, 0, "dim"))
     return Split(whole, iterations, found)
 
 
@@ -219,7 +219,7 @@ def short(view: View, width: int) -> list[Line]:
     return [(head, *spans), tuple(names)]
 
 
-def _row(phase: Phase, whole: float, label: int, across: int) -> Line:
+def _row(phase: PhaseBar, whole: float, label: int, across: int) -> Line:
     start = min(across - 1, _cells(phase.start, whole, across))
     end = max(start + 1, _cells(phase.start + phase.seconds, whole, across))
     stroke = TRACK if phase.path == OTHER else FULL
@@ -238,12 +238,12 @@ def _cells(part: float, whole: float, across: int) -> int:
     return round(min(max(part / whole, 0.0), 1.0) * across)
 
 
-def _label(phase: Phase) -> str:
+def _label(phase: PhaseBar) -> str:
     name = numbers.clean(phase.path.rpartition("/")[2] if phase.depth else phase.path, 24)
     return f"  {name}" if phase.depth else name
 
 
-def _most(found: list[Phase], height: int) -> list[Phase]:
+def _most(found: list[PhaseBar], height: int) -> list[PhaseBar]:
     extra = len(found) - height
     if extra <= 0:
         return found

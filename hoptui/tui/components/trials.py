@@ -21,7 +21,7 @@ EFFECT = 20  # cells that an effect has at least: a gain with its interval, or t
 MOST_CHANGE = 44
 
 
-class Row(NamedTuple):
+class TrialRow(NamedTuple):
     """One trial; of a recording one command of the tuner, because a recording keeps these."""
 
     wall: float
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     why: str
 
 
-class Columns(NamedTuple):
+class TrialColumns(NamedTuple):
     """Cells of each column with the gap after it, 0 where there is no room for it."""
 
     time: int
@@ -57,13 +57,13 @@ _SHAPES = (
 """What there is room for, the most first: how a trial ended is worth more than when it was."""
 
 
-def listed(view: View) -> list[Row]:
+def listed(view: View) -> list[TrialRow]:
     """The trials of the run, the newest on top, the one that runs first; of a recording the tuner's commands up to its moment."""
     state = tuner.state_of(view)
     if state is None:
         mine = [c for c in view.commands() if c.origin.kind == "tuner" and c.verb == "set"]
         return [
-            Row(
+            TrialRow(
                 wall=c.wall,
                 word=vocabulary.STAGES[c.stage],
                 ink=STAGE_INKS[c.stage],
@@ -78,7 +78,7 @@ def listed(view: View) -> list[Row]:
         ]
     found = [*state.tried, *([state.trial] if state.trial is not None else [])]
     return [
-        Row(
+        TrialRow(
             wall=tuner.when(view, trial.t),
             word=tuning.RESULTS[trial.result],
             ink=tuner.RESULT_INKS[trial.result],
@@ -93,7 +93,7 @@ def listed(view: View) -> list[Row]:
     ]
 
 
-def columns(view: View, shown: Sequence[Row], width: int) -> Columns:
+def columns(view: View, shown: Sequence[TrialRow], width: int) -> TrialColumns:
     """As wide as what stands in them, and as many as leave room for the effect."""
     result = max((len(row.word.text) for row in shown), default=0) + 2 + GAP
     change = min(max((len(row.changes) for row in shown), default=0), MOST_CHANGE) + GAP
@@ -101,9 +101,9 @@ def columns(view: View, shown: Sequence[Row], width: int) -> Columns:
     speed = max((len(_speeds(view, row)) for row in shown), default=0)
     length = max((len(_length(row)) for row in shown), default=0)
     effect = max([6, *(len(_effect(row)) for row in shown)])
-    found = Columns(0, 2, change, 0, 0, 0)
+    found = TrialColumns(0, 2, change, 0, 0, 0)
     for shape in _SHAPES:
-        found = Columns(
+        found = TrialColumns(
             time=8 + GAP if "time" in shape else 0,
             result=result if "word" in shape else 2,
             change=change,
@@ -116,14 +116,14 @@ def columns(view: View, shown: Sequence[Row], width: int) -> Columns:
     return found
 
 
-def head(cells: Columns) -> Line:
+def head(cells: TrialColumns) -> Line:
     """The names of the columns."""
     names = ("time", "result" if cells.result > MARGIN else "", "changes", "at", "took", "throughput")
     shown = [Span(name, "dim", wide) for name, wide in zip(names, cells, strict=True) if wide]
     return Span("", width=MARGIN), *shown, Span("effect", "dim")
 
 
-def row(view: View, one: Row, cells: Columns, width: int, *, chosen: bool = False) -> Line:
+def row(view: View, one: TrialRow, cells: TrialColumns, width: int, *, chosen: bool = False) -> Line:
     """One trial in a line of `width` cells."""
     sign = f"{one.word.symbol} {one.word.text}" if cells.result > MARGIN else one.word.symbol
     spans = [Span("› " if chosen else "  ", "key")]
@@ -138,7 +138,7 @@ def row(view: View, one: Row, cells: Columns, width: int, *, chosen: bool = Fals
     return (*spans, *first_fitting(shown, width - width_of(spans)))
 
 
-def detail(view: View, one: Row, width: int) -> list[Line]:
+def detail(view: View, one: TrialRow, width: int) -> list[Line]:
     """The chosen trial whole: what it changed, what that did, and why it was tried and ended as it did."""
     found: list[Line] = [
         (Span(TRACK * width, "track"),),
@@ -157,13 +157,13 @@ def detail(view: View, one: Row, width: int) -> list[Line]:
     return found
 
 
-def _effect(one: Row) -> str:
+def _effect(one: TrialRow) -> str:
     return "".join(span.text for span in measured_effect(one.measured))
 
 
-def _length(one: Row) -> str:
+def _length(one: TrialRow) -> str:
     return numbers.duration(one.seconds) if one.seconds is not None else ""
 
 
-def _speeds(view: View, one: Row) -> str:
+def _speeds(view: View, one: TrialRow) -> str:
     return vocabulary.speeds(one.measured, view.run.units if view.run else {})

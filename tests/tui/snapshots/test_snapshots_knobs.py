@@ -10,7 +10,7 @@ import pytest
 
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Measured
-from hoptui.model.process_handle import Held
+from hoptui.model.process_handle import ProcessHandle
 from hoptui.protocol.messages import Origin
 from hoptui.tui.screens.overview.screen import Endings
 from tests.client import fake_daemon
@@ -137,7 +137,7 @@ class Shown:
 def process(monkeypatch: pytest.MonkeyPatch) -> Scene:
     """A node with one process on its GPU, of the run, that may be ended."""
 
-    def hold(*_: object) -> Held:
+    def hold(*_: object) -> ProcessHandle:
         return Shown()  # type: ignore[return-value]
 
     monkeypatch.setattr(Endings, "hold", hold)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from hoptui.model.alignment import MILLI, Iterations, Shifted, Stepped
+from hoptui.model.alignment import MILLI, IterationIndex, Shifted, Stepped
 from hoptui.model.detail_requests import STEPS
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
@@ -141,7 +141,7 @@ class StepAxis:
     aligned = True
 
     def __init__(
-        self, view: View, own: Iterations, other: Side | None = None, beside: Iterations | None = None
+        self, view: View, own: IterationIndex, other: Side | None = None, beside: IterationIndex | None = None
     ) -> None:
         self._view = view
         self._own = own
@@ -216,7 +216,7 @@ class Comparison:
 
     def __init__(self) -> None:
         self.companion: Companion | None = None
-        self._kept: dict[str, Iterations] = {}
+        self._kept: dict[str, IterationIndex] = {}
 
     def open(self, path: Path, now: float) -> str:
         """Compare with a recording from now on (`now` is seconds, monotonic), or say in a sentence why that cannot be."""
@@ -260,8 +260,8 @@ class Comparison:
         place = self._of("own", steps).whole.place(t) if steps is not None and steps.last_t else None
         return place / MILLI if place is not None else None
 
-    def _of(self, whose: str, steps: AnySeries) -> Iterations:
+    def _of(self, whose: str, steps: AnySeries) -> IterationIndex:
         known = self._kept.get(whose)
         if known is None or known.steps is not steps:
-            known = self._kept[whose] = Iterations(steps)
+            known = self._kept[whose] = IterationIndex(steps)
         return known

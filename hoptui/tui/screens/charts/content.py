@@ -16,7 +16,7 @@ from hoptui.tui.charts.viewport import Extent
 from hoptui.tui.components import events, gpus, header, learning_metrics, throughput
 from hoptui.tui.components.figures import headline
 from hoptui.tui.screens.charts.axes import Axis, StepAxis, TimeAxis
-from hoptui.tui.screens.charts.series_catalog import Entry, described
+from hoptui.tui.screens.charts.series_catalog import CatalogEntry, described
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import FULL, GAP, Line, Span, first_fitting, pack, width_of
 
@@ -109,12 +109,12 @@ def fill(board: Board, view: View) -> None:
     board.index = 0
 
 
-def entries(view: View, chart: Chart) -> list[Entry]:
+def entries(view: View, chart: Chart) -> list[CatalogEntry]:
     """The series of a chart in words."""
     return [described(view, pick) for pick in chart.picks]
 
 
-def title(found: list[Entry]) -> str:
+def title(found: list[CatalogEntry]) -> str:
     """`GPU 0 · SM active`, or what several series have in common."""
     if len(found) == 1:
         return found[0].title
@@ -124,14 +124,14 @@ def title(found: list[Entry]) -> str:
     return f"{found[0].label} · {len(found)} series" if len(labels) == 1 else f"{len(found)} series"
 
 
-def units(found: list[Entry], *, log: bool) -> str:
+def units(found: list[CatalogEntry], *, log: bool) -> str:
     """`steps/s · log`: what the value axis is in, for the series whose names do not tell it."""
     own = dict.fromkeys(e.axis_unit for e in found if not _says_its_unit(e))
     known = [unit or "no unit" for unit in own] if any(own) else []
     return " · ".join([*known, *(["log"] if log else [])])
 
 
-def names(found: list[Entry]) -> list[str]:
+def names(found: list[CatalogEntry]) -> list[str]:
     """What tells the series of a chart apart: their labels, where they come from, or both."""
     places, labels = {e.where for e in found}, {e.label for e in found}
     if len(labels) == len(found):
@@ -148,7 +148,7 @@ def inks(count: int, *, compared: bool) -> list[tuple[str, str]]:
     return [(INKS[i % len(INKS)], "dim") for i in range(count)]
 
 
-def pens(found: list[Entry], axis: Axis, *, compared: bool) -> list[Pen]:
+def pens(found: list[CatalogEntry], axis: Axis, *, compared: bool) -> list[Pen]:
     """What draws the curves of a chart: this run's, then that beside it of each series, as far as they are known."""
     drawn: list[Pen] = []
     for entry, (own, beside) in zip(found, inks(len(found), compared=compared), strict=True):
@@ -161,7 +161,7 @@ def pens(found: list[Entry], axis: Axis, *, compared: bool) -> list[Pen]:
     return drawn
 
 
-def bounds(found: list[Entry], *, log: bool) -> tuple[float, float] | None:
+def bounds(found: list[CatalogEntry], *, log: bool) -> tuple[float, float] | None:
     """Shares of a GPU and of the host reach from 0 to 100; everything else from its least to its greatest value."""
     shares = all(e.unit == "%" and e.pick.source.startswith(("gpu/", "host")) for e in found)
     return (0.0, 100.0) if shares and not log else None
@@ -179,7 +179,12 @@ def marks(view: View, axis: Axis) -> tuple[Mark, ...]:
 
 
 def legend(
-    found: list[Entry], told: list[tuple[str, str]], *, others: tuple[str, str] | None, width: int, most: int
+    found: list[CatalogEntry],
+    told: list[tuple[str, str]],
+    *,
+    others: tuple[str, str] | None,
+    width: int,
+    most: int,
 ) -> list[Line]:
     """Every series with its ink and its value, and that of the run beside it where the runs are called `others`.
 
@@ -216,12 +221,12 @@ def _called(runs: tuple[str, str], cells: int) -> tuple[str, str]:
     return runs if max(map(len, runs)) <= cells else ("this", "beside")
 
 
-def _says_its_unit(entry: Entry) -> bool:
+def _says_its_unit(entry: CatalogEntry) -> bool:
     """Whether the name of a series has its unit in it: `env steps per s`."""
     return bool(entry.axis_unit) and entry.label.endswith(entry.axis_unit.replace("/", " per "))
 
 
-def _shorter(value: str, entry: Entry, form: str) -> str:
+def _shorter(value: str, entry: CatalogEntry, form: str) -> str:
     """A value `whole`, with only the `end` of a range (`≤40 W`), as a `number` in the unit of the axis; else nothing.
 
     A unit that the name of the series tells is not told again.
@@ -247,7 +252,7 @@ def sides(own: RunState, beside: RunState) -> tuple[str, str]:
 
 def values(
     view: View,
-    found: list[Entry],
+    found: list[CatalogEntry],
     axis: Axis,
     curves: list[Curve],
     at: int,

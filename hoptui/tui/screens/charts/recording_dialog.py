@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hoptui.tui.dialogs import Finder, Found, Option
+from hoptui.tui.dialogs import Choice, Finder, Option
 
 if TYPE_CHECKING:
     from hoptui.tui.app import HoptuiApp
@@ -29,7 +29,7 @@ async def ask(
     def typed(path: str) -> list[Option]:
         return [Option(path, "the file of this name")] if file_of(path) else []
 
-    def answered(answer: Found | None) -> None:
+    def answered(answer: Choice | None) -> None:
         if answer is None:
             return
         if answer.place < len(ends):

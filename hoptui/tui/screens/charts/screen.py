@@ -13,7 +13,7 @@ from hoptui.tui.charts.grid import PAGE, Board, Grid, Pick, arrange
 from hoptui.tui.charts.line_chart import LABEL_CELLS, Dragged, Gesture, Pointed, TouchChart, Turned, holding
 from hoptui.tui.charts.plot import Paper
 from hoptui.tui.charts.viewport import Extent
-from hoptui.tui.dialogs import Finder, Found, Option
+from hoptui.tui.dialogs import Choice, Finder, Option
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.charts import content, recording_dialog, series_catalog
@@ -196,7 +196,7 @@ class ChartScreen(LiveScreen):
         found = series_catalog.listed(self._filled())
         options = [Option(e.title, " · ".join(filter(None, (e.unit, e.pick.metric)))) for e in found]
 
-        def answered(answer: Found | None) -> None:
+        def answered(answer: Choice | None) -> None:
             if answer is not None:
                 pick = found[answer.place].pick
                 self._say(self.board.join(pick) if answer.together else self.board.add([pick]))

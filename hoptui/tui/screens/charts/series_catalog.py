@@ -21,7 +21,7 @@ _AXES: dict[str, tuple[float, str]] = {"B": (2.0**-30, "GiB")}
 """Units that the value axis has a better one for: the factor to it, and its name."""
 
 
-class Entry(NamedTuple):
+class CatalogEntry(NamedTuple):
     """A series in words: `where` it comes from, its `label`, its unit (empty: none)."""
 
     pick: Pick
@@ -64,21 +64,21 @@ class Entry(NamedTuple):
         return f"{head}…{most}"
 
 
-def listed(view: View) -> list[Entry]:
+def listed(view: View) -> list[CatalogEntry]:
     """All series of which anything is known, those of the run first; bit masks are no curves."""
     picks = (Pick(source, metric) for source in _sources(view) for metric in view.store.names(source))
     found = [described(view, pick) for pick in picks]
     return [entry for entry in found if entry.unit != "bit mask"]
 
 
-def described(view: View, pick: Pick) -> Entry:
+def described(view: View, pick: Pick) -> CatalogEntry:
     """A series in words; of one that is gone, as far as its name tells."""
     kind, _, rest = pick.source.partition("/")
     meaning = _meaning(kind, pick.metric)
     if meaning is not None:
-        return Entry(pick, _where(view, kind, rest), meaning.label, meaning.unit)
+        return CatalogEntry(pick, _where(view, kind, rest), meaning.label, meaning.unit)
     unit, label = _unit(view.run, kind, pick.metric)
-    return Entry(pick, _where(view, kind, rest), label, unit)
+    return CatalogEntry(pick, _where(view, kind, rest), label, unit)
 
 
 def _sources(view: View) -> list[str]:

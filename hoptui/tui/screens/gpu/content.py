@@ -31,7 +31,7 @@ _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6:
 _GROUP, _LABEL, _VALUE, _SHORT = 10, 16, 15, 27
 
 
-class Reading(NamedTuple):
+class ReadingRow(NamedTuple):
     """A line of the list. `fraction` is of its maximum, `note` stands beside the value, `ink` is the note's.
 
     `source` and `metric` are the series that a chart of it shows; `metric` is empty where there is none.
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
     metric: str
 
 
-def all_of(view: View, gpu: GpuInfo) -> list[Reading]:
+def all_of(view: View, gpu: GpuInfo) -> list[ReadingRow]:
     """Every reading that a GPU may have, by group, those of its run among them; the unknown ones with the reason."""
     now = _with_computed(gpus.readings(view, gpu), gpu)
     found = []
@@ -58,7 +58,7 @@ def all_of(view: View, gpu: GpuInfo) -> list[Reading]:
     return sorted(found, key=lambda reading: GROUPS.index(reading.meaning.group))
 
 
-def rows(view: View, readings: list[Reading], width: int, cursor: int) -> list[Line]:
+def rows(view: View, readings: list[ReadingRow], width: int, cursor: int) -> list[Line]:
     """A line a reading: its group once, a bar or its last minute, the value, and a few words of what it is."""
     short = _SHORT if width >= 72 else 0
     across = max(0, min(24, width - _GROUP - _LABEL - _VALUE - 3 - short))
@@ -88,7 +88,7 @@ def rows(view: View, readings: list[Reading], width: int, cursor: int) -> list[L
     return shown
 
 
-def meaning_lines(reading: Reading, width: int, height: int) -> list[Line]:
+def meaning_lines(reading: ReadingRow, width: int, height: int) -> list[Line]:
     """The chosen reading in full: value, what it is, what is good, where it comes from; the end goes first."""
     meaning = reading.meaning
     found: list[Line] = [(Span(f"{meaning.label}  ", "strong"), Span(reading.value, "strong"))]
@@ -137,7 +137,7 @@ def facts(gpu: GpuInfo) -> str:
     return " · ".join(found)
 
 
-def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[str, float]) -> Reading:
+def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[str, float]) -> ReadingRow:
     value = now.get(name)
     note, ink = meaning.short, "dim"
     shown = value_text(meaning.unit, value)
@@ -167,7 +167,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
         case "ecc_uncorrected" | "nvlink_errors" if value:
             ink = "bad"
     metric = _CHARTED.get(name, name)
-    return Reading(
+    return ReadingRow(
         name, meaning, shown, _fraction(name, value, now, gpu), note, ink, f"gpu/{gpu.uuid}", metric
     )
 
@@ -214,11 +214,11 @@ def _derived(view: View) -> dict[str, float]:
     return current(view, f"derived/{view.run.run}") if view.run else {}
 
 
-def _of_run(view: View, name: str) -> Reading:
+def _of_run(view: View, name: str) -> ReadingRow:
     """A reading of the run's GPUs together."""
     value, meaning = _derived(view)[name], DERIVED[name]
     fraction = value / 100 if meaning.unit == "%" else None
-    return Reading(
+    return ReadingRow(
         name, meaning, value_text(meaning.unit, value), fraction, "of all the run's GPUs", "dim", f"derived/{view.run.run if view.run else ''}", name
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.presentation import numbers
 from hoptui.presentation.readings import GPU, value_text
 from hoptui.tui.actions import Action, bindings
-from hoptui.tui.charts.line_chart import LineChart, Wanted
+from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.charts.ticks import SPANS
 from hoptui.tui.components import gpus, header, processes, throughput
 from hoptui.tui.frame_clock import Frame
@@ -106,7 +106,7 @@ class GpusScreen(LiveScreen):
             self._panel("processes").label(f"Processes · {count}" if count else "Processes")
             self._draw_keys()
 
-    def _draw_readings(self, view: View, gpu: GpuInfo, readings: list[content.Reading]) -> None:
+    def _draw_readings(self, view: View, gpu: GpuInfo, readings: list[content.ReadingRow]) -> None:
         choices = self._list("reading-list")
         rows = content.rows(view, readings, choices.size.width, choices.index)
         choices.show_rows(rows, len(readings), faded=view.node_stale)
@@ -116,13 +116,13 @@ class GpusScreen(LiveScreen):
         self._lines("tabs").show([self._tabs(view, gpu)])
         self._lines("verdict").show([content.verdict(view, gpu)])
 
-    def _draw_chart(self, view: View, chosen: content.Reading) -> None:
+    def _draw_chart(self, view: View, chosen: content.ReadingRow) -> None:
         chart = self.query_one("#reading-chart", LineChart)
         if not chart.size.height:
             return
         share = chosen.meaning.unit == "%"
         wanted = (
-            [Wanted(chosen.source, chosen.metric, chosen.meaning.label, gpus.ink_of(chosen.name))]
+            [ChartSeries(chosen.source, chosen.metric, chosen.meaning.label, gpus.ink_of(chosen.name))]
             if chosen.metric
             else []
         )
@@ -131,7 +131,9 @@ class GpusScreen(LiveScreen):
             wanted = [wanted[0]._replace(label=named)]
         if share and chosen.meaning.group == "Compute" and chosen.name != "busy":
             source = f"gpu/{self.gpu_id}"
-            wanted.append(Wanted(source, "busy", "busy", "dim"))  # beside it, what it is usually taken for
+            wanted.append(
+                ChartSeries(source, "busy", "busy", "dim")
+            )  # beside it, what it is usually taken for
         bounds = (0.0, 100.0) if share else None
         chart.plot(
             view,
@@ -226,6 +228,6 @@ class GpusScreen(LiveScreen):
         self.redraw()
 
 
-def _axis_unit(chosen: content.Reading) -> str:
+def _axis_unit(chosen: content.ReadingRow) -> str:
     unit = GPU[chosen.metric].unit if chosen.metric in GPU else chosen.meaning.unit
     return "" if unit in ("count", "bit mask") else unit

@@ -130,14 +130,16 @@ KEYS, LABELS = 16, 17
 LEAST = 20  # cells for a sentence beside a term
 
 
-class Page(NamedTuple):
+class HelpPage(NamedTuple):
     """`sections` of keys by scope, each action with the keys it has here and whether it works now; `scopes` in order."""
 
     scopes: tuple[str, ...]
     sections: tuple[tuple[str, tuple[tuple[Action, bool], ...]], ...]
 
 
-def page(active: Iterable[tuple[str, str]], keymap: Mapping[str, str], *, read_only: bool = False) -> Page:
+def page(
+    active: Iterable[tuple[str, str]], keymap: Mapping[str, str], *, read_only: bool = False
+) -> HelpPage:
     """The page of a screen with these active bindings: (key, id of the action).
 
     All actions of the scopes that are active are on it, those that do not work now marked; a key that another action has
@@ -161,7 +163,7 @@ def page(active: Iterable[tuple[str, str]], keymap: Mapping[str, str], *, read_o
             if left or (idle and not read_only):
                 found.append((action._replace(keys=",".join(left or idle)), bool(left)))
         sections.append((TITLES.get(scope, f"In {scope}"), tuple(found)))
-    return Page(scopes, tuple(sections))
+    return HelpPage(scopes, tuple(sections))
 
 
 def _picker(picking: list[str], keymap: Mapping[str, str], scopes: Sequence[str]) -> str:
@@ -172,7 +174,7 @@ def _picker(picking: list[str], keymap: Mapping[str, str], scopes: Sequence[str]
     return next(own, "list.pick")
 
 
-def lines(page: Page, width: int) -> list[Line]:
+def lines(page: HelpPage, width: int) -> list[Line]:
     """The whole page: keys, what the screen shows, symbols."""
     found: list[Line] = []
     for title, actions in page.sections:

@@ -9,7 +9,7 @@ from hoptui.tui.actions import bindings
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import TextBox, set_height
 from hoptui.tui.screens.help import content
-from hoptui.tui.screens.help.content import Page
+from hoptui.tui.screens.help.content import HelpPage
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.text_block import Lines
 
@@ -19,7 +19,7 @@ class Help(TextBox):
 
     BINDINGS = bindings("help", "text")
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: HelpPage) -> None:
         super().__init__()
         self._page = page
         self._width = 0  # that the page is wrapped to

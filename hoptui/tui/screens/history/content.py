@@ -23,7 +23,7 @@ SURE = (
 )
 
 
-class Columns(NamedTuple):
+class HistoryColumns(NamedTuple):
     """Cells of each column with the gap after it, 0 where there is no room for it; `pids`: who is told with the process."""
 
     time: int
@@ -49,14 +49,14 @@ _SHAPES = (
 """What there is room for, the most first: an effect is worth more than the iteration, and both sides of it than the pid."""
 
 
-def columns(view: View, records: Sequence[CommandRecord], width: int) -> Columns:
+def columns(view: View, records: Sequence[CommandRecord], width: int) -> HistoryColumns:
     """As wide as the longest text of each among the newest, and as many columns as leave the effects whole."""
     newest = [view.as_left(record) for record in records[:LOOKED_AT]]
     effects = max(
         len(EFFECT) + GAP,
         _cells(0, MOST_EFFECT, ("".join(span.text for span in effect(record)) for record in newest)),
     )
-    widest = Columns(
+    widest = HistoryColumns(
         time=10 if all(_is_today(view, record) for record in newest) else 13,
         run=_cells(0, 16, (_run(view, record) for record in newest)),
         who=_cells(3, 24, (_who(record, True) for record in newest)),
@@ -73,12 +73,12 @@ def columns(view: View, records: Sequence[CommandRecord], width: int) -> Columns
     return found._replace(change=min(change, widest.change))
 
 
-def _spare(cells: Columns, effects: int, width: int) -> int:
+def _spare(cells: HistoryColumns, effects: int, width: int) -> int:
     """The cells that are left beside the columns and the longest effect."""
     return width + GAP - MARGIN - sum(cells[:-1]) - effects
 
 
-def _shaped(widest: Columns, short: int, shape: str) -> Columns:
+def _shaped(widest: HistoryColumns, short: int, shape: str) -> HistoryColumns:
     """The columns of one shape; `short` is the room for who without the process."""
     return widest._replace(
         who=(widest.who if "pid" in shape else short) if "who" in shape else 0,
@@ -90,7 +90,7 @@ def _shaped(widest: Columns, short: int, shape: str) -> Columns:
     )
 
 
-def head(cells: Columns) -> Line:
+def head(cells: HistoryColumns) -> Line:
     """The names of the columns."""
     became = "became" if cells.stage > SYMBOL else ""
     names = ("time", "run", "who", "command", became, "at", "throughput")
@@ -98,11 +98,11 @@ def head(cells: Columns) -> Line:
     return Span("  "), *shown, Span(EFFECT, "dim")
 
 
-class Rows(Sequence[Line]):
+class CommandRows(Sequence[Line]):
     """One line a command, made only when it is looked at: there may be thousands, and a screen shows some."""
 
     def __init__(
-        self, view: View, records: Sequence[CommandRecord], cells: Columns, cursor: int, width: int
+        self, view: View, records: Sequence[CommandRecord], cells: HistoryColumns, cursor: int, width: int
     ) -> None:
         self._view = view
         self._records = records
@@ -173,7 +173,7 @@ def _measured(view: View, record: CommandRecord) -> list[tuple[str, Span]]:
     return found
 
 
-def _row(view: View, record: CommandRecord, cells: Columns, room: int, *, chosen: bool) -> Line:
+def _row(view: View, record: CommandRecord, cells: HistoryColumns, room: int, *, chosen: bool) -> Line:
     """One line; in the `room` that the columns leave stands the effect, without its interval where that would be cut."""
     when = numbers.clock(record.wall) if cells.time < 13 else numbers.day_clock(record.wall)[5:16]
     ink = STAGE_INKS[record.stage]

@@ -94,7 +94,9 @@ class HistoryScreen(LiveScreen):
         choices.keep([record.id for record in shown], from_top=True)
         cells = content.columns(view, shown, choices.size.width)
         nothing = (Span(self._nothing(bool(every)), "dim"),)
-        rows = content.Rows(view, shown, cells, choices.index, choices.size.width) if shown else [nothing]
+        rows = (
+            content.CommandRows(view, shown, cells, choices.index, choices.size.width) if shown else [nothing]
+        )
         choices.show_rows(rows, len(shown), faded=view.link.state != "live")
         head = self._lines("history-head")
         head.display = bool(shown)

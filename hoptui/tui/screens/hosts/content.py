@@ -24,26 +24,26 @@ _NAME, _STEP, _SPEED = 32, 19, 9
 _APART = 2  # blanks after the state
 
 
-class Host(NamedTuple):
+class HostStatus(NamedTuple):
     """A host by the name it was asked for, as it is seen at this moment."""
 
     name: str
     view: View
 
 
-class Row(NamedTuple):
+class HostRow(NamedTuple):
     """A line of the list: a host (`run` None) or one of its runs."""
 
     host: str
     run: RunState | None = None
 
 
-def listed(hosts: Sequence[Host]) -> list[Row]:
+def listed(hosts: Sequence[HostStatus]) -> list[HostRow]:
     """Every host, and under it its runs that have not ended."""
-    return [row for host in hosts for row in (Row(host.name), *_runs(host))]
+    return [row for host in hosts for row in (HostRow(host.name), *_runs(host))]
 
 
-def rows(hosts: Sequence[Host], width: int, cursor: int) -> list[Line]:
+def rows(hosts: Sequence[HostStatus], width: int, cursor: int) -> list[Line]:
     """`listed` as it is drawn, in columns as wide as what is in them."""
     seen, found = {host.name: host for host in hosts}, listed(hosts)
     longest = max((width_of((Span(_name(row)),)) for row in found), default=0)
@@ -59,7 +59,7 @@ def rows(hosts: Sequence[Host], width: int, cursor: int) -> list[Line]:
     return lines
 
 
-def summary(hosts: Sequence[Host]) -> str:
+def summary(hosts: Sequence[HostStatus]) -> str:
     """`3 hosts, 2 connected, 5 runs`."""
     up = sum(host.view.link.state == "live" for host in hosts)
     count = sum(len(runs.living(host.view)) for host in hosts if host.view.link.state == "live")
@@ -67,7 +67,7 @@ def summary(hosts: Sequence[Host]) -> str:
     return f"{len(hosts)} hosts, {links}, {numbers.counted(count, 'run')}"
 
 
-def bar(hosts: Sequence[Host], here: str) -> Line:
+def bar(hosts: Sequence[HostStatus], here: str) -> Line:
     """The hosts in one line, the one on screen first told: `gpu07 ● 3 runs   gpu08 ◌ link lost 12 s ago`."""
     spans: list[Span] = [Span(" ")]
     for host in hosts:
@@ -81,7 +81,7 @@ def bar(hosts: Sequence[Host], here: str) -> Line:
     return (*spans, GAP)
 
 
-def why(host: Host, width: int) -> list[Line]:
+def why(host: HostStatus, width: int) -> list[Line]:
     """Why a host is not there, whole: its row has room for the beginning alone. Nothing of one that is, or where nobody knows."""
     if host.view.link.state == "live":
         return []
@@ -89,20 +89,20 @@ def why(host: Host, width: int) -> list[Line]:
     return [(Span(line, "dim"),) for line in textwrap.wrap(told, max(20, width))]
 
 
-def _runs(host: Host) -> list[Row]:
-    return [Row(host.name, run) for run in runs.living(host.view)]
+def _runs(host: HostStatus) -> list[HostRow]:
+    return [HostRow(host.name, run) for run in runs.living(host.view)]
 
 
-def _name(row: Row) -> str:
+def _name(row: HostRow) -> str:
     return (
         numbers.clean(row.host, 30) if row.run is None else f"  {row.host}/{numbers.clean(row.run.name, 40)}"
     )
 
 
-def _host(host: Host, name: int) -> Line:
+def _host(host: HostStatus, name: int) -> Line:
     view = host.view
     word, ink = LINKS[view.link.state]
-    spans = [Span(_name(Row(host.name)), "strong", name), Span(f"{word.symbol} {word.text}", ink)]
+    spans = [Span(_name(HostRow(host.name)), "strong", name), Span(f"{word.symbol} {word.text}", ink)]
     if view.link.state != "live":
         reason = numbers.clean(view.link.reason, 300)
         return (*spans, Span(_since(view), ink), Span(f": {reason}" if reason else "", "dim"))
@@ -127,7 +127,7 @@ def _hardware(view: View) -> Line:
     return (Span(", ".join(told)),)
 
 
-def _run(host: Host, run: RunState, columns: tuple[int, int, int], width: int) -> Line:
+def _run(host: HostStatus, run: RunState, columns: tuple[int, int, int], width: int) -> Line:
     """A run of a host; `columns` are the cells of its name, its state and its iterations."""
     view, (name, state, step) = runs.view_of(host.view, run), columns
     word, known = runs.word_of(view), runs.state_of(view)

@@ -62,7 +62,7 @@ class HostsScreen(LiveScreen):
             opens = [a for a in of("list") if a.id == "list.pick"]
             self.query_one(KeyBar).show_actions(opens)
 
-    def _draw_why(self, shown: Sequence[content.Host]) -> None:
+    def _draw_why(self, shown: Sequence[content.HostStatus]) -> None:
         """Below the list, why the chosen host is not there; no box where there is nothing to tell."""
         chosen, box = self.chosen, self.query_one("#host", Panel)
         host = next((host for host in shown if chosen and host.name == chosen.host), None)
@@ -74,7 +74,7 @@ class HostsScreen(LiveScreen):
             self.query_one("#host-why", Lines).show(told)
 
     @property
-    def chosen(self) -> content.Row | None:
+    def chosen(self) -> content.HostRow | None:
         """The row under the cursor."""
         listed = content.listed(self.fleet.hosts_seen())
         return next((row for row in listed if _id(row) == self._choices.chosen), None)
@@ -99,6 +99,6 @@ class HostsScreen(LiveScreen):
         return self.query_one("#host-list", Choices)
 
 
-def _id(row: content.Row) -> tuple[str, str]:
+def _id(row: content.HostRow) -> tuple[str, str]:
     """Which host, or which of its runs, a row is of."""
     return row.host, row.run.run if row.run else ""

@@ -11,7 +11,7 @@ from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.components import consequences
 from hoptui.tui.components.command_outcome import effect, stage
 from hoptui.tui.components.knobs import bounds
-from hoptui.tui.screens.knob_editor.draft import Draft
+from hoptui.tui.screens.knob_editor.draft import KnobDraft
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
 
@@ -94,7 +94,7 @@ def when(view: View, spec: KnobSpec) -> str:
     return f"{at}, within a second" if left < 1 else f"{at}, in about {numbers.seconds(left)}"
 
 
-def verdict(draft: Draft, knob: KnobState, width: int) -> list[Line]:
+def verdict(draft: KnobDraft, knob: KnobState, width: int) -> list[Line]:
     """Whether what is typed can be sent, in one sentence; in `width` cells a line, up to two lines."""
     if draft.error:
         first, *more = textwrap.wrap(draft.error, max(8, width - 2), max_lines=2, placeholder=" …")

@@ -32,7 +32,7 @@ class Seen(NamedTuple):
         return knob.value != self.value if epoch != self.epoch else knob.version != self.version
 
 
-class Draft:
+class KnobDraft:
     """A value on its way to being sent.
 
     `typed` is the text as typed; `value` what it says and `error` why it is none, in one sentence. `seen` is what was on

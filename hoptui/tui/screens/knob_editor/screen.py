@@ -17,7 +17,7 @@ from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame_clock import EVERYTHING, Frame
 from hoptui.tui.screen_base import LiveBox, set_height
 from hoptui.tui.screens.knob_editor import content
-from hoptui.tui.screens.knob_editor.draft import Draft, Seen
+from hoptui.tui.screens.knob_editor.draft import KnobDraft, Seen
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
 from hoptui.tui.widgets.panel import Panel
@@ -33,7 +33,7 @@ NUMBERS = frozenset("0123456789.+-_eE \u202f\u2009")
 class ValueInput(Input):
     """Where a number is typed only its characters are typed: letters that no number has may be keys."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: KnobDraft) -> None:
         self._number = draft.spec.kind in NUMBER_KINDS
         typed = f"[{re.escape(''.join(NUMBERS))}]*" if self._number else None
         super().__init__(draft.typed, id="value", compact=True, select_on_focus=True, restrict=typed)
@@ -56,7 +56,7 @@ class KnobEditor(LiveBox[None]):
         super().__init__()
         self._run = run
         self._last = knob
-        self.draft = Draft(knob, epoch)
+        self.draft = KnobDraft(knob, epoch)
         if staged is not None:
             self.draft.type(as_typed(staged))
         self.sent = ""

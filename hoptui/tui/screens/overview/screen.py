@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.model.process_handle import Held, NotYoursError
+from hoptui.model.process_handle import NotYoursError, ProcessHandle
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
-from hoptui.tui.charts.line_chart import LineChart, Wanted
+from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.components import events, gpu_table, gpus, header, host, processes, runs
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.frame_clock import Frame
@@ -43,7 +43,7 @@ class Endings:
     def __init__(self) -> None:
         self._asked: dict[tuple[int, float], float] = {}
 
-    def hold(self, view: View, shown: GpuProcess) -> Held:
+    def hold(self, view: View, shown: GpuProcess) -> ProcessHandle:
         """The process itself, until the question is answered.
 
         Raises:
@@ -55,9 +55,9 @@ class Endings:
             raise NotYoursError(f"the process is on {view.link.node}: it cannot be ended from here")
         if view.node is None:
             raise NotYoursError("there is no word from the daemon")
-        return Held(shown, view.node)
+        return ProcessHandle(shown, view.node)
 
-    def question(self, view: View, shown: GpuProcess, held: Held) -> Question:
+    def question(self, view: View, shown: GpuProcess, held: ProcessHandle) -> Question:
         """What to ask: it names the pid, the user and the command, as they are now."""
         who = f"process {held.pid} of {numbers.clean(held.user, 40)}"
         lines = [numbers.clean(held.command, _LONGEST)]
@@ -76,7 +76,7 @@ class Endings:
         )
         return Question("Kill process", f"Kill {who}?", "\n".join(lines), signal.SIGKILL)
 
-    def end(self, held: Held, number: signal.Signals, now: float) -> str:
+    def end(self, held: ProcessHandle, number: signal.Signals, now: float) -> str:
         """Send the signal; returns one sentence on what was done."""
         try:
             held.end(number)
@@ -249,8 +249,8 @@ class OverviewScreen(LiveScreen):
             self._panel("host").legend(())
         else:
             total = view.node.memory_total_bytes if view.node else 0
-            lines = [Wanted("host", "cpu_percent", "CPU %", "1")]
-            lines += [Wanted("host", "memory_used_bytes", "memory %", "3", 100 / total)] if total else []
+            lines = [ChartSeries("host", "cpu_percent", "CPU %", "1")]
+            lines += [ChartSeries("host", "memory_used_bytes", "memory %", "3", 100 / total)] if total else []
             charted.plot(view, lines, SPAN_S, bounds=(0.0, 100.0))
             self._panel("host").legend([(line.label, line.ink) for line in lines])
         if not shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hoptui.tui.charts.line_chart import Wanted
+from hoptui.tui.charts.line_chart import ChartSeries
 from hoptui.tui.components import gpu_table, gpus, host
 from hoptui.tui.components.figures import fact
 from hoptui.tui.snapshot import View
@@ -33,7 +33,7 @@ def told(view: View, width: int) -> Told:
     return Told(gpus.kinds(shown), [gpu_table.head(shown, width), *rows, *pack(chunks, width)[:1]])
 
 
-def curves(view: View) -> list[Wanted]:
+def curves(view: View) -> list[ChartSeries]:
     """What its chart shows, in per cent; of more GPUs than there are inks what they do together."""
     shown = view.gpus()
     if len(shown) > gpus.CHARTED:
@@ -43,6 +43,6 @@ def curves(view: View) -> list[Wanted]:
         return [*work, *gpus.power_curves(shown, share=True)] if len(shown) == 1 else work
     run, cpus = view.run.run if view.run else "", max(1, view.node.cpus if view.node else 1)
     return [
-        Wanted("host", "cpu_percent", "host CPU %", "1"),
-        Wanted(f"process/{run}", "cpu_percent", "run CPU %", "2", 1 / cpus),
+        ChartSeries("host", "cpu_percent", "host CPU %", "1"),
+        ChartSeries(f"process/{run}", "cpu_percent", "run CPU %", "2", 1 / cpus),
     ]

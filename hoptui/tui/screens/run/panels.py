@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.presentation import numbers
-from hoptui.tui.charts.line_chart import LineChart, Wanted
+from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.charts.plot import Mark
 from hoptui.tui.charts.ticks import span_of
 from hoptui.tui.components import host, learning_metrics, phases, throughput, trials, tuner
@@ -19,7 +19,7 @@ from hoptui.tui.widgets.text_block import Lines
 LEAST_CHART = 3  # lines, with the x axis
 
 
-class Stretch(NamedTuple):
+class TimeSpan(NamedTuple):
     """`span_s` seconds up to `end` (None: now), which the axis calls `newest`, with `marks` where knobs were changed; `machine_s`
     up to now of the machine, which goes on when the run has ended."""
 
@@ -30,7 +30,7 @@ class Stretch(NamedTuple):
     newest: str = "now"
 
     @classmethod
-    def of(cls, view: View, longest_s: float) -> Stretch:
+    def of(cls, view: View, longest_s: float) -> TimeSpan:
         """As much of a run as there is, at most `longest_s`; of one that is over its end."""
         age_s = view.wall - view.run.started_wall if view.run else 0.0
         marks, up_to_now_s = tuple(throughput.marks(view)), span_of(age_s, longest_s)
@@ -53,7 +53,7 @@ class ThroughputPanel(Panel):
         self._lines.show(throughput.lines(view, self._lines.size.width), faded=view.metrics_stale)
         self.label("Throughput", age)
 
-    def draw(self, view: View, stretch: Stretch) -> None:
+    def draw(self, view: View, stretch: TimeSpan) -> None:
         _plot(self._chart, view, stretch, headline(view).name, "1")
 
 
@@ -72,14 +72,14 @@ class LearningPanel(Panel):
         others = len(learning_metrics.metrics(view)) > 1
         self.label("Learning", view.hint("view.metric", "next metric") if others else "")
 
-    def draw(self, view: View, stretch: Stretch, metric: str) -> None:
+    def draw(self, view: View, stretch: TimeSpan, metric: str) -> None:
         _plot(self._chart, view, stretch, metric, "3")
 
 
-def _plot(chart: LineChart, view: View, stretch: Stretch, metric: str, ink: str) -> None:
+def _plot(chart: LineChart, view: View, stretch: TimeSpan, metric: str, ink: str) -> None:
     """A metric of the run, if there is one to show."""
     span_s, marks, _, end, newest = stretch
-    wanted = [Wanted(view.source, metric, metric, ink)] if metric else []
+    wanted = [ChartSeries(view.source, metric, metric, ink)] if metric else []
     chart.plot(view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale)
 
 
@@ -106,7 +106,7 @@ class HardwarePanel(Panel):
         self._host.show([host.short(view, width)], faded=view.node_stale)
         self.label(title)
 
-    def draw(self, view: View, stretch: Stretch) -> None:
+    def draw(self, view: View, stretch: TimeSpan) -> None:
         """What they did, up to now: they go on when the run has ended."""
         curves = hardware.curves(view) if self._spare >= LEAST_CHART else []
         self._chart.display = bool(curves)
@@ -123,7 +123,7 @@ class PhasesPanel(Panel):
         self._bars, self._layers = Lines("phase-lines"), Lines("phase-chart")
         super().__init__(self._bars, self._layers, name="phases")
 
-    def draw(self, view: View, split: phases.Split, stretch: Stretch) -> None:
+    def draw(self, view: View, split: phases.Split, stretch: TimeSpan) -> None:
         """The bars first: the layers take what they leave."""
         width, height = self.content_size
         if not height:

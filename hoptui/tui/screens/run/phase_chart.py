@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from hoptui.model.series import Window
+from hoptui.model.series import SeriesWindow
 from hoptui.presentation import numbers
 from hoptui.tui.charts import raster
 from hoptui.tui.charts.line_chart import latest
@@ -87,7 +87,9 @@ def curves(view: View, paper: Paper, dots: int, points: int, deep: int) -> list[
     parts = []
     for path in inks:
         series = view.store.series(view.source, PREFIX + path)
-        spent = series.window(paper.x0, paper.x1 - 1, points) if series is not None else Window([], [], [])
+        spent = (
+            series.window(paper.x0, paper.x1 - 1, points) if series is not None else SeriesWindow([], [], [])
+        )
         parts.append(_summed(list(zip(*spent, strict=True)), paper, dots))
     places: list[int] = []
     ranges: list[tuple[list[float], list[float]]] = [([], []) for _ in (*inks, OTHER)]

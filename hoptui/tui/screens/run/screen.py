@@ -35,8 +35,8 @@ from hoptui.tui.screens.run.panels import (
     HardwarePanel,
     LearningPanel,
     PhasesPanel,
-    Stretch,
     ThroughputPanel,
+    TimeSpan,
     TunerPanel,
 )
 from hoptui.tui.snapshot import View
@@ -217,8 +217,8 @@ class RunScreen(LiveScreen):
         actions.sort(key=lambda a: not back.get(a.id, False))  # ways back stay in sight
         self.query_one(KeyBar).show_actions(actions)
 
-    def _stretch(self, view: View) -> Stretch:
-        return Stretch.of(view, self.longest_s)
+    def _stretch(self, view: View) -> TimeSpan:
+        return TimeSpan.of(view, self.longest_s)
 
     # state -------------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class Limit(NamedTuple):
     turn: Callable[[Limits, int], Limits]
 
 
-class Draft:
+class LimitsDraft:
     """`limits` as they are so far, for a run with these knobs on GPUs with these power limits in watts.
 
     Where none of them is known, shares of a usual one are offered.

@@ -13,13 +13,13 @@ from hoptui.presentation import numbers
 from hoptui.tui import confirmations
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.components import header, trials, tuner
-from hoptui.tui.components.trials import Row
+from hoptui.tui.components.trials import TrialRow
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveBox, LiveScreen, set_height
 from hoptui.tui.screens.tuner import content
-from hoptui.tui.screens.tuner.limits import Draft
+from hoptui.tui.screens.tuner.limits import LimitsDraft
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
 from hoptui.tui.widgets.key_bar import KeyBar
@@ -40,7 +40,7 @@ class LimitsBox(LiveBox[None]):
         super().__init__()
         self._run = run
         self._begin = limits
-        self.draft = Draft(limits, (), ())
+        self.draft = LimitsDraft(limits, (), ())
 
     def compose(self) -> ComposeResult:
         yield Panel(Choices("limit-list"), Lines("limit-help"), name="limits", kind="box")
@@ -48,7 +48,7 @@ class LimitsBox(LiveBox[None]):
     def on_mount(self) -> None:
         view = self.hoptui.view(self._run)
         knobs = view.run.knobs if view.run is not None else ()
-        self.draft = Draft(self._begin, knobs, [gpu.power_limit_w for gpu in view.gpus()])
+        self.draft = LimitsDraft(self._begin, knobs, [gpu.power_limit_w for gpu in view.gpus()])
         self._panel("limits").label("Start the tuner", self.hoptui.legend(of("limits")))
         self._list("limit-list").focus()
         self.redraw()
@@ -169,7 +169,7 @@ class TunerScreen(LiveScreen):
         parts = (title, choices.part or (str(len(rows)) if rows else ""))
         self._panel("trials").label(" · ".join(filter(None, parts)), self._other("knobs"))
 
-    def _draw_detail(self, view: View, shown: list[Row]) -> None:
+    def _draw_detail(self, view: View, shown: list[TrialRow]) -> None:
         """The trial under the cursor, where the list does not need the room."""
         detail = self._lines("trial-detail")
         roomy = bool(shown) and self._panel("trials").size.height >= LEAST_FOR_DETAIL
