@@ -17,34 +17,34 @@ STEER = "Steer"
 KEPT = "Recordings"
 NODE = "This node"
 
-COMMANDS = (
+COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the command's name
     (
-        "attach:attach",
+        "attach",
         SEE,
         "The dashboard of a run, here or on ssh://HOST; without RUN the overview of this node.",
     ),
-    ("ls:ls", SEE, "One line per run on this node; --all also lists recordings."),
-    ("serve:serve", SEE, "The dashboard in a browser on this machine, read-only unless told otherwise."),
-    ("status:status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
-    ("watch:watch", SEE, "A stream of a run's rows, one line each."),
-    ("gpus:gpus", SEE, "One line per GPU: readings, and the processes on it with their runs."),
-    ("history:history", SEE, "Every command ever given to a run: who, when, from, to, effect."),
-    ("knobs:get", STEER, "The knobs of a run and the values in effect."),
-    ("knobs:set", STEER, "Change knobs of a run: k=v ...; waits until they took effect."),
-    ("tune:tune", STEER, "Have the daemon turn a run's speed knobs, keep what helps, take back the rest."),
-    ("control:pause", STEER, "Pause a run; it goes on by itself after a while."),
-    ("control:resume", STEER, "Let a paused run go on."),
-    ("control:checkpoint", STEER, "Have a run write a checkpoint."),
-    ("control:profile", STEER, "Have a run trace its next iterations with its profiler."),
-    ("control:stop", STEER, "Have a run end after its present iteration."),
-    ("attach:replay", KEPT, "The dashboard on a recording, as it was."),
-    ("report:report", KEPT, "One page on a recorded run, as Markdown or HTML, to send to others."),
-    ("export:export", KEPT, "A recording as CSV, JSON lines or Parquet."),
-    ("rm:rm", KEPT, "Delete recordings of runs that have exited."),
-    ("demo:demo", NODE, "A real PPO run on this machine, and the dashboard on it."),
-    ("train:train", NODE, "Train a model: ppo, lm or vision; slurm prints a batch file."),
-    ("daemon:daemon", NODE, "The background process that connects runs and viewers."),
-    ("doctor:doctor", NODE, "What works on this node and what does not, and why."),
+    ("ls", SEE, "One line per run on this node; --all also lists recordings."),
+    ("serve", SEE, "The dashboard in a browser on this machine, read-only unless told otherwise."),
+    ("status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
+    ("watch", SEE, "A stream of a run's rows, one line each."),
+    ("gpus", SEE, "One line per GPU: readings, and the processes on it with their runs."),
+    ("history", SEE, "Every command ever given to a run: who, when, from, to, effect."),
+    ("get", STEER, "The knobs of a run and the values in effect."),
+    ("set", STEER, "Change knobs of a run: k=v ...; waits until they took effect."),
+    ("tune", STEER, "Have the daemon turn a run's speed knobs, keep what helps, take back the rest."),
+    ("pause", STEER, "Pause a run; it goes on by itself after a while."),
+    ("resume", STEER, "Let a paused run go on."),
+    ("checkpoint", STEER, "Have a run write a checkpoint."),
+    ("profile", STEER, "Have a run trace its next iterations with its profiler."),
+    ("stop", STEER, "Have a run end after its present iteration."),
+    ("replay", KEPT, "The dashboard on a recording, as it was."),
+    ("report", KEPT, "One page on a recorded run, as Markdown or HTML, to send to others."),
+    ("export", KEPT, "A recording as CSV, JSON lines or Parquet."),
+    ("rm", KEPT, "Delete recordings of runs that have exited."),
+    ("demo", NODE, "A real PPO run on this machine, and the dashboard on it."),
+    ("train", NODE, "Train a model: ppo, lm or vision; slurm prints a batch file."),
+    ("daemon", NODE, "The background process that connects runs and viewers."),
+    ("doctor", NODE, "What works on this node and what does not, and why."),
 )
 
 HELP = """The cockpit of GPU training runs: watch them, turn their knobs while they run.
@@ -61,8 +61,8 @@ def build() -> App:
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
     )
-    for path, group, text in COMMANDS:
-        app.command(f"hoptui.cli.commands.{path}", name=path.partition(":")[2], group=group, help=text)
+    for name, group, text in COMMANDS:
+        app.command(f"hoptui.cli.commands.{name}:{name}", name=name, group=group, help=text)
 
     @app.default
     def overview(*, options: Dashboard = AS_SET) -> int:
@@ -90,6 +90,6 @@ def _run(words: list[str]) -> int:
     except CycloptsError as error:
         from hoptui.cli.support.usage_errors import usage_sentence
 
-        names = [path.partition(":")[2] for path, _, _ in COMMANDS]
+        names = [name for name, _, _ in COMMANDS]
         raise usage(usage_sentence(error, words, names)) from None
     return code if isinstance(code, int) else OK

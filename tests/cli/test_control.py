@@ -237,7 +237,7 @@ def test_a_held_pause_is_renewed_and_ends_with_a_resume(
         if len(ppo.of(Lease)) >= 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("hoptui.cli.commands.control.time.sleep", nap)
+    monkeypatch.setattr("hoptui.cli.commands.pause.time.sleep", nap)
     ended = hoptui("pause", "ppo", "--hold")
     assert ended.code == 0
     assert [verb for verb, _, _ in sent(ppo)] == ["pause", "resume"]
@@ -280,7 +280,7 @@ def test_stop_asks_first(hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.Mo
     ended = hoptui("stop", "ppo")
     assert ended.code == 2
     assert ended.err == "hoptui: stopping ppo (pid 4121) needs --yes where nobody can be asked\n"
-    monkeypatch.setattr("hoptui.cli.commands.control.interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.commands.stop.interactive", lambda: True)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     ended = hoptui("stop", "ppo")
     assert (ended.code, ended.out, ended.err) == (

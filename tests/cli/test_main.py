@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -176,14 +175,6 @@ def test_a_reader_that_leaves_early_is_no_error(daemon: FakeDaemon, words: list[
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait(20) == 141
-
-
-def test_the_readme_names_every_variable_that_is_read() -> None:
-    root = Path(__file__).parents[2]
-    sources = "".join(path.read_text() for path in (root / "hoptui").rglob("*.py"))
-    settings = (root / "README.md").read_text().partition("## Settings")[2].partition("\n## ")[0]
-    read = set(re.findall(r'"(HOPTUI(?:_[A-Z]+)*)"', sources))
-    assert read == set(re.findall(r"`(HOPTUI(?:_[A-Z]+)*)`", settings))
 
 
 HEAVY = ("textual", "torch", "zmq", "numpy", "psutil", "pynvml", "sqlite3", "hoptui.tui", "hoptui.daemon")

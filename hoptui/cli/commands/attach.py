@@ -1,4 +1,4 @@
-"""`hoptui`, `hoptui attach` and `hoptui replay` as the command line has them; see `cli.launcher`."""
+"""`hoptui` and `hoptui attach`: the dashboard of a node, a run, a recording or other hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from hoptui.cli import launcher
 from hoptui.cli.support.options import AS_SET, Dashboard
-from hoptui.cli.support.terminal import usage
 
 Where = Annotated[
     str,
@@ -28,31 +27,3 @@ def attach(
 ) -> int:
     """The dashboard of a run, a recording or other hosts; without RUN the overview of this node."""
     return launcher.attach(run, hoptui, dataclasses.asdict(options))
-
-
-def replay(
-    recording: Annotated[
-        str | None, Parameter(help="A recording's file, or the name or id of a recorded run.")
-    ] = None,
-    /,
-    *,
-    example: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="A recording that comes with hoptui; RECORDING is its name [default: ppo-h100].",
-        ),
-    ] = False,
-    options: Dashboard = AS_SET,
-) -> int:
-    """The dashboard on a recording, as it was then; it needs neither a daemon nor a GPU."""
-    if example:
-        from hoptui.cli.support import recordings
-
-        recording = str(recordings.example(recordings.EXAMPLE if recording is None else recording))
-    if recording is None:
-        raise usage(
-            "hoptui replay needs RECORDING (hoptui ls --all lists them) or --example; try hoptui replay --help"
-        )
-    return launcher.replay(recording, dataclasses.asdict(options))

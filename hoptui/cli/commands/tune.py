@@ -10,9 +10,8 @@ from typing import Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 from msgspec import structs
 
-from hoptui.cli.commands import knobs
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import NONE, NodeSnapshot, look
+from hoptui.cli.support.snapshot import NONE, NodeSnapshot, knob_named, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
 from hoptui.client.session import Unreachable
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
@@ -109,7 +108,7 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
         else:
             found = seen.find_living(run)
             if act.op != "stop":
-                knobs.named(found, act.knob)
+                knob_named(found, act.knob)
             answer = seen.session.tune(found.run, act.op, knob=act.knob)
             if not answer.granted:
                 raise Fail(answer.reason, REJECTED)
@@ -129,7 +128,7 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
         found = seen.find_living(run)
         for name in limits.learning:
             if name != "*":
-                knobs.named(found, name)
+                knob_named(found, name)
         answer = seen.session.tune(found.run, "start", limits=limits)
         state = answer.state
         # One that is on already is no answer to who asks for limits of their own.

@@ -9,14 +9,16 @@ from typing import Any
 
 from msgspec import structs
 
-from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, warn
+from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, usage, warn
 from hoptui.client.conversation import ReadOnlyError
 from hoptui.client.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.knobs import KnobState, missing
 from hoptui.model.command_history import command_line
 from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
+from hoptui.presentation import numbers
 from hoptui.protocol.messages import Delta, NodeState, RunState
 from hoptui.settings import config
 from hoptui.settings.config import Config
@@ -236,3 +238,11 @@ def headline(run: RunState, metrics: dict[str, float]) -> tuple[str, float | Non
     """The metric that stands for throughput, and its newest value: the declared one, or the first rate there is."""
     name = run.headline or next((n for n in metrics if n.endswith("_per_s")), "")
     return name, metrics.get(name)
+
+
+def knob_named(run: RunState, name: str) -> KnobState:
+    """The knob of this name. Raises Fail, with the names that may have been meant (exit code 2)."""
+    for knob in run.knobs:
+        if knob.spec.name == name:
+            return knob
+    raise usage(missing(numbers.clean(run.name), name, [knob.spec.name for knob in run.knobs]))

@@ -1,4 +1,4 @@
-"""`hoptui get` and `hoptui set`: the knobs of a run. The run is the judge of a value; here is told at once what it would refuse."""
+"""`hoptui set`: change knobs of a run. A value that a declaration forbids is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import Parameter
 from msgspec import structs
 
-from hoptui.cli.commands.status import knob_line
 from hoptui.cli.support.options import Json, Run, Timeout
 from hoptui.cli.support.outcomes import Given, follow, told
-from hoptui.cli.support.snapshot import knobs_of, look
-from hoptui.cli.support.terminal import OK, REJECTED, dump, say, table, usage, warn
-from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, missing, parse_value
-from hoptui.presentation import numbers
+from hoptui.cli.support.snapshot import knob_named, look
+from hoptui.cli.support.terminal import REJECTED, dump, usage, warn
+from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value
 from hoptui.protocol.messages import CommandRecord, RunState
 
 TIMEOUT_S = 600.0
@@ -25,21 +23,6 @@ class _Wish(NamedTuple):
     knob: KnobState
     value: KnobValue
     refusal: str
-
-
-def get(run: Run, /, *knobs: str, json: Json = False) -> int:
-    """The knobs of a run and the values in effect; all of them unless some are named."""
-    with look() as seen:
-        found = seen.find(run)
-        states = [named(found, name) for name in knobs] if knobs else list(found.knobs)
-        if json:
-            every = knobs_of(found)
-            dump({"run": found.run, "knobs": {state.spec.name: every[state.spec.name] for state in states}})
-        elif states:
-            table([knob_line(state) for state in states], right=(1,))
-        else:
-            say(f"{found.name} ({found.run}) has declared no knobs so far")
-    return OK
 
 
 def set(  # noqa: A001 - the command's name
@@ -104,17 +87,9 @@ def _pair(pair: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def named(run: RunState, name: str) -> KnobState:
-    """The knob of this name. Raises Fail, with the names that may have been meant (exit code 2)."""
-    for knob in run.knobs:
-        if knob.spec.name == name:
-            return knob
-    raise usage(missing(numbers.clean(run.name), name, [knob.spec.name for knob in run.knobs]))
-
-
 def _wish(run: RunState, name: str, typed: str) -> _Wish:
     """What was typed as a value of the knob: what is no such value is bad usage, what is out of bounds a refusal."""
-    knob = named(run, name)
+    knob = knob_named(run, name)
     free = structs.replace(knob.spec, min=None, max=None, choices=(), scale="linear")
     try:
         value = parse_value(free, typed)

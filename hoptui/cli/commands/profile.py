@@ -1,0 +1,26 @@
+"""`hoptui profile`: a run traces its next iterations with its profiler."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hoptui.cli.support.control import TIMEOUT_S, send_verb
+from hoptui.cli.support.options import Run, Timeout
+from hoptui.cli.support.snapshot import look
+from hoptui.cli.support.terminal import usage
+
+
+def profile(
+    run: Run,
+    /,
+    *,
+    steps: Annotated[int, Parameter(help="Iterations to trace.")] = 10,
+    timeout: Timeout = TIMEOUT_S,
+) -> int:
+    """Have a run trace its next iterations with its profiler; an event says where the trace was written."""
+    if steps < 1:
+        raise usage(f"--steps takes a number of iterations, at least 1, not {steps}")
+    with look(steers=True) as seen:
+        return send_verb(seen, seen.find_living(run), "profile", timeout, value=steps)

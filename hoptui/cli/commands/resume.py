@@ -1,0 +1,13 @@
+"""`hoptui resume`: a paused run goes on."""
+
+from __future__ import annotations
+
+from hoptui.cli.support.control import TIMEOUT_S, send_verb
+from hoptui.cli.support.options import Run, Timeout
+from hoptui.cli.support.snapshot import look
+
+
+def resume(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
+    """Let a paused run go on."""
+    with look(steers=True) as seen:
+        return send_verb(seen, seen.find_living(run), "resume", timeout)

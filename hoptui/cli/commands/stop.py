@@ -1,0 +1,33 @@
+"""`hoptui stop`: a run ends after its present iteration."""
+
+from __future__ import annotations
+
+from hoptui.cli.support.control import TIMEOUT_S, send_verb
+from hoptui.cli.support.options import Run, Timeout, Yes
+from hoptui.cli.support.snapshot import look
+from hoptui.cli.support.terminal import REJECTED, Fail, agreed, interactive, usage
+from hoptui.presentation import numbers
+from hoptui.protocol.messages import RunState
+
+
+def stop(
+    run: Run,
+    /,
+    *,
+    yes: Yes = False,
+    timeout: Timeout = TIMEOUT_S,
+) -> int:
+    """Have a run end after its present iteration, in its own orderly way."""
+    with look(steers=True) as seen:
+        found = seen.find_living(run)
+        if not yes:
+            _confirm(found)
+        return send_verb(seen, found, "stop", timeout)
+
+
+def _confirm(run: RunState) -> None:
+    name = numbers.clean(run.name)
+    if not interactive():
+        raise usage(f"stopping {name} (pid {run.pid}) needs --yes where nobody can be asked")
+    if not agreed(f"stop {name} (pid {run.pid})?"):
+        raise Fail(f"{name} was not stopped", REJECTED)
