@@ -1,8 +1,10 @@
-"""From the key that sends a change to `accepted`: the trainer in C code that releases the interpreter, and in pure Python.
+"""From the key that sends a change to `accepted`: the trainer in C code that releases the interpreter, and in
+pure Python.
 
-The real dashboard runs headless against a real daemon and a real run. The clock starts where Enter reaches the app, with
-the knob editor open. `accepted` is when the outcome is in the dashboard's store, stamped by the thread that put it there;
-`app_sees_it` is when the app's own loop, which draws meanwhile, comes to look. Milliseconds.
+The real dashboard runs headless against a real daemon and a real run. The clock starts where Enter reaches
+the app, with the knob editor open. `accepted` is when the outcome is in the dashboard's store, stamped by the
+thread that put it there; `app_sees_it` is when the app's own loop, which draws meanwhile, comes to look.
+Milliseconds.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ for i in run.iterations():
 
 
 class Stamped:
-    """Makes the dashboard's client; `at` is when (`perf_counter` seconds) its thread told that so many commands were answered."""
+    """Makes the dashboard's client; `at` is when (`perf_counter` seconds) its thread told that so many
+    commands were answered."""
 
     def __init__(self) -> None:
         self.at: dict[int, float] = {}

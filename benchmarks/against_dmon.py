@@ -1,4 +1,5 @@
-"""hoptui's readings beside NVIDIA's own tools on a steady load: power, clocks and memory, read at the same time."""
+"""hoptui's readings beside NVIDIA's own tools on a steady load: power, clocks and memory, read at the same
+time."""
 
 from __future__ import annotations
 

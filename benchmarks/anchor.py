@@ -1,7 +1,9 @@
-"""A PPO of a hundred lines that does the same work, in a process of its own: what `hoptui train ppo` is held against.
+"""A PPO of a hundred lines that does the same work, in a process of its own: what `hoptui train ppo` is held
+against.
 
-The script takes a file for its results (a line of JSON each) and the part of its time to measure for; NS (environments), MB (minibatch), VARS
-(variants), LEARN (whether it also learns until an evaluation returns 475) and PHASE (a file it may write to) are in its environment.
+The script takes a file for its results (a line of JSON each) and the part of its time to measure for; NS
+(environments), MB (minibatch), VARS (variants), LEARN (whether it also learns until an evaluation returns
+475) and PHASE (a file it may write to) are in its environment.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def speed(node: Bench, path: str, envs: str, minibatch: str, *, quick: bool) -> 
 
 
 def learning(node: Bench, path: str, envs: str, minibatch: str, *, quick: bool) -> dict[str, Any]:
-    """Its seconds of training, its iterations and what it returned then: until 475, or as long as it tries."""
+    """Its seconds of training, its iterations and what it returned then: until 475, or as long as it
+    tries."""
     found = _results(node, path, quick=quick, part=0.05, NS=envs, MB=minibatch, LEARN="1")
     curves = [line["curve"] for line in found if "learn" in line]
     if not curves:

@@ -1,6 +1,8 @@
-"""`hoptui attach` to its first full frame at 120×40, and `hoptui ls`, each as a person starts it, in seconds and CPU seconds.
+"""`hoptui attach` to its first full frame at 120×40, and `hoptui ls`, each as a person starts it, in seconds
+and CPU seconds.
 
-In turn with the least that Textual draws, an app of one line: what of an attach is Textual's own start, on this machine at this hour.
+In turn with the least that Textual draws, an app of one line: what of an attach is Textual's own start, on
+this machine at this hour.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def first_frame(command: list[str], environment: dict[str, str]) -> tuple[float,
 
 
 def threads_cpu_s(pid: int) -> float:
-    """CPU seconds of the threads that a process has now: the kernel's own count, finer than the ticks of /proc/PID/stat."""
+    """CPU seconds of the threads that a process has now: the kernel's own count, finer than the ticks of
+    /proc/PID/stat."""
     stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
     return sum(int(stat.split()[0]) for stat in stats) / 1e9
 

@@ -1,8 +1,9 @@
 """The dashboard at 120×40: CPU of its process, bytes to the terminal, and how old what it shows is.
 
-In full swing: eight invented GPUs behind the real daemon, a run of 40 metrics and 30 iterations a second on all of them, three
-knobs a minute; then before a terminal that takes 30 KB a second, and one that takes nothing at all, as one that nobody looks at. And
-where nothing changes: a run that is over, and a node where nothing runs.
+In full swing: eight invented GPUs behind the real daemon, a run of 40 metrics and 30 iterations a second on
+all of them, three knobs a minute; then before a terminal that takes 30 KB a second, and one that takes
+nothing at all, as one that nobody looks at. And where nothing changes: a run that is over, and a node where
+nothing runs.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def unread(terminal: Terminal) -> dict[str, Any]:
 
 
 def ages(terminal: Terminal, session: Session, run: RunState, start: float) -> dict[str, float]:
-    """How old the iteration on the screen was, in seconds, by the run's own stamps, from `start` of the terminal's clock on."""
+    """How old the iteration on the screen was, in seconds, by the run's own stamps, from `start` of the
+    terminal's clock on."""
     source = f"run/{run.run}"
     rows = session.fetch(cursors={source: 1}, max_rows=4096).columns[0]
     steps, stamps = rows.steps(), rows.times()

@@ -1,4 +1,5 @@
-"""Both ends of the wire with a simulated clock: a node on which a day goes by, and a client that looks at it. No sockets, no waiting."""
+"""Both ends of the wire with a simulated clock: a node on which a day goes by, and a client that looks at it.
+No sockets, no waiting."""
 
 from __future__ import annotations
 
@@ -185,7 +186,8 @@ class DayNode:
 
 
 class DayClient:
-    """The dashboard's client without its thread: `ask` carries frames to the node, at a time, and brings its answers."""
+    """The dashboard's client without its thread: `ask` carries frames to the node, at a time, and brings its
+    answers."""
 
     def __init__(self, clock: SimulatedClock, ask: Callable[[int, list[bytes]], list[bytes]]) -> None:
         self._clock = clock

@@ -1,7 +1,9 @@
-"""Verdicts against loads whose nature is known, all through the real daemon: a confusion table, and how long a verdict takes.
+"""Verdicts against loads whose nature is known, all through the real daemon: a confusion table, and how long
+a verdict takes.
 
-`python -m benchmarks.diagnosis [--only NAME…] [--quick]`. A load is right if the verdict that stands at its end is one of those that its
-nature allows, and confidently wrong if another one was told with at least 70 %. `--quick` tries a few on the CPU.
+`python -m benchmarks.diagnosis [--only NAME…] [--quick]`. A load is right if the verdict that stands at its
+end is one of those that its nature allows, and confidently wrong if another one was told with at least 70 %.
+`--quick` tries a few on the CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ RIGHT = 0.95
 
 
 class Load(NamedTuple):
-    """A load, the verdicts that its nature allows, and the trainer's arguments (none: `benchmarks.diagnosis_loads`)."""
+    """A load, the verdicts that its nature allows, and the trainer's arguments (none:
+    `benchmarks.diagnosis_loads`)."""
 
     name: str
     allowed: tuple[Verdict, ...]
@@ -68,7 +71,7 @@ LOADS: tuple[Load, ...] = (
     Load("ppo_4096_eager", ("launch-bound",), (*PPO, "--preset", "cartpole", "--num-envs", "4096", "--compile", "off")),
     Load("ppo_4096", ("launch-bound",), (*PPO, "--preset", "cartpole", "--num-envs", "4096")),
     Load("ppo_16384", ("launch-bound",), (*PPO, "--preset", "cartpole")),
-    # its SMs have work 87 % of the time, the memory bus 72 %: docs/benchmarks.md, R1
+    # its SMs have work 87 % of the time, the memory bus 72 %: docs/internals/benchmark_log.md, R1
     Load("ppo_65536", ("memory-bandwidth-bound",), (*PPO, "--preset", "cartpole", "--num-envs", "65536", "--minibatch-size", "524288")),
     Load("ppo_cpu_rollout", ("env-bound",), (*PPO, "--num-envs", "1024", "--minibatch-size", "32768", "--epochs", "1",
                                              "--rollout-device", "cpu")),
@@ -80,7 +83,8 @@ LOADS: tuple[Load, ...] = (
     # at the power limit with nearly all of the clock, and cut in pieces in an empty memory
     Load("lm_micro_batch_8", ("memory-unused", "power-limited"), (*LM, "--batch-tokens", "131072", "--micro-batch", "8")),
     Load("lm", ("power-limited",), (*LM, "--batch-tokens", "131072")),
-    # nothing waits in it, and its tensor cores are not full: which part of the GPU gives way first is not known beforehand
+    # nothing waits in it, and its tensor cores are not full: which part of the GPU gives way first is not
+    # known beforehand
     Load("vit_b", ("power-limited", "memory-bandwidth-bound", "healthy"), (*SYNTHETIC, "--preset", "vit-b")),
     Load("vit_tiny_batch_8", ("launch-bound",), (*SYNTHETIC, "--preset", "tiny", "--batch-size", "8")),
     Load("vit_s_batch_8_eager", ("launch-bound",), (*SYNTHETIC, "--preset", "vit-s", "--batch-size", "8", "--compile", "off")),
@@ -101,7 +105,8 @@ QUICK: tuple[Load, ...] = (
 
 
 class Seen(NamedTuple):
-    """What was told of a load: the verdict at the end, all verdicts with their greatest confidence, seconds to the first."""
+    """What was told of a load: the verdict at the end, all verdicts with their greatest confidence, seconds
+    to the first."""
 
     last: Diagnosis | None
     verdicts: dict[str, float]

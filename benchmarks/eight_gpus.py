@@ -1,4 +1,5 @@
-"""A node of eight invented GPUs behind the daemon's real pipe, ring, wire and recording: nothing but the driver is left out.
+"""A node of eight invented GPUs behind the daemon's real pipe, ring, wire and recording: nothing but the
+driver is left out.
 
 `python -m benchmarks.eight_gpus` is their sampler, as the daemon starts it; `eight_gpus` is the node.
 """

@@ -1,8 +1,10 @@
-"""A day at 2 Hz on eight GPUs of 30 readings, with a run of 40 metrics whose knobs are turned three times a minute: does memory stay flat?
+"""A day at 2 Hz on eight GPUs of 30 readings, with a run of 40 metrics whose knobs are turned three times a
+minute: does memory stay flat?
 
-`python -m benchmarks.endurance [--hours N]`. Two processes with a simulated clock: the daemon's desks, rings, book and archive, and
-the dashboard without a terminal, which asks and draws as it does for a person. Between them are the wire's own messages; what is
-left out are sockets and waiting, so a day takes some minutes. Once an hour somebody opens every screen. MiB of RSS, hour by hour.
+`python -m benchmarks.endurance [--hours N]`. Two processes with a simulated clock: the daemon's desks, rings,
+book and archive, and the dashboard without a terminal, which asks and draws as it does for a person. Between
+them are the wire's own messages; what is left out are sockets and waiting, so a day takes some minutes. Once
+an hour somebody opens every screen. MiB of RSS, hour by hour.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from hoptui.tui.app import HoptuiApp
 
 HOURS, MOST_MIB = 24, 150.0
 SETTLED = 6
-"""From this hour on memory counts as flat or not: by then whatever is bounded by number has been filled, but for coarse history."""
+"""From this hour on memory counts as flat or not: by then whatever is bounded by number has been filled, but
+for coarse history."""
 GROWTH_MIB_PER_H = 2.0
 STEP_S = 2
 SETS_S, DRAWS_S = 20, 60

@@ -1,4 +1,5 @@
-"""The dashboard on another node: attached through a real sshd on loopback, and over a line that carries 30 KB a second.
+"""The dashboard on another node: attached through a real sshd on loopback, and over a line that carries 30 KB
+a second.
 
 There a run of 30 iterations a second is on four of eight invented GPUs, as many as are charted together.
 """
@@ -70,8 +71,8 @@ def _first_frame(here: Bench, sshd: Sshd) -> float:
 
 
 def _over_the_line(sshd: Sshd) -> tuple[list[float], float, float]:
-    """How old the newest row of a busy run is, looked at four times a second; in which share of the looks less was asked for;
-    bytes a second over the line."""
+    """How old the newest row of a busy run is, looked at four times a second; in which share of the looks
+    less was asked for; bytes a second over the line."""
     client = Client(way=There(Place(HOST), hoptui=str(sshd.hoptui)))
     try:
         client.start()

@@ -1,4 +1,5 @@
-"""Hopper's counters against loads whose nature is known: what hoptui shows of each, through daemon and viewer."""
+"""Hopper's counters against loads whose nature is known: what hoptui shows of each, through daemon and
+viewer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the benchmarks on a GPU node share: a load in a child, GPU rows as a viewer gets them, CPU time of what watches."""
+"""What the benchmarks on a GPU node share: a load in a child, GPU rows as a viewer gets them, CPU time of
+what watches."""
 
 from __future__ import annotations
 
@@ -136,8 +137,9 @@ def hoptui_processes(node: Bench) -> list[psutil.Process]:
 
 
 def cpu_s(processes: Sequence[psutil.Process]) -> float:
-    """CPU seconds that processes have used: user and system, of all their threads, those that have ended too. By the kernel's
-    own count in nanoseconds (clock_getcpuclockid(3)): what /proc and psutil tell comes in ticks of 10 ms.
+    """CPU seconds that processes have used: user and system, of all their threads, those that have ended too.
+    By the kernel's own count in nanoseconds (clock_getcpuclockid(3)): what /proc and psutil tell comes in
+    ticks of 10 ms.
 
     Raises:
         OSError: one of them is gone.

@@ -1,7 +1,8 @@
-"""The settings that guides for H100 and H200 call slow, against those they recommend or hoptui chooses: what a GPU shows.
+"""The settings that guides for H100 and H200 call slow, against those they recommend or hoptui chooses: what
+a GPU shows.
 
-Beside the speed: "busy" (what `nvidia-smi` calls utilization), SM and tensor activity, power, memory. Nothing is to be
-reached here; the figures say what the settings are worth.
+Beside the speed: "busy" (what `nvidia-smi` calls utilization), SM and tensor activity, power, memory. Nothing
+is to be reached here; the figures say what the settings are worth.
 """
 
 from __future__ import annotations

@@ -22,12 +22,14 @@ from hoptui.protocol.messages import FINAL, RunState
 Point = Mapping[str, KnobValue]
 """Knobs and their values."""
 WARM_UP, ITERATIONS, LEAST_S, MOST_S = 3, 15, 1.5, 12.0
-"""Iterations after a change that do not count; how many are measured, and for how long at least and at most."""
+"""Iterations after a change that do not count; how many are measured, and for how long at least and at
+most."""
 FEW, HOPELESS = 3, 0.7
 """With so many of them it is plain that a point is not the best: less than this share of the best so far."""
 START_S, SET_S = 300.0, 240.0
 HELD_S = 20.0
-"""A tuner that has had nothing to try for so long has done what it can: a run on shared cores may be lucky for half of that."""
+"""A tuner that has had nothing to try for so long has done what it can: a run on shared cores may be lucky
+for half of that."""
 SHORT = re.compile(r"out of memory|memory ran out|not fit into|MemoryError|OutOfMemory")
 """How runs say that memory ran out: in a step, or as a size was tried out before it was used."""
 ALL = 1 << 62
@@ -61,8 +63,8 @@ class Live:
         return good
 
     def rate(self, best: float = 0.0, *, after_s: float = 0.0) -> float:
-        """Work a second, from `after_s` seconds on and for as long at least, as `pace.level` has it; over few iterations where it is far
-        below `best`."""
+        """Work a second, from `after_s` seconds on and for as long at least, as `pace.level` has it; over few
+        iterations where it is far below `best`."""
         began = time.monotonic() + after_s
         since = round(began * 1e9)
         while True:
@@ -76,7 +78,8 @@ class Live:
             time.sleep(0.05)
 
     def tuned(self, limits: Limits, within_s: float) -> TunerState:
-        """Let the tuner work until it has nothing more to try, or for so long; a trial that is under way then is taken back."""
+        """Let the tuner work until it has nothing more to try, or for so long; a trial that is under way then
+        is taken back."""
         state = self.state()
         run = state.run
         for knob in state.knobs:  # the tuner leaves alone what was set by hand

@@ -1,7 +1,8 @@
-"""Known loads: `python -m benchmarks.loads NAME [SECONDS]` keeps one running and prints its rate five times a second.
+"""Known loads: `python -m benchmarks.loads NAME [SECONDS]` keeps one running and prints its rate five times a
+second.
 
-What each should look like to Hopper's counters is in `gpm_loads.py`. `launches` is the batch-1 MLP in a Python loop whose
-speed depends on the CPU alone, the load that a clumsy monitor slows first.
+What each should look like to Hopper's counters is in `gpm_loads.py`. `launches` is the batch-1 MLP in a
+Python loop whose speed depends on the CPU alone, the load that a clumsy monitor slows first.
 """
 
 from __future__ import annotations

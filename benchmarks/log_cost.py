@@ -1,7 +1,8 @@
-"""What one `run.log` of 40 metrics costs the training thread, paced at 200 Hz, with 0, 1 and 4 viewers and a stopped one.
+"""What one `run.log` of 40 metrics costs the training thread, paced at 200 Hz, with 0, 1 and 4 viewers and a
+stopped one.
 
-Beside it, in the same run: a buffered print, TensorBoard and wandb offline where they are installed. Building the dict is
-outside of the timed region. Microseconds.
+Beside it, in the same run: a buffered print, TensorBoard and wandb offline where they are installed. Building
+the dict is outside of the timed region. Microseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Figures and the places to take them: quantiles, the machine, a node of its own, a terminal that stamps every byte."""
+"""Figures and the places to take them: quantiles, the machine, a node of its own, a terminal that stamps
+every byte."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def machine() -> dict[str, Any]:
 
 
 def report(name: str, figures: dict[str, Any]) -> dict[str, Any]:
-    """Write a benchmark's figures to results/<name>.json, with the machine, and print them as one JSON object."""
+    """Write a benchmark's figures to results/<name>.json, with the machine, and print them as one JSON
+    object."""
     result = {"benchmark": name, "machine": machine(), **figures}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -88,8 +90,8 @@ def report(name: str, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def tell(case: str, figures: Figures) -> Figures:
-    """Say on stderr what one case of a benchmark has come to, with the seconds since the benchmark began, and return it: what is
-    cut short, or fails later, has then not measured in vain."""
+    """Say on stderr what one case of a benchmark has come to, with the seconds since the benchmark began, and
+    return it: what is cut short, or fails later, has then not measured in vain."""
     print(f"{time.monotonic() - BEGAN:5.0f} s  {case}: {json.dumps(figures)}", file=sys.stderr, flush=True)
     return figures
 
@@ -233,8 +235,8 @@ class Terminal:
         return sum(len(data) for at, data in self.written if start <= at < end)
 
     def first_full_frame_s(self, share: float = 0.9, within_s: float = math.inf) -> float:
-        """When so much of the cells drawn in the end, or after so many seconds, were drawn: the stream replayed through a
-        terminal emulator."""
+        """When so much of the cells drawn in the end, or after so many seconds, were drawn: the stream
+        replayed through a terminal emulator."""
         import pyte
 
         def drawn(screen: pyte.Screen) -> set[tuple[int, int]]:
@@ -261,8 +263,8 @@ class Terminal:
         return list(screen.display)
 
     def shown(self, pattern: str, start: float, every_s: float = 0.25) -> list[tuple[float, re.Match[str]]]:
-        """What the screen showed of a pattern from `start` on, looked at so often where no frame was half written; the time is
-        seconds since the program began."""
+        """What the screen showed of a pattern from `start` on, looked at so often where no frame was half
+        written; the time is seconds since the program began."""
         screen, stream = _emulator(self.columns, self.rows)
         found, look_at = [], start
         for (at, data), (following, _) in itertools.pairwise(self.written):

@@ -1,4 +1,5 @@
-"""A monkey's hands, and what they mean: keys, clicks, scrolling, pasting and resizing at random, each looked at before it is made.
+"""A monkey's hands, and what they mean: keys, clicks, scrolling, pasting and resizing at random, each looked
+at before it is made.
 
 Whatever leaves the dashboard must be what the gesture plainly meant on the screen that it was made on.
 """
@@ -75,8 +76,8 @@ class Gesture(NamedTuple):
 class Seen(NamedTuple):
     """What a person had before their eyes when they made a gesture, as far as it says what the gesture means.
 
-    `action` is what the key or the place under the mouse stands for there, `values` the knobs that sending, or a choice,
-    would set, and to what, `asks` the question of a box.
+    `action` is what the key or the place under the mouse stands for there, `values` the knobs that sending,
+    or a choice, would set, and to what, `asks` the question of a box.
     """
 
     screen: Screen[Any]

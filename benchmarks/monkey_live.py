@@ -1,9 +1,10 @@
-"""The monkey on a live run: `python -m benchmarks.monkey_live [--seconds N] [--seed N]`, by default ten minutes of it.
+"""The monkey on a live run: `python -m benchmarks.monkey_live [--seconds N] [--seed N]`, by default ten
+minutes of it.
 
-A real run of 40 metrics and seven knobs behind a real daemon with eight invented GPUs, while somebody else turns the same
-knobs now and then. It sits down anew every half minute, in a terminal of another size. A traceback, or
-anything sent that no gesture meant, ends it; at its end the daemon must have heard from the dashboard what left it and nothing
-else.
+A real run of 40 metrics and seven knobs behind a real daemon with eight invented GPUs, while somebody else
+turns the same knobs now and then. It sits down anew every half minute, in a terminal of another size. A
+traceback, or anything sent that no gesture meant, ends it; at its end the daemon must have heard from the
+dashboard what left it and nothing else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Does being watched slow a job whose speed depends on the CPU alone? A launch-bound loop, sampling on and off in turns.
+"""Does being watched slow a job whose speed depends on the CPU alone? A launch-bound loop, sampling on and
+off in turns.
 
-The samplers are the daemon's own programs, started as it starts them, but by this benchmark: off means that they are
-stopped (SIGSTOP), so that no call is made into the driver, and no watchdog takes their silence for a hang. Blocks follow
-each other on-off-off-on, so that a steady drift cancels in each two pairs; spells of the load that lie in two blocks are
-left out. The figure is the median of the pairs' relative differences, with a 95 % interval from a bootstrap over the
-pairs: below zero, sampling slows the load.
+The samplers are the daemon's own programs, started as it starts them, but by this benchmark: off means that
+they are stopped (SIGSTOP), so that no call is made into the driver, and no watchdog takes their silence for a
+hang. Blocks follow each other on-off-off-on, so that a steady drift cancels in each two pairs; spells of the
+load that lie in two blocks are left out. The figure is the median of the pairs' relative differences, with a
+95 % interval from a bootstrap over the pairs: below zero, sampling slows the load.
 
     python -m benchmarks.observer [--load cpu|launches] [--pairs N]
 
@@ -42,7 +43,8 @@ MOST = 0.01
 
 
 class Samplers:
-    """The GPU sampler and the host's, both running; `stamps` are when (monotonic seconds) the former sent readings."""
+    """The GPU sampler and the host's, both running; `stamps` are when (monotonic seconds) the former sent
+    readings."""
 
     def __init__(self) -> None:
         now = time.monotonic()
@@ -111,7 +113,8 @@ def load(name: str) -> Iterator[Load]:
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median of the differences, from medians of samples drawn from them with replacement."""
+    """The 95 % interval of the median of the differences, from medians of samples drawn from them with
+    replacement."""
     draw = random.Random(0).choices
     medians = [statistics.median(draw(differences, k=len(differences))) for _ in range(RESAMPLES)]
     return quantile(medians, 0.025), quantile(medians, 0.975)

@@ -1,7 +1,9 @@
-"""A GPT-2 of 124M parameters as torch's own modules give it, and the shortest loop around it: what `hoptui train lm` is held against.
+"""A GPT-2 of 124M parameters as torch's own modules give it, and the shortest loop around it: what `hoptui
+train lm` is held against.
 
-`python -m benchmarks.plain_lm eager|compiled`: random tokens, bf16 autocast, fused AdamW, nothing else. Prints one line of
-JSON. The model's FLOPs are those of `hoptui train lm --preset 124m`: 12 blocks of 768, 1,024 tokens, 50,304 words, tied head.
+`python -m benchmarks.plain_lm eager|compiled`: random tokens, bf16 autocast, fused AdamW, nothing else.
+Prints one line of JSON. The model's FLOPs are those of `hoptui train lm --preset 124m`: 12 blocks of 768,
+1,024 tokens, 50,304 words, tied head.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""R2: seconds of training until CartPole is solved: a deterministic return of 475 over 64 whole episodes, five seeds.
+"""R2: seconds of training until CartPole is solved: a deterministic return of 475 over 64 whole episodes,
+five seeds.
 
-Compilation is left out: the time is that of so many steady iterations, by their median. What a person waits for, from the
-start of the process to the end, stands beside it. With `--anchor PATH`, so does what a script of a hundred lines takes.
+Compilation is left out: the time is that of so many steady iterations, by their median. What a person waits
+for, from the start of the process to the end, stands beside it. With `--anchor PATH`, so does what a script
+of a hundred lines takes.
 """
 
 from __future__ import annotations

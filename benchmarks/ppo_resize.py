@@ -1,8 +1,9 @@
-"""R2b: what a live change of `num_envs` costs: how long the run stands still, and how long until it is at full speed.
+"""R2b: what a live change of `num_envs` costs: how long the run stands still, and how long until it is at
+full speed.
 
-The change is asked for as a person does it. It stands still for the longest time between two boundaries after that, less
-what a steady iteration takes; it is at full speed after the last quarter of a second whose median iteration takes a fifth
-longer than a steady one.
+The change is asked for as a person does it. It stands still for the longest time between two boundaries after
+that, less what a steady iteration takes; it is at full speed after the last quarter of a second whose median
+iteration takes a fifth longer than a steady one.
 """
 
 from __future__ import annotations

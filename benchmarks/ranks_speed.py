@@ -1,4 +1,5 @@
-"""R5: several GPUs against one, the same work for each: PPO with a transformer of 100M parameters, a 124M language model.
+"""R5: several GPUs against one, the same work for each: PPO with a transformer of 100M parameters, a 124M
+language model.
 
 Two, and four on a machine that has them.
 """

@@ -1,10 +1,12 @@
-"""A day of a node on disk: bytes, what writing costs, how fast any moment and any window of it is there again.
+"""A day of a node on disk: bytes, what writing costs, how fast any moment and any window of it is there
+again.
 
-A day at 2 Hz of GPUs with 30 readings each and one run with 40 metrics, appended a minute at a time (the daemon's own
-path, with stamps that were never waited for), and a week at 1 Hz of one GPU. GPU readings come from a folder of 10 Hz
-traces (`HOPTUI_TRACES`, JSON lines), each phase tiled with its own noise, or, without one, from noise around typical
-values; `readings_from` says which. `HOPTUI_BENCH_GPUS=8` writes all eight GPUs (a minute and a half); otherwise two are
-written and the day of eight is computed from them, as each source has blocks of its own.
+A day at 2 Hz of GPUs with 30 readings each and one run with 40 metrics, appended a minute at a time (the
+daemon's own path, with stamps that were never waited for), and a week at 1 Hz of one GPU. GPU readings come
+from a folder of 10 Hz traces (`HOPTUI_TRACES`, JSON lines), each phase tiled with its own noise, or, without
+one, from noise around typical values; `readings_from` says which. `HOPTUI_BENCH_GPUS=8` writes all eight GPUs
+(a minute and a half); otherwise two are written and the day of eight is computed from them, as each source
+has blocks of its own.
 """
 
 from __future__ import annotations
@@ -104,7 +106,8 @@ def typical(rng: random.Random) -> list[Phase]:
 
 
 def gpu_rows(phases: Sequence[Phase], rng: random.Random) -> dict[str, array[float]]:
-    """POOL rows of 30 readings, rounded as the sampler does it: phases of 512 rows, each with its own noise."""
+    """POOL rows of 30 readings, rounded as the sampler does it: phases of 512 rows, each with its own
+    noise."""
     columns: dict[str, array[float]] = {}
     for name in TRACED:
         column = columns[name] = array("d")
@@ -149,7 +152,8 @@ def _rounded(name: str, value: float) -> float:
 
 
 def run_rows(rng: random.Random) -> dict[str, array[float]]:
-    """POOL rows of 40 metrics: 12 timings in µs, 14 losses in float32, 6 counters, 4 constants, 2 rates, 2 schedules."""
+    """POOL rows of 40 metrics: 12 timings in µs, 14 losses in float32, 6 counters, 4 constants, 2 rates, 2
+    schedules."""
     columns: dict[str, array[float]] = {}
     for i in range(12):
         columns[f"phase/{i}"] = array(

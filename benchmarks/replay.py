@@ -1,7 +1,9 @@
-"""A replay of a recorded hour at 120×40: time to the first frame, from a key to the new moment on screen, CPU and bytes at 60×.
+"""A replay of a recorded hour at 120×40: time to the first frame, from a key to the new moment on screen, CPU
+and bytes at 60×.
 
-The recording is written first: one GPU sampled ten times a second beside a run of five iterations a second, host and process
-once a second, changes of a knob and events. Medians over the slices; seconds, per cent of a core, kB/s.
+The recording is written first: one GPU sampled ten times a second beside a run of five iterations a second,
+host and process once a second, changes of a knob and events. Medians over the slices; seconds, per cent of a
+core, kB/s.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""hoptui beside other terminal monitors, in one run on one machine: start to the first frame, CPU, bytes to the terminal, memory,
-and what is on the screen.
+"""hoptui beside other terminal monitors, in one run on one machine: start to the first frame, CPU, bytes to
+the terminal, memory, and what is on the screen.
 
-Each draws to a terminal of 120×40 at its own default rate, one after another, on a GPU node beside the same load. hoptui's
-dashboard is a process of its own beside a daemon and samplers that also record: their cost is told apart, and they are there
-whether anybody looks or not. What cannot be had here, or ends by itself, is told as such, with what it said last.
+Each draws to a terminal of 120×40 at its own default rate, one after another, on a GPU node beside the same
+load. hoptui's dashboard is a process of its own beside a daemon and samplers that also record: their cost is
+told apart, and they are there whether anybody looks or not. What cannot be had here, or ends by itself, is
+told as such, with what it said last.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from benchmarks.gpu_node import RUN, cpu_s, hoptui_processes, load
 from benchmarks.measure import Bench, Terminal, bench, machine, report, spread, tell
 
 OPENINGS, OPENING_S, PATIENCE_S = 3, 5.0, 12.0
-"""How often each is opened; for how long the first time, and where it has drawn nothing then, until when. Later openings last half
-as long again as its first frame took."""
+"""How often each is opened; for how long the first time, and where it has drawn nothing then, until when.
+Later openings last half as long again as its first frame took."""
 SLICE_S, SLICES = 3.0, 3
 HOPTUI = [sys.executable, "-m", "hoptui"]
 TOOLS: dict[str, list[str]] = {
@@ -53,7 +54,8 @@ SIGNS = {
 }
 """What is looked for on a screen, in small letters, by what it stands for."""
 CONTROL = re.compile(rb"\x1b\][^\x07\x1b]*(\x07|\x1b\\\\)|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[^\[\]]|[\x00-\x1f]")
-"""What a terminal obeys and does not show: titles, control sequences, other escapes, control characters (ECMA-48)."""
+"""What a terminal obeys and does not show: titles, control sequences, other escapes, control characters
+(ECMA-48)."""
 
 
 def measure(node: Bench, name: str) -> dict[str, Any]:
@@ -126,7 +128,8 @@ def _ended(terminal: Terminal) -> bool:
 
 
 def _drew(terminal: Terminal) -> bool:
-    """Whether it has written more than control sequences: quickly told, because meanwhile nobody takes what it writes."""
+    """Whether it has written more than control sequences: quickly told, because meanwhile nobody takes what
+    it writes."""
     return any(CONTROL.sub(b"", data).strip() for _, data in terminal.written)
 
 

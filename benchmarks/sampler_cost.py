@@ -1,9 +1,10 @@
-"""What watching a GPU costs: CPU of the daemon and its samplers beside nvitop and `wandb leet symon`, one after another
-under the same load.
+"""What watching a GPU costs: CPU of the daemon and its samplers beside nvitop and `wandb leet symon`, one
+after another under the same load.
 
-hoptui does more meanwhile: a live run logs 40 metrics twice a second, a viewer follows, everything is recorded. The tools
-draw to a terminal of 120×40; hoptui's dashboard, which draws too, is a figure of its own. A slice is as long as the slowest
-of what is done again and again (the energy counter, every 10 s), so that each has all of it.
+hoptui does more meanwhile: a live run logs 40 metrics twice a second, a viewer follows, everything is
+recorded. The tools draw to a terminal of 120×40; hoptui's dashboard, which draws too, is a figure of its own.
+A slice is as long as the slowest of what is done again and again (the energy counter, every 10 s), so that
+each has all of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A real sshd on loopback as this user, with keys of its own, and a line to it that can be made thin or cut."""
+"""A real sshd on loopback as this user, with keys of its own, and a line to it that can be made thin or
+cut."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class NoSshdError(Exception):
 
 
 class Line:
-    """A TCP proxy on loopback: at most `rate` bytes a second each way, None for no limit; `cut` ends what is connected."""
+    """A TCP proxy on loopback: at most `rate` bytes a second each way, None for no limit; `cut` ends what is
+    connected."""
 
     def __init__(self, port: int) -> None:
         self.rate: float | None = None
@@ -79,8 +81,8 @@ class Line:
 
 
 class Sshd:
-    """sshd, and an `ssh` in `bin` that knows it by those names. What is run through it finds the daemon of `there`, and no
-    start-up files of the person's shell, which may take any time and hold locks.
+    """sshd, and an `ssh` in `bin` that knows it by those names. What is run through it finds the daemon of
+    `there`, and no start-up files of the person's shell, which may take any time and hold locks.
 
     Raises:
         NoSshdError: see above.

@@ -1,7 +1,8 @@
-"""What one full tick of the GPUs costs: all readings and the rows packed, idle and under load, at 2 and 10 Hz.
+"""What one full tick of the GPUs costs: all readings and the rows packed, idle and under load, at 2 and 10
+Hz.
 
-Measured inside the sampler's own code, paced as it is paced, with the real driver; slow readings (energy counter, ECC,
-processes) are made between the ticks, as in the sampler, and timed apart.
+Measured inside the sampler's own code, paced as it is paced, with the real driver; slow readings (energy
+counter, ECC, processes) are made between the ticks, as in the sampler, and timed apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.trainer [NAME …] [--quick] [--anchor PATH]`: what the trainer promises of a GPU, as one table.
+"""`python -m benchmarks.trainer [NAME …] [--quick] [--anchor PATH]`: what the trainer promises of a GPU, as
+one table.
 
-Exit status 1 if a target was missed. Every figure is also in `benchmarks/results/`. With `--quick` only the mechanics are
-tried, on a CPU and in seconds.
+Exit status 1 if a target was missed. Every figure is also in `benchmarks/results/`. With `--quick` only the
+mechanics are tried, on a CPU and in seconds.
 """
 
 from __future__ import annotations

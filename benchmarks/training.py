@@ -1,8 +1,10 @@
-"""Training runs as benchmarks see them: started by the command line, read back from hoptui's recording of them.
+"""Training runs as benchmarks see them: started by the command line, read back from hoptui's recording of
+them.
 
-A rate is the work of a window over the time between its boundaries, so it holds everything that an iteration costs. The
-first tenth of the iterations is left out (compilation, clocks that rise), the rest is cut into five windows; figures are
-their median and spread. How long a start took, compilation included, stands beside it.
+A rate is the work of a window over the time between its boundaries, so it holds everything that an iteration
+costs. The first tenth of the iterations is left out (compilation, clocks that rise), the rest is cut into
+five windows; figures are their median and spread. How long a start took, compilation included, stands beside
+it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ READINGS = (
 
 
 class Iteration(NamedTuple):
-    """One iteration: monotonic seconds at its end, how long it took, the work in it, time it spent evaluating and saving."""
+    """One iteration: monotonic seconds at its end, how long it took, the work in it, time it spent evaluating
+    and saving."""
 
     end_s: float
     seconds: float
@@ -59,7 +62,8 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that has ended: what it printed and exited with, its start, its iterations, what its GPUs showed."""
+    """A run that has ended: what it printed and exited with, its start, its iterations, what its GPUs
+    showed."""
 
     arguments: tuple[str, ...]
     result: Mapping[str, Any]
@@ -162,7 +166,8 @@ def start(node: Bench, arguments: Sequence[str], *, ranks: int = 1, seed: int = 
 
 
 def ended(node: Bench, run: Started, work: str) -> Trained:
-    """Wait until a run has ended, and read what is recorded of it. `work` is the metric that counts its units.
+    """Wait until a run has ended, and read what is recorded of it. `work` is the metric that counts its
+    units.
 
     Raises:
         RuntimeError: it failed; the text is what it said.
@@ -205,7 +210,8 @@ def _columns(recording: Recording, source: str) -> Columns:
 
 
 class Options(NamedTuple):
-    """What a benchmark of the trainer is told: whether only its mechanics are tried, on a CPU, and where the anchor is."""
+    """What a benchmark of the trainer is told: whether only its mechanics are tried, on a CPU, and where the
+    anchor is."""
 
     quick: bool
     anchor: str | None

@@ -1,10 +1,12 @@
-"""The tuner on a run that trains on images from files, simulated: readers, the host's launches and the GPU work at the same time.
+"""The tuner on a run that trains on images from files, simulated: readers, the host's launches and the GPU
+work at the same time.
 
-The diagnosis and the tuner are the real ones. An iteration takes as long as the slowest of the three, which none of them knows,
-and where two of them are about as slow no single knob brings much. The times are those of ViT-B/16 on an H100 (docs/benchmarks.md).
+The diagnosis and the tuner are the real ones. An iteration takes as long as the slowest of the three, which
+none of them knows, and where two of them are about as slow no single knob brings much. The times are those of
+ViT-B/16 on an H100 (docs/internals/benchmark_log.md).
 
-`python -m benchmarks.tuner_folder [--seeds 60]`: the share of the best of the grid's throughput that the tuner comes to, and what it
-does in an hour from values that leave nothing to gain.
+`python -m benchmarks.tuner_folder [--seeds 60]`: the share of the best of the grid's throughput that the
+tuner comes to, and what it does in an hour from values that leave nothing to gain.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ BASE_GB, IMAGE_GB = 5.0, 0.026
 COMPILES_S, CHANGES_S = 22.0, 0.3
 """What a new size costs, and everything else."""
 SWAYS_S = 6.0
-"""For about so long a process stays as slow as it is: on a node with neighbours one reader brought 1,100 to 2,070 images, second by second."""
+"""For about so long a process stays as slow as it is: on a node with neighbours one reader brought 1,100 to
+2,070 images, second by second."""
 WINDOW_S = WINDOW_NS / SECOND
 CORES = 16
 STEADY, STARTS = 400, 5
@@ -52,10 +55,11 @@ BEST = (512, 8)
 
 @dataclass(frozen=True)
 class Host:
-    """What the host adds: `launch` seconds of the trainer an iteration and `chunk` for each chunk, `reads` images/s of one reader.
+    """What the host adds: `launch` seconds of the trainer an iteration and `chunk` for each chunk, `reads`
+    images/s of one reader.
 
-    Each reader slows everything on it by `crowd`; `noise` is how much its speed scatters from iteration to iteration, `sways` how much
-    that of each process does over seconds, as others use its cores.
+    Each reader slows everything on it by `crowd`; `noise` is how much its speed scatters from iteration to
+    iteration, `sways` how much that of each process does over seconds, as others use its cores.
     """
 
     launch: float = 0.017
@@ -77,7 +81,8 @@ HOSTS = {
 
 
 class Core:
-    """How much slower than usual a process is on the core where it runs: an Ornstein-Uhlenbeck process, in logarithms."""
+    """How much slower than usual a process is on the core where it runs: an Ornstein-Uhlenbeck process, in
+    logarithms."""
 
     def __init__(self, sways: float, chance: random.Random) -> None:
         self._sways, self._chance = sways, chance
@@ -92,7 +97,8 @@ class Core:
 
 
 class Iteration(NamedTuple):
-    """When it ended, how long it took, how long the GPU waited for images, how long it and its SMs had work; seconds."""
+    """When it ended, how long it took, how long the GPU waited for images, how long it and its SMs had work;
+    seconds."""
 
     end: float
     took: float
@@ -180,7 +186,8 @@ class FolderRun(Steered):
         self._next = 0
 
     def _read(self) -> float:
-        """When the next chunk is there: its reader has read the one before, and the place of one is free that was taken."""
+        """When the next chunk is there: its reader has read the one before, and the place of one is free that
+        was taken."""
         reader = self._next % len(self._free)
         self._next += 1
         core = self._cores[reader].slowness(self.t)
@@ -214,7 +221,8 @@ class FolderRun(Steered):
 
 
 def _sm(batch: int) -> float:
-    """The share of the GPU's own time in which its SMs have work: 0.89 with 128 images, 0.927 with 256, 0.948 with 512."""
+    """The share of the GPU's own time in which its SMs have work: 0.89 with 128 images, 0.927 with 256, 0.948
+    with 512."""
     return max(0.3, 1 - 0.111 * math.pow(128 / batch, 0.55))
 
 
@@ -234,7 +242,8 @@ def rate(host: Host, batch_size: int, num_workers: int, prefetch_factor: int = 4
 
 
 def tuned(host: Host, seed: int) -> tuple[FolderRun, Tuner]:
-    """A run from the grid's slow values, with the tuner on it until it has nothing more to try or its time is over."""
+    """A run from the grid's slow values, with the tuner on it until it has nothing more to try or its time is
+    over."""
     case = CASES["vision"]
     run = FolderRun(host, seed, int(case.slow["batch_size"]), int(case.slow["num_workers"]))
     tuner = Tuner(Limits(learning=case.learning, budget=1.0), 0, "nobody")
@@ -266,7 +275,8 @@ def against(host: Host, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def steady(host: Host, seeds: Sequence[int], learning: Sequence[str]) -> dict[str, Any]:
-    """An hour from values that leave nothing to gain: the most changes of a run, and the most of its time that trials took."""
+    """An hour from values that leave nothing to gain: the most changes of a run, and the most of its time
+    that trials took."""
     changes, spent = [], []
     for seed in seeds:
         run, tuner = FolderRun(host, seed, *BEST), Tuner(Limits(learning=tuple(learning)), 0, "nobody")

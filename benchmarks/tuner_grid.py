@@ -1,22 +1,23 @@
 """The tuner against an exhaustive grid: what it finds alone, and the best of all combinations set by hand.
 
-Everything happens on live runs. On every seed's run the tuner starts from the same slow values. On the first of them every
-combination is then set and measured. At the end the tuner's values and the best of the grid are measured in turns, so that
-the ratio is of one machine at one time.
+Everything happens on live runs. On every seed's run the tuner starts from the same slow values. On the first
+of them every combination is then set and measured. At the end the tuner's values and the best of the grid are
+measured in turns, so that the ratio is of one machine at one time.
 
-No combination has a run of its own, and each is as fast as it would be in a fresh one: a size is compiled for itself and
-captured for itself, never for many sizes and never eager (`trainer/hoptui_trainer/common/compilation.py`), workers are started anew, and an
-iteration counts only once all that is over. What a process keeps of other sizes is memory, which the tuner would see: so it
-is there first. The best of the grid is measured again in the turns. What the tuner has turned besides the grid's knobs stays so
-for all of them.
+No combination has a run of its own, and each is as fast as it would be in a fresh one: a size is compiled for
+itself and captured for itself, never for many sizes and never eager
+(`trainer/hoptui_trainer/common/compilation.py`), workers are started anew, and an iteration counts only once
+all that is over. What a process keeps of other sizes is memory, which the tuner would see: so it is there
+first. The best of the grid is measured again in the turns. What the tuner has turned besides the grid's knobs
+stays so for all of them.
 
     python -m benchmarks.tuner_grid [--only ppo lm vision] [--seeds 0 1 2] [--quick]
     python -m benchmarks.tuner_grid --only vision --seeds 1 2 --best '{"batch_size": 128, "num_workers": 8}'
 
-A case and a seed are one process's work: on a node of several GPUs start one for each, with a CUDA_VISIBLE_DEVICES of its own.
-With the best point of a grid that another process has measured on such a machine, the grid is not measured again.
-Each finished point is said on stderr. A case and a seed took, in seconds on an H100 (start + tuner's trials + points of the
-grid + turns):
+A case and a seed are one process's work: on a node of several GPUs start one for each, with a
+CUDA_VISIBLE_DEVICES of its own. With the best point of a grid that another process has measured on such a
+machine, the grid is not measured again. Each finished point is said on stderr. A case and a seed took, in
+seconds on an H100 (start + tuner's trials + points of the grid + turns):
 
     ppo     47 + 116 + 24 + 14 = 201
     lm      50 + 176 + 16 + 11 = 253
@@ -67,7 +68,8 @@ def anything(_: Point) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, the values it starts from, the values of its knobs that the grid combines, and what the tuner may touch.
+    """A workload, the values it starts from, the values of its knobs that the grid combines, and what the
+    tuner may touch.
 
     `possible` leaves out combinations that the run would cut down to another one.
     """
@@ -87,7 +89,8 @@ class Case:
         return READ_S if self.images else 0.0
 
     def points(self) -> list[Point]:
-        """Every combination, each next to one from which it differs in a single knob: a change costs seconds."""
+        """Every combination, each next to one from which it differs in a single knob: a change costs
+        seconds."""
         found = [dict(zip(self.grid, values, strict=True)) for values in snake(tuple(self.grid.values()))]
         return [point for point in found if self.possible(point)]
 
@@ -174,7 +177,8 @@ def tuned(run: Live, case: Case) -> dict[str, Any]:
 
 
 def found_after(state: TunerState) -> int:
-    """The trials until the values that the tuner stayed with were in force: those after it were taken back."""
+    """The trials until the values that the tuner stayed with were in force: those after it were taken
+    back."""
     return max((i for i, trial in enumerate(state.tried, 1) if trial.result == "kept"), default=0)
 
 
@@ -194,7 +198,8 @@ def tried(state: TunerState) -> list[dict[str, Any]]:
 
 
 def grid(run: Live, case: Case) -> list[dict[str, Any]]:
-    """The rate of every combination, None where the run does not hold it; of those far from the best a rough one."""
+    """The rate of every combination, None where the run does not hold it; of those far from the best a rough
+    one."""
     found: list[dict[str, Any]] = []
     best = 0.0
     for point in case.points():
@@ -207,7 +212,8 @@ def grid(run: Live, case: Case) -> list[dict[str, Any]]:
 
 
 def against(run: Live, case: Case, mine: Point, best: Point) -> dict[str, Any]:
-    """The rates of two points, taken in turns; memory that runs out counts with `mine` alone. Of one point there is nothing to compare."""
+    """The rates of two points, taken in turns; memory that runs out counts with `mine` alone. Of one point
+    there is nothing to compare."""
     ours, its = [], []
     short: list[str] = []
     if mine == best:
@@ -227,7 +233,8 @@ def against(run: Live, case: Case, mine: Point, best: Point) -> dict[str, Any]:
 def measured(
     case: Case, device: Sequence[str], seeds: Sequence[int], images: Path | None, best: Point | None
 ) -> dict[str, Any]:
-    """A case: the tuner on every seed, the grid on the first of them unless its `best` is known. A run that is lost is told as such.
+    """A case: the tuner on every seed, the grid on the first of them unless its `best` is known. A run that
+    is lost is told as such.
 
     Every seed has a daemon of its own, which knows nothing of what served the seeds before best.
     """

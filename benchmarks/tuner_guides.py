@@ -1,9 +1,12 @@
-"""What the tuner finds alone from the settings that guides for H100 and H200 call slow, beside what the guides promise.
+"""What the tuner finds alone from the settings that guides for H100 and H200 call slow, beside what the
+guides promise.
 
-Each run starts as in the "before" of `guides.py`, with the knobs of learning that its guide turned allowed to the tuner, and its rate is measured before and once
-the tuner has nothing more to try, or after `TUNE_S`. What a run is started with and no knob of a running one, such as the width of a policy, stays.
+Each run starts as in the "before" of `guides.py`, with the knobs of learning that its guide turned allowed to
+the tuner, and its rate is measured before and once the tuner has nothing more to try, or after `TUNE_S`. What
+a run is started with and no knob of a running one, such as the width of a policy, stays.
 
-`python -m benchmarks.tuner_guides [--only RL LM vision] [--quick]`; each pair is said on stderr as soon as it is done.
+`python -m benchmarks.tuner_guides [--only RL LM vision] [--quick]`; each pair is said on stderr as soon as it
+is done.
 """
 
 from __future__ import annotations

@@ -273,7 +273,8 @@ class SimulatedRun(Steered):
         return 3.0 if knob.spec.cost == "rebuild" else 0.5
 
     def _run_out(self, micro: int) -> None:
-        """Memory ran out: half is computed at once from here on, and the command that asked for more is told."""
+        """Memory ran out: half is computed at once from here on, and the command that asked for more is
+        told."""
         self.ooms += 1
         self.t += OOM_S
         self._slow = 5

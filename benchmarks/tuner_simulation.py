@@ -1,8 +1,8 @@
 """The tuner on runs that are simulated: how much of the best possible it gets, what it costs, what it breaks.
 
-The tuner is the real one; the runs are those of `benchmarks.tuner_simulated`. The oracle always has the best of the ladder's
-values that is safe, and pays nothing. What is `possible` is less: noise costs everybody, and what is called safe runs out of
-memory now and then.
+The tuner is the real one; the runs are those of `benchmarks.tuner_simulated`. The oracle always has the best
+of the ladder's values that is safe, and pays nothing. What is `possible` is less: noise costs everybody, and
+what is called safe runs out of memory now and then.
 
 `python -m benchmarks.tuner_simulation [--seeds 60]`.
 """
@@ -86,9 +86,11 @@ def ooms_at_best(load: Load) -> float:
 
 
 def possible(load: Load, ooms: float) -> float:
-    """The largest share of the oracle's samples with `ooms` OOMs a run, were everything known, and changes and OOMs free.
+    """The largest share of the oracle's samples with `ooms` OOMs a run, were everything known, and changes
+    and OOMs free.
 
-    Of all multiples of eight at every moment, mixed over time as suits best: the best of rate − price × OOMs, over all prices.
+    Of all multiples of eight at every moment, mixed over time as suits best: the best of rate − price × OOMs,
+    over all prices.
     """
     best = oracle(load)
     found: list[float] = []
@@ -120,10 +122,11 @@ def _ooms(load: Load, micro: int, t: float) -> float:
 
 
 def scenario(load: Load, seeds: Sequence[int]) -> dict[str, float]:
-    """Means over the seeds: share of the oracle's samples, OOMs, changes and share of the time that trials cost.
+    """Means over the seeds: share of the oracle's samples, OOMs, changes and share of the time that trials
+    cost.
 
-    `ooms_expected` is what the sizes that were held let expect, which scatters less than what was met; `ooms_at_best` the same
-    of the oracle's.
+    `ooms_expected` is what the sizes that were held let expect, which scatters less than what was met;
+    `ooms_at_best` the same of the oracle's.
     """
     runs = [drive(load, seed) for seed in seeds]
     best = oracle(load)
@@ -155,7 +158,8 @@ def false_alarms(seeds: Sequence[int], hours: float = 24.0, iteration_s: float =
 
 
 def delays(seeds: Sequence[int], drop: float = 0.15) -> list[int | None]:
-    """Iterations until a real drop is noticed, each at another point of the drift; None: it was not, in a minute."""
+    """Iterations until a real drop is noticed, each at another point of the drift; None: it was not, in a
+    minute."""
     found: list[int | None] = []
     for seed in seeds:
         begins = 200.0 + DRIFT_S * (seed % 20) / 20

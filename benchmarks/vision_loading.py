@@ -1,7 +1,9 @@
-"""Images of 256² from files, scaled to 224² and copied to the device: ours, and a plain `DataLoader` as one writes it, in turns.
+"""Images of 256² from files, scaled to 224² and copied to the device: ours, and a plain `DataLoader` as one
+writes it, in turns.
 
-`python -m benchmarks.vision_loading [--quick]`. Both read the same files, 32 at a time, with as many worker processes, into
-pinned memory where there is a GPU. Nothing else is done with them, so this is the most that training could get.
+`python -m benchmarks.vision_loading [--quick]`. Both read the same files, 32 at a time, with as many worker
+processes, into pinned memory where there is a GPU. Nothing else is done with them, so this is the most that
+training could get.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ Take = Callable[[], object]
 
 
 class Plain(Dataset[tuple[Tensor, int]]):
-    """The same images as people read them: each scaled in floating point, put together and sent by `DataLoader`."""
+    """The same images as people read them: each scaled in floating point, put together and sent by
+    `DataLoader`."""
 
     def __init__(self, root: Path) -> None:
         self._paths = sorted(root.rglob("*.npy"))

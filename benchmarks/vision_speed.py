@@ -1,4 +1,5 @@
-"""V1: images a second of ViT-B/16 at 224² on one GPU, synthetic images in its memory; ViT-S and ViT-L beside it."""
+"""V1: images a second of ViT-B/16 at 224² on one GPU, synthetic images in its memory; ViT-S and ViT-L beside
+it."""
 
 from __future__ import annotations
 

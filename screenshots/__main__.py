@@ -1,4 +1,5 @@
-"""`make screenshots`: every picture of `shots` and the cast, from the recording of a real run on an H100 in `hoptui/examples/`."""
+"""`make screenshots`: every picture of `shots` and the cast, from the recording of a real run on an H100 in
+`hoptui/examples/`."""
 
 from __future__ import annotations
 

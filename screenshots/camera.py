@@ -1,4 +1,5 @@
-"""The dashboard on a recording with a clock that stands still but where it is moved: the same steps give the same picture."""
+"""The dashboard on a recording with a clock that stands still but where it is moved: the same steps give the
+same picture."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ HOME = "/home/me"
 SETTLE_S = 1.0  # what is drawn least often is drawn once a second
 
 Seat = Literal["replay", "live", "hosts", "tuned"]
-"""Who looks: somebody who plays the recording, or who sat there when it was made, alone or with another host that is down; or when
-another one was made, of a run with a tuner."""
+"""Who looks: somebody who plays the recording, or who sat there when it was made, alone or with another host
+that is down; or when another one was made, of a run with a tuner."""
 
 
 class To(NamedTuple):
@@ -63,7 +64,8 @@ class ThenStore(RecordedStore):
 
 
 class Then(Replay):
-    """The recording as a live node. A command can be sent if it was really given: what became of it is in the recording."""
+    """The recording as a live node. A command can be sent if it was really given: what became of it is in the
+    recording."""
 
     read_only = False
 
@@ -132,7 +134,8 @@ class Camera:
         self._clock = clock
 
     async def take(self, *steps: Step, settle_s: float = SETTLE_S) -> None:
-        """Take steps, each once the one before is on screen; then let time go by until all that is due is drawn."""
+        """Take steps, each once the one before is on screen; then let time go by until all that is due is
+        drawn."""
         for step in steps:
             if isinstance(step, To):
                 self.replay.seek(self.replay.find(step.moment))
@@ -144,7 +147,8 @@ class Camera:
         await self.pass_time(settle_s)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time go by and the dashboard draw what is due then. Cursors do not blink: that is a clock of Textual's."""
+        """Let time go by and the dashboard draw what is due then. Cursors do not blink: that is a clock of
+        Textual's."""
         await self._pilot.pause()
         self._clock.now += seconds
         self.app.tick()
@@ -167,7 +171,8 @@ def hosts(then: Then) -> dict[str, Callable[[Callable[[Change], None]], Reached]
 async def sitting(
     seat: Seat = "replay", *, theme: str = "dark", size: tuple[int, int], moment: str
 ) -> AsyncIterator[Camera]:
-    """Open the dashboard at a moment of the recording, which stands still, in a terminal of so many columns and rows."""
+    """Open the dashboard at a moment of the recording, which stands still, in a terminal of so many columns
+    and rows."""
     clock, config = Clock(), read({"theme": theme}, {"HOME": HOME})
     path = TUNED if seat == "tuned" else RECORDING
     replay = Replay(path, clock=clock) if seat == "replay" else Then(path, clock=clock)

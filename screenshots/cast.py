@@ -14,7 +14,8 @@ BEAT_S = 0.25
 
 
 class Act(NamedTuple):
-    """Steps, then so many frames a beat apart, each shown for `ms`: longer than a beat only while the replay stands still."""
+    """Steps, then so many frames a beat apart, each shown for `ms`: longer than a beat only while the replay
+    stands still."""
 
     steps: tuple[Step, ...] = ()
     frames: int = 1

@@ -1,4 +1,5 @@
-"""Textual's SVG to PNG and WebP. Textual asks for a font of the web; here it is the DejaVu of this machine."""
+"""Textual's SVG to PNG and WebP. Textual asks for a font of the web; here it is the DejaVu of this
+machine."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def png(image: Image.Image) -> bytes:
 
 
 def webp(frames: Sequence[Frame]) -> bytes:
-    """An animation that begins again at its end. Without loss: a fourth of what GIF takes, and text stays sharp."""
+    """An animation that begins again at its end. Without loss: a fourth of what GIF takes, and text stays
+    sharp."""
     first, *others = [frame.image for frame in frames]
     data = io.BytesIO()
     first.save(

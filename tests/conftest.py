@@ -1,4 +1,5 @@
-"""A node of its own for each test that needs one: directories, a daemon on demand, real runs, and nothing left behind."""
+"""A node of its own for each test that needs one: directories, a daemon on demand, real runs, and nothing
+left behind."""
 
 from __future__ import annotations
 
@@ -252,7 +253,8 @@ def _over(process: psutil.Process) -> bool:
 
 
 def pytest_sessionstart() -> None:
-    """Collecting tests imports and makes much that stays: to look for garbage in it takes as long as the rest."""
+    """Collecting tests imports and makes much that stays: to look for garbage in it takes as long as the
+    rest."""
     gc.disable()
 
 
@@ -262,7 +264,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _garbage_is_of_one_file() -> None:
-    """What stays from imports and earlier files is looked through no more: with torch's modules that takes a second each time."""
+    """What stays from imports and earlier files is looked through no more: with torch's modules that takes a
+    second each time."""
     gc.collect()
     gc.freeze()
 

@@ -1,7 +1,8 @@
-"""`python -m tests.wheels`: build both wheels, install them into a new environment, and run what they install.
+"""`python -m tests.wheels`: build both wheels, install them into a new environment, and run what they
+install.
 
-The new environment gets the dependencies of hoptui by pip, through `constraints.txt`. It borrows torch, numpy and
-gymnasium from the environment that runs this script: torch alone is gigabytes.
+The new environment gets the dependencies of hoptui by pip, through `constraints.txt`. It borrows torch, numpy
+and gymnasium from the environment that runs this script: torch alone is gigabytes.
 """
 
 from __future__ import annotations

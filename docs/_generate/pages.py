@@ -239,6 +239,7 @@ def _type_name(kind: Any) -> str:
 def _unindented(sql: str) -> str:
     lines = sql.strip().splitlines()
     indents = [len(line) - len(line.lstrip()) for line in lines[1:] if line.strip()]
-    # The first line of a statement has lost its indentation, so the least of the others is that of the closing line.
+    # The first line of a statement has lost its indentation, so the least of the others is that of the
+    # closing line.
     cut = min(indents, default=0)
     return "\n".join([lines[0], *(line[cut:] for line in lines[1:])])

@@ -1,7 +1,8 @@
-"""The client of the daemon: one thread with the viewer's only socket, which fills the store and carries commands.
+"""The client of the daemon: one thread with the viewer's only socket, which fills the store and carries
+commands.
 
-It comes back when the daemon does, and keeps what it knows in the meantime. Which message is next is decided in `protocol`,
-how the daemon is got at in `way`; here are the socket and the clock.
+It comes back when the daemon does, and keeps what it knows in the meantime. Which message is next is decided
+in `protocol`, how the daemon is got at in `way`; here are the socket and the clock.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ LinkState = Literal["connecting", "live", "lost", "failed"]
 
 
 class Link(NamedTuple):
-    """How the viewer stands with the daemon; times are of `time.monotonic`, `reason` is a sentence unless live.
+    """How the viewer stands with the daemon; times are of `time.monotonic`, `reason` is a sentence unless
+    live.
 
-    `node` is the other node's name, empty for this one's daemon. The newest answer came at `answered` and was `under_way_s` old
-    then. Over a `slow` link less is asked for.
+    `node` is the other node's name, empty for this one's daemon. The newest answer came at `answered` and was
+    `under_way_s` old then. Over a `slow` link less is asked for.
     """
 
     state: LinkState
@@ -61,11 +63,12 @@ class Link(NamedTuple):
 
 
 class Client:
-    """Connects to the daemon of `where` (default: this user's), or the one at the end of `way`, in a thread of its own.
+    """Connects to the daemon of `where` (default: this user's), or the one at the end of `way`, in a thread
+    of its own.
 
-    `on_change` is called in that thread, and only for changes of state: of the link, the node or what is known of its past,
-    events, commands, or of a run's state word; it may be set later, by who then looks at what there is. Rows are looked up in
-    `store` by whoever draws them, when they draw.
+    `on_change` is called in that thread, and only for changes of state: of the link, the node or what is
+    known of its past, events, commands, or of a run's state word; it may be set later, by who then looks at
+    what there is. Rows are looked up in `store` by whoever draws them, when they draw.
 
     A `read_only` one only looks: `send`, `renew_pause`, `tune` and `sample` raise `ReadOnlyError`.
     Nothing but questions leaves it.
@@ -127,7 +130,8 @@ class Client:
             self._wake_out.close()
 
     def watch(self, run: str | None) -> None:
-        """Follow this run's rows and process beside host and GPUs; None: only the last values of every run."""
+        """Follow this run's rows and process beside host and GPUs; None: only the last values of every
+        run."""
         self._call(lambda: self._conversation.watch(run, time.monotonic()))
 
     def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str:
@@ -153,7 +157,8 @@ class Client:
         self._call(partial(self._conversation.renew_pause, run_id))
 
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
-        """Start or stop the tuner of a run, or have it leave a knob alone or not; answers come to `store.tuned`."""
+        """Start or stop the tuner of a run, or have it leave a knob alone or not; answers come to
+        `store.tuned`."""
         self._must_steer()
         self._call(partial(self._conversation.tune, run_id, op, knob, limits))
 
@@ -163,7 +168,8 @@ class Client:
         self._call(partial(setattr, self._conversation, "hz", hz))
 
     def pace(self, seconds: float) -> None:
-        """Ask for rows no more often than this from now on (0: as often as the line carries them), where nobody sees them."""
+        """Ask for rows no more often than this from now on (0: as often as the line carries them), where
+        nobody sees them."""
         if seconds != self._conversation.least_s:
             self._call(partial(setattr, self._conversation, "least_s", seconds))
 
@@ -176,7 +182,8 @@ class Client:
             raise ReadOnlyError("read-only: nothing is sent")
 
     def _sender(self) -> Origin:
-        """Who sends, as far as is known before the daemon says it: on another node, who one is there and in no process."""
+        """Who sends, as far as is known before the daemon says it: on another node, who one is there and in
+        no process."""
         return replace(self._origin, user=self._way.user) if self._way and self.link.node else self._origin
 
     def _call(self, call: Callable[[], None]) -> None:
@@ -187,7 +194,7 @@ class Client:
         with contextlib.suppress(OSError):  # full: the thread is awake anyway
             self._wake_out.send(b"!")
 
-    # in the thread -----------------------------------------------------------------------------------------------------
+    # in the thread ------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
         context = zmq.Context()

@@ -21,8 +21,8 @@ LAST_WORD_MS = 100
 class DaemonConnection:
     """A DEALER to a daemon that can be made anew, and a file descriptor that ends a wait early.
 
-    `path` is the daemon's socket, None while there is none to connect to. A `patient` one comes back more slowly, because each
-    attempt goes over a line.
+    `path` is the daemon's socket, None while there is none to connect to. A `patient` one comes back more
+    slowly, because each attempt goes over a line.
     """
 
     def __init__(
@@ -42,13 +42,15 @@ class DaemonConnection:
         self._socket = dealer(self._context, f"ipc://{path}", patient=self._patient) if path else None
 
     def send(self, frame: bytes) -> None:
-        """Send, or drop what cannot be sent or a full queue does not take: the conversation repeats what is not answered."""
+        """Send, or drop what cannot be sent or a full queue does not take: the conversation repeats what is
+        not answered."""
         if self._socket is not None:
             with contextlib.suppress(zmq.Again):
                 self._socket.send(frame, zmq.NOBLOCK)
 
     def receive(self, timeout: float, waits_on: Iterable[int] = ()) -> list[list[bytes]]:
-        """Wait for messages, a wake-up or one of these file descriptors, at most `timeout` seconds; return what has come."""
+        """Wait for messages, a wake-up or one of these file descriptors, at most `timeout` seconds; return
+        what has come."""
         poller = zmq.Poller()
         poller.register(self._wake, zmq.POLLIN)
         for fd in waits_on:
@@ -69,7 +71,8 @@ class DaemonConnection:
 def dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, *, patient: bool = False
 ) -> zmq.Socket[bytes]:
-    """A DEALER as viewers use it: it comes back by itself within 100 ms (2 s if `patient`) and leaves nothing behind."""
+    """A DEALER as viewers use it: it comes back by itself within 100 ms (2 s if `patient`) and leaves nothing
+    behind."""
     opened = context.socket(zmq.DEALER)
     opened.linger = 0
     opened.reconnect_ivl, opened.reconnect_ivl_max = (200, 2000) if patient else (20, 100)

@@ -1,7 +1,8 @@
-"""A viewer's side of the conversation with the daemon, without I/O: what to send when, given time and what arrived.
+"""A viewer's side of the conversation with the daemon, without I/O: what to send when, given time and what
+arrived.
 
-Hello → Welcome, then one Fetch at a time: a slow link gets fewer and larger answers instead of a growing backlog. Times
-are seconds of any monotonic clock, passed in.
+Hello → Welcome, then one Fetch at a time: a slow link gets fewer and larger answers instead of a growing
+backlog. Times are seconds of any monotonic clock, passed in.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
 PATIENCE_S = 15.0
-"""For so long a command waits for a daemon: one that starts anew is there by then, and the person still means it."""
+"""For so long a command waits for a daemon: one that starts anew is there by then, and the person still means
+it."""
 
 
 def patience_s(command: Command) -> float:
@@ -47,7 +49,8 @@ class _Sent:
 
 
 class Outbox:
-    """The commands of one viewer that are not settled yet. Sending one twice is harmless: a run takes an id only once.
+    """The commands of one viewer that are not settled yet. Sending one twice is harmless: a run takes an id
+    only once.
 
     Any thread may call any method.
     """
@@ -118,11 +121,13 @@ NO_LIMITS = Limits()
 WAIT_S = 1.0
 """How long the daemon may hold a Fetch when there is nothing new."""
 SILENCE_S = 2.0
-"""So long after an answer was due the daemon counts as lost, and at the other end of a line that may be slow:"""
+"""So long after an answer was due the daemon counts as lost, and at the other end of a line that may be
+slow:"""
 SILENCE_THERE_S = 10.0
 HELLO_S = 1.0
 LATEST_S = 1.0
-"""How often the last values of every run are asked for while one lives and none is watched, and how often otherwise:"""
+"""How often the last values of every run are asked for while one lives and none is watched, and how often
+otherwise:"""
 LATEST_SELDOM_S = 5.0
 
 PAUSE_S = 60.0
@@ -158,13 +163,15 @@ def pause_renewal(number: int, run: str) -> messages.Lease:
 
 
 class Conversation:
-    """Call `connected`, then `due` and `receive` as time and messages come; look at `greeted`, `problem` and `silent`.
+    """Call `connected`, then `due` and `receive` as time and messages come; look at `greeted`, `problem` and
+    `silent`.
 
-    `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything last. `refused`
-    counts its answers that were errors or no messages, `complaint` is the last of them. `round_trip_s` is the time of an
-    answer that needed no waiting, `answered_at` when the newest Delta came and `under_way_s` how old it was then; `remote` is a
-    daemon at the other end of a line that `flow` judges. `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish; `least_s` are
-    the seconds between two questions for rows at least.
+    `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything
+    last. `refused` counts its answers that were errors or no messages, `complaint` is the last of them.
+    `round_trip_s` is the time of an answer that needed no waiting, `answered_at` when the newest Delta came
+    and `under_way_s` how old it was then; `remote` is a daemon at the other end of a line that `flow` judges.
+    `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish; `least_s` are the seconds
+    between two questions for rows at least.
     """
 
     def __init__(
@@ -324,7 +331,8 @@ class Conversation:
             self._outbox.answered(record.id, final=record.stage in FINAL)
 
     def _measure(self, delta: messages.Delta, asked: messages.Fetch | None, now: float) -> None:
-        """How long the answer was under way; one that was not waited for by the round trip, which needs no clocks."""
+        """How long the answer was under way; one that was not waited for by the round trip, which needs no
+        clocks."""
         self.answered_at = now
         self.under_way_s = max(0.0, (self.store.now() - delta.now) / 1e9)
         if asked is not None and asked.id == delta.id and asked.latest:
@@ -357,8 +365,8 @@ class Conversation:
     def _next(self, now: float) -> messages.Fetch:
         """The next question: now and then the last values of everything, else new rows of what is followed.
 
-        Never the last values twice in a row: where an answer takes longer than it is until they are due again, there would be no
-        rows any more.
+        Never the last values twice in a row: where an answer takes longer than it is until they are due
+        again, there would be no rows any more.
         """
         latest = now >= self._next_latest and not self._thin_before
         self._thin_before = latest

@@ -1,4 +1,5 @@
-"""Plays a recording: a position that moves with a clock, and the dashboard's connection to what was known there."""
+"""Plays a recording: a position that moves with a clock, and the dashboard's connection to what was known
+there."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Tick(NamedTuple):
 
 
 class Reel(NamedTuple):
-    """Where a replay stands; stamps are the recording's. `ticks` are all of its events and commands, in order."""
+    """Where a replay stands; stamps are the recording's. `ticks` are all of its events and commands, in
+    order."""
 
     playing: bool
     speed: float
@@ -83,7 +85,7 @@ class Replay:
         self._ticks = tuple(sorted(ticks))
         self._stops = _stops(chronicle.moments)
 
-    # the connection ----------------------------------------------------------------------------------------------------
+    # the connection -----------------------------------------------------------------------------------------
 
     @property
     def link(self) -> Link:
@@ -140,7 +142,7 @@ class Replay:
             run_id: Tuned(id=0, run=run_id, granted=False, reason=REFUSED),
         }
 
-    # playing -----------------------------------------------------------------------------------------------------------
+    # playing ------------------------------------------------------------------------------------------------
 
     @property
     def reel(self) -> Reel:
@@ -219,9 +221,11 @@ class Replay:
         return found is not None
 
     def find(self, asked: str) -> int:
-        """The stamp that a person means: `+1h20m` from the start, `-10m` before the end, `14:05:30`, `50%`, `#1200`.
+        """The stamp that a person means: `+1h20m` from the start, `-10m` before the end, `14:05:30`, `50%`,
+        `#1200`.
 
-        `1:20:31` is a time of day; where the recording has none such, it is so long after the start, as the time bar shows it.
+        `1:20:31` is a time of day; where the recording has none such, it is so long after the start, as the
+        time bar shows it.
 
         Raises:
             ValueError: it is none of these, or not in this recording; the text is one sentence.
@@ -250,7 +254,7 @@ class Replay:
                 return start + since
         raise ValueError(f"{numbers.clean(asked, 40)!r} is no time: +1h20m, -10m, 14:05:30, 50% or #1200")
 
-    # inside ------------------------------------------------------------------------------------------------------------
+    # inside -------------------------------------------------------------------------------------------------
 
     def _move(self, t: float) -> None:
         self.store.seek(int(t))
@@ -288,7 +292,8 @@ class Replay:
 
 
 def _stops(moments: tuple[int, ...]) -> list[int]:
-    """One stamp for all that happened within `APART_S` of its first: the last of them, so that all of it is seen."""
+    """One stamp for all that happened within `APART_S` of its first: the last of them, so that all of it is
+    seen."""
     stops: list[int] = []
     first = 0
     for t in moments:

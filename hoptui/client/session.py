@@ -51,9 +51,9 @@ class Session:
 
     Raises (from any call):
         NoDaemon: none is running and `start_daemon` is false.
-        Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not to be trusted.
-        RefusedError: it refuses the request.
-        ReadOnlyError: from `submit`, `renew_pause`, `tune` and `shutdown` of a `read_only`
+        Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not
+        to be trusted. RefusedError: it refuses the request. ReadOnlyError: from `submit`, `renew_pause`,
+        `tune` and `shutdown` of a `read_only`
             session. Nothing was sent.
     """
 
@@ -129,8 +129,8 @@ class Session:
     ) -> messages.Delta:
         """What is new since these cursors; by default the node, its runs, and every event and command.
 
-        `hz` asks for GPUs to be sampled so often, as long as such a fetch comes every now and then; with `processes`, the
-        version held (0: none), those on GPUs come along.
+        `hz` asks for GPUs to be sampled so often, as long as such a fetch comes every now and then; with
+        `processes`, the version held (0: none), those on GPUs come along.
         """
         fetch = messages.Fetch(
             id=self._next(),
@@ -170,7 +170,8 @@ class Session:
         return self._ask(request, request.id, messages.LeaseState, self._timeout_s)
 
     def tune(self, run: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> Tuned:
-        """Start or stop the tuner of a run, or have it leave a knob alone or not; the answer says if it was granted."""
+        """Start or stop the tuner of a run, or have it leave a knob alone or not; the answer says if it was
+        granted."""
         self._must_steer()
         request = Tune(id=self._next(), run=run, op=op, knob=knob, limits=limits)
         return self._ask(request, request.id, Tuned, self._timeout_s)
@@ -190,10 +191,11 @@ class Session:
         timeout_s: float | None = None,
         on_stage: Callable[[CommandRecord], None] | None = None,
     ) -> CommandRecord:
-        """The final stage of a submitted command, or the one it has reached after `timeout_s` (None: for ever).
+        """The final stage of a submitted command, or the one it has reached after `timeout_s` (None: for
+        ever).
 
-        It is asked for again every second, by the same id: that is harmless, and survives a restart of the daemon. The stage
-        stays `sent` where nobody ever answered.
+        It is asked for again every second, by the same id: that is harmless, and survives a restart of the
+        daemon. The stage stays `sent` where nobody ever answered.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         shown: CommandRecord | None = None
@@ -283,7 +285,8 @@ class Session:
         raise Unreachable(f"the daemon is running but does not answer within {timeout_s:g} s")
 
     def _receive(self, timeout_s: float) -> messages.ToViewer | None:
-        """The next message, None when none came in time; records of its own commands are kept whoever waits."""
+        """The next message, None when none came in time; records of its own commands are kept whoever
+        waits."""
         if not self._socket.poll(max(0, int(timeout_s * 1000) + 1)):
             return None
         try:

@@ -1,7 +1,9 @@
-"""Which rows a viewer asks for: the sources it follows, the stamp it has of each, and the past it still lacks. No I/O.
+"""Which rows a viewer asks for: the sources it follows, the stamp it has of each, and the past it still
+lacks. No I/O.
 
-A source that is new to the viewer is asked for its past first, by Query: the last minute, the last ten, then all of it, each
-in as many buckets; its rows are fetched from there on. So attaching late costs a few answers, however long the run is.
+A source that is new to the viewer is asked for its past first, by Query: the last minute, the last ten, then
+all of it, each in as many buckets; its rows are fetched from there on. So attaching late costs a few answers,
+however long the run is.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class _Source:
 
 
 class Following:
-    """What to ask next, given what has arrived in the store. `begun` counts the sources whose past has begun to arrive."""
+    """What to ask next, given what has arrived in the store. `begun` counts the sources whose past has begun
+    to arrive."""
 
     def __init__(self, store: Store, ids: Iterator[int], appetite: Appetite = HUNGRY) -> None:
         self.appetite = appetite
@@ -57,7 +60,8 @@ class Following:
         return self._run
 
     def watch(self, run: str | None, now: float) -> None:
-        """Follow this run's rows, its process and what is derived of it, or none, beside the host and the GPUs."""
+        """Follow this run's rows, its process and what is derived of it, or none, beside the host and the
+        GPUs."""
         self._run = run
         self.refresh(now)
 
@@ -79,7 +83,8 @@ class Following:
                 self._reach_back(name, known)
 
     def reconnected(self) -> None:
-        """What was asked will not be answered any more: ask again. Stamps stay good: they are the node's own clock."""
+        """What was asked will not be answered any more: ask again. Stamps stay good: they are the node's own
+        clock."""
         self._waiting = [*self._asked.values(), *self._waiting]
         self._asked, self._looks = {}, {}
         self._store.reconnected()
@@ -112,7 +117,8 @@ class Following:
                     source.cursor = self._store.now()  # more than it carries: what comes now is worth more
 
     def answered(self, query_id: int, buckets: Buckets | None) -> bool:
-        """A Query was answered (None: with an error, so that there is no past); False if it was none of these."""
+        """A Query was answered (None: with an error, so that there is no past); False if it was none of
+        these."""
         look = self._looks.pop(query_id, None)
         if look is not None:
             if buckets is not None:
@@ -166,7 +172,8 @@ class Following:
             source.since = before
 
     def _before(self, name: str, source: _Source) -> int:
-        """Where the next stretch begins: minutes ago, then the run's start; its own rows may be older (an earlier epoch)."""
+        """Where the next stretch begins: minutes ago, then the run's start; its own rows may be older (an
+        earlier epoch)."""
         recent = max(1, source.end - RECENT_NS)
         node = self._store.node
         run = self._store.run(self._run) if self._run else None
@@ -177,7 +184,8 @@ class Following:
         )
 
     def _points(self, query: Query) -> int:
-        """As many buckets as the answer has room for: coarse ones are soon there, and what somebody looks at is asked for closer."""
+        """As many buckets as the answer has room for: coarse ones are soon there, and what somebody looks at
+        is asked for closer."""
         metrics = max(1, len(self._store.names(query.source)))
         return max(
             LEAST_POINTS, min(self.appetite.points, self.appetite.past_bytes // (BUCKET_BYTES * metrics))

@@ -1,4 +1,5 @@
-"""`python -m hoptui.daemon [--detach] [--metrics HOST:PORT]`: what the SDK and the viewers start when there is no daemon."""
+"""`python -m hoptui.daemon [--detach] [--metrics HOST:PORT]`: what the SDK and the viewers start when there
+is no daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ IDLE_S = 60.0
 
 
 def main(timings: Timings | None = None) -> int:
-    """Run the daemon; with `--detach`, return at once and go on as nobody's child. A daemon that is there already is no error.
+    """Run the daemon; with `--detach`, return at once and go on as nobody's child. A daemon that is there
+    already is no error.
 
     The daemon is started in the background by whatever needs it, so its options are few and read by hand.
     """
@@ -89,7 +91,8 @@ def _seconds(name: str, default: float) -> float:
 
 
 def _detach() -> bool:
-    """Fork; True in the parent. The child closes what it inherited, so that whoever started it is not kept waiting."""
+    """Fork; True in the parent. The child closes what it inherited, so that whoever started it is not kept
+    waiting."""
     if os.fork():
         return True
     os.setsid()

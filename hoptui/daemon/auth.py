@@ -1,4 +1,5 @@
-"""ZAP: who may connect. The kernel says who a peer is; only this user is let in (RFC 27, https://rfc.zeromq.org/spec/27)."""
+"""ZAP: who may connect. The kernel says who a peer is; only this user is let in (RFC 27,
+https://rfc.zeromq.org/spec/27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Work that comes again and again, where a fault costs that work and nothing else. The clock is passed in; only the log is written."""
+"""Work that comes again and again, where a fault costs that work and nothing else. The clock is passed in;
+only the log is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What limits each live run, looked at every two seconds: windows from the rings, verdicts into the run's state. No I/O."""
+"""What limits each live run, looked at every two seconds: windows from the rings, verdicts into the run's
+state. No I/O."""
 
 from __future__ import annotations
 
@@ -24,14 +25,15 @@ LEAST_NS = 2 * SECOND
 MOST_ROWS = 2048
 """Of a source in a window: with iterations of less than 10 ms it is shorter."""
 SETTLED_NS = 10 * SECOND
-"""After a change, or at the start, `WARM_UP` iterations are left out (compilation, caches), of long ones those that end so soon."""
+"""After a change, or at the start, `WARM_UP` iterations are left out (compilation, caches), of long ones
+those that end so soon."""
 AT_WORK_PERCENT = 5.0
 """A process of somebody else with a smaller share of the SMs' time does not spoil the readings."""
 
 
 class _Case:
-    """One process of a run: its diagnostician, since when rows count, up to when they have been looked at, and whether there was an
-    event: that nothing is known is worth one only after something was."""
+    """One process of a run: its diagnostician, since when rows count, up to when they have been looked at,
+    and whether there was an event: that nothing is known is worth one only after something was."""
 
     def __init__(self, nonce: str, t: int) -> None:
         self.nonce = nonce
@@ -87,7 +89,8 @@ class Diagnosing:
         return _Case(run.nonce, ring.last_t if ring is not None else 0)
 
     def _turned(self, run: TrackedRun, case: _Case) -> bool:
-        """Whether a knob has another value: the tuner, which looks next, is not to take the verdict for one on that."""
+        """Whether a knob has another value: the tuner, which looks next, is not to take the verdict for one
+        on that."""
         change = self._last_change(run)
         if change <= case.changed_t:
             return False

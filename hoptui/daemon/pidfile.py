@@ -16,7 +16,8 @@ from hoptui.recording.clock_offsets import this_boot
 
 
 def write(path: Path, metrics: str) -> None:
-    """Say who the daemon is and where it was asked to serve metrics ("": nowhere); all at once, as others may read it."""
+    """Say who the daemon is and where it was asked to serve metrics ("": nowhere); all at once, as others may
+    read it."""
     told = {
         "pid": os.getpid(),
         "version": VERSION,
@@ -34,7 +35,8 @@ def write(path: Path, metrics: str) -> None:
 
 
 def metrics_left_behind(path: Path) -> str:
-    """Where a daemon that was killed served metrics, since the machine was started; "" if nowhere, or if none was killed."""
+    """Where a daemon that was killed served metrics, since the machine was started; "" if nowhere, or if none
+    was killed."""
     try:
         told = json.loads(path.read_text())
         return str(told["metrics"]) if told["boot"] == this_boot().id else ""

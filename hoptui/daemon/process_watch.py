@@ -1,4 +1,5 @@
-"""A pidfd for each run's process: the kernel says at once when it ends, and never mistakes another process for it."""
+"""A pidfd for each run's process: the kernel says at once when it ends, and never mistakes another process
+for it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ log = logging.getLogger("hoptui.daemon")
 
 
 class Lives:
-    """Registers with the loop's poller; `end` is called with a run whose process is gone, a reason and a detail.
+    """Registers with the loop's poller; `end` is called with a run whose process is gone, a reason and a
+    detail.
 
     The clock is passed in: seconds, monotonic.
     """
@@ -57,7 +59,8 @@ class Lives:
         self._poller.register(number, zmq.POLLIN)
 
     def ended(self, ready: Mapping[Any, int], now: float) -> None:
-        """Note whose process is gone, by what the poller says; end those whose last words have had their time."""
+        """Note whose process is gone, by what the poller says; end those whose last words have had their
+        time."""
         for number in [number for number in self._watched if number in ready]:
             run = self._watched[number]
             self._unwatch(number)

@@ -53,11 +53,12 @@ class SystemClock:
 
 
 class Server:
-    """Owns everything the daemon has open. `run()` returns when nothing needs the daemon or it was told to end.
+    """Owns everything the daemon has open. `run()` returns when nothing needs the daemon or it was told to
+    end.
 
     Args:
-        metrics: HOST:PORT for Prometheus, "" for none, or for that of a daemon before that was killed; with it the daemon
-            does not end for want of work.
+        metrics: HOST:PORT for Prometheus, "" for none, or for that of a daemon before that was killed; with
+            it the daemon does not end for want of work.
         samplers: programs in place of its own samplers, by what they sample (`host`, `gpus`).
         timings: how long it waits for things.
     """
@@ -162,7 +163,7 @@ class Server:
         finally:
             self._close()
 
-    # in ----------------------------------------------------------------------------------------------------------------
+    # in -----------------------------------------------------------------------------------------------------
 
     def _take(self, ready: dict[Any, int]) -> None:
         if self._gate.socket in ready:
@@ -183,8 +184,9 @@ class Server:
         self._lives.ended(ready, time.monotonic())
 
     def _listen(self) -> None:
-        """Let a run wake the loop if it may have something to say that cannot wait: because it has just come, or is being asked for
-        something. Rows and pulses are heard when the loop is awake anyway, or each rank would wake it ten times a second.
+        """Let a run wake the loop if it may have something to say that cannot wait: because it has just come,
+        or is being asked for something. Rows and pulses are heard when the loop is awake anyway, or each rank
+        would wake it ten times a second.
         """
         at_once = self._node.book.asking or time.monotonic() < self._come_at + self._timings.welcome_s
         if at_once and not self._at_once:
@@ -235,7 +237,7 @@ class Server:
         if pipe not in sampler.fds:  # closed: the number may be another file's next
             self._poll_samplers()
 
-    # out ---------------------------------------------------------------------------------------------------------------
+    # out ----------------------------------------------------------------------------------------------------
 
     def _to_run(self, identity: bytes, message: messages.ToRun) -> bool:
         return self._runs.send(identity, codec.encode(message))
@@ -252,12 +254,12 @@ class Server:
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
-    # now and then ------------------------------------------------------------------------------------------------------
+    # now and then -------------------------------------------------------------------------------------------
 
     @property
     def _still(self) -> bool:
-        """Nothing is the matter, no tuner is at work, and nothing has changed since things were looked at last: neither the node
-        nor anybody's wish."""
+        """Nothing is the matter, no tuner is at work, and nothing has changed since things were looked at
+        last: neither the node nor anybody's wish."""
         node = self._node
         if node.sampler_problem or self._tuner_desk.at_work:
             return False
@@ -343,7 +345,7 @@ class Server:
         if self._viewer_desk.waiting:
             self._serve_at = min(self._serve_at, time.monotonic() + patience_s)
 
-    # the end -----------------------------------------------------------------------------------------------------------
+    # the end ------------------------------------------------------------------------------------------------
 
     def _shutdown(self) -> None:
         log.info("told to end by a viewer")

@@ -1,4 +1,5 @@
-"""The daemon's two sockets on the file system: bound under another name and renamed, healed when somebody removes them."""
+"""The daemon's two sockets on the file system: bound under another name and renamed, healed when somebody
+removes them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from hoptui.protocol.codec import MAX_BYTES
 
 ZAP_DOMAIN = b"hoptui"
 READABLE = int(zmq.POLLIN)
-"""A plain number: each `&` with pyzmq's flag makes an enum member anew, and this one is asked for before every message."""
+"""A plain number: each `&` with pyzmq's flag makes an enum member anew, and this one is asked for before
+every message."""
 _peer_of = functools.lru_cache(maxsize=256)(peer_of)
 
 
@@ -49,7 +51,8 @@ class Doorway:
         self._inode = self.path.stat().st_ino
 
     def heal(self) -> bool:
-        """Bind again if the path is gone or is not ours any more (a cleaner of /tmp); True if that was needed."""
+        """Bind again if the path is gone or is not ours any more (a cleaner of /tmp); True if that was
+        needed."""
         try:
             if self.path.stat().st_ino == self._inode:
                 return False
@@ -64,7 +67,8 @@ class Doorway:
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & READABLE)
 
     def take(self, most: int) -> Iterator[tuple[bytes, Peer | None, list[bytes]]]:
-        """What has come in, without waiting: whom each message is from, who that is as the kernel tells, and its frames."""
+        """What has come in, without waiting: whom each message is from, who that is as the kernel tells, and
+        its frames."""
         while most and self.more:  # to be refused a message would cost more than to ask first
             most -= 1
             try:
@@ -96,7 +100,8 @@ class Doorway:
 
 
 class Lock:
-    """The daemon's lock: liveness is this, never the socket file. fcntl's, because a forked child must not keep it."""
+    """The daemon's lock: liveness is this, never the socket file. fcntl's, because a forked child must not
+    keep it."""
 
     def __init__(self, where: Addresses) -> None:
         self._file = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -12,7 +12,8 @@ from hoptui.domain.tuning import Verdict
 
 MOST_CERTAIN = 0.95
 UNSURE = 0.6
-"""The most that is believed of a verdict that rests on little, or on evidence that another cause would leave as well."""
+"""The most that is believed of a verdict that rests on little, or on evidence that another cause would leave
+as well."""
 
 
 class Finding(NamedTuple):
@@ -71,7 +72,8 @@ class Means:
 
     @property
     def idle(self) -> float:
-        """The share of the time in which no kernel runs; 1 where that is not known: then nothing speaks against waiting."""
+        """The share of the time in which no kernel runs; 1 where that is not known: then nothing speaks
+        against waiting."""
         return 1 - self.busy if self.busy == self.busy else 1.0
 
 

@@ -1,7 +1,8 @@
 """What a GPU waits for: input, environments, other ranks, or the next kernel.
 
-An SM without work is time lost. Phases claim a part of it; what they do not claim is the kernels': too small, or launched too
-slowly. Where no other source is named, figures are means of the H100 traces of which extracts are in `tests/tuner/data`.
+An SM without work is time lost. Phases claim a part of it; what they do not claim is the kernels': too small,
+or launched too slowly. Where no other source is named, figures are means of the H100 traces of which extracts
+are in `tests/tuner/data`.
 """
 
 from __future__ import annotations
@@ -32,27 +33,32 @@ EXCHANGE = frozenset(
 """Names of phases, the last part of their path, that say what is done in them."""
 
 WAITING = ConfidenceScale(0.25, 0.5)
-"""Share of the time that the GPU waits for input or environments: a load whose SMs have work for 65 % of the time loses
-less to any other single cause."""
+"""Share of the time that the GPU waits for input or environments: a load whose SMs have work for 65 % of the
+time loses less to any other single cause."""
 UNSEEN = ConfidenceScale(0.5, 0.75)
-"""The same where no GPU is seen to idle: on a CPU a phase waits for nothing, and limits a run only where it takes most of the time."""
+"""The same where no GPU is seen to idle: on a CPU a phase waits for nothing, and limits a run only where it
+takes most of the time."""
 EXCHANGING = ConfidenceScale(0.2, 0.4)
-"""Share of the time in exchange: two GPUs that are 1.98 times as fast as one lose 0.01 to it (docs/benchmarks.md, R5)."""
+"""Share of the time in exchange: two GPUs that are 1.98 times as fast as one lose 0.01 to it
+(docs/internals/benchmark_log.md, R5)."""
 LAUNCHING = ConfidenceScale(0.35, 0.55)
-"""Share of the time without work on the SMs that nothing else explains. PPO's small kernels leave 0.5 (compiled, in graphs) to
-0.99 (batch 1, eager); a language model's smallest batch leaves 0.17, the most parallel part of PPO 0.27."""
+"""Share of the time without work on the SMs that nothing else explains. PPO's small kernels leave 0.5
+(compiled, in graphs) to 0.99 (batch 1, eager); a language model's smallest batch leaves 0.17, the most
+parallel part of PPO 0.27."""
 UPLOADING = ConfidenceScale(0.5, 0.75)
-"""Share of what PCIe carries one way: an upload that does nothing else reads 0.91 (docs/benchmarks.md)."""
+"""Share of what PCIe carries one way: an upload that does nothing else reads 0.91
+(docs/internals/benchmark_log.md)."""
 ENOUGH_SM = 0.65
 NOTHING_RUNS = 0.02
 LAUNCHES_BYTES_PER_S = 60.0 * (1 << 20)
-"""Every launch passes PCIe: eager loops, which do nothing but launch, read 125 to 240 MiB/s, graphs at most 26, a GPU
-at rest 1. With less than half of an eager loop's the host is busy with something else."""
+"""Every launch passes PCIe: eager loops, which do nothing but launch, read 125 to 240 MiB/s, graphs at most
+26, a GPU at rest 1. With less than half of an eager loop's the host is busy with something else."""
 SMALL_KERNELS = 0.4
-"""SM active ÷ busy, how much of the GPU a kernel fills: batch 1 0.03, eager PPO 0.02 to 0.37, in graphs up to 0.5."""
+"""SM active ÷ busy, how much of the GPU a kernel fills: batch 1 0.03, eager PPO 0.02 to 0.37, in graphs up to
+0.5."""
 LINK_BYTES_PER_S = 15e9
-"""Over NVLink, of two H200: with a micro-batch of 4 a step they send 29 GB/s and their SMs idle 0.46 of the time; with one of 32,
-7 GB/s and 0.08."""
+"""Over NVLink, of two H200: with a micro-batch of 4 a step they send 29 GB/s and their SMs idle 0.46 of the
+time; with one of 32, 7 GB/s and 0.08."""
 LINK_ALONE = 0.7
 """What is believed at most of traffic on NVLink without a phase that says how long is waited."""
 WORKS_ON = 0.05
@@ -104,7 +110,8 @@ def launching(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
 
 
 def noticed(window: ObservationWindow, seen: Means) -> Iterator[tuple[Verdict, tuple[str, ...]]]:
-    """What a GPU is seen to wait for now and then, as a verdict's name and evidence: it may be worth a change beside what limits it most."""
+    """What a GPU is seen to wait for now and then, as a verdict's name and evidence: it may be worth a change
+    beside what limits it most."""
     if seen.busy == seen.busy:
         if _lost_to_data(window, seen) >= NOTICED:
             yield "data-bound", _phase(window, DATA)
@@ -126,18 +133,21 @@ def _claimed(window: ObservationWindow, names: frozenset[str]) -> tuple[float, s
 
 
 def _lost_to_data(window: ObservationWindow, seen: Means) -> float:
-    """The GPU works on through a part of a phase that a host's clock has measured: only what it idles is lost."""
+    """The GPU works on through a part of a phase that a host's clock has measured: only what it idles is
+    lost."""
     return min(_claimed(window, DATA)[0], seen.idle)
 
 
 def _lost_to_uploads(window: ObservationWindow, seen: Means) -> float:
-    """What no phase claims of a GPU with little work, while its link is full: nothing but input comes in so fast."""
+    """What no phase claims of a GPU with little work, while its link is full: nothing but input comes in so
+    fast."""
     full = UPLOADING.confidence(seen.uploading) > 0 and seen.sm < ENOUGH_SM
     return max(0.0, 1 - seen.sm - _lost_to_data(window, seen)) if full else 0.0
 
 
 def _lost_to_environments(window: ObservationWindow, seen: Means) -> float:
-    """The same for environments on the CPU; those on the GPU keep it as busy as the rest of an iteration does."""
+    """The same for environments on the CPU; those on the GPU keep it as busy as the rest of an iteration
+    does."""
     share, path = _claimed(window, ENVIRONMENTS)
     around = path.rpartition("/")[0]
     if around and _launches(seen) is False:  # the rollout around them is not on the GPU either
@@ -155,7 +165,8 @@ def _lost_to_exchange(window: ObservationWindow, seen: Means) -> float:
 
 
 def _may_wait_for_ranks(window: ObservationWindow, seen: Means) -> bool:
-    """Whether ranks may wait for each other without anything here that shows it: no phase, no NVLink, GPUs elsewhere."""
+    """Whether ranks may wait for each other without anything here that shows it: no phase, no NVLink, GPUs
+    elsewhere."""
     if window.world < 2 or _claimed(window, EXCHANGE)[1]:
         return False
     return seen.link != seen.link or window.world > len(window.gpus)

@@ -48,7 +48,8 @@ def reads(name: str) -> bool:
 
 
 def number(knob: KnobState | None) -> int | None:
-    """A knob's value where that is a whole number above 0: 0 often stands for a value that is still to be chosen."""
+    """A knob's value where that is a whole number above 0: 0 often stands for a value that is still to be
+    chosen."""
     value = knob.value if knob is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -69,7 +70,8 @@ def halved(knob: KnobState) -> KnobValue | None:
 
 
 def switched_on(knob: KnobState) -> KnobValue | None:
-    """What turns on a knob that is off: true, or the first choice that is neither off nor left to chance; else None."""
+    """What turns on a knob that is off: true, or the first choice that is neither off nor left to chance;
+    else None."""
     if knob.value not in OFF or knob.spec.kind not in ("bool", "str"):
         return None
     if knob.spec.kind == "bool":

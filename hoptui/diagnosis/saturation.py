@@ -1,6 +1,8 @@
-"""What limits a GPU that has work: its arithmetic, its memory bus, its power, its heat; or how the work is cut.
+"""What limits a GPU that has work: its arithmetic, its memory bus, its power, its heat; or how the work is
+cut.
 
-Where no other source is named, figures are means of the H100 traces of which extracts are in `tests/tuner/data`.
+Where no other source is named, figures are means of the H100 traces of which extracts are in
+`tests/tuner/data`.
 """
 
 from __future__ import annotations
@@ -26,17 +28,20 @@ TENSOR = ConfidenceScale(0.7, 0.85)
 FP32 = ConfidenceScale(0.55, 0.7)
 """cuBLAS's 8192³ product in FP32, 51.6 of 67 TFLOP/s, reads 0.77; everything else at most 0.23."""
 BANDWIDTH = ConfidenceScale(0.55, 0.75)
-"""Of the memory bus: a copy reads 0.90, PPO limited by its activations 0.72 (docs/benchmarks.md), an eager language model 0.57,
-compiled ones at most 0.51."""
+"""Of the memory bus: a copy reads 0.90, PPO limited by its activations 0.72
+(docs/internals/benchmark_log.md), an eager language model 0.57, compiled ones at most 0.51."""
 CAPPED = 0.5
 CLOCK_LOST = ConfidenceScale(0.05, 0.15)
-"""At the power limit a language model loses 0.045 of the clock with a micro-batch of 8, 0.11 with 16, 0.17 with 64."""
+"""At the power limit a language model loses 0.045 of the clock with a micro-batch of 8, 0.11 with 16, 0.17
+with 64."""
 HOT = ConfidenceScale(0.2, 0.5)
-"""Share of the readings in which heat or the power brake holds the clocks down: unlike the power limit, that is never normal."""
+"""Share of the readings in which heat or the power brake holds the clocks down: unlike the power limit, that
+is never normal."""
 HEAT_COSTS = 0.2
 """At least so much is lost to heat: a board that is too hot halves its clocks now and then (nvml.h)."""
 HALF_EMPTY = 0.45
-"""With less of its memory in use a GPU holds twice the size, whatever part of it is fixed, below the 92 % that the tuner keeps to."""
+"""With less of its memory in use a GPU holds twice the size, whatever part of it is fixed, below the 92 %
+that the tuner keeps to."""
 FULL_SM = 0.9
 
 
@@ -74,7 +79,8 @@ def protection(window: ObservationWindow) -> Iterator[Finding]:
 
 
 def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
-    """A finding of work that is cut smaller than memory asks for, where the GPU is at work most of the time."""
+    """A finding of work that is cut smaller than memory asks for, where the GPU is at work most of the
+    time."""
     count = pieces(window.knobs)
     if count > 1 and seen.sm >= ENOUGH_SM and seen.memory < HALF_EMPTY:
         sure = UNSURE + 0.2 * (1 - seen.memory / HALF_EMPTY)

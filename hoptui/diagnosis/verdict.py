@@ -1,4 +1,5 @@
-"""What limits a run: one verdict with its evidence, from a window of what was read, and steady over many. Pure."""
+"""What limits a run: one verdict with its evidence, from a window of what was read, and steady over many.
+Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ REFRESH_NS = 10 * SECOND
 
 
 def findings(window: ObservationWindow) -> list[Finding]:
-    """All that may limit the run, the most likely first; never empty, and never more certain than the evidence allows."""
+    """All that may limit the run, the most likely first; never empty, and never more certain than the
+    evidence allows."""
     if not window.iterations:
         return [_unknown(f"{percent(window.aside)} of the time went into evaluation, checkpoints or a pause")]
     seen = Means(window.gpus)
@@ -51,7 +53,8 @@ def findings(window: ObservationWindow) -> list[Finding]:
 
 
 class Diagnostician:
-    """The verdict on one run, look by look: it changes when another one has been the better one for some looks running."""
+    """The verdict on one run, look by look: it changes when another one has been the better one for some
+    looks running."""
 
     def __init__(self) -> None:
         self.told: Diagnosis | None = None
@@ -154,7 +157,8 @@ def _beside(finding: Finding, window: ObservationWindow, seen: Means) -> Iterato
 
 
 def _lagging(window: ObservationWindow) -> Iterator[str]:
-    """Which GPU of several has less to do than another, or a lower clock: all ranks go at the pace of the slowest."""
+    """Which GPU of several has less to do than another, or a lower clock: all ranks go at the pace of the
+    slowest."""
     known = [g for g in window.gpus if g.sm == g.sm]
     if known:
         least, most = min(known, key=lambda g: g.sm), max(known, key=lambda g: g.sm)

@@ -1,4 +1,5 @@
-"""What was read of a run over some seconds: phases, GPUs and host, as means. Built from rows; no clock, no I/O."""
+"""What was read of a run over some seconds: phases, GPUs and host, as means. Built from rows; no clock, no
+I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ NAN = math.nan
 SECOND = 1_000_000_000
 PHASE = "phase/"
 ASIDE = ("evaluation", "checkpoint", "paused")
-"""Outermost phases that are no training: what GPUs do in an iteration with much of them says nothing about the rest."""
+"""Outermost phases that are no training: what GPUs do in an iteration with much of them says nothing about
+the rest."""
 MOST_ASIDE = 0.1
 POWER_CAP, HEAT, BRAKE = 0x04, 0x20 | 0x40, 0x80
 """Bits of the `throttle` reading, as in `hoptui.domain.devices`."""
@@ -25,12 +27,14 @@ POWER_CAP, HEAT, BRAKE = 0x04, 0x20 | 0x40, 0x80
 
 @dataclass(frozen=True)
 class GpuWindow:
-    """What one GPU showed. Shares are 0 to 1 and, as watts, MHz and °C, means over the window; NaN is unknown.
+    """What one GPU showed. Shares are 0 to 1 and, as watts, MHz and °C, means over the window; NaN is
+    unknown.
 
-    `busy` is the share of the time in which any kernel ran, `sm` that in which the SMs had work, `tensor`, `fp32` and `dram` the
-    share of what the tensor cores, FP32 units and memory bus could do. `capped`, `hot` and `braked` are the shares of
-    readings in which the clocks gave way to the power limit, to heat and to the server's power brake. `link` is what it
-    sent over NVLink, bytes a second, `upload` what came over PCIe. `shared`: processes that are not the run's work on it.
+    `busy` is the share of the time in which any kernel ran, `sm` that in which the SMs had work, `tensor`,
+    `fp32` and `dram` the share of what the tensor cores, FP32 units and memory bus could do. `capped`, `hot`
+    and `braked` are the shares of readings in which the clocks gave way to the power limit, to heat and to
+    the server's power brake. `link` is what it sent over NVLink, bytes a second, `upload` what came over
+    PCIe. `shared`: processes that are not the run's work on it.
     """
 
     index: int
@@ -70,9 +74,9 @@ class GpuWindow:
 class ObservationWindow:
     """A run over `seconds`, up to the stamp `t` (monotonic ns).
 
-    `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of all the time
-    that went into iterations which evaluated, saved or stood paused, and which are in nothing else here. `no_gpu` says why `gpus`
-    is empty. `host_cpu` is the share of the host's `cpus` at work.
+    `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of
+    all the time that went into iterations which evaluated, saved or stood paused, and which are in nothing
+    else here. `no_gpu` says why `gpus` is empty. `host_cpu` is the share of the host's `cpus` at work.
     """
 
     t: int
@@ -90,7 +94,8 @@ class ObservationWindow:
 
 @dataclass(frozen=True)
 class WindowIterations:
-    """The iterations of a window: those that only trained, and when the others were (monotonic ns, start and end)."""
+    """The iterations of a window: those that only trained, and when the others were (monotonic ns, start and
+    end)."""
 
     start: int
     end: int
@@ -131,7 +136,8 @@ def gpu_window(
 ) -> GpuWindow:
     """What a GPU's rows say; those read in a stretch that is `apart` are left out.
 
-    Means are of rows, not of time: rates of sampling that change within a window matter less than what it costs to weigh them.
+    Means are of rows, not of time: rates of sampling that change within a window matter less than what it
+    costs to weigh them.
     """
     missing = gpu.reason or gpu.missing.get("gpm", "")
     if rows is None or not len(rows):
@@ -186,7 +192,8 @@ def _apart(seconds: Sequence[float], aside: Sequence[array[float]]) -> set[int]:
 
 
 def _outside(times: Sequence[int], apart: Sequence[tuple[int, int]]) -> list[int] | None:
-    """Which rows tell mostly of the time outside: a row tells of the time since the one before. None: all of them."""
+    """Which rows tell mostly of the time outside: a row tells of the time since the one before. None: all of
+    them."""
     if not apart or not times:
         return None
     starts, ends = [a for a, _ in apart], [b for _, b in apart]
@@ -232,7 +239,8 @@ def _known(value: float | None) -> float:
 
 
 def _pcie_bytes_per_s(gpu: GpuInfo) -> float:
-    """What its PCIe link carries one way: 2 GB/s a lane in generation 4 (PCI-SIG), twice that in each later one.
+    """What its PCIe link carries one way: 2 GB/s a lane in generation 4 (PCI-SIG), twice that in each later
+    one.
 
     Where the driver does not tell the link, that of an H100 or H200, the widest there is.
     """

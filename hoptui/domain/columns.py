@@ -1,4 +1,5 @@
-"""Rows travel and rest as columns: float64 bytes a name, NaN for unknown (0.25 ms for 10,000 × 40, 15 ms as lists)."""
+"""Rows travel and rest as columns: float64 bytes a name, NaN for unknown (0.25 ms for 10,000 × 40, 15 ms as
+lists)."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ OF_A_RUN = ("run", "rank", "process", "derived")
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one source, oldest first.
 
-    `source` names where they come from (`run/<id>`, `rank/<run id>/<rank>`, `gpu/<uuid>`, `host`, `process/<run id>`). `t` holds monotonic
-    nanoseconds as int64 and `step` the iteration as int64 (-1: none), both little-endian; `values` one float64 array a
-    name, NaN where a row did not have it. All arrays have the same length.
+    `source` names where they come from (`run/<id>`, `rank/<run id>/<rank>`, `gpu/<uuid>`, `host`,
+    `process/<run id>`). `t` holds monotonic nanoseconds as int64 and `step` the iteration as int64 (-1:
+    none), both little-endian; `values` one float64 array a name, NaN where a row did not have it. All arrays
+    have the same length.
     """
 
     source: str

@@ -15,13 +15,15 @@ Level = Literal["info", "warning", "alarm"]
 
 
 class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change about a GPU or a MIG instance; `reason` says why it cannot be read now (empty: it can).
+    """What does not change about a GPU or a MIG instance; `reason` says why it cannot be read now (empty: it
+    can).
 
-    `missing` says why this GPU has not got a group of readings at all or at present: `gpm`, `energy`, `ecc`, `xid`,
-    `processes`, `process_utilization`, `nvlink`, or the name of a single reading such as `sm_clock_mhz` -> one sentence. `memory_bandwidth_bytes_per_s` and `peak_flops` (dense FLOP/s by
-    precision: `fp64 fp32 tf32 bf16 fp16 fp8 int8`) are the vendor's figures, named by `peaks_source` and held at
-    `peak_clock_mhz`; empty where the GPU is not in the table. `parent` is the UUID of the GPU that a MIG instance is a
-    part of.
+    `missing` says why this GPU has not got a group of readings at all or at present: `gpm`, `energy`, `ecc`,
+    `xid`, `processes`, `process_utilization`, `nvlink`, or the name of a single reading such as
+    `sm_clock_mhz` -> one sentence. `memory_bandwidth_bytes_per_s` and `peak_flops` (dense FLOP/s by
+    precision: `fp64 fp32 tf32 bf16 fp16 fp8 int8`) are the vendor's figures, named by `peaks_source` and held
+    at `peak_clock_mhz`; empty where the GPU is not in the table. `parent` is the UUID of the GPU that a MIG
+    instance is a part of.
     """
 
     uuid: str
@@ -47,9 +49,9 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU, as NVML tells of it; None and "" are unknown.
 
-    `pid` is as the driver sees it, which in a container need not be a pid of ours: `user` and `command` are then
-    unknown. `sm_percent` is its share of the SMs' time, `memory_used_bytes` what it holds. `run` is filled in by the
-    daemon: the id of the run it belongs to.
+    `pid` is as the driver sees it, which in a container need not be a pid of ours: `user` and `command` are
+    then unknown. `sm_percent` is its share of the SMs' time, `memory_used_bytes` what it holds. `run` is
+    filled in by the daemon: the id of the run it belongs to.
     """
 
     gpu: str
@@ -62,7 +64,8 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.devices"):
-    """The GPUs there are, or the reason why none can be read; sent at start and whenever one of them changes."""
+    """The GPUs there are, or the reason why none can be read; sent at start and whenever one of them
+    changes."""
 
     gpus: tuple[GpuInfo, ...] = ()
     reason: str = ""

@@ -1,4 +1,5 @@
-"""Knobs as they are declared, checked and shown: one set of rules for the run, the daemon and every viewer."""
+"""Knobs as they are declared, checked and shown: one set of rules for the run, the daemon and every
+viewer."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared, typed, bounded value of a run that may change at a boundary.
 
-    `effect` says whether a change alters the mathematics (`learning`) or only the speed; `cost` how it is applied:
-    a value read inside the step (`free`), a new compiled graph (`shape`), a new model, optimizer or set of readers (`rebuild`), a
-    new epoch of the run (`restart`). `keeps` says what holds whatever the value is (`relations`): "grad_accum × micro_batch" stays,
-    "rollout = num_envs × rollout_len × ranks" follows; several are parted by a semicolon, and words are for people.
+    `effect` says whether a change alters the mathematics (`learning`) or only the speed; `cost` how it is
+    applied: a value read inside the step (`free`), a new compiled graph (`shape`), a new model, optimizer or
+    set of readers (`rebuild`), a new epoch of the run (`restart`). `keeps` says what holds whatever the value
+    is (`relations`): "grad_accum × micro_batch" stays, "rollout = num_envs × rollout_len × ranks" follows;
+    several are parted by a semicolon, and words are for people.
     """
 
     name: str
@@ -47,9 +49,9 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
 class KnobState(msgspec.Struct, frozen=True, kw_only=True):
     """A knob and the value in effect: what was read back, never what was asked for.
 
-    `version` rises by one with each applied change. `in_effect` is false when the value read back differs from the one
-    that was set; `by` says who changed it last, `took_s` how long the run stood still for the last change (None: there was
-    none).
+    `version` rises by one with each applied change. `in_effect` is false when the value read back differs
+    from the one that was set; `by` says who changed it last, `took_s` how long the run stood still for the
+    last change (None: there was none).
     """
 
     spec: KnobSpec
@@ -61,13 +63,15 @@ class KnobState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def coefficient(spec: KnobSpec) -> bool:
-    """A number of the mathematics, like a learning rate, which the run itself may change in every iteration."""
+    """A number of the mathematics, like a learning rate, which the run itself may change in every
+    iteration."""
     return spec.kind == "float" and spec.effect == "learning" and spec.cost == "free"
 
 
 class Relation(NamedTuple):
-    """What holds between knobs: the factors `over` multiplied, divided by those `under`, are `name`; without one the run keeps them
-    as they are. A factor is a knob, or `ranks`, the number of processes; `text` is the declaration."""
+    """What holds between knobs: the factors `over` multiplied, divided by those `under`, are `name`; without
+    one the run keeps them as they are. A factor is a knob, or `ranks`, the number of processes; `text` is the
+    declaration."""
 
     name: str
     over: tuple[str, ...]
@@ -111,7 +115,8 @@ def kind_of(value: object) -> Kind:
 
 
 def plain(value: V) -> V:
-    """The value in Python's own type: members of enumerations, numpy's float64 and the like are no messages."""
+    """The value in Python's own type: members of enumerations, numpy's float64 and the like are no
+    messages."""
     found: object = value
     match value:
         case bool():
@@ -154,8 +159,8 @@ def check_value(spec: KnobSpec, value: object) -> KnobValue:
     """The value as the knob's type, or an error. An int is accepted for a float knob, never the reverse.
 
     Raises:
-        KnobError: wrong type, NaN or infinite, out of bounds, not among the choices, or not a power of two on a
-            `pow2` scale.
+        KnobError: wrong type, NaN or infinite, out of bounds, not among the choices, or not a power of two on
+            a `pow2` scale.
     """
     checked: KnobValue
     match spec.kind, value:
@@ -195,7 +200,8 @@ def check_value(spec: KnobSpec, value: object) -> KnobValue:
 
 
 def parse_value(spec: KnobSpec, text: str) -> KnobValue:
-    """A value typed by a person, checked against the knob. Accepts `4096`, `4_096`, `4 096`, `3e-4`, `true`, `off`.
+    """A value typed by a person, checked against the knob. Accepts `4096`, `4_096`, `4 096`, `3e-4`, `true`,
+    `off`.
 
     Raises:
         KnobError: the text is no value of the knob's type, or the value does not pass `check_value`.
@@ -223,7 +229,8 @@ def parse_value(spec: KnobSpec, text: str) -> KnobValue:
 
 
 def shown(value: object) -> str:
-    """A value as people read it in a sentence: `1 024`, shortest float text, quoted strings, long things cut."""
+    """A value as people read it in a sentence: `1 024`, shortest float text, quoted strings, long things
+    cut."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -234,7 +241,8 @@ def shown(value: object) -> str:
 
 
 def missing(run: str, name: str, known: Iterable[str]) -> str:
-    """One sentence for a knob that a run has not: the names that may have been meant, or all that there are."""
+    """One sentence for a knob that a run has not: the names that may have been meant, or all that there
+    are."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none so far'}"

@@ -1,7 +1,8 @@
 """How fast a run is, of the rates of its iterations: one answer for daemon, tuner and viewers. Pure.
 
-A run that waits for data does so once in as many iterations as it has workers: most of its rates are those of iterations that wait for
-nothing, and their median is that of no run. Of a run that has a spike now and then, a mean would be that.
+A run that waits for data does so once in as many iterations as it has workers: most of its rates are those of
+iterations that wait for nothing, and their median is that of no run. Of a run that has a spike now and then,
+a mean would be that.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ BEYOND = 1e100
 LONGEST_S = 1e8
 """No iteration takes three years."""
 WAITS = 0.15
-"""Where all work over all time differs by so much from the median, in logarithms, waits count: not where a single stop makes it so."""
+"""Where all work over all time differs by so much from the median, in logarithms, waits count: not where a
+single stop makes it so."""
 
 
 def level(values: Sequence[float]) -> float:
-    """How fast a run is whose iterations are as fast as these: their median, or all work over all time where waits count."""
+    """How fast a run is whose iterations are as fast as these: their median, or all work over all time where
+    waits count."""
     return len(values) / sum(1 / v for v in values) if uneven(values) else median(values)
 
 
 def uneven(values: Sequence[float]) -> bool:
-    """Whether waits are what the run is like: its median is not how fast it is, and that is no matter of a single stop."""
+    """Whether waits are what the run is like: its median is not how fast it is, and that is no matter of a
+    single stop."""
     return abs(_bias(values, but_one=True)) > WAITS
 
 
@@ -36,7 +40,8 @@ def unclear(values: Sequence[float]) -> bool:
 
 
 def _bias(values: Sequence[float], *, but_one: bool) -> float:
-    """By how much the median is faster than all work over all time, in logarithms; with `but_one` without the longest stop."""
+    """By how much the median is faster than all work over all time, in logarithms; with `but_one` without the
+    longest stop."""
     usual, costs = 1 / median(values), [1 / value for value in values]
     if but_one:
         first, end = _longest_stop(costs, APART * usual)
@@ -58,7 +63,8 @@ def _longest_stop(costs: Sequence[float], most: float) -> tuple[int, int]:
 
 
 def usable(values: Iterable[float]) -> list[float]:
-    """Those that can be measured: rates of what is done at all, and not beyond what squares of floats hold."""
+    """Those that can be measured: rates of what is done at all, and not beyond what squares of floats
+    hold."""
     return [v for v in values if 1 / BEYOND < v < BEYOND]
 
 

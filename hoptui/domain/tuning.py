@@ -1,4 +1,5 @@
-"""What holds a run back, and what the tuner does about it: as the daemon tells it to every viewer and recording."""
+"""What holds a run back, and what the tuner does about it: as the daemon tells it to every viewer and
+recording."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from hoptui.domain.knobs import KnobSpec, KnobValue, shown
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change did to the throughput: relative `gain` ± `interval` (0.061 is +6.1 %), None while unknown.
+    """What a change did to the throughput: relative `gain` ± `interval` (0.061 is +6.1 %), None while
+    unknown.
 
-    `before` and `after` are `metric` as `pace.level` has it, `iterations` how many were measured after the change. `detectable`
-    is False where the interval includes zero. `note` says why there is no figure.
+    `before` and `after` are `metric` as `pace.level` has it, `iterations` how many were measured after the
+    change. `detectable` is False where the interval includes zero. `note` says why there is no figure.
     """
 
     metric: str = ""
@@ -51,7 +53,8 @@ Result = Literal["running", "kept", "reverted", "failed", "interrupted", "unfini
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """A change that might help: which knob, which way, what it would cost.
 
-    `value` is what to set, None where no more than the direction can be said; `knob` is empty where no knob of the run helps.
+    `value` is what to set, None where no more than the direction can be said; `knob` is empty where no knob
+    of the run helps.
     """
 
     knob: str = ""
@@ -63,8 +66,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What limits a run, over the `seconds` before `t`.
 
-    `confidence` is 0 to 1, 0 also where it is not known; `evidence` figures in words, the strongest first. `stale` says that a knob
-    has another value since: what the run is like with that is not seen yet.
+    `confidence` is 0 to 1, 0 also where it is not known; `evidence` figures in words, the strongest first.
+    `stale` says that a knob has another value since: what the run is like with that is not seen yet.
     """
 
     verdict: Verdict = "unknown"
@@ -93,9 +96,10 @@ def heard(text: str, t: int) -> Diagnosis:
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Within what the tuner works.
 
-    `memory` is the share of a GPU's memory that a trial may be expected to take, other processes' included; `power_w` the most
-    watts a GPU; `budget` the share of the run's time that trials may cost; `learning` the knobs of that effect it may turn
-    besides those of effect `speed` ("*": see `may_turn`); `dry` says what it would try, and tries nothing.
+    `memory` is the share of a GPU's memory that a trial may be expected to take, other processes' included;
+    `power_w` the most watts a GPU; `budget` the share of the run's time that trials may cost; `learning` the
+    knobs of that effect it may turn besides those of effect `speed` ("*": see `may_turn`); `dry` says what it
+    would try, and tries nothing.
     """
 
     memory: float = 0.92
@@ -107,13 +111,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 YOUNG_S = 3600.0
-"""A run that is tuned for less may spend what this long a one may: else nothing could be tried while it matters most."""
+"""A run that is tuned for less may spend what this long a one may: else nothing could be tried while it
+matters most."""
 
 
 def may_turn(spec: KnobSpec, limits: Limits) -> bool:
-    """Whether a tuner within `limits` may turn such a knob: one of cost `restart` never, one of effect `learning` where it is allowed.
+    """Whether a tuner within `limits` may turn such a knob: one of cost `restart` never, one of effect
+    `learning` where it is allowed.
 
-    That is by name, or with "*" where it costs something to turn: those that are read inside the step are not there for speed.
+    That is by name, or with "*" where it costs something to turn: those that are read inside the step are not
+    there for speed.
     """
     if spec.cost == "restart":
         return False
@@ -167,10 +174,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     """The tuner of one run.
 
-    `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot go on now. `text` says
-    it in one sentence. `next` are the changes that it would try next. `tried` are ended trials, oldest first, with those of tuners
-    of this run before it; `frozen` knobs that it leaves alone, `spent` the share of the run's time since its start that trials have cost: standing still, and what was not kept.
-    `lived_s` is that time, in seconds: what the run did not train in is not counted.
+    `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot
+    go on now. `text` says it in one sentence. `next` are the changes that it would try next. `tried` are
+    ended trials, oldest first, with those of tuners of this run before it; `frozen` knobs that it leaves
+    alone, `spent` the share of the run's time since its start that trials have cost: standing still, and what
+    was not kept. `lived_s` is that time, in seconds: what the run did not train in is not counted.
     """
 
     stand: Stand = "off"
@@ -187,7 +195,8 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tune(msgspec.Struct, frozen=True, kw_only=True, tag="tune"):
-    """A request to the tuner of a run: start it within `limits`, stop it, leave `knob` alone (`freeze`) or not (`release`)."""
+    """A request to the tuner of a run: start it within `limits`, stop it, leave `knob` alone (`freeze`) or
+    not (`release`)."""
 
     id: int
     run: str

@@ -49,7 +49,8 @@ class Shifted:
     def window(self, x0: int, x1: int, points: int) -> SeriesWindow:
         """As `Series.window`, between two moved stamps.
 
-        Whole buckets are moved: so a recording's are read once and kept, and a curve is off by half a bucket at most.
+        Whole buckets are moved: so a recording's are read once and kept, and a curve is off by half a bucket
+        at most.
         """
         step, odd = divmod(x1 - x0 + 1, points)
         by = self.by if odd else round(self.by / step) * step
@@ -58,9 +59,11 @@ class Shifted:
 
 
 class Course:
-    """When a run was at which iteration, from stamps and the iterations at their rows; between two it is interpolated.
+    """When a run was at which iteration, from stamps and the iterations at their rows; between two it is
+    interpolated.
 
-    A run that went back to a checkpoint did some iterations twice: only the last time counts, what was thrown away has no place.
+    A run that went back to a checkpoint did some iterations twice: only the last time counts, what was thrown
+    away has no place.
     """
 
     def __init__(self, t: Sequence[int], steps: Sequence[float]) -> None:
@@ -88,7 +91,8 @@ class Course:
         return (self._x[0], self._x[-1]) if self._x else None
 
     def place(self, t: int) -> int | None:
-        """Where a stamp is on the axis, None before the first and after the last iteration, and where it was thrown away."""
+        """Where a stamp is on the axis, None before the first and after the last iteration, and where it was
+        thrown away."""
         if not self._t or not self._t[0] <= t <= self._t[-1]:
             return None
         i = bisect_left(self._t, t)
@@ -108,7 +112,8 @@ class Course:
 
 
 class IterationIndex:
-    """When a run was at which iteration, from the iterations at its rows; what was found for a part of the axis is kept."""
+    """When a run was at which iteration, from the iterations at its rows; what was found for a part of the
+    axis is kept."""
 
     def __init__(self, steps: Timed) -> None:
         self.steps = steps
@@ -124,8 +129,8 @@ class IterationIndex:
         return self._whole[1]
 
     def part(self, x0: int, x1: int) -> tuple[int, int, Course]:
-        """Between which stamps the run was in a part of the axis, and its course there; the second stamp is before the first
-        where it never was."""
+        """Between which stamps the run was in a part of the axis, and its course there; the second stamp is
+        before the first where it never was."""
         key = (self.steps.version, x0, x1)
         if self._part is None or self._part[0] != key:
             t0, t1 = self._stamps(x0, x1)
@@ -178,7 +183,8 @@ class Stepped:
 
 
 def course_of(steps: Timed, t0: int, t1: int) -> Course:
-    """A run's course between two stamps, and a little further on both sides so that the edges are known too."""
+    """A run's course between two stamps, and a little further on both sides so that the edges are known
+    too."""
     margin = max(1, (t1 - t0) // DETAIL)
     t, low, high = steps.window(t0 - margin, t1 + margin, DETAIL)
     # A bucket is stamped by its last row: where its first was is not known exactly.

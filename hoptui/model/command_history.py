@@ -1,4 +1,5 @@
-"""The commands of a run as people search them and give them again: the same for the command line and the dashboard. Pure."""
+"""The commands of a run as people search them and give them again: the same for the command line and the
+dashboard. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ LONGEST_WORD = 400
 
 
 class Filter(NamedTuple):
-    """Which commands are wanted: all of `words` occur in what is said of one, its stage begins with `stage`, its author with `by`.
+    """Which commands are wanted: all of `words` occur in what is said of one, its stage begins with `stage`,
+    its author with `by`.
 
     Case does not matter, and what is empty asks for nothing.
     """
@@ -74,12 +76,14 @@ def newest_first(records: Iterable[CommandRecord], wanted: Filter | None = None)
 
 
 def command_line(verb: str, run: str, *rest: str) -> str:
-    """What to type in a shell: `hoptui resume 'my run'`. `run` is what names its run; nothing in it is for the shell."""
+    """What to type in a shell: `hoptui resume 'my run'`. `run` is what names its run; nothing in it is for
+    the shell."""
     return shlex.join(["hoptui", verb, *(numbers.clean(word, LONGEST_WORD) for word in (run, *rest))])
 
 
 def again(record: CommandRecord, run: str) -> str:
-    """What to type in a shell to give a command again: `hoptui set ppo num_envs=2048`. `run` is what names its run.
+    """What to type in a shell to give a command again: `hoptui set ppo num_envs=2048`. `run` is what names
+    its run.
 
     It is the value that was asked for, to the last digit, whatever became of it.
     """
@@ -92,13 +96,15 @@ def again(record: CommandRecord, run: str) -> str:
 
 
 def reason(record: CommandRecord, commands: Mapping[str, CommandRecord]) -> str:
-    """Why a command was given, as its author said: `more work`, `undo of lr 1.0e-3 → 3.0e-4`; empty where nothing was said."""
+    """Why a command was given, as its author said: `more work`, `undo of lr 1.0e-3 → 3.0e-4`; empty where
+    nothing was said."""
     undone = commands.get(record.why.removeprefix(UNDO)) if record.why.startswith(UNDO) else None
     return numbers.clean(record.why, 300) if undone is None else f"{UNDO}{vocabulary.change(undone)}"
 
 
 def left(record: CommandRecord) -> CommandRecord:
-    """A command as the end of its run has left it: an effect of which there is no figure yet is not measured any more."""
+    """A command as the end of its run has left it: an effect of which there is no figure yet is not measured
+    any more."""
     found = record.measured
     if found is None or found.settled or found.gain is not None:
         return record
@@ -106,8 +112,8 @@ def left(record: CommandRecord) -> CommandRecord:
 
 
 def named(run: RunState, node: NodeState | None) -> str:
-    """What names a run on a command line: its name, or its id where the name does not: another run has the same, or nobody
-    can type it."""
+    """What names a run on a command line: its name, or its id where the name does not: another run has the
+    same, or nobody can type it."""
     same = [other for other in node.runs if other.name == run.name] if node else []
     typed = run.name and not run.name.startswith("-") and numbers.clean(run.name, LONGEST_WORD) == run.name
     return run.name if typed and len(same) < 2 else run.run

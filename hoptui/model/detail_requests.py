@@ -1,7 +1,8 @@
-"""Stretches of the past in finer buckets than a viewer's rings hold: what is wished for, asked for and held. No I/O.
+"""Stretches of the past in finer buckets than a viewer's rings hold: what is wished for, asked for and held.
+No I/O.
 
-A tile has `TILE` buckets of one metric; their length is a power of two of ns and tiles are aligned to it, so that whoever pans or
-zooms meets the same ones again. They are kept in a cache that is bounded in bytes.
+A tile has `TILE` buckets of one metric; their length is a power of two of ns and tiles are aligned to it, so
+that whoever pans or zooms meets the same ones again. They are kept in a cache that is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Closeups:
         return bool(self._wishes)
 
     def wish(self, source: str, name: str, t0: int, t1: int, width: int, now: int) -> bool:
-        """Ask for what is not held between two stamps in buckets no longer than `width`; only the last wish of a metric counts.
+        """Ask for what is not held between two stamps in buckets no longer than `width`; only the last wish
+        of a metric counts.
 
         Returns whether there is anything to ask that was not to be asked already.
         """
@@ -98,7 +100,8 @@ class Closeups:
         return wish != before
 
     def take(self, most: int, now: int) -> list[TileRequest]:
-        """At most so many questions about what is wished for, each about all metrics of a source that want the same."""
+        """At most so many questions about what is wished for, each about all metrics of a source that want
+        the same."""
         alike: dict[tuple[str, int, int, int], list[str]] = {}
         for (source, name), wanted in self._wishes.items():
             alike.setdefault((source, *wanted), []).append(name)

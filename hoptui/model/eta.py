@@ -1,4 +1,5 @@
-"""How long a run has still to go, at the pace that it really keeps: the same for the command line and the dashboard. Pure."""
+"""How long a run has still to go, at the pace that it really keeps: the same for the command line and the
+dashboard. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def left_s(
 
 
 def _since(begun: int, last_t: int, commands: Iterable[CommandRecord]) -> int:
-    """From which stamp on the pace counts: the last minutes of this process, and since the last command ended.
+    """From which stamp on the pace counts: the last minutes of this process, and since the last command
+    ended.
 
     So a knob's new value shows at once, and a pause does not count.
     """

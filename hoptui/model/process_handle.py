@@ -1,6 +1,8 @@
-"""A process of this machine, held while a person decides: what it is, and a signal that reaches it and no other.
+"""A process of this machine, held while a person decides: what it is, and a signal that reaches it and no
+other.
 
-A pid may be another's by the time a question is answered. The kernel's handle of the process (pidfd_open(2)) never is.
+A pid may be another's by the time a question is answered. The kernel's handle of the process (pidfd_open(2))
+never is.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class ProcessHandle:
             raise
 
     def _look(self, shown: GpuProcess) -> None:
-        """See that it is what the person was shown: the handle is held, so what is read now is of this process or of none."""
+        """See that it is what the person was shown: the handle is held, so what is read now is of this
+        process or of none."""
         gone = f"there is no process {shown.pid} any more"
         try:
             process = psutil.Process(shown.pid)

@@ -1,4 +1,5 @@
-"""A recording beside the run on screen, to compare with: all of it is known, and of a run that goes on more and more."""
+"""A recording beside the run on screen, to compare with: all of it is known, and of a run that goes on more
+and more."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Recorded(NamedTuple):
 
 
 def comparable(but: str, beside: Path | None = None) -> list[Recorded]:
-    """The recordings of this user, and those that lie `beside` a file, the last written first; not that of the run `but`.
+    """The recordings of this user, and those that lie `beside` a file, the last written first; not that of
+    the run `but`.
 
     Those that cannot be read are left out. Reads a few pages of each file.
     """

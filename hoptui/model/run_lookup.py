@@ -17,7 +17,8 @@ class Ambiguous(ValueError):  # noqa: N818
 
 
 def find_run(node: NodeState, vitals: Mapping[str, Vital], text: str) -> RunState:
-    """The run with this id, name, or beginning of an id; of several with one name, the only one that still lives.
+    """The run with this id, name, or beginning of an id; of several with one name, the only one that still
+    lives.
 
     Raises:
         NoSuchRun: none has it; the names that are there are listed.

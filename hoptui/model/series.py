@@ -1,8 +1,8 @@
 """One metric over time in bounded memory: a ring of raw samples under a min/max pyramid.
 
-Each level of the pyramid covers four times the time of the level below at a quarter of its resolution and has room for
-`CAPACITY` entries, so a window up to now is drawn from at least `CAPACITY / 4` entries and no spike is ever lost. Where a window
-further back would be coarse, it is drawn from close-ups, if there are any.
+Each level of the pyramid covers four times the time of the level below at a quarter of its resolution and has
+room for `CAPACITY` entries, so a window up to now is drawn from at least `CAPACITY / 4` entries and no spike
+is ever lost. Where a window further back would be coarse, it is drawn from close-ups, if there are any.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ NAN = math.nan
 
 
 class SeriesWindow(NamedTuple):
-    """Buckets of a window, oldest first. `t` is the stamp of the last sample in each; NaN in `low` and `high` is a gap."""
+    """Buckets of a window, oldest first. `t` is the stamp of the last sample in each; NaN in `low` and `high`
+    is a gap."""
 
     t: list[int]
     low: list[float]
@@ -37,7 +38,8 @@ class SeriesWindow(NamedTuple):
 
 
 class _Level:
-    """Entries of (stamp of the last sample, least, greatest), oldest first, never many more than `CAPACITY`."""
+    """Entries of (stamp of the last sample, least, greatest), oldest first, never many more than
+    `CAPACITY`."""
 
     def __init__(self) -> None:
         self.t: array[int] = array("q")
@@ -52,8 +54,9 @@ class _Level:
         self.high.append(high)
 
     def trim(self) -> None:
-        """Drop the oldest, `SLACK` at once: an array that loses fewer than 16 items keeps its memory, and one that lost a
-        quarter would give it back and grow again, in other places: of hundreds of them a third of the heap became holes."""
+        """Drop the oldest, `SLACK` at once: an array that loses fewer than 16 items keeps its memory, and one
+        that lost a quarter would give it back and grow again, in other places: of hundreds of them a third of
+        the heap became holes."""
         extra = len(self.t) - CAPACITY
         if extra >= SLACK:
             del self.t[:extra], self.low[:extra], self.high[:extra]
@@ -62,11 +65,13 @@ class _Level:
 
 
 class Series:
-    """One metric of one source. Values that are NaN or infinite are unknown: they are not kept and show as gaps.
+    """One metric of one source. Values that are NaN or infinite are unknown: they are not kept and show as
+    gaps.
 
-    `version` rises with each change, `refined` with each that makes known more of the past. `last` is the newest known value, `last_t` and `last_step` are its stamp and
-    iteration; it is NaN before there is one, and again once the source has gone on without it for `FORGET` of its usual
-    spacings. `closer` tells which close-ups there are between two stamps, in buckets of about a length.
+    `version` rises with each change, `refined` with each that makes known more of the past. `last` is the
+    newest known value, `last_t` and `last_step` are its stamp and iteration; it is NaN before there is one,
+    and again once the source has gone on without it for `FORGET` of its usual spacings. `closer` tells which
+    close-ups there are between two stamps, in buckets of about a length.
     """
 
     def __init__(
@@ -89,7 +94,8 @@ class Series:
             return self._first() or 0
 
     def extend(self, t: Sequence[int], step: Sequence[int], values: Sequence[float]) -> None:
-        """Newer samples in the order of their stamps; those not newer than what is there count once and are ignored."""
+        """Newer samples in the order of their stamps; those not newer than what is there count once and are
+        ignored."""
         if not len(t):
             return
         with self._lock:
@@ -112,7 +118,8 @@ class Series:
             self.missing(t[-1])
 
     def missing(self, t: int) -> None:
-        """The source has a row at `t` without this metric: after too many of them its last value is not current."""
+        """The source has a row at `t` without this metric: after too many of them its last value is not
+        current."""
         with self._lock:
             times = self._latest()
             late = t - self.last_t
@@ -121,7 +128,8 @@ class Series:
                 self.version += 1
 
     def seed(self, buckets: Buckets, name: str) -> None:
-        """Put past values, from a Query, before what is there; buckets that are not older than that are left out."""
+        """Put past values, from a Query, before what is there; buckets that are not older than that are left
+        out."""
         if name not in buckets.names:
             return
         at = buckets.names.index(name)
@@ -154,10 +162,12 @@ class Series:
             self.version += 1
 
     def window(self, t0: int, t1: int, points: int) -> SeriesWindow:
-        """The samples stamped `t0` to `t1`, both included, in at most `points` equal buckets; empty ones are left out.
+        """The samples stamped `t0` to `t1`, both included, in at most `points` equal buckets; empty ones are
+        left out.
 
-        A hole in the samples, longer than `HOLE` of the spacings around it, becomes one NaN bucket where it has room. Where
-        raw samples are no longer held, an entry of a coarser level falls into the bucket of its last sample.
+        A hole in the samples, longer than `HOLE` of the spacings around it, becomes one NaN bucket where it
+        has room. Where raw samples are no longer held, an entry of a coarser level falls into the bucket of
+        its last sample.
         """
         if t1 < t0 or points < 1:
             return SeriesWindow([], [], [])
@@ -166,7 +176,8 @@ class Series:
         return bucketed(t, low, high, t0, t1, points)
 
     def fine_from(self, width: int) -> int:
-        """From which stamp on there are samples, or entries no further apart than `width`; before it close-ups have more.
+        """From which stamp on there are samples, or entries no further apart than `width`; before it
+        close-ups have more.
 
         An entry is stamped by its last sample and reaches back to the entry before it.
         """
@@ -198,7 +209,8 @@ class Series:
         return t + rest[0], low + rest[1], high + rest[2]
 
     def _entries(self, t0: int, t1: int) -> tuple[array[int], array[float], array[float]]:
-        """What is known between two stamps: seeds, the finest level that reaches back to `t0`, and what it lacks at its end."""
+        """What is known between two stamps: seeds, the finest level that reaches back to `t0`, and what it
+        lacks at its end."""
         top = len(self._levels) - 1
         reaching = (k for k, level in enumerate(self._levels) if level.whole or level.t[0] <= t0 or k == top)
         finest = next(reaching)
@@ -233,7 +245,8 @@ class Series:
         self.last, self.last_t, self.last_step = value, t, step
 
     def _latest(self) -> array[int]:
-        """The newest stamps held, from seeds where there are too few samples: they say what spacing is usual."""
+        """The newest stamps held, from seeds where there are too few samples: they say what spacing is
+        usual."""
         raw = self._levels[0].t[-NEIGHBOURS - 1 :]
         if len(raw) > 2 or not self._past:
             return raw
@@ -253,14 +266,16 @@ class Series:
 def bucketed(
     t: Sequence[int], low: Sequence[float], high: Sequence[float], t0: int, t1: int, points: int
 ) -> SeriesWindow:
-    """Entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets, with the holes of `Series.window`."""
+    """Entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets, with the holes of
+    `Series.window`."""
     found = SeriesWindow([], [], [])
     span = t1 - t0 + 1
     i, slot, even = 0, -1, -1
     while i < len(t):
         into = (t[i] - t0) * points // span
         if i and into > slot + 1:
-            # What is no longer than HOLE of the shortest spacing is no hole whatever is usual around it, and most are that.
+            # What is no longer than HOLE of the shortest spacing is no hole whatever is usual around it, and
+            # most are that.
             even = HOLE * min(map(sub, t[1:], t)) if even < 0 else even
         if i and into > slot + 1 and t[i] - t[i - 1] > even and _hole(t, i):
             found.t.append((t[i - 1] + t[i]) // 2)

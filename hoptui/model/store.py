@@ -1,4 +1,5 @@
-"""Everything a viewer knows, in one place: the client's thread writes, the screen reads, a lock stands between them.
+"""Everything a viewer knows, in one place: the client's thread writes, the screen reads, a lock stands
+between them.
 
 No I/O: it takes messages of the daemon and answers questions. Memory is bounded, whatever arrives.
 """
@@ -37,10 +38,12 @@ ANOTHER = 60 * SECOND
 
 
 class NodeClock:
-    """Nanoseconds. An answer has always been under way, so the one whose stamp is furthest ahead is the closest.
+    """Nanoseconds. An answer has always been under way, so the one whose stamp is furthest ahead is the
+    closest.
 
-    Only those of the last 30 to 60 s count: a node whose clock stood still (a virtual machine that was moved) is followed after that,
-    and a clock that is a minute or more behind is another one: the node was started again.
+    Only those of the last 30 to 60 s count: a node whose clock stood still (a virtual machine that was moved)
+    is followed after that, and a clock that is a minute or more behind is another one: the node was started
+    again.
     """
 
     def __init__(self, own: Callable[[], int]) -> None:
@@ -79,11 +82,13 @@ MOST_COMMANDS = 2000
 
 
 class Store:
-    """The state of a node and its rows. The versions rise with each change of what they are named after, `changes` with any.
+    """The state of a node and its rows. The versions rise with each change of what they are named after,
+    `changes` with any.
 
-    `events` are newest last; `commands` go by id, in the order in which they arrived; `processes` are those on GPUs. These and
-    `vitals` are replaced, never changed in place: a reader may iterate over what it got without a lock. `left_out` counts metrics that were not kept
-    because their source had too many. `on_wish` is called where `looks` has something new to ask.
+    `events` are newest last; `commands` go by id, in the order in which they arrived; `processes` are those
+    on GPUs. These and `vitals` are replaced, never changed in place: a reader may iterate over what it got
+    without a lock. `left_out` counts metrics that were not kept because their source had too many. `on_wish`
+    is called where `looks` has something new to ask.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -108,7 +113,8 @@ class Store:
         self._lock = RLock()
 
     def now(self) -> int:
-        """The node's monotonic nanoseconds, carried on by the local clock; the local clock itself before any answer."""
+        """The node's monotonic nanoseconds, carried on by the local clock; the local clock itself before any
+        answer."""
         return self._clock.now()
 
     def series(self, source: str, name: str) -> Series | None:
@@ -120,7 +126,8 @@ class Store:
         return self._steps.get(source)
 
     def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None:
-        """Somebody looks at a metric between two stamps in so many buckets: ask for what would be coarser than that.
+        """Somebody looks at a metric between two stamps in so many buckets: ask for what would be coarser
+        than that.
 
         The name `closeups.STEPS` stands for the iterations.
         """
@@ -210,7 +217,8 @@ class Store:
             self._closeups.reconnected()
 
     def sent(self, command: Command) -> None:
-        """A command of this viewer's own is on its way: shown as `sent` until the daemon has something to say of it."""
+        """A command of this viewer's own is on its way: shown as `sent` until the daemon has something to say
+        of it."""
         run = self.run(command.run)
         held = next((k for k in run.knobs if k.spec.name == command.knob), None) if run else None
         record = CommandRecord(
@@ -244,14 +252,16 @@ class Store:
             self.apply_records((expired,))
 
     def apply_tuned(self, tuned: Tuned) -> None:
-        """Take in the answer to a Tune of this viewer's own: `tuned` by run, with the reason where it was refused."""
+        """Take in the answer to a Tune of this viewer's own: `tuned` by run, with the reason where it was
+        refused."""
         with self._lock:
             self.tuned = {**self.tuned, tuned.run: tuned}
             self.node_version += 1
             self.changes += 1
 
     def forget(self, source: str) -> None:
-        """Drop the history of a source and keep its last values: it has been sampled thinly and is about to be seeded."""
+        """Drop the history of a source and keep its last values: it has been sampled thinly and is about to
+        be seeded."""
         with self._lock:
             self.changes += 1
             for series in self._series.get(source, {}).values():
@@ -296,7 +306,8 @@ class Store:
         return found
 
     def _add_events(self, events: tuple[Event, ...]) -> None:
-        # A restarted daemon counts anew, so an event that comes again is known by what it says, not by its number.
+        # A restarted daemon counts anew, so an event that comes again is known by what it says, not by its
+        # number.
         known = {(e.t, e.run, e.kind, e.text) for e in self.events} if events else set()
         fresh = [e for e in events if (e.t, e.run, e.kind, e.text) not in known]
         if fresh:

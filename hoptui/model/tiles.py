@@ -34,7 +34,8 @@ class Entries(NamedTuple):
 
 
 class Cache(Generic[Value]):
-    """The newest used values up to `most_bytes`, as `size` counts them; the one asked for last always stays."""
+    """The newest used values up to `most_bytes`, as `size` counts them; the one asked for last always
+    stays."""
 
     def __init__(self, most_bytes: int, size: Callable[[Value], int]) -> None:
         self.bytes = 0

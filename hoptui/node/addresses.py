@@ -1,7 +1,7 @@
 """Where sockets, locks and recordings live, and the checks before anyone trusts those places.
 
-The runtime directory is not $XDG_RUNTIME_DIR: logind deletes that at logout, and training outlives logins. Recordings
-stay on local disk: SQLite must not live on NFS homes.
+The runtime directory is not $XDG_RUNTIME_DIR: logind deletes that at logout, and training outlives logins.
+Recordings stay on local disk: SQLite must not live on NFS homes.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def addresses(*, create: bool = True) -> Addresses:
     `HOPTUI_DIR` and `HOPTUI_STATE_DIR` override `/tmp/hoptui-<uid>` and `/var/tmp/hoptui-<uid>`.
 
     Raises:
-        AddressError: a variable has no absolute path, or the directory is missing (with `create=False`), a symlink,
-            somebody else's, open to others, or its path too long for a socket.
+        AddressError: a variable has no absolute path, or the directory is missing (with `create=False`), a
+            symlink, somebody else's, open to others, or its path too long for a socket.
     """
     uid = os.getuid()
     directory = _given("HOPTUI_DIR", f"/tmp/hoptui-{uid}")
@@ -73,7 +73,8 @@ def addresses(*, create: bool = True) -> Addresses:
 
 
 def _given(variable: str, usual: str) -> Path:
-    """A directory from the environment; a relative one would be another in each working directory, with a daemon in each."""
+    """A directory from the environment; a relative one would be another in each working directory, with a
+    daemon in each."""
     path = Path(os.environ.get(variable) or usual)
     if not path.is_absolute():
         raise AddressError(f"{variable} is {str(path)!r}: it must be an absolute path")
@@ -81,7 +82,8 @@ def _given(variable: str, usual: str) -> Path:
 
 
 def secure(directory: Path, *, create: bool = True) -> None:
-    """Make `directory` 0700 if it is missing, and refuse it unless it is a real directory of this user's alone.
+    """Make `directory` 0700 if it is missing, and refuse it unless it is a real directory of this user's
+    alone.
 
     Raises:
         AddressError: see above.

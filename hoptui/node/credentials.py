@@ -25,7 +25,8 @@ class Peer:
 
 
 def peer_of(address: str) -> Peer | None:
-    """The peer in libzmq's `Peer-Address`, `localhost:<uid>:<gid>:<pid>`; None where it is of another form."""
+    """The peer in libzmq's `Peer-Address`, `localhost:<uid>:<gid>:<pid>`; None where it is of another
+    form."""
     found = _PEER.fullmatch(address)
     return Peer(*map(int, found.groups())) if found else None
 

@@ -1,4 +1,5 @@
-"""Are pids counted here as on the whole machine, or has a container a count of its own? See pid_namespaces(7)."""
+"""Are pids counted here as on the whole machine, or has a container a count of its own? See
+pid_namespaces(7)."""
 
 from __future__ import annotations
 

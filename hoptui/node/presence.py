@@ -1,7 +1,7 @@
 """Is there a daemon, and if not, start one: the same few lines for the SDK and for every viewer.
 
-Liveness is the lock, never the socket file: a socket file survives a crash, an fcntl lock does not, and a forked child
-that outlives its parent does not keep it (flock would).
+Liveness is the lock, never the socket file: a socket file survives a crash, an fcntl lock does not, and a
+forked child that outlives its parent does not keep it (flock would).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from hoptui.node.addresses import Addresses
 
 
 def unstable(where: Addresses) -> str:
-    """Why it is gone at once: a full or read-only disk, on which it could not tell it either; or see its log."""
+    """Why it is gone at once: a full or read-only disk, on which it could not tell it either; or see its
+    log."""
     ends = "the daemon ends as soon as it is started"
     if where.directory.exists() and not os.access(where.directory, os.W_OK):
         return f"{ends}: {where.directory} cannot be written"
@@ -36,7 +37,8 @@ class StartError(Exception):
 def daemon_lives(where: Addresses) -> bool:
     """Whether some other process holds the daemon's lock.
 
-    It only asks (F_GETLK): to take the lock, however briefly, would turn away a daemon that starts at that moment.
+    It only asks (F_GETLK): to take the lock, however briefly, would turn away a daemon that starts at that
+    moment.
     """
     try:
         with where.lock.open("rb") as file:
@@ -52,10 +54,11 @@ _FLOCK = struct.Struct("@hhqqi")
 
 
 def start_daemon(where: Addresses) -> None:
-    """Start a daemon in the background and return once it has detached; the losers of a race leave by themselves.
+    """Start a daemon in the background and return once it has detached; the losers of a race leave by
+    themselves.
 
-    The new process is nobody's child: it forks once more and leaves this session, so that it outlives a login and this
-    process never has to reap it.
+    The new process is nobody's child: it forks once more and leaves this session, so that it outlives a login
+    and this process never has to reap it.
 
     Raises:
         StartError: it could not even start, with the last line it printed.

@@ -26,7 +26,8 @@ MEANING: Mapping[Verdict, str] = {
 
 
 def name(diagnosis: Diagnosis) -> str:
-    """`launch-bound`, `perhaps launch-bound`, `nothing stands out`; `was launch-bound` until a change of a knob is seen through."""
+    """`launch-bound`, `perhaps launch-bound`, `nothing stands out`; `was launch-bound` until a change of a
+    knob is seen through."""
     if diagnosis.verdict == "healthy":
         return MEANING["healthy"] if not diagnosis.stale else f"until the last change {MEANING['healthy']}"
     if diagnosis.stale and diagnosis.verdict != "unknown":
@@ -43,7 +44,8 @@ def sentence(diagnosis: Diagnosis) -> str:
 
 
 def line(diagnosis: Diagnosis, *, advises: bool = True) -> str:
-    """`launch-bound, 95 % sure: SM active 5.6 %; busy 32 %; try grad_accum 4 → 2`: what is found, its evidence, what might help."""
+    """`launch-bound, 95 % sure: SM active 5.6 %; busy 32 %; try grad_accum 4 → 2`: what is found, its
+    evidence, what might help."""
     advice = [f"{'try ' if each.knob else ''}{each.text}" for each in diagnosis.advice if advises]
     told = "; ".join((*diagnosis.evidence, *advice))
     return ": ".join(filter(None, (f"{diagnosis.verdict}{_sure(diagnosis)}", told)))

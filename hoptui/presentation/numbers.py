@@ -1,4 +1,5 @@
-"""Numbers, times and foreign text as people read them: pure functions, the same in the command line and the dashboard.
+"""Numbers, times and foreign text as people read them: pure functions, the same in the command line and the
+dashboard.
 
 Unknown (None or NaN) is `UNKNOWN` everywhere, never 0. Groups of three digits are split by a plain space.
 """
@@ -58,7 +59,8 @@ def si(number: float | None, digits: int = 3) -> str:
 
 
 def scientific(number: float, digits: int = 6) -> str:
-    """`3.0e-4`: at most `digits` significant digits, at least one after the point, no padding of the exponent."""
+    """`3.0e-4`: at most `digits` significant digits, at least one after the point, no padding of the
+    exponent."""
     mantissa, exponent = f"{number:.{digits - 1}e}".split("e")
     mantissa = mantissa.rstrip("0")
     return f"{mantissa}{'0' if mantissa.endswith('.') else ''}e{int(exponent)}"
@@ -87,7 +89,8 @@ def duration(seconds: float | None) -> str:
 
 
 def seconds(number: float | None) -> str:
-    """A time that is measured rather than waited for, in three digits: `1.82 ms`, `1.82 s`; from ten minutes a duration."""
+    """A time that is measured rather than waited for, in three digits: `1.82 ms`, `1.82 s`; from ten minutes
+    a duration."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     size = abs(number)
@@ -102,7 +105,8 @@ def seconds(number: float | None) -> str:
 
 
 def gib(size: float | None) -> str:
-    """Bytes in GiB: `58.1`; from 100 GiB without a fraction, and little memory as `0.06`, because 0.0 would be none."""
+    """Bytes in GiB: `58.1`; from 100 GiB without a fraction, and little memory as `0.06`, because 0.0 would
+    be none."""
     if size is None or not math.isfinite(size):
         return UNKNOWN
     amount = size / (1 << 30)
@@ -159,12 +163,14 @@ def day_clock(wall: float | None) -> str:
 
 
 def clean(text: str, most: int = 200) -> str:
-    """Foreign text made safe for a terminal: one line, no control, bidi or invisible characters, at most `most` long."""
+    """Foreign text made safe for a terminal: one line, no control, bidi or invisible characters, at most
+    `most` long."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def ascii_only(text: str) -> str:
-    """The same text for a terminal without UTF-8: our own symbols get a stand-in, all else a question mark."""
+    """The same text for a terminal without UTF-8: our own symbols get a stand-in, all else a question
+    mark."""
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")

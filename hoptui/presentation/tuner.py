@@ -1,4 +1,5 @@
-"""The words of the tuner, for the command line and the dashboard alike: where it stands, its limits, what it tried."""
+"""The words of the tuner, for the command line and the dashboard alike: where it stands, its limits, what it
+tried."""
 
 from __future__ import annotations
 
@@ -84,13 +85,15 @@ def standing(state: TunerState) -> str:
 
 
 def used(state: TunerState) -> float | None:
-    """The share of what trials may cost that they have cost: more than 1 when overdrawn, None where nothing may be spent."""
+    """The share of what trials may cost that they have cost: more than 1 when overdrawn, None where nothing
+    may be spent."""
     may_s = _may_s(state)
     return state.spent * state.lived_s / may_s if may_s > 0 else None
 
 
 def cost(state: TunerState, *, brief: bool = False) -> str:
-    """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first hour)`; `28 %: …` in `brief`."""
+    """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first
+    hour)`; `28 %: …` in `brief`."""
     if state.spent and not state.lived_s:  # told by a daemon that did not say of how much time
         return f"{share(state.spent)} of the time"
     of = "" if brief else " of the budget"
@@ -101,7 +104,8 @@ def cost(state: TunerState, *, brief: bool = False) -> str:
 
 
 def _may_s(state: TunerState) -> float:
-    """Seconds that trials may cost: a share of the time in which the run trained, of an hour until it has done so for one."""
+    """Seconds that trials may cost: a share of the time in which the run trained, of an hour until it has
+    done so for one."""
     return state.limits.budget * max(state.lived_s, YOUNG_S)
 
 
@@ -127,6 +131,7 @@ def sentence(trial: Trial) -> str:
 
 
 def tells(said: str, trial: Trial) -> bool:
-    """Whether a text of the tuner's, as its events have it, says how this trial ended, however its digits are grouped."""
+    """Whether a text of the tuner's, as its events have it, says how this trial ended, however its digits are
+    grouped."""
     plain, head = said.replace(" ", ""), f"{trial.result} {written(trial.changes)}".replace(" ", "")
     return (plain.startswith((f"{head},", f"{head}:")) and said.endswith(trial.text)) or plain == head

@@ -1,4 +1,5 @@
-"""The words and symbols of states, stages, commands and effects: one vocabulary for the command line and the dashboard."""
+"""The words and symbols of states, stages, commands and effects: one vocabulary for the command line and the
+dashboard."""
 
 from __future__ import annotations
 
@@ -58,18 +59,21 @@ NOTICED_S = 1e-3
 
 
 def took(seconds: float | None) -> str:
-    """How long a run stood still for a command: `took 0.21 s`; nothing where that is unknown or not worth a word."""
+    """How long a run stood still for a command: `took 0.21 s`; nothing where that is unknown or not worth a
+    word."""
     return f"took {numbers.seconds(seconds)}" if seconds is not None and seconds >= NOTICED_S else ""
 
 
 def cost(knob: KnobState) -> str:
-    """What a change of a knob costs; first how long the run stood still for the last one: `2.50 s last time; a new shape, compiled anew`."""
+    """What a change of a knob costs; first how long the run stood still for the last one: `2.50 s last time;
+    a new shape, compiled anew`."""
     kind = COSTS[knob.spec.cost]
     return f"{numbers.seconds(knob.took_s)} last time; {kind}" if took(knob.took_s) else kind
 
 
 def change(record: CommandRecord) -> str:
-    """What was asked: `grad_accum 4 → 8`, `pause`, `profile 20 iterations`; with the value read back where it is another one."""
+    """What was asked: `grad_accum 4 → 8`, `pause`, `profile 20 iterations`; with the value read back where it
+    is another one."""
     if record.verb == "profile":
         return (
             f"profile {numbers.grouped(record.wanted)} iterations"
@@ -86,7 +90,8 @@ def change(record: CommandRecord) -> str:
 
 
 def stage_text(record: CommandRecord) -> str:
-    """How far it is: `applied at 1 205, took 0.21 s`, `scheduled for 1 205`, `rejected: lr = 2 is out of bounds …`."""
+    """How far it is: `applied at 1 205, took 0.21 s`, `scheduled for 1 205`, `rejected: lr = 2 is out of
+    bounds …`."""
     word = STAGES[record.stage].text
     match record.stage:
         case "applied" if record.step is not None:
@@ -100,14 +105,16 @@ def stage_text(record: CommandRecord) -> str:
 
 
 def remark(record: CommandRecord) -> str:
-    """What else is to be said of a command: why it came to what it did, what followed, and who has given the knob to the tuner since."""
+    """What else is to be said of a command: why it came to what it did, what followed, and who has given the
+    knob to the tuner since."""
     given = f"{author(record.released)} released it to the tuner" if record.released is not None else ""
     why = numbers.clean(record.reason or record.code)
     return "; ".join(filter(None, (why, followed(record), given)))
 
 
 def followed(record: CommandRecord) -> str:
-    """What a change has moved besides its own knob: `grad_accum 2 → 8 followed`; nothing where it moved nothing."""
+    """What a change has moved besides its own knob: `grad_accum 2 → 8 followed`; nothing where it moved
+    nothing."""
     moved = ((numbers.clean(one.knob, 40), *numbers.alike(one.before, one.value)) for one in record.followed)
     told = ", ".join(f"{knob} {before} → {value}" for knob, before, value in moved)
     return f"{told} followed" if told else ""
@@ -126,10 +133,12 @@ def happened(event: Event) -> str:
 
 
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
-    """What a change did: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`, or nothing.
+    """What a change did: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`,
+    or nothing.
 
-    Where several changes share the effect, it says so unless that is told elsewhere: `+6.1 % ± 1.2, together with lr`.
-    `brief` is without the interval: `+6.1 %`, `measuring`; nothing of an effect that would not be true without its note.
+    Where several changes share the effect, it says so unless that is told elsewhere: `+6.1 % ± 1.2, together
+    with lr`. `brief` is without the interval: `+6.1 %`, `measuring`; nothing of an effect that would not be
+    true without its note.
     """
     if measured is None:
         return ""
@@ -149,7 +158,8 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
 
 
 def unit_of(metric: str, units: Mapping[str, str]) -> str:
-    """What a metric counts: as the run has declared it in `units`, else by its name: `env_steps_per_s` is in `env steps/s`."""
+    """What a metric counts: as the run has declared it in `units`, else by its name: `env_steps_per_s` is in
+    `env steps/s`."""
     rate = f"{metric.removesuffix('_per_s').replace('_', ' ')}/s" if metric.endswith("_per_s") else metric
     return numbers.clean(units.get(metric) or rate, 24)
 

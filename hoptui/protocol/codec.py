@@ -45,7 +45,8 @@ class Decoder(Generic[T]):
         """The message in `frames`.
 
         Raises:
-            WireError: too many or too large frames, no message, or one of another direction or a newer protocol.
+            WireError: too many or too large frames, no message, or one of another direction or a newer
+                protocol.
         """
         if len(frames) > MAX_FRAMES or sum(map(len, frames)) > self._limit:
             size = sum(map(len, frames))

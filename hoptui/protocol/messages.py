@@ -1,7 +1,8 @@
-"""Every message, as tagged msgpack maps: unknown fields are ignored, new fields get defaults, a type never changes.
+"""Every message, as tagged msgpack maps: unknown fields are ignored, new fields get defaults, a type never
+changes.
 
-Times are monotonic nanoseconds of the node (`t`), durations seconds (`_s`), unless a name says otherwise. The protocol,
-message by message and failure by failure, is told in docs/protocol.md.
+Times are monotonic nanoseconds of the node (`t`), durations seconds (`_s`), unless a name says otherwise. The
+protocol, message by message and failure by failure, is told in docs/internals/protocol.md.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ State = Literal["live", "busy", "paused", "unresponsive", "exited"]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asked. The daemon fills in `user` and `pid` from the kernel's peer credentials, whatever the viewer says."""
+    """Who asked. The daemon fills in `user` and `pid` from the kernel's peer credentials, whatever the viewer
+    says."""
 
     kind: Literal["person", "tuner", "daemon"] = "person"
     user: str = ""
@@ -46,7 +48,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True):
-    """What training costs: floating-point operations for each unit of the rate `metric`, forward and backward.
+    """What training costs: floating-point operations for each unit of the rate `metric`, forward and
+    backward.
 
     `precision` names the peak that MFU is measured against: `fp64 fp32 tf32 bf16 fp16 fp8`.
     """
@@ -56,19 +59,21 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True):
     precision: str = "bf16"
 
 
-# run -> daemon ---------------------------------------------------------------------------------------------------------
+# run -> daemon ----------------------------------------------------------------------------------------------
 
 
 class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     """First message of a run, and again after each new connection.
 
-    `epoch` is the least this process can be; the daemon answers with the one it is. `nonce` is random per process.
-    `headline` names the metric that stands for throughput, `can` the commands the run has a handler for. `gpus` are the
-    UUIDs of its GPUs as far as it says; otherwise `visible`, its `CUDA_VISIBLE_DEVICES` (None: not set), and
-    `slurm_gpus`, the indices that Slurm gave it, decide. `flops` says how many floating-point operations a unit of a metric costs. `versions` are
-    those of the libraries that it had imported by then (`torch`).
+    `epoch` is the least this process can be; the daemon answers with the one it is. `nonce` is random per
+    process. `headline` names the metric that stands for throughput, `can` the commands the run has a handler
+    for. `gpus` are the UUIDs of its GPUs as far as it says; otherwise `visible`, its `CUDA_VISIBLE_DEVICES`
+    (None: not set), and `slurm_gpus`, the indices that Slurm gave it, decide. `flops` says how many
+    floating-point operations a unit of a metric costs. `versions` are those of the libraries that it had
+    imported by then (`torch`).
 
-    Rank 0 speaks for the run. Another rank says only where it is and which GPUs it has: it is sent no commands.
+    Rank 0 speaks for the run. Another rank says only where it is and which GPUs it has: it is sent no
+    commands.
     """
 
     protocol: int
@@ -117,9 +122,10 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """A stage of a command, from the run to the daemon. Viewers ignore it; older daemons send it to them.
 
-    `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost. `took_s` is how
-    long the run stood still for it, None where it did nothing. `followed` are knobs that nobody set and that have another
-    value because of it. `scheduled` with the code `restarting`: the run replaces its process for it, and the next epoch settles it.
+    `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost.
+    `took_s` is how long the run stood still for it, None where it did nothing. `followed` are knobs that
+    nobody set and that have another value because of it. `scheduled` with the code `restarting`: the run
+    replaces its process for it, and the next epoch settles it.
     """
 
     id: str
@@ -139,8 +145,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     """Every second from the link thread, whatever the training thread does.
 
-    `t` is when it was sent (0: unknown), `progress_age_s` is the time since the last boundary, `phase_age_s` since the phase began, `paused_left_s` how long
-    the pause lease still runs, `dropped` rows lost since the start because the daemon did not take them.
+    `t` is when it was sent (0: unknown), `progress_age_s` is the time since the last boundary, `phase_age_s`
+    since the phase began, `paused_left_s` how long the pause lease still runs, `dropped` rows lost since the
+    start because the daemon did not take them.
     """
 
     step: int
@@ -170,11 +177,12 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
     detail: str = ""
 
 
-# daemon -> run ---------------------------------------------------------------------------------------------------------
+# daemon -> run ----------------------------------------------------------------------------------------------
 
 
 class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
-    """`epoch` is this process's; `since` the stamp of the last row the daemon keeps on disk: newer ones are sent again."""
+    """`epoch` is this process's; `since` the stamp of the last row the daemon keeps on disk: newer ones are
+    sent again."""
 
     protocol: int
     pid: int
@@ -193,7 +201,7 @@ class Retire(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.retire"):
     """A person stopped the daemon: do not start it again, connect when somebody else does."""
 
 
-# viewer -> daemon ------------------------------------------------------------------------------------------------------
+# viewer -> daemon -------------------------------------------------------------------------------------------
 
 
 class ViewerHello(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.hello"):
@@ -208,9 +216,10 @@ class ViewerHello(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.hello")
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     """A request to a run; from the viewer to the daemon and on to the run.
 
-    The viewer makes the `id`, so that it can send the same command again: it is applied at most once. `value` is
-    absolute; for `profile` it is the number of iterations to trace. `expect_version` makes it compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit; for a
-    pause, `hold_s` is the lease after which the run goes on by itself.
+    The viewer makes the `id`, so that it can send the same command again: it is applied at most once. `value`
+    is absolute; for `profile` it is the number of iterations to trace. `expect_version` makes it
+    compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit; for a pause, `hold_s` is the
+    lease after which the run goes on by itself.
     """
 
     id: str
@@ -242,11 +251,12 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
 class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
     """What is new since my cursors? Answered with a Delta when something is, or after `wait_s`.
 
-    `cursors` maps a source to the stamp of the newest row the viewer has; sources not named are not sent. `events` and
-    `commands` are the newest sequence numbers it has of the run named by `run` (empty: of all runs), `state` the version
-    of the node's state. With `latest`, every known source answers with one row of its newest values instead. `hz` is how
-    often this viewer would like GPUs to be sampled (0: it does not mind; at most 10). `processes` is the version it has
-    of the processes on GPUs, None: it does not want them.
+    `cursors` maps a source to the stamp of the newest row the viewer has; sources not named are not sent.
+    `events` and `commands` are the newest sequence numbers it has of the run named by `run` (empty: of all
+    runs), `state` the version of the node's state. With `latest`, every known source answers with one row of
+    its newest values instead. `hz` is how often this viewer would like GPUs to be sampled (0: it does not
+    mind; at most 10). `processes` is the version it has of the processes on GPUs, None: it does not want
+    them.
     """
 
     id: int
@@ -263,7 +273,8 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
-    """Past values of a source between two stamps (0: from the first, to the last) in at most `points` buckets.
+    """Past values of a source between two stamps (0: from the first, to the last) in at most `points`
+    buckets.
 
     `run` says whose recording to look in for the host's and the GPUs' past (empty: any live run's).
     """
@@ -289,7 +300,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.shutdown")
     id: int
 
 
-# daemon -> viewer ------------------------------------------------------------------------------------------------------
+# daemon -> viewer -------------------------------------------------------------------------------------------
 
 
 class ViewerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.welcome"):
@@ -311,9 +322,9 @@ class LeaseState(msgspec.Struct, frozen=True, kw_only=True, tag="lease.state"):
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A command as every viewer sees it and as the recording keeps it: who, when, from, to, outcome, effect.
 
-    `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before; `took_s` how long the
-    run stood still for it; `followed` what it moved besides its knob. `released` is who has said since that the tuner may turn the
-    knob all the same.
+    `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before; `took_s`
+    how long the run stood still for it; `followed` what it moved besides its knob. `released` is who has said
+    since that the tuner may turn the knob all the same.
     """
 
     id: str
@@ -366,11 +377,13 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a run besides its rows. `metrics` are the newest values, `last_t` the stamp of the newest row.
+    """What is known of a run besides its rows. `metrics` are the newest values, `last_t` the stamp of the
+    newest row.
 
-    `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for. `gpus` are the
-    UUIDs of its GPUs: as it says, or as its environment and its processes tell. `ranks` are the other processes of
-    this epoch that have come to this node, in order of rank. `diagnosis` and `tuner` are None before there is one.
+    `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
+    `gpus` are the UUIDs of its GPUs: as it says, or as its environment and its processes tell. `ranks` are
+    the other processes of this epoch that have come to this node, in order of rank. `diagnosis` and `tuner`
+    are None before there is one.
     """
 
     run: str
@@ -419,10 +432,12 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """The node and everything on it. `gpu_reason` says in one line why there are no GPU readings (empty: there are).
+    """The node and everything on it. `gpu_reason` says in one line why there are no GPU readings (empty:
+    there are).
 
-    `history` says why history is not being kept (empty: it is); `wall_offset_ns` added to a stamp gives wall time. `hz`
-    is how often GPUs are sampled now, `metrics` the address of the Prometheus endpoint, if there is one.
+    `history` says why history is not being kept (empty: it is); `wall_offset_ns` added to a stamp gives wall
+    time. `hz` is how often GPUs are sampled now, `metrics` the address of the Prometheus endpoint, if there
+    is one.
     """
 
     host: str
@@ -445,12 +460,12 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     """The answer to a Fetch. `more` means that rows were held back for size: ask again at once.
 
-    A Delta with the id 0 answers no Fetch. It has the record of a command, for the viewer that sent the command.
-    The `seq` of that record is 0, so that it moves no cursor.
+    A Delta with the id 0 answers no Fetch. It has the record of a command, for the viewer that sent the
+    command. The `seq` of that record is 0, so that it moves no cursor.
 
-    `state` is the version of `node`, which is None when the viewer has it already. `now` is the stamp of the answer;
-    `behind_ms` how far the newest row sent lags behind the newest one known. `processes` are those on GPUs if the viewer
-    wants them and has not got this version of them.
+    `state` is the version of `node`, which is None when the viewer has it already. `now` is the stamp of the
+    answer; `behind_ms` how far the newest row sent lags behind the newest one known. `processes` are those on
+    GPUs if the viewer wants them and has not got this version of them.
     """
 
     id: int
@@ -468,7 +483,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):
-    """The answer to a Query: for each name the least, greatest and mean of every bucket, as float64, NaN where empty.
+    """The answer to a Query: for each name the least, greatest and mean of every bucket, as float64, NaN
+    where empty.
 
     `t` and `step` (int64) stand for the last row of each bucket.
     """

@@ -1,8 +1,8 @@
 """Stamps are monotonic nanoseconds of one boot; a recording may outlive a reboot of its node.
 
-A recording's time is the monotonic clock of the boot that began it. Stamps of a later boot are stored shifted by the
-wall time between the two, or further where the wall clock went back, so that stored stamps always rise and one
-offset turns all of them into wall time.
+A recording's time is the monotonic clock of the boot that began it. Stamps of a later boot are stored shifted
+by the wall time between the two, or further where the wall clock went back, so that stored stamps always rise
+and one offset turns all of them into wall time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Boot:
-    """One uptime of a node: `wall_offset_ns` added to its monotonic stamps gives wall time, `now` is one of them."""
+    """One uptime of a node: `wall_offset_ns` added to its monotonic stamps gives wall time, `now` is one of
+    them."""
 
     id: str
     wall_offset_ns: int
@@ -35,7 +36,8 @@ class Boot:
 
 @dataclass(frozen=True)
 class ClockShift:
-    """How a process sees a recording's time: its own stamp + `shift_ns` is the stored one, + `wall_offset_ns` wall time."""
+    """How a process sees a recording's time: its own stamp + `shift_ns` is the stored one, + `wall_offset_ns`
+    wall time."""
 
     shift_ns: int = 0
     wall_offset_ns: int = 0

@@ -1,10 +1,10 @@
 """Columns of numbers in few bytes and without loss, readable with zlib alone (the schema's comments say how).
 
 Telemetry is mostly decimals: 612.35 W, 47.08 %, 1 980 MHz. A column becomes whole numbers, these become small
-differences, and the differences' bytes lie in planes (all lowest bytes, then all second bytes …), the planes of all
-columns ordered from the quietest to the noisiest. zlib then does the rest: with memLevel 4 it makes a new Huffman table
-every thousand bytes, so that quiet and noisy planes do not share one. That is worth 8 % against zlib's default and
-within 5 % of LZMA, which takes five times as long.
+differences, and the differences' bytes lie in planes (all lowest bytes, then all second bytes …), the planes
+of all columns ordered from the quietest to the noisiest. zlib then does the rest: with memLevel 4 it makes a
+new Huffman table every thousand bytes, so that quiet and noisy planes do not share one. That is worth 8 %
+against zlib's default and within 5 % of LZMA, which takes five times as long.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Whole(msgspec.Struct, frozen=True, tag_field="is", tag="whole", omit_defau
     """Whole numbers n, and n / 10^digits where the column is of floats.
 
     z is read from `planes` bytes and is 2d for d ≥ 0, −1 − 2d for d < 0. With a `slope`, n is the one before
-    + slope + unit × d, and `start` the one before the first; without, n is start + unit × d. With `gaps` one more
-    plane comes first: 0 where a row is unknown, 1 where it is not.
+    + slope + unit × d, and `start` the one before the first; without, n is start + unit × d. With `gaps` one
+    more plane comes first: 0 where a row is unknown, 1 where it is not.
     """
 
     start: int
@@ -57,7 +57,8 @@ Form = Constant | Whole | Bits
 
 
 class Directory(msgspec.Struct, frozen=True):
-    """What the planes are. `order` has the number of each plane, counted through the columns, in its place."""
+    """What the planes are. `order` has the number of each plane, counted through the columns, in its
+    place."""
 
     columns: tuple[Form, ...]
     order: tuple[int, ...]
@@ -166,7 +167,8 @@ class Packed:
 
 
 def digits(values: Sequence[float]) -> int | None:
-    """How many decimals (at most 9) all known values have; None if they have more, or are no finite numbers."""
+    """How many decimals (at most 9) all known values have; None if they have more, or are no finite
+    numbers."""
     found = _decimals([v for v in values if v == v])
     return None if found is None else found[0]
 
@@ -218,7 +220,8 @@ def _bits(raw: bytes, width: int) -> tuple[Form, list[bytes]]:
 
 
 def _decimals(values: Sequence[float]) -> tuple[int, list[int]] | None:
-    """Values as whole numbers n and the least number of digits with which n / 10^digits is each of them exactly."""
+    """Values as whole numbers n and the least number of digits with which n / 10^digits is each of them
+    exactly."""
     if not values:
         return None
     largest = max(max(values), -min(values))
@@ -237,7 +240,8 @@ def _decimals(values: Sequence[float]) -> tuple[int, list[int]] | None:
 
 
 def _stepped(numbers: list[int], digits: int, known: bytes = b"") -> tuple[Form, list[bytes]] | None:
-    """Whole numbers as differences to the one before or to their median, whichever a sample says are smaller."""
+    """Whole numbers as differences to the one before or to their median, whichever a sample says are
+    smaller."""
     every = max(1, len(numbers) // 128)
     steps = list(map(sub, islice(numbers, 1, None), numbers))
     some = sorted(steps[::every]) or [0]

@@ -14,8 +14,8 @@ BUSY_TIMEOUT_MS = 2000
 WAL_LIMIT_BYTES = 4 << 20
 PAGE_BYTES = 1024  # of a new file: 2 % smaller than with 4096, and a flush a second writes 40 % less
 
-# Entry i brings a file of schema i to schema i + 1; a released entry never changes. The comments inside are for people
-# who open a recording with sqlite3 and type .schema.
+# Entry i brings a file of schema i to schema i + 1; a released entry never changes. The comments inside are
+# for people who open a recording with sqlite3 and type .schema.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -240,8 +240,8 @@ def open_for_reading(path: Path, *, still: bool = False) -> sqlite3.Connection:
         try:
             db, schema = _reader(path, "immutable=1" if still else "mode=ro")
         except sqlite3.OperationalError as error:
-            # A reader of a WAL file has to create its -shm: in a directory that forbids it, a file that was closed
-            # properly (no -wal beside it) can still be read as one that does not change.
+            # A reader of a WAL file has to create its -shm: in a directory that forbids it, a file that was
+            # closed properly (no -wal beside it) can still be read as one that does not change.
             forbidden = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not forbidden or path.with_name(f"{path.name}-wal").exists():
                 raise

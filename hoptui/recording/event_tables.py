@@ -1,4 +1,5 @@
-"""The tables that hold what is told rather than measured: events, commands, and values the daemon remembers."""
+"""The tables that hold what is told rather than measured: events, commands, and values the daemon
+remembers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Record = TypeVar("Record", Event, CommandRecord)
 
 
 class Records:
-    """The records of one file, with stamps as stored. Who writes does it within a transaction of their own."""
+    """The records of one file, with stamps as stored. Who writes does it within a transaction of their
+    own."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path

@@ -1,7 +1,8 @@
-"""A recording for other programs: CSV, JSON lines, Parquet. Streamed: a few blocks of each source are in memory.
+"""A recording for other programs: CSV, JSON lines, Parquet. Streamed: a few blocks of each source are in
+memory.
 
-Rows of all sources come merged in time. A column's name is the metric's as it was recorded; a value that is unknown is
-empty, absent or null, never 0 and never NaN.
+Rows of all sources come merged in time. A column's name is the metric's as it was recorded; a value that is
+unknown is empty, absent or null, never 0 and never NaN.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ExportRequest(NamedTuple):
-    """What of a recording is meant: rows from `t0` to `t1` (0: the first, the last) of some sources (none: all).
+    """What of a recording is meant: rows from `t0` to `t1` (0: the first, the last) of some sources (none:
+    all).
 
-    A source is meant by its name or by the first part of it: `gpu` for all GPUs. With `names`, rows that know none of
-    them are left out.
+    A source is meant by its name or by the first part of it: `gpu` for all GPUs. With `names`, rows that know
+    none of them are left out.
     """
 
     sources: tuple[str, ...] = ()
@@ -45,7 +47,8 @@ ALL = ExportRequest()
 
 
 class ExportRow(NamedTuple):
-    """One row: stamp on the recording's clock, where it comes from, iteration (-1: none), its known values."""
+    """One row: stamp on the recording's clock, where it comes from, iteration (-1: none), its known
+    values."""
 
     t: int
     source: str
@@ -86,7 +89,8 @@ def write_csv(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -
 
 
 def write_jsonl(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -> None:
-    """One object a line, merged in time: rows, events and commands, told apart by `type`; infinite values are null.
+    """One object a line, merged in time: rows, events and commands, told apart by `type`; infinite values are
+    null.
 
     Raises:
         RecordingError: as `rows`.
@@ -166,7 +170,8 @@ def _headings(metrics: Sequence[str]) -> list[str]:
 
 
 def sources_meant(recording: Recording, sources: Sequence[str]) -> list[str]:
-    """The recording's sources that are meant by `sources`, each a name or the first part of one; all by none."""
+    """The recording's sources that are meant by `sources`, each a name or the first part of one; all by
+    none."""
     there = recording.sources()
     return [s for s in there if not sources or any(s == one or s.startswith(f"{one}/") for one in sources)]
 

@@ -1,4 +1,5 @@
-"""Rows as they come in: one small blob a flush, cheap to write and to read, until there are enough of them for a block."""
+"""Rows as they come in: one small blob a flush, cheap to write and to read, until there are enough of them
+for a block."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The recordings of a directory: what there is, what of it may go.
 
-A recording says of itself whose run it is; where it cannot, its file's name does, and `problem` says why. Nothing here
-opens a recording for writing.
+A recording says of itself whose run it is; where it cannot, its file's name does, and `problem` says why.
+Nothing here opens a recording for writing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SUFFIX = ".hoptui"
 class RecordingEntry:
     """A recording as the shelf shows it.
 
-    `run` is the run's id, `state` what was last known of it (None: nothing is, and `problem` says why). `size_bytes`
-    counts the write-ahead log too; `modified`, `first_wall` and `last_wall` are seconds since 1970, the latter two of
-    the first and the last row or event (0: there are none, or it cannot be read).
+    `run` is the run's id, `state` what was last known of it (None: nothing is, and `problem` says why).
+    `size_bytes` counts the write-ahead log too; `modified`, `first_wall` and `last_wall` are seconds since
+    1970, the latter two of the first and the last row or event (0: there are none, or it cannot be read).
     """
 
     path: Path
@@ -62,7 +62,8 @@ def entries(directory: Path) -> list[RecordingEntry]:
 
 
 def at_rest(path: Path) -> bool:
-    """Whether a recording was closed properly and nobody has it open: one look at it need leave nothing beside it."""
+    """Whether a recording was closed properly and nobody has it open: one look at it need leave nothing
+    beside it."""
     return not _log_of(path).exists()
 
 
@@ -80,8 +81,8 @@ def remove(path: Path) -> None:
 def tidy(
     directory: Path, keep: frozenset[str], most_bytes: float, oldest_s: float, now: float
 ) -> list[Removed]:
-    """Delete recordings last written more than `oldest_s` before `now` (seconds since 1970), then the oldest ones until
-    all together take no more than `most_bytes`. A run in `keep` is never touched, but counts.
+    """Delete recordings last written more than `oldest_s` before `now` (seconds since 1970), then the oldest
+    ones until all together take no more than `most_bytes`. A run in `keep` is never touched, but counts.
 
     One that cannot be deleted stays, and is not counted as freed.
 
@@ -108,7 +109,8 @@ def tidy(
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The recording's own files, the log before what it belongs to: a log alone would be taken for a new file's."""
+    """The recording's own files, the log before what it belongs to: a log alone would be taken for a new
+    file's."""
     for ending in ("-shm", "-wal", ""):
         yield path.with_name(path.name + ending)
 

@@ -7,7 +7,8 @@ import msgspec
 from hoptui.protocol.messages import NodeState, RunState
 
 RUN, NODE = "run", "node"
-"""Keys of the table `meta`; the values are JSON of the structs below (`RUN`) and of a NodeState without runs (`NODE`)."""
+"""Keys of the table `meta`; the values are JSON of the structs below (`RUN`) and of a NodeState without runs
+(`NODE`)."""
 
 
 class KnownRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,9 @@
-"""Rows in groups: the least, greatest and mean value of each group, so that a week is drawn from a few thousand of them.
+"""Rows in groups: the least, greatest and mean value of each group, so that a week is drawn from a few
+thousand of them.
 
-A recording's pyramid: level 1 has a group for every 32 rows, level 2 one for every 32 of those, and so on. A group ends
-early where nothing was recorded for longer than a whole group usually lasts, so that gaps stay gaps at every level.
+A recording's pyramid: level 1 has a group for every 32 rows, level 2 one for every 32 of those, and so on. A
+group ends early where nothing was recorded for longer than a whole group usually lasts, so that gaps stay
+gaps at every level.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ FACTOR = 32
 
 
 class GroupStats(NamedTuple):
-    """One name in each group: extremes and mean of its known values, NaN where there are none, and how many there are."""
+    """One name in each group: extremes and mean of its known values, NaN where there are none, and how many
+    there are."""
 
     low: array[float]
     high: array[float]
@@ -29,7 +32,8 @@ class GroupStats(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Groups of rows, oldest first: stamps of their last and first rows, step of the last, how many rows, the figures."""
+    """Groups of rows, oldest first: stamps of their last and first rows, step of the last, how many rows, the
+    figures."""
 
     names: tuple[str, ...]
     t: array[int]
@@ -76,7 +80,8 @@ def coarsen(parts: Sequence[Summary]) -> Summary:
 
 
 def totals(figures: GroupStats, start: int, end: int) -> tuple[float, float, float, int] | None:
-    """Least, greatest, sum and number of the known values in groups `start` to `end`; None if there are none."""
+    """Least, greatest, sum and number of the known values in groups `start` to `end`; None if there are
+    none."""
     known = figures.known[start:end]
     count = sum(known)
     if not count:
@@ -130,7 +135,8 @@ def _add(found: GroupStats, group: tuple[float, float, float, int] | None) -> No
 
 
 def _shortened(figures: GroupStats) -> GroupStats:
-    """Means to two digits more than the values have, or as float32: what they have beyond is noise that costs disk."""
+    """Means to two digits more than the values have, or as float32: what they have beyond is noise that costs
+    disk."""
     most = digits(figures.low)
     if most is not None and (high := digits(figures.high)) is not None:
         short = array("d", [round(v, max(most, high) + 2) for v in figures.mean])

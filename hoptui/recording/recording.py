@@ -31,13 +31,13 @@ from hoptui.recording.write_buffer import Pending
 class Recording:
     """A run's rows, events and commands in one SQLite file; used by one thread at a time.
 
-    What is appended waits in memory for `flush`, and every reading method sees it at once, flushed or not. A flush that
-    fails loses nothing: it keeps what waits, up to a bound beyond which the oldest is counted in `dropped`, and the next
-    one tries again. Whatever was flushed survives a SIGKILL of the writer.
+    What is appended waits in memory for `flush`, and every reading method sees it at once, flushed or not. A
+    flush that fails loses nothing: it keeps what waits, up to a bound beyond which the oldest is counted in
+    `dropped`, and the next one tries again. Whatever was flushed survives a SIGKILL of the writer.
 
-    Stamps given and returned are on the caller's clock: for the writer this boot's monotonic nanoseconds (what an
-    earlier boot wrote lies in their past, and may be negative), for a reader the recording's own (see boots.py) unless
-    it asks for another.
+    Stamps given and returned are on the caller's clock: for the writer this boot's monotonic nanoseconds
+    (what an earlier boot wrote lies in their past, and may be negative), for a reader the recording's own
+    (see boots.py) unless it asks for another.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection, frame: ClockShift, *, writable: bool) -> None:
@@ -52,8 +52,8 @@ class Recording:
 
     @classmethod
     def create(cls, path: Path, *, boot: Boot | None = None) -> Recording:
-        """Open for writing; makes the file (0600) and its directory (0700) if they are missing, and goes on where an
-        earlier writer left off. There must be one writer at a time.
+        """Open for writing; makes the file (0600) and its directory (0700) if they are missing, and goes on
+        where an earlier writer left off. There must be one writer at a time.
 
         Raises:
             RecordingError: it cannot be written, is something else, or was made by a newer hoptui.
@@ -71,8 +71,8 @@ class Recording:
     def open(cls, path: Path, *, boot: Boot | None = None, still: bool = False) -> Recording:
         """Open for reading, also while it is written; with `boot`, stamps are on that boot's clock.
 
-        SQLite leaves two small files beside it, unless `still` promises that nobody writes it and it was closed properly
-        (it has no -wal): for a look at an exited run's.
+        SQLite leaves two small files beside it, unless `still` promises that nobody writes it and it was
+        closed properly (it has no -wal): for a look at an exited run's.
 
         Raises:
             RecordingError: it is missing, damaged, no recording, or was made by a newer hoptui.
@@ -97,7 +97,8 @@ class Recording:
     # writing
 
     def append(self, columns: Columns) -> None:
-        """New rows of a source. Rows not newer than its newest are left out: a run sends some again when it reconnects."""
+        """New rows of a source. Rows not newer than its newest are left out: a run sends some again when it
+        reconnects."""
         self._check_writable()
         part = shifted(columns, self._frame.shift_ns).after(self._newest_stored(columns.source))
         if len(part):
@@ -137,11 +138,13 @@ class Recording:
         self._pending.clear()
 
     def thin(self, limit_bytes: int) -> int:
-        """Keep the recording within a size: delete its oldest rows, and leave their summaries. The bytes that this freed.
+        """Keep the recording within a size: delete its oldest rows, and leave their summaries. The bytes that
+        this freed.
 
         The file does not shrink: what comes next goes into the freed pages. Emptying pages for the file's end
-        (auto_vacuum) would move a page for every page that is written from then on, to no one's gain while the run
-        lives. Rows that are not summarised yet (the newest 16,384 or more of a source) are never deleted.
+        (auto_vacuum) would move a page for every page that is written from then on, to no one's gain while
+        the run lives. Rows that are not summarised yet (the newest 16,384 or more of a source) are never
+        deleted.
 
         Raises:
             RecordingError: the disk is failing; nothing is deleted.
@@ -240,8 +243,8 @@ class Recording:
     def rows(self, source: str, t0: int = 0, t1: int = 0, names: tuple[str, ...] = ()) -> Iterator[Columns]:
         """The rows of a source from `t0` to `t1`, both included, in pieces, oldest first.
 
-        0 stands for the first and the last row. Pieces have those of `names` (none: all) that they know; there may be
-        pieces without any.
+        0 stands for the first and the last row. Pieces have those of `names` (none: all) that they know;
+        there may be pieces without any.
 
         Raises:
             RecordingError: the file cannot be read, or a chunk of it is damaged.
@@ -264,8 +267,9 @@ class Recording:
     ) -> Buckets:
         """The rows of a source from `t0` to `t1` in at most `points` buckets, as `resample.buckets` does it.
 
-        Where buckets are much longer than groups of the pyramid, these are read instead of rows: the edges of a bucket
-        are then off by up to half its length. Extremes are exact, and means are those of the rows up to their last digit.
+        Where buckets are much longer than groups of the pyramid, these are read instead of rows: the edges of
+        a bucket are then off by up to half its length. Extremes are exact, and means are those of the rows up
+        to their last digit.
 
         Raises:
             RecordingError: as `rows`.

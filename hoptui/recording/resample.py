@@ -1,4 +1,5 @@
-"""Many rows to a few points: the least, greatest and mean of each bucket of time, so that no spike is lost."""
+"""Many rows to a few points: the least, greatest and mean of each bucket of time, so that no spike is
+lost."""
 
 from __future__ import annotations
 
@@ -25,13 +26,15 @@ def buckets(
     points: int,
     id: int = 0,  # noqa: A002 - the message's own word
 ) -> Buckets:
-    """The rows of `parts` from `t0` to `t1` (0: the first and the last row), both included, in at most `points` buckets.
+    """The rows of `parts` from `t0` to `t1` (0: the first and the last row), both included, in at most
+    `points` buckets.
 
-    `parts` are one source's, oldest first; rows not newer than those before them are left out. They are streamed unless
-    `t0` or `t1` is 0. Without `names` all that occur are answered, otherwise exactly those. Buckets are of equal time;
-    one without rows is left out, unless it lies in a gap of more than three typical (median) spacings of rows: each such
-    gap is one bucket of NaN, stamped where its first row was due. A bucket's mean is that of its known values, NaN
-    where there is none. A group of rows counts as a whole into the bucket of its last row, if any of it is asked for.
+    `parts` are one source's, oldest first; rows not newer than those before them are left out. They are
+    streamed unless `t0` or `t1` is 0. Without `names` all that occur are answered, otherwise exactly those.
+    Buckets are of equal time; one without rows is left out, unless it lies in a gap of more than three
+    typical (median) spacings of rows: each such gap is one bucket of NaN, stamped where its first row was
+    due. A bucket's mean is that of its known values, NaN where there is none. A group of rows counts as a
+    whole into the bucket of its last row, if any of it is asked for.
     """
     if not (t0 and t1):
         parts = [part for part in parts if _stamps(part)[1]]
@@ -141,7 +144,8 @@ class _Folded:
         self.last = last[stop - 1]
 
     def add(self, number: int, first: int, last: int, step: int) -> None:
-        """Rows stamped `first` to `last` belong to the bucket `number`, which is the newest one or a later one."""
+        """Rows stamped `first` to `last` belong to the bucket `number`, which is the newest one or a later
+        one."""
         if number == self._number:
             self._t[-1], self._step[-1] = last, step
             return

@@ -1,6 +1,7 @@
 """The tables that hold rows: what arrives, the blocks it becomes, and the pyramid of summaries above them.
 
-Stamps are as stored. Nothing here begins a transaction, apart from reading: who writes does it within one of their own.
+Stamps are as stored. Nothing here begins a transaction, apart from reading: who writes does it within one of
+their own.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def decode_summary(names: Sequence[str], groups: int, body: bytes, wanted: Colle
 
 
 def cut(columns: Columns) -> list[Columns]:
-    """Rows in pieces of equal size, at least ROWS and less than twice as many in each if there are as many at all."""
+    """Rows in pieces of equal size, at least ROWS and less than twice as many in each if there are as many at
+    all."""
     n = len(columns)
     count = max(1, n // ROWS)
     edges = [n * i // count for i in range(count + 1)]
@@ -97,7 +99,8 @@ ARRIVED = -1
 
 
 class Piece(NamedTuple):
-    """Where some rows are; `names` and `body` are there for arrivals alone, which may be gone a moment later."""
+    """Where some rows are; `names` and `body` are there for arrivals alone, which may be gone a moment
+    later."""
 
     id: int
     level: int
@@ -120,7 +123,8 @@ class Tables:
     # writing
 
     def add(self, source: str, columns: Columns) -> None:
-        """Newer rows of a source: they arrive, and once there are enough of them, all that wait become blocks."""
+        """Newer rows of a source: they arrive, and once there are enough of them, all that wait become
+        blocks."""
         waiting = self._number("SELECT sum(rows) FROM arrivals WHERE source = ?", source) or 0
         if waiting + len(columns) < ROWS:
             self._arrive(source, columns)
@@ -191,7 +195,8 @@ class Tables:
         return max((t for t in (of_blocks, of_arrivals) if t is not None), default=None)
 
     def span(self) -> tuple[int, int] | None:
-        """The first and the last stamp of all rows, None if there are none. Takes a few leaps through an index."""
+        """The first and the last stamp of all rows, None if there are none. Takes a few leaps through an
+        index."""
         first: list[int | None] = []
         last: list[int | None] = []
         for source in self._sources():
@@ -235,7 +240,8 @@ class Tables:
     def cover(
         self, source: str, low: int, high: int, names: tuple[str, ...], finest_ns: float
     ) -> Iterator[Columns | Summary]:
-        """The same rows from the pyramid: groups of at most `finest_ns` on average where there are any, else rows."""
+        """The same rows from the pyramid: groups of at most `finest_ns` on average where there are any, else
+        rows."""
         levels: dict[int, list[Piece]] = {}
         for piece in self._listed(source, low, high, ""):
             levels.setdefault(piece.level, []).append(piece)
@@ -261,8 +267,8 @@ class Tables:
             yield source
 
     def _listed(self, source: str, low: int, high: int, which: str) -> list[Piece]:
-        """One statement sees one state of the file. Blocks stay as they are and are read when it is their turn;
-        arrivals come along at once, because the writer may make a block of them meanwhile."""
+        """One statement sees one state of the file. Blocks stay as they are and are read when it is their
+        turn; arrivals come along at once, because the writer may make a block of them meanwhile."""
         with errors_named(self._path):
             found = self._db.execute(
                 "SELECT id, level, t0, t1, rows, entries, NULL, NULL FROM blocks"
@@ -276,8 +282,8 @@ class Tables:
     def _chosen(
         self, source: str, levels: dict[int, list[Piece]], level: int, low: int, high: int, finest_ns: float
     ) -> Iterator[Piece]:
-        """The pieces to read for `low` to `high`: those of `level`, what is finer instead of those that are too coarse,
-        and what is finer for the rest, which no block of this level covers yet."""
+        """The pieces to read for `low` to `high`: those of `level`, what is finer instead of those that are
+        too coarse, and what is finer for the rest, which no block of this level covers yet."""
         if low > high or level < ARRIVED:
             return
         pieces = levels.get(level, [])

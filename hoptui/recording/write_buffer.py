@@ -1,4 +1,5 @@
-"""What has been told to a recording and is not on disk yet: bounded, so that a full disk never fills memory too."""
+"""What has been told to a recording and is not on disk yet: bounded, so that a full disk never fills memory
+too."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Record = TypeVar("Record", Event, CommandRecord)
 class Pending:
     """Rows, events, commands and remembered values waiting for a flush.
 
-    Beyond `max_bytes` of rows, and `max_records` events or commands, the oldest go and are counted in `dropped`.
+    Beyond `max_bytes` of rows, and `max_records` events or commands, the oldest go and are counted in
+    `dropped`.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_records: int = MAX_RECORDS) -> None:

@@ -1,8 +1,9 @@
-"""What a person has set: by an option, the environment, `config.toml`, or a choice remembered from before, in that order.
+"""What a person has set: by an option, the environment, `config.toml`, or a choice remembered from before, in
+that order.
 
-Read once, when a command begins. Nothing in here ends a command: what cannot be used is told in one line and the next
-source holds. Only `read_only` is in force where its value makes no sense, where it stands in the wrong place, and where the
-file cannot be read: whoever wrote it wanted less to be possible.
+Read once, when a command begins. Nothing in here ends a command: what cannot be used is told in one line and
+the next source holds. Only `read_only` is in force where its value makes no sense, where it stands in the
+wrong place, and where the file cannot be read: whoever wrote it wanted less to be possible.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class Setting(NamedTuple):
-    """One thing that can be set, also by an environment variable; `choices` is empty for one that is on or off."""
+    """One thing that can be set, also by an environment variable; `choices` is empty for one that is on or
+    off."""
 
     name: str
     variable: str
@@ -57,7 +59,8 @@ SETTINGS = (
 
 
 class Value(NamedTuple):
-    """A value in force, and where it comes from: `default`, `remembered`, a variable, a file's line, an option."""
+    """A value in force, and where it comes from: `default`, `remembered`, a variable, a file's line, an
+    option."""
 
     value: str | bool
     origin: str = "default"
@@ -132,7 +135,8 @@ def read(
 
 
 def place(environ: Mapping[str, str], kind: str, name: str) -> Path | None:
-    """A file of hoptui's as the XDG Base Directory Specification has it: a relative path in a variable is ignored.
+    """A file of hoptui's as the XDG Base Directory Specification has it: a relative path in a variable is
+    ignored.
 
     Args:
         kind: `CONFIG` or `STATE`.
@@ -156,7 +160,7 @@ def short(path: Path) -> str:
     return f"~{whole[len(home) :]}" if home.startswith("/") and whole.startswith(f"{home}/") else whole
 
 
-# the sources -----------------------------------------------------------------------------------------------------------
+# the sources ------------------------------------------------------------------------------------------------
 
 
 def _from_option(setting: Setting, options: Mapping[str, str | bool | None]) -> Iterator[Value]:
@@ -197,7 +201,8 @@ class _Written(NamedTuple):
         return f"{short(self.path)} line {number}" if number else short(self.path)
 
     def misplaced(self) -> str:
-        """The dotted name of a `read_only` below a table's header, which TOML takes for one of that table; "" without one."""
+        """The dotted name of a `read_only` below a table's header, which TOML takes for one of that table; ""
+        without one."""
         if READ_ONLY in self.table:
             return ""
         inner = (name for name, value in _flat(self.table) if value is not False)
@@ -205,7 +210,8 @@ class _Written(NamedTuple):
 
 
 def _written(file: Path | None, told: list[str]) -> _Written | None:
-    """The file, if there is one; of one that cannot be used, only that it asks for `read_only`, or that it might."""
+    """The file, if there is one; of one that cannot be used, only that it asks for `read_only`, or that it
+    might."""
     if file is None:
         return None
     try:

@@ -1,8 +1,9 @@
-"""Choices that a person made in the dashboard, kept for the next time: the theme, hidden panels, one shown alone, the metric in the chart.
+"""Choices that a person made in the dashboard, kept for the next time: the theme, hidden panels, one shown
+alone, the metric in the chart.
 
-They have a file of their own in the state directory, written whole and put in place in one step. `config.toml` is the
-person's and is never written: a program that does so loses its comments and order sooner or later. What `config.toml` sets
-is therefore stronger than what is remembered.
+They have a file of their own in the state directory, written whole and put in place in one step.
+`config.toml` is the person's and is never written: a program that does so loses its comments and order sooner
+or later. What `config.toml` sets is therefore stronger than what is remembered.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ LONGEST_FILE = 1 << 16
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """`theme` as `config.toml` would name it, `hidden` the ids of panels, `alone` the one panel of a run that is shown,
-    `metric` of the learning chart; empty: no choice."""
+    """`theme` as `config.toml` would name it, `hidden` the ids of panels, `alone` the one panel of a run that
+    is shown, `metric` of the learning chart; empty: no choice."""
 
     theme: str = ""
     hidden: tuple[str, ...] = ()
@@ -42,7 +43,8 @@ def load(path: Path | None) -> tuple[Remembered, str]:
 
 
 def change(path: Path | None, **fields: str | tuple[str, ...]) -> str:
-    """Remember these fields and leave the others as another dashboard may have written them; why not, if it failed.
+    """Remember these fields and leave the others as another dashboard may have written them; why not, if it
+    failed.
 
     The old file stays whole until the new one is: a full disk or a crash loses the change alone.
     """

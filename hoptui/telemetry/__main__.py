@@ -1,4 +1,5 @@
-"""`python -m hoptui.telemetry host|gpus`: a sampler as the daemon's child, frames on stdout, Watch messages on stdin.
+"""`python -m hoptui.telemetry host|gpus`: a sampler as the daemon's child, frames on stdout, Watch messages
+on stdin.
 
 It ends when stdin does or nobody reads stdout (the daemon is gone), and on SIGTERM.
 """
@@ -25,7 +26,8 @@ GRACE_S = 0.5
 
 
 def main() -> int:
-    """Run until the daemon is gone; the exit status: 0, 1 for a broken stream, 2 when a person starts it by hand."""
+    """Run until the daemon is gone; the exit status: 0, 1 for a broken stream, 2 when a person starts it by
+    hand."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # before the slow imports: Ctrl-C is for the foreground
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if os.isatty(1):

@@ -1,4 +1,5 @@
-"""What is worth telling of a GPU: Xids, throttling, ECC errors, slow clocks, lost and back. Pure: rows in, events out."""
+"""What is worth telling of a GPU: Xids, throttling, ECC errors, slow clocks, lost and back. Pure: rows in,
+events out."""
 
 from __future__ import annotations
 
@@ -160,7 +161,8 @@ class Alarms:
         return [("clocks", self._event(t, "clocks", text, "warning"))]
 
     def _ecc(self, t: int, row: Mapping[str, float]) -> list[tuple[str, Happened]]:
-        """Counters that have risen since they were told of; a rise within the quiet time waits for the next reading."""
+        """Counters that have risen since they were told of; a rise within the quiet time waits for the next
+        reading."""
         found = []
         for name, (level, words) in _COUNTERS.items():
             count = row.get(name)
@@ -204,7 +206,8 @@ class Alarms:
 
 
 class _Span:
-    """A condition that counts once it has held for a while, and has ended once it has been away for a while."""
+    """A condition that counts once it has held for a while, and has ended once it has been away for a
+    while."""
 
     def __init__(self) -> None:
         self._since: int | None = None

@@ -1,8 +1,10 @@
-"""GPM, Hopper's performance counters without a profiler: how busy the SMs, the tensor cores, the DRAM and the links are.
+"""GPM, Hopper's performance counters without a profiler: how busy the SMs, the tensor cores, the DRAM and the
+links are.
 
-A figure is the difference of two samples, averaged over the time between them. On an H100 (driver 580) at 10 Hz a sample
-costs 160–230 µs and the difference, for all metrics at once, 33 µs. The DRAM counter moves about ten times a second:
-windows of 5–50 ms give NaN (with a success code) in half to nearly all cases, 100 ms in 0.4 %.
+A figure is the difference of two samples, averaged over the time between them. On an H100 (driver 580) at 10
+Hz a sample costs 160–230 µs and the difference, for all metrics at once, 33 µs. The DRAM counter moves about
+ten times a second: windows of 5–50 ms give NaN (with a success code) in half to nearly all cases, 100 ms in
+0.4 %.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ class GpmQuery:
 
 
 def _answer_of(metric: Any) -> str:
-    """How `struct` reads one metric's return code and value: all of them at once is a third of the price of ctypes."""
+    """How `struct` reads one metric's return code and value: all of them at once is a third of the price of
+    ctypes."""
     code, value, size = metric.nvmlReturn.offset, metric.value.offset, ctypes.sizeof(metric)
     return f"{code}xI{value - code - 4}xd{size - value - 8}x"
 
@@ -102,8 +105,8 @@ def _answer_of(metric: Any) -> str:
 class Gpm:
     """GPM of one GPU or MIG instance: the sample before, and what becomes of errors.
 
-    No error is final: in an unprivileged container the driver may start to refuse after minutes. It is asked again after
-    1, 2, 4 … 60 s.
+    No error is final: in an unprivileged container the driver may start to refuse after minutes. It is asked
+    again after 1, 2, 4 … 60 s.
 
     Args:
         nvml: the module pynvml.

@@ -100,10 +100,10 @@ class NvLinks:
 class EnergyCounter:
     """Joules since the driver's counter began: the counter when it was read, the power integrated since.
 
-    Reading the counter takes milliseconds, so it is not done in a tick. What lies between two readings is the average
-    power of each tick times its length: at 2 and 10 Hz under full load it met the counter of an H100 within 0.2 % (the
-    instantaneous power, which a slow tick catches at random, within 1 %). It never goes back, also where the counter
-    shows that too much was added: then it waits.
+    Reading the counter takes milliseconds, so it is not done in a tick. What lies between two readings is the
+    average power of each tick times its length: at 2 and 10 Hz under full load it met the counter of an H100
+    within 0.2 % (the instantaneous power, which a slow tick catches at random, within 1 %). It never goes
+    back, also where the counter shows that too much was added: then it waits.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,8 @@ ENERGY_NS = 10 * SECOND_NS
 
 @dataclass
 class Job:
-    """A slow reading, made apart from the tick: `work` takes the time (monotonic ns), `due` is when it comes next."""
+    """A slow reading, made apart from the tick: `work` takes the time (monotonic ns), `due` is when it comes
+    next."""
 
     every: int
     work: Callable[[int], None]
@@ -163,8 +164,8 @@ class Surroundings:
 class Gpu:
     """Readings of a GPU, those of every tick and, as jobs, those that would make a tick late.
 
-    Errors of the whole GPU or of the driver are raised by everything that asks the driver: NVMLError with a value in
-    LOST or DRIVER_GONE.
+    Errors of the whole GPU or of the driver are raised by everything that asks the driver: NVMLError with a
+    value in LOST or DRIVER_GONE.
 
     Args:
         shared: what it has in common with the other GPUs.

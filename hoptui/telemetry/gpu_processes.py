@@ -19,8 +19,8 @@ _MIB = 1 << 20
 class ProcessOwners:
     """Who runs a process, and what: from /proc, once for each process.
 
-    The driver counts pids as the whole machine does. In a container the same number may be another process of ours, so
-    there a process is only named if it has an NVIDIA device open. What cannot be seen is "".
+    The driver counts pids as the whole machine does. In a container the same number may be another process of
+    ours, so there a process is only named if it has an NVIDIA device open. What cannot be seen is "".
 
     Args:
         proc: where the kernel lists its processes.
@@ -68,7 +68,8 @@ class ProcessOwners:
 def running(
     nvml: Any, handle: Any, gpu: str, people: ProcessOwners, shares: Mapping[int, float]
 ) -> list[GpuProcess]:
-    """The processes that compute on a GPU or MIG instance, by pid. 25–200 µs under load, 4.5 ms were reported elsewhere.
+    """The processes that compute on a GPU or MIG instance, by pid. 25–200 µs under load, 4.5 ms were reported
+    elsewhere.
 
     Args:
         shares: % of the SMs' time by pid, as far as known.

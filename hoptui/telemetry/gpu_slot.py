@@ -21,7 +21,8 @@ NOT_LISTED = "no longer listed by the driver"
 
 
 class Slot:
-    """One GPU and its MIG instances; `gpu` is None while it cannot be read, and its facts stay with the reason.
+    """One GPU and its MIG instances; `gpu` is None while it cannot be read, and its facts stay with the
+    reason.
 
     Args:
         shared: what it has in common with the other GPUs.

@@ -1,6 +1,7 @@
 """What a GPU could do at most, by its vendor's figures: dense FLOP/s by precision and memory bandwidth.
 
-What NVIDIA prints, in TFLOP/s and TB/s; * with sparsity: half of it stands here. `fp64` is that of the tensor cores.
+What NVIDIA prints, in TFLOP/s and TB/s; * with sparsity: half of it stands here. `fp64` is that of the tensor
+cores.
 
 | product | fp64 | fp32 | tf32 | bf16, fp16 | fp8, int8 | memory | printed in |
 |---|---|---|---|---|---|---|---|
@@ -12,8 +13,8 @@ What NVIDIA prints, in TFLOP/s and TB/s; * with sparsity: half of it stands here
 | A100 | 19.5 | 19.5 | 156 | 312 | –, 624 | 1.555 (40 GB), 1.935 (80 GB PCIe), 2.039 (80 GB SXM) | A100 datasheet |
 | B200 | 37 | 75 | 2,200* | 4,500* | 9,000* | 7.7 | Blackwell datasheet, a GPU of an HGX B200 |
 
-The SXM's dense bf16 is 989.4 in NVIDIA's H100 whitepaper: 989 stands here, not half of 1,979. Of the B200's TF32 the
-datasheet prints two digits: half of its bf16 stands here, as on all the others.
+The SXM's dense bf16 is 989.4 in NVIDIA's H100 whitepaper: 989 stands here, not half of 1,979. Of the B200's
+TF32 the datasheet prints two digits: half of its bf16 stands here, as on all the others.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 UTILIZATION_OF_ACTIVE = 0.95
-"""MFU / (tensor active × SM clock / peak clock): 0.94–0.96 for a 124M language model at four batch sizes on an H100."""
+"""MFU / (tensor active × SM clock / peak clock): 0.94–0.96 for a 124M language model at four batch sizes on
+an H100."""
 
 
 @dataclass(frozen=True)
 class Peaks:
     """The vendor's figures of one product, and where they stand.
 
-    `clock_mhz` is the SM clock at which they hold: FLOP/s ÷ (SMs × FLOP per clock and SM), with 4096 bf16 FLOP per clock
-    and SM on Hopper and 2048 on Ampere; None where it is not known.
+    `clock_mhz` is the SM clock at which they hold: FLOP/s ÷ (SMs × FLOP per clock and SM), with 4096 bf16
+    FLOP per clock and SM on Hopper and 2048 on Ampere; None where it is not known.
     """
 
     bandwidth_bytes_per_s: float
@@ -81,16 +83,19 @@ _BY_NAME = {
 
 
 def peaks_of(name: str) -> Peaks | None:
-    """The figures for a GPU by its NVML name; None for one that is not in the table, and for a MIG instance."""
+    """The figures for a GPU by its NVML name; None for one that is not in the table, and for a MIG
+    instance."""
     return _BY_NAME.get(name.removeprefix("NVIDIA "))
 
 
 def peak_flops(name: str, precision: str) -> float | None:
-    """Dense FLOP/s of a GPU, by its NVML or CUDA name, in `fp64`, `fp32`, `tf32`, `bf16`, `fp16` or `fp8`; None if unknown."""
+    """Dense FLOP/s of a GPU, by its NVML or CUDA name, in `fp64`, `fp32`, `tf32`, `bf16`, `fp16` or `fp8`;
+    None if unknown."""
     peaks = peaks_of(name)
     return None if peaks is None else peaks.flops.get(precision)
 
 
 def estimated_mfu(tensor_active: float, sm_clock_mhz: float, peak_clock_mhz: float) -> float:
-    """Model FLOPs utilization in % where no FLOPs are known: from how long the tensor cores worked (%), and how fast."""
+    """Model FLOPs utilization in % where no FLOPs are known: from how long the tensor cores worked (%), and
+    how fast."""
     return round(tensor_active * sm_clock_mhz / peak_clock_mhz * UTILIZATION_OF_ACTIVE, 2)

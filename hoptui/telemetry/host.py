@@ -68,7 +68,8 @@ class HostReader:
             self._report(f"host {what} cannot be read: {why}")
 
     def _cpu(self, t: int) -> dict[str, float]:
-        """Work is all that is neither idle nor waiting for a disk; what a hypervisor takes away counts as work."""
+        """Work is all that is neither idle nor waiting for a disk; what a hypervisor takes away counts as
+        work."""
         before, self._cpu_before = self._cpu_before, None
         now = [
             int(count) for count in self._stat.head(256).split(None, 9)[1:9]
@@ -110,9 +111,10 @@ class HostReader:
 class Traffic:
     """Bytes per second in and out of one class of devices, each byte counted once.
 
-    A byte to an encrypted volume passes the volume, the array and the disk, and one from a container its bridge, the
-    bond and the card: only hardware counts, which has a `device` link in sysfs. Network interfaces inside a container
-    have none; where no device has one, all of `/sys/class/net` counts, and no disk.
+    A byte to an encrypted volume passes the volume, the array and the disk, and one from a container its
+    bridge, the bond and the card: only hardware counts, which has a `device` link in sysfs. Network
+    interfaces inside a container have none; where no device has one, all of `/sys/class/net` counts, and no
+    disk.
 
     Args:
         folder: the class in sysfs, `/sys/block` or `/sys/class/net`.
@@ -133,7 +135,8 @@ class Traffic:
         """The two rates since the reading before, where known.
 
         Args:
-            devices: each one's name and what came in and went out since boot, in digits as the kernel writes them.
+            devices: each one's name and what came in and went out since boot, in digits as the kernel writes
+                them.
             unit_bytes: what one of these is.
         """
         seen = [name for name, _, _ in devices]

@@ -1,9 +1,9 @@
 """What is read of a GPU: tables, one line a reading. A new reading is a new line.
 
-Prices are of one H100 (driver 580) between ticks of 10 Hz, under load: four to forty times what a tight loop shows,
-because the driver's code has left the caches. A call that is not priced costs 2–6 µs, the first one of a tick 30 µs.
-Nowhere here: `nvmlDeviceGetPcieThroughput`, which sleeps for 20 ms, and the PCIe byte fields, which cost 0.3 ms and wrap
-every few hundred ms at full speed.
+Prices are of one H100 (driver 580) between ticks of 10 Hz, under load: four to forty times what a tight loop
+shows, because the driver's code has left the caches. A call that is not priced costs 2–6 µs, the first one of
+a tick 30 µs. Nowhere here: `nvmlDeviceGetPcieThroughput`, which sleeps for 20 ms, and the PCIe byte fields,
+which cost 0.3 ms and wrap every few hundred ms at full speed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """An NVML field value by its constant's name; all fields of a table that are due together are read in one call."""
+    """An NVML field value by its constant's name; all fields of a table that are due together are read in one
+    call."""
 
     constant: str
 
@@ -45,9 +46,9 @@ class Field:
 class Reading:
     """One value of a GPU.
 
-    `every_s` is its cadence: EVERY_TICK, a number of seconds, or ONCE (until it has been had). `sources` are tried in
-    order: a later one stands in for an earlier one that has never worked on this GPU. `scale` turns NVML's unit into
-    `unit`, and `digits` after the point are kept: what is beyond them is noise.
+    `every_s` is its cadence: EVERY_TICK, a number of seconds, or ONCE (until it has been had). `sources` are
+    tried in order: a later one stands in for an earlier one that has never worked on this GPU. `scale` turns
+    NVML's unit into `unit`, and `digits` after the point are kept: what is beyond them is noise.
     """
 
     name: str
@@ -62,8 +63,8 @@ _UTILIZATION = "nvmlDeviceGetUtilizationRates"
 _MEMORY = ("nvmlDeviceGetMemoryInfo", ("nvmlMemory_v2",))  # v1 counts the driver's reserve as used
 _CLOCK = "nvmlDeviceGetClockInfo"
 _STEADY_S = 0.5
-"""For what moves slowly or is an average of a second, to keep fast ticks cheap: memory alone costs 65–100 µs, as much
-as all others but GPM."""
+"""For what moves slowly or is an average of a second, to keep fast ticks cheap: memory alone costs 65–100 µs,
+as much as all others but GPM."""
 _MILLI = 1e-3
 
 MEMORY = (

@@ -34,8 +34,9 @@ NOT_ASKED = "the NVIDIA driver has not answered yet"
 class Gpus:
     """All GPUs of the node, those that cannot be read included.
 
-    A GPU that is lost keeps its place, with the reason, and the others go on; it is tried again every 30 s, and so is a
-    driver that is missing or not working. One that a driver started anew no longer lists keeps its place too.
+    A GPU that is lost keeps its place, with the reason, and the others go on; it is tried again every 30 s,
+    and so is a driver that is missing or not working. One that a driver started anew no longer lists keeps
+    its place too.
 
     Args:
         nvml: the module pynvml, or what behaves like it.
@@ -103,7 +104,8 @@ class Gpus:
             self._probe(IDLE)
 
     def aside(self, until: int) -> None:
-        """Make slow readings that are due, the one that has waited longest first, and begin none after `until`.
+        """Make slow readings that are due, the one that has waited longest first, and begin none after
+        `until`.
 
         What they find is in the next rows, in `processes` and in `happened`.
         """
@@ -163,7 +165,8 @@ class Gpus:
         self.reason = "" if count else NO_GPU
 
     def _place(self, indices: list[int]) -> None:
-        """Give each GPU that NVML lists the place that it had before, or a new one; the other places stay, empty."""
+        """Give each GPU that NVML lists the place that it had before, or a new one; the other places stay,
+        empty."""
         before = {slot.uuid: slot for slot in self._slots}
         uuids = {}
         for index in indices:

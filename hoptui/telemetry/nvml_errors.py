@@ -11,8 +11,9 @@ TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
 
 UNSUPPORTED = frozenset((2, 3, 13, 25, 26))
-"""NVML_ERROR_INVALID_ARGUMENT, _NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _ARGUMENT_VERSION_MISMATCH and _DEPRECATED: this
-GPU or its driver has no such reading. Invalid argument is how older drivers answer for a field they do not know."""
+"""NVML_ERROR_INVALID_ARGUMENT, _NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _ARGUMENT_VERSION_MISMATCH and
+_DEPRECATED: this GPU or its driver has no such reading. Invalid argument is how older drivers answer for a
+field they do not know."""
 LOST = {15: "lost: fell off the bus", 16: "lost: it needs a reset", 28: "lost: no longer there"}
 """NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED and _GPU_NOT_FOUND: the whole GPU cannot be read."""
 DRIVER_GONE = frozenset((1, 9, 18))

@@ -56,7 +56,8 @@ class Bell:
             self._retry_at = t + AGAIN_NS
 
     def rung(self, t: int) -> Iterator[tuple[int, int | None]]:
-        """What has happened since the time before: (a handle's address, Xid or None for a double-bit ECC error)."""
+        """What has happened since the time before: (a handle's address, Xid or None for a double-bit ECC
+        error)."""
         nvml = self._nvml
         for at, handle in list(self._handles.items()) if self.missing and t >= self._retry_at else ():
             if self.missing.get(at, NOT_SUPPORTED) != NOT_SUPPORTED:

@@ -1,4 +1,5 @@
-"""Reading a table of readings of one GPU: which are due, what they say, and what becomes of one that fails."""
+"""Reading a table of readings of one GPU: which are due, what they say, and what becomes of one that
+fails."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _MEMBERS = (
 class Reader:
     """Reads one table of one GPU.
 
-    A reading that is not supported is absent, and tried again every five minutes; one that fails otherwise is unknown,
-    and tried again after 1, 2, 4 … 60 s. Errors of the whole GPU or of the driver are raised.
+    A reading that is not supported is absent, and tried again every five minutes; one that fails otherwise is
+    unknown, and tried again after 1, 2, 4 … 60 s. Errors of the whole GPU or of the driver are raised.
 
     Args:
         nvml: the module pynvml.
@@ -106,7 +107,8 @@ class Reader:
         return self._tracks[name].why if name in self._tracks else ""
 
     def reasons(self) -> dict[str, str]:
-        """Why readings are unknown, by name; those that are known or have not been asked for are not in it."""
+        """Why readings are unknown, by name; those that are known or have not been asked for are not in
+        it."""
         return {name: track.why for name, track in self._tracks.items() if track.why}
 
     def _value(self, track: _Track, t: int) -> tuple[Any, Exception | None]:
@@ -186,7 +188,8 @@ class FieldValues:
             raise self._nvml.NVMLError(code)
 
     def value_of(self, constant: str) -> Callable[[None], float]:
-        """What gives the value of one field as last fetched, in NVML's unit; raises NVMLError if that field failed."""
+        """What gives the value of one field as last fetched, in NVML's unit; raises NVMLError if that field
+        failed."""
         entry = self._entries[constant]
 
         def value(_: None) -> float:

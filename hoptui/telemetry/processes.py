@@ -22,8 +22,8 @@ class Processes:
     | `threads`, `processes` | how many, of all descendants and the run's own process |
     | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s from and to disks of those that let us read it |
 
-    Descendants are looked for every five seconds, and more rarely where that is slow; a new worker counts from then on.
-    Trees of hundreds of workers are read less often than asked.
+    Descendants are looked for every five seconds, and more rarely where that is slow; a new worker counts
+    from then on. Trees of hundreds of workers are read less often than asked.
 
     Args:
         clock: monotonic ns.
@@ -39,7 +39,8 @@ class Processes:
         self._read_at = 0
 
     def watch(self, pids: Mapping[str, int]) -> None:
-        """Whose processes to read from now on: run id -> pid. A run whose pid stays the same keeps its counters."""
+        """Whose processes to read from now on: run id -> pid. A run whose pid stays the same keeps its
+        counters."""
         known, self._trees = self._trees, {}
         for run, pid in pids.items():
             tree = known.get(run)
@@ -49,7 +50,8 @@ class Processes:
             self._trees[run] = tree
 
     def read(self) -> list[Columns]:
-        """One row for each run whose process lives; none while the reading before is still being rested from."""
+        """One row for each run whose process lives; none while the reading before is still being rested
+        from."""
         start = self._clock()
         if not self._trees or start < self._read_at:
             return []
@@ -73,9 +75,10 @@ class Processes:
 class Family:
     """Who started whom, of all processes there are.
 
-    Asking one costs 15 µs and a node has thousands, so each is asked once: it has the same parent as long as that lives, and
-    what an ancestor leaves behind when it dies is not its descendant any more. A pid that came to be another process's
-    between two looks is the other's; there are many more of them than are used up in that time.
+    Asking one costs 15 µs and a node has thousands, so each is asked once: it has the same parent as long as
+    that lives, and what an ancestor leaves behind when it dies is not its descendant any more. A pid that
+    came to be another process's between two looks is the other's; there are many more of them than are used
+    up in that time.
 
     Args:
         proc: where the kernel lists its processes.
@@ -107,7 +110,8 @@ class Family:
 
 
 class _Tree:
-    """A run's process and its descendants. Once the process is gone it stays gone: its pid may become another's."""
+    """A run's process and its descendants. Once the process is gone it stays gone: its pid may become
+    another's."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         self._proc = proc
@@ -147,7 +151,8 @@ class _Member:
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
     def read(self, t: int) -> dict[str, float] | None:
-        """What this process adds to its tree at `t`; rates from the second reading on. None: it is gone, or only a zombie."""
+        """What this process adds to its tree at `t`; rates from the second reading on. None: it is gone, or
+        only a zombie."""
         stat = stat_of(self._proc, self._pid)
         if stat is None or stat.started != self._started:
             return None

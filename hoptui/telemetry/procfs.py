@@ -1,4 +1,5 @@
-"""The kernel's text files: a node's kept open and read with one call, a process's read as they are (proc(5))."""
+"""The kernel's text files: a node's kept open and read with one call, a process's read as they are
+(proc(5))."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import NamedTuple
 class Rate:
     """The rate of one counter between two readings of it.
 
-    It is unknown at the first reading, after a reading that failed, and when the counter went back (a device was
-    reset or replaced): a rate over such a gap would be a number that nobody measured.
+    It is unknown at the first reading, after a reading that failed, and when the counter went back (a device
+    was reset or replaced): a rate over such a gap would be a number that nobody measured.
     """
 
     def __init__(self) -> None:
@@ -41,8 +42,8 @@ _IO = re.compile(rb"^read_bytes: (\d+)\nwrite_bytes: (\d+)$", re.M)
 
 
 class ProcFile:
-    """A file of `/proc` that is there as long as the node is. It stays open: a reading is a `pread`, where opening it
-    anew for each would cost three times as much.
+    """A file of `/proc` that is there as long as the node is. It stays open: a reading is a `pread`, where
+    opening it anew for each would cost three times as much.
 
     Args:
         path: it may be missing; whoever reads it is told.
@@ -85,8 +86,8 @@ class ProcFile:
 
 
 class Stat(NamedTuple):
-    """One process: who started it, how long it ran (s, of all its threads), what it holds. `started` (ticks since boot) and
-    the pid together name a process for ever."""
+    """One process: who started it, how long it ran (s, of all its threads), what it holds. `started` (ticks
+    since boot) and the pid together name a process for ever."""
 
     parent: int
     started: int

@@ -1,4 +1,5 @@
-"""When to sample, and what goes into a tick. It neither sleeps nor writes: the clock and the sources are passed in."""
+"""When to sample, and what goes into a tick. It neither sleeps nor writes: the clock and the sources are
+passed in."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ MIN_HZ = 0.1
 MAX_HZ = 10.0
 HOST_MAX_HZ = 2.0
 SENT_NS = SECOND_NS // 5
-"""Rows of faster ticks travel together, the first of them a tick late: nobody's screen is drawn more often than this, and each
-message wakes the daemon and every viewer."""
+"""Rows of faster ticks travel together, the first of them a tick late: nobody's screen is drawn more often
+than this, and each message wakes the daemon and every viewer."""
 ASIDE = 8
 """An eighth of the time between two ticks is for slow readings: the next tick is not late for them."""
 
@@ -26,9 +27,9 @@ ASIDE = 8
 class TickSchedule:
     """When the next tick is due.
 
-    Ticks lie on a grid of the monotonic clock, so that samplers of one rate agree on when they look. The next one is
-    chosen after the current one is done and at least half a period after it began: a late tick is followed by a
-    longer pause, never by a short window.
+    Ticks lie on a grid of the monotonic clock, so that samplers of one rate agree on when they look. The next
+    one is chosen after the current one is done and at least half a period after it began: a late tick is
+    followed by a longer pause, never by a short window.
 
     Args:
         clock: monotonic ns.
@@ -136,8 +137,9 @@ class GpuSampler:
         yield from self.tick()
 
     def tick(self) -> Iterator[FromSampler]:
-        """One tick's messages: Devices when a device has changed, the Sample (empty where nothing can be read, and with the next
-        tick's rows where that comes soon), and what has happened; what the slow readings have found comes behind."""
+        """One tick's messages: Devices when a device has changed, the Sample (empty where nothing can be
+        read, and with the next tick's rows where that comes soon), and what has happened; what the slow
+        readings have found comes behind."""
         begun, period = self._pace.begin(), self._pace.period
         self._kept += self._gpus.read(period)
         yield from self._changes()

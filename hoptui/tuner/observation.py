@@ -16,8 +16,9 @@ from hoptui.protocol.messages import CommandRecord, State
 class MemoryReading:
     """Bytes of one of a run's GPUs; for a run without a GPU, of the host.
 
-    `used` is the most that the run itself has held since the last look, `others` what other processes hold there now.
-    Where the driver does not tell processes apart, all of it counts as the run's: that errs on the safe side. `gpu` says which.
+    `used` is the most that the run itself has held since the last look, `others` what other processes hold
+    there now. Where the driver does not tell processes apart, all of it counts as the run's: that errs on the
+    safe side. `gpu` says which.
     """
 
     used: int
@@ -27,10 +28,11 @@ class MemoryReading:
 
     @property
     def filled(self) -> float:
-        """The part that the run holds of what others leave: where that is greatest, a run that grows has no room first.
+        """The part that the run holds of what others leave: where that is greatest, a run that grows has no
+        room first.
 
-        Not the fullest: of a small and a large GPU with as much of the run on both, the large one may be fuller, by a neighbour, and yet
-        have more room.
+        Not the fullest: of a small and a large GPU with as much of the run on both, the large one may be
+        fuller, by a neighbour, and yet have more room.
         """
         return self.used / max(1, self.total - self.others)
 
@@ -39,7 +41,8 @@ class MemoryReading:
 class ChangePoint:
     """The throughput went from `before` to `after` at about iteration `step`, and no knob was turned.
 
-    `cause` is the likeliest in words, "" where none is seen; `text` the whole in one sentence. `t` is when it was noticed.
+    `cause` is the likeliest in words, "" where none is seen; `text` the whole in one sentence. `t` is when it
+    was noticed.
     """
 
     t: int
@@ -59,9 +62,11 @@ class Observation:
             (`hoptui.daemon.state.change_effects.throughput`). At least the newest 200, as far as there are.
         records: the run's newest commands, oldest first, those of the tuner and of people.
         memories: of each of the run's GPUs, or of the host; none where one of them is unknown.
-        alloc_retries, power_w, drawn_w, host_busy, others_busy: None where unknown. `alloc_retries` counts since the run began,
-            `power_w` is that of the GPU that draws most, `drawn_w` that of all GPUs that take part in the run, `host_busy` the share
-            of the host's CPUs at work (0 to 1), `others_busy` the part of it that is not the run's own.
+        alloc_retries, power_w, drawn_w, host_busy, others_busy: None where unknown. `alloc_retries` counts
+        since the run began,
+            `power_w` is that of the GPU that draws most, `drawn_w` that of all GPUs that take part in the
+            run, `host_busy` the share of the host's CPUs at work (0 to 1), `others_busy` the part of it that
+            is not the run's own.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
         metric: the name of what `points` are values of.
         step: the iteration that the run is in.
@@ -129,7 +134,8 @@ class Proposal:
 
 @dataclass(frozen=True)
 class PriorResult:
-    """What served a run of the same kind best: values by knob, and the most memory it held with them (bytes; None: unknown)."""
+    """What served a run of the same kind best: values by knob, and the most memory it held with them (bytes;
+    None: unknown)."""
 
     values: Mapping[str, KnobValue] = field(default_factory=dict)
     peak: int | None = None

@@ -1,7 +1,9 @@
-"""What tuners settled on before, kept for the next run of the same kind: which runs those are, and what is kept of them. Pure.
+"""What tuners settled on before, kept for the next run of the same kind: which runs those are, and what is
+kept of them. Pure.
 
-A result is where the next tuner begins to try, never a value taken on trust: one that does not fit is measured and taken back
-like any other. So a key that is too wide costs a trial, and one that is too narrow nothing but what was known.
+A result is where the next tuner begins to try, never a value taken on trust: one that does not fit is
+measured and taken back like any other. So a key that is too wide costs a trial, and one that is too narrow
+nothing but what was known.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from hoptui.domain.tuning import Objective
 from hoptui.protocol.messages import CommandRecord, RunState
 
 MOST = 500
-"""Results kept, the newest: a kind of run has one for each objective and each set of knobs that a tuner might turn."""
+"""Results kept, the newest: a kind of run has one for each objective and each set of knobs that a tuner might
+turn."""
 ASIDE = frozenset(
     (
         *("seed", "iterations", "steps", "total", "hours", "minutes", "name", "run-name", "json", "quiet", "verbose"),
@@ -30,10 +33,11 @@ FILES = (".pt", ".ckpt", ".json", ".jsonl", ".txt", ".toml", ".yaml")
 
 
 class TunerResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tuner settled on: `values` by knob, and the most `peak` bytes that the run held with them (None: unknown).
+    """What a tuner settled on: `values` by knob, and the most `peak` bytes that the run held with them (None:
+    unknown).
 
-    `turned` are the knobs that it might turn, empty for those of `values`. `key` says in which kind of run, `run` and `name` in
-    which one, `wall` when, in seconds since 1970.
+    `turned` are the knobs that it might turn, empty for those of `values`. `key` says in which kind of run,
+    `run` and `name` in which one, `wall` when, in seconds since 1970.
     """
 
     key: str
@@ -47,14 +51,17 @@ class TunerResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key(run: RunState, gpus: Iterable[str], records: Sequence[CommandRecord] = ()) -> str:
-    """The kind of a run, 16 hexadecimal digits: its work, the hardware under it (`gpus`: their names), its torch.
+    """The kind of a run, 16 hexadecimal digits: its work, the hardware under it (`gpus`: their names), its
+    torch.
 
-    The work is its command line without paths, seeds and knobs, what a unit of its throughput costs, and the values with
-    which those knobs were declared that shape it: of cost `rebuild` and `restart` (the model, precision, compile mode), and
-    the sizes among those of effect `learning`. As declared: what anybody has turned since does not make it another kind.
+    The work is its command line without paths, seeds and knobs, what a unit of its throughput costs, and the
+    values with which those knobs were declared that shape it: of cost `rebuild` and `restart` (the model,
+    precision, compile mode), and the sizes among those of effect `learning`. As declared: what anybody has
+    turned since does not make it another kind.
 
-    A process that goes on after a restart declares the values that were left to it. What these were before they were turned is told by
-    the run's commands, `records`, oldest first; what the run itself has turned in an earlier process is not told.
+    A process that goes on after a restart declares the values that were left to it. What these were before
+    they were turned is told by the run's commands, `records`, oldest first; what the run itself has turned in
+    an earlier process is not told.
     """
     shape = {
         knob.spec.name: _begun(knob.spec, run.epoch, records) for knob in run.knobs if _shapes(knob.spec)
@@ -78,10 +85,11 @@ def best(
     objective: Objective,
     held: Mapping[str, KnobValue] | None = None,
 ) -> TunerResult | None:
-    """What a tuner of a run of this kind settled on, with the same objective, that another one can bring about.
+    """What a tuner of a run of this kind settled on, with the same objective, that another one can bring
+    about.
 
-    `held` are the values in effect of the knobs that it may not turn: what goes with other values of these is no result for it. Of
-    those that are, the one that says most of what it may turn, and of these the newest.
+    `held` are the values in effect of the knobs that it may not turn: what goes with other values of these is
+    no result for it. Of those that are, the one that says most of what it may turn, and of these the newest.
     """
     kept = held or {}
     same = [
@@ -95,9 +103,11 @@ def best(
 
 
 def with_newer(results: Sequence[TunerResult], newer: TunerResult) -> tuple[TunerResult, ...]:
-    """These and a newer one, which takes the place of the one before it of the same kind, objective and `turned`; the newest `MOST`.
+    """These and a newer one, which takes the place of the one before it of the same kind, objective and
+    `turned`; the newest `MOST`.
 
-    A tuner that might turn other knobs has compared other values: neither of the two says that the other is wrong.
+    A tuner that might turn other knobs has compared other values: neither of the two says that the other is
+    wrong.
     """
     if not newer.turned:
         newer = structs.replace(newer, turned=tuple(sorted(newer.values)))
@@ -114,7 +124,8 @@ def _shapes(spec: KnobSpec) -> bool:
 
 
 def _begun(spec: KnobSpec, epoch: int, records: Iterable[CommandRecord]) -> KnobValue:
-    """The value with which the first process declared a knob, of those of which each declared what the one before had left."""
+    """The value with which the first process declared a knob, of those of which each declared what the one
+    before had left."""
     begun = left = None
     for before, value in (move for r in records if r.epoch < epoch for move in _moves(r, spec.name)):
         begun, left = (begun if before == left else before), value
@@ -129,7 +140,8 @@ def _moves(record: CommandRecord, knob: str) -> Iterator[tuple[KnobValue | None,
 
 
 def _command(argv: str, knobs: set[str]) -> list[str]:
-    """The words of a command line that say which work it is, in an order that does not depend on how it was typed."""
+    """The words of a command line that say which work it is, in an order that does not depend on how it was
+    typed."""
     aside = ASIDE | {name.replace("_", "-") for name in knobs}
     words = argv.split()
     kept: list[str] = []

@@ -1,4 +1,5 @@
-"""The tuner of one run: looks at it, changes one thing, measures, keeps or takes back. No clock, no I/O, no thread."""
+"""The tuner of one run: looks at it, changes one thing, measures, keeps or takes back. No clock, no I/O, no
+thread."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ MEASURES = "measures the values in effect: {} iterations to go"
 class Tuner:
     """Turns the knobs of one run, one thing at a time.
 
-    Call `look` about once a second and at new iterations; make commands of what it returns and say their ids with
-    `sent`. What became of them is read from the next observation's records. Times are monotonic nanoseconds. `incumbent` are the
-    values that it would go back to now. `overrides` are the knobs that it leaves alone.
+    Call `look` about once a second and at new iterations; make commands of what it returns and say their ids
+    with `sent`. What became of them is read from the next observation's records. Times are monotonic
+    nanoseconds. `incumbent` are the values that it would go back to now. `overrides` are the knobs that it
+    leaves alone.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class Tuner:
         return structs.replace(self._state, frozen=self.overrides.names)
 
     def found(self) -> PriorResult | None:
-        """What to remember of this run, None until something was measured and nothing better was left to try or could be paid for.
+        """What to remember of this run, None until something was measured and nothing better was left to try
+        or could be paid for.
 
-        Nothing is remembered of a run in which people hold a knob that would have been turned: what they chose need not serve best. Nor
-        is it while what served another run could not be afforded: that may serve better.
+        Nothing is remembered of a run in which people hold a knob that would have been turned: what they
+        chose need not serve best. Nor is it while what served another run could not be afforded: that may
+        serve better.
         """
         told = any(trial.result in ("kept", "reverted") for trial in self._state.tried)
         if not told or not self._rested or self._search.owed or self._observation is None:
@@ -81,7 +85,8 @@ class Tuner:
         return PriorResult(values, self._room.peak or None)
 
     def take_over(self, left: TunerState) -> None:
-        """Go on for a tuner of this run that was cut off: with what it has spent, left alone, and found to be too much."""
+        """Go on for a tuner of this run that was cut off: with what it has spent, left alone, and found to be
+        too much."""
         self.overrides.freeze(left.frozen)
         self.charge(left)
         self._failed = tuple(trial for trial in left.tried if trial.result == "failed")
@@ -106,7 +111,8 @@ class Tuner:
         return rollback
 
     def sent(self, ids: Mapping[str, str]) -> None:
-        """The ids, by knob, of the commands that the newest proposal was made of. Without it that proposal was never made."""
+        """The ids, by knob, of the commands that the newest proposal was made of. Without it that proposal
+        was never made."""
         if self._offered is None:
             return
         self._offered.ids = dict(ids)
@@ -136,7 +142,7 @@ class Tuner:
         )
         return proposal
 
-    # what has happened -------------------------------------------------------------------------------------------------
+    # what has happened --------------------------------------------------------------------------------------
 
     def _withdraw(self) -> None:
         """A proposal that no commands were made of was never made."""
@@ -174,7 +180,8 @@ class Tuner:
             self.incumbent.rest(observation, self.incumbent.series.newest + 1)
 
     def _restarted(self, observation: Observation) -> None:
-        """Another process: nothing of the one before is comparable, and a trial that it ended is not known to be good."""
+        """Another process: nothing of the one before is comparable, and a trial that it ended is not known to
+        be good."""
         self._rollback = self._cut_off("unfinished", "the run was restarted")
         self.incumbent.left()
         self.incumbent.series.cut()
@@ -214,7 +221,7 @@ class Tuner:
             names = {lever.name for lever, _ in attempt.tried.settings}
             self._room.learn(observation, names, seen=len(self.incumbent.series.since(step)) > WARM_UP)
 
-    # what to do --------------------------------------------------------------------------------------------------------
+    # what to do ---------------------------------------------------------------------------------------------
 
     def _act(self, observation: Observation) -> tuple[Proposal | None, tuple[Change, ...]]:
         if self._attempt is not None:
@@ -408,7 +415,7 @@ class Tuner:
         self._attempt = self._rollback = None
         return rollback.afresh() if rollback is not None else None
 
-    # keeping count -----------------------------------------------------------------------------------------------------
+    # keeping count ------------------------------------------------------------------------------------------
 
     def _end(self, result: Result, how: str = "") -> None:
         if self._attempt is not None:

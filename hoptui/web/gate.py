@@ -1,7 +1,8 @@
 """Who gets in: a token that opens once, a secret path behind it, loopback names only. No I/O.
 
-Every user of a node can reach a port on its loopback, and so can every page in the browser of its owner. Cookies are
-shared by all ports of a host; a path is not: what was opened lives under a path that nobody can guess.
+Every user of a node can reach a port on its loopback, and so can every page in the browser of its owner.
+Cookies are shared by all ports of a host; a path is not: what was opened lives under a path that nobody can
+guess.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Gate:
 def refusal(headers: Mapping[str, str], *, websocket: bool) -> str:
     """Why a request is turned away before anything is looked at, "" if it is not.
 
-    A name other than loopback's is a page elsewhere that had its own name point here; a websocket is open to any page of
-    the browser unless its Origin is looked at.
+    A name other than loopback's is a page elsewhere that had its own name point here; a websocket is open to
+    any page of the browser unless its Origin is looked at.
     """
     host = headers.get("Host", "")
     if _hostname(f"http://{host}") not in LOOPBACK:

@@ -58,7 +58,8 @@ class Dashboards(Server):
             await asyncio.wait(self._tabs, timeout=GOODBYE_S)
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """The page, with the addresses by which this browser reaches it: it may come through a forwarded port."""
+        """The page, with the addresses by which this browser reaches it: it may come through a forwarded
+        port."""
         self.public_url = f"http://{request.host}"
         return await super().handle_index(request)
 

@@ -1,4 +1,5 @@
-"""The simulated day: what a node says arrives in the dashboard, commands come back applied, and memory is told hour by hour."""
+"""The simulated day: what a node says arrives in the dashboard, commands come back applied, and memory is
+told hour by hour."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ def test_who_waited_woke_up_and_who_is_gone_is_an_error() -> None:
 
 
 def one_of_each(node: Bench) -> dict[str, list[psutil.Process]] | None:
-    """The processes once all have started; a child of the daemon's is another daemon until it runs its program."""
+    """The processes once all have started; a child of the daemon's is another daemon until it runs its
+    program."""
     try:
         parts = sampler_cost.by_part(hoptui_processes(node))
     except (RuntimeError, psutil.Error):

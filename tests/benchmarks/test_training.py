@@ -1,4 +1,5 @@
-"""The benchmarks of the trainer: their arithmetic, their commands, and every one of them against a stand-in for the trainer."""
+"""The benchmarks of the trainer: their arithmetic, their commands, and every one of them against a stand-in
+for the trainer."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def test_the_trainer_takes_every_command(command: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Daemons that write at once what they hear, and have ended with all their children before their node is cleared away."""
+    """Daemons that write at once what they hear, and have ended with all their children before their node is
+    cleared away."""
     started: list[subprocess.Popen[bytes]] = []
     close = Bench.close
 

@@ -1,4 +1,5 @@
-"""The simulation of the tuner: a few short runs come near to the best there is, and it is honest about them."""
+"""The simulation of the tuner: a few short runs come near to the best there is, and it is honest about
+them."""
 
 from __future__ import annotations
 

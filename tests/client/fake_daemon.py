@@ -1,4 +1,5 @@
-"""A daemon that says what it is told to say: a ROUTER in a thread, with a lock that a process of its own holds."""
+"""A daemon that says what it is told to say: a ROUTER in a thread, with a lock that a process of its own
+holds."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def tuned(message: FromViewer) -> list[ToViewer] | None:
 
 
 class FakeDaemon:
-    """Answers Fetch, Query, Command and Lease from its public fields; `answer` may answer anything else before.
+    """Answers Fetch, Query, Command and Lease from its public fields; `answer` may answer anything else
+    before.
 
     Commands go through `stages` in order, and each sends their record. Everything received is in `received`.
     """
@@ -177,7 +179,7 @@ class FakeDaemon:
         """What was received of one kind."""
         return [message for message in list(self.received) if isinstance(message, kind)]
 
-    # in the thread -----------------------------------------------------------------------------------------------------
+    # in the thread ------------------------------------------------------------------------------------------
 
     def _serve(self, ready: threading.Event) -> None:
         with zmq.Context() as context, context.socket(zmq.ROUTER) as router:

@@ -78,7 +78,8 @@ def test_two_late_answers_make_it_slow_and_time_makes_it_good() -> None:
 
 
 class Remote:
-    """A conversation with a daemon at the other end of a line, past the first answer; its clocks are moved by hand."""
+    """A conversation with a daemon at the other end of a line, past the first answer; its clocks are moved by
+    hand."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -45,7 +45,8 @@ WELCOME = ViewerWelcome(protocol=PROTOCOL, pid=7, version="0.1.0", host="gpu07")
 
 
 class Table:
-    """The two ends of a conversation: `say` lets the daemon speak, `hear` is what the viewer sends until a time."""
+    """The two ends of a conversation: `say` lets the daemon speak, `hear` is what the viewer sends until a
+    time."""
 
     def __init__(self) -> None:
         self.store = Store(lambda: 1000 * SECOND)

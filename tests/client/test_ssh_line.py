@@ -1,4 +1,5 @@
-"""The viewer's client on the daemon behind a real sshd: attached, thin, cut, killed. Skipped where there is no sshd."""
+"""The viewer's client on the daemon behind a real sshd: attached, thin, cut, killed. Skipped where there is
+no sshd."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from hoptui.node.credentials import user_name
 from tests.conftest import TestNode, until
 
 YOUNG_S = 2.0
-"""How old what is shown over a thin line may be; half of the looks, because a busy machine may stand still for one."""
+"""How old what is shown over a thin line may be; half of the looks, because a busy machine may stand still
+for one."""
 KILLED = """
 import sys, time
 from hoptui.client.client import Client

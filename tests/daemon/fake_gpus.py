@@ -2,8 +2,8 @@
 
     fake_gpus.py PLAN [--probe FD] [--leave INDEX]...
 
-PLAN is a JSON file that is read before each tick: `hang` (indices: asks this GPU and never returns), `die` (exit code),
-`nonsense`, `events` (each sent once), `processes` (GPU, pid, MiB).
+PLAN is a JSON file that is read before each tick: `hang` (indices: asks this GPU and never returns), `die`
+(exit code), `nonsense`, `events` (each sent once), `processes` (GPU, pid, MiB).
 """
 
 from __future__ import annotations

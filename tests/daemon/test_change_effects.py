@@ -16,7 +16,8 @@ METRIC = "tokens_per_s"
 
 
 def rows(*levels: tuple[int, float]) -> Columns:
-    """So many iterations at each level, one after the other, with a little noise that is the same every time."""
+    """So many iterations at each level, one after the other, with a little noise that is the same every
+    time."""
     values = [level * (1 + 0.01 * math.sin(i)) for count, level in levels for i in range(count)]
     return pack("run/r", [(step + 1, step, {METRIC: value}) for step, value in enumerate(values)])
 
@@ -152,7 +153,7 @@ def test_what_is_changed_together_with_readers_is_measured_as_long_as_they_are()
     assert {effect.note.partition(",")[0] for effect in found.values()} == {"measuring: 55 of 90 iterations"}
 
 
-# trials -----------------------------------------------------------------------------------------------------------------
+# trials -----------------------------------------------------------------------------------------------------
 
 FIGURE = Measured(metric="units per joule", gain=0.06, interval=0.01, iterations=30)
 

@@ -33,7 +33,7 @@ def test_what_broke_is_logged_and_left_alone_for_a_while(caplog: pytest.LogCaptu
     assert [record.getMessage() for record in caplog.records] == ["it broke"]
 
 
-# the diagnosis -----------------------------------------------------------------------------------------------------------
+# the diagnosis ----------------------------------------------------------------------------------------------
 
 
 def broken(*_: object, **__: object) -> None:
@@ -85,7 +85,7 @@ def test_a_diagnosis_that_breaks_costs_its_own_verdict_for_a_while(
     assert diagnosis(quiet, RUN) is not None
 
 
-# measuring ---------------------------------------------------------------------------------------------------------------
+# measuring --------------------------------------------------------------------------------------------------
 
 
 def test_a_change_that_cannot_be_measured_costs_no_row(
@@ -98,7 +98,7 @@ def test_a_change_that_cannot_be_measured_costs_no_row(
     assert len(kept) == 2
 
 
-# tuners ------------------------------------------------------------------------------------------------------------------
+# tuners -----------------------------------------------------------------------------------------------------
 
 
 def left_by_another_daemon(quiet: QuietNode) -> QuietNode:

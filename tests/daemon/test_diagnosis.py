@@ -1,4 +1,5 @@
-"""When the daemon looks at a run, at what of its rows, and what becomes of a verdict: with a clock that is moved by hand."""
+"""When the daemon looks at a run, at what of its rows, and what becomes of a verdict: with a clock that is
+moved by hand."""
 
 from __future__ import annotations
 
@@ -251,7 +252,8 @@ def test_others_at_work_on_its_gpu(watched: Watched) -> None:
 
 
 def test_a_recorded_run_gets_the_verdict_that_it_deserves() -> None:
-    """PPO on an H100 while its knobs are turned: 1.6 to 32 M environment steps a second, and its kernels stay small."""
+    """PPO on an H100 while its knobs are turned: 1.6 to 32 M environment steps a second, and its kernels stay
+    small."""
     with Recording.open(EXAMPLE, still=True) as recording:
         state = msgspec.json.decode(recording.recall(KNOWN_RUN) or b"", type=KnownRun).state
         facts = decode_node(recording.recall(KNOWN_NODE) or b"")

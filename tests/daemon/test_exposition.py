@@ -131,7 +131,8 @@ def test_runs_and_what_they_log() -> None:
 
 
 def test_events_are_counted_from_zero_and_by_gpu() -> None:
-    """Prometheus takes the first value of a series for what was always there: the first Xid must not be it."""
+    """Prometheus takes the first value of a series for what was always there: the first Xid must not be
+    it."""
     other = structs.replace(INFO, uuid="GPU-b", index=1)
     part = structs.replace(INFO, uuid="MIG-a", parent="GPU-a")
     node = structs.replace(NODE, gpus=(INFO, part, other))

@@ -1,4 +1,5 @@
-"""What must not break a run or the view of it, each with real processes: killed, stopped, forked, hostile, full."""
+"""What must not break a run or the view of it, each with real processes: killed, stopped, forked, hostile,
+full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""GPUs with real processes: a sampler that hangs, dies or speaks nonsense, events, rates, owners, and Prometheus."""
+"""GPUs with real processes: a sampler that hangs, dies or speaks nonsense, events, rates, owners, and
+Prometheus."""
 
 from __future__ import annotations
 

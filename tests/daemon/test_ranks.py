@@ -1,4 +1,5 @@
-"""A run of two ranks on one node: the daemon, its viewers and the command line see both, and steer them as one."""
+"""A run of two ranks on one node: the daemon, its viewers and the command line see both, and steer them as
+one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run that replaces its process for a knob, as its viewers see it: scheduled until the value is read back, never before."""
+"""A run that replaces its process for a knob, as its viewers see it: scheduled until the value is read back,
+never before."""
 
 from __future__ import annotations
 

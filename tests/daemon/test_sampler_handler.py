@@ -230,7 +230,8 @@ def test_a_loss_that_the_sampler_tells_is_not_told_twice(desk: Desk) -> None:
 
 
 def test_a_hidden_pid_is_not_looked_up_here(tmp_path: Path) -> None:
-    """In a container the driver's number may be another process of ours: the sampler leaves its user empty."""
+    """In a container the driver's number may be another process of ours: the sampler leaves its user
+    empty."""
     desk = Desk(tmp_path)
     desk.run("one", os.getpid(), visible="")
     desk.desk.receive(Tenants(processes=(GpuProcess(gpu="GPU-a", pid=os.getpid()),)))

@@ -246,7 +246,8 @@ def test_a_gpu_that_hangs_is_left_alone_and_the_others_go_on(bench: Bench) -> No
     assert sources(bench.hear(sampler, Sample)) == ["gpu/GPU-a"]
     assert first not in sampler.pids
     assert sampler.problem == "GPU 1 does not answer: left alone for a while, the others are read"
-    # The list that the new child has before it asked the driver is not passed on: no GPU vanishes for a moment.
+    # The list that the new child has before it asked the driver is not passed on: no GPU vanishes for a
+    # moment.
     assert [len(m.gpus) for m in bench.said if isinstance(m, Devices)] == [1]
 
 

@@ -1,4 +1,5 @@
-"""How a tuner goes on, and what it undoes, after the end of its run, of its run's process, or of the daemon."""
+"""How a tuner goes on, and what it undoes, after the end of its run, of its run's process, or of the
+daemon."""
 
 from __future__ import annotations
 

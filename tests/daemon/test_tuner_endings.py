@@ -23,7 +23,8 @@ def on_its_way(quiet: QuietNode, stage: str) -> QuietNode:
 
 
 def applied(quiet: QuietNode, *, late: bool) -> list[object]:
-    """What a run sets micro_batch to that is sent the commands; `late`: the first was carried out before it heard of the next."""
+    """What a run sets micro_batch to that is sent the commands; `late`: the first was carried out before it
+    heard of the next."""
     spec = knob_spec(Knob(1, 512, effect="speed"), "micro_batch", 32)
     knob = LiveKnob(spec, 32)
     inbox = CommandInbox({"micro_batch": knob}, lambda: ())

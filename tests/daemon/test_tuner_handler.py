@@ -18,7 +18,7 @@ from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 BEN = Origin(user="ben", pid=8, client="dashboard")
 
 
-# requests ---------------------------------------------------------------------------------------------------------------
+# requests ---------------------------------------------------------------------------------------------------
 
 
 def test_it_is_started_and_says_so_to_everybody(quiet: QuietNode) -> None:
@@ -158,7 +158,7 @@ def test_a_knob_is_frozen_and_everybody_is_told(quiet: QuietNode) -> None:
     assert quiet.said()[-1] == "leaves lr alone: ana (pid 7) said so"
 
 
-# commands ---------------------------------------------------------------------------------------------------------------
+# commands ---------------------------------------------------------------------------------------------------
 
 
 def test_a_proposal_goes_the_way_of_everybodys_commands(quiet: QuietNode) -> None:
@@ -190,7 +190,7 @@ def test_a_trial_is_on_the_disk_before_the_run_hears_of_it(quiet: QuietNode) -> 
     assert kept.trial.changes == (UP,)
 
 
-# telling ----------------------------------------------------------------------------------------------------------------
+# telling ----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_told_without_news_and_progress_once_a_second(trying: QuietNode) -> None:
@@ -263,7 +263,7 @@ def test_a_fault_is_not_met_again_every_second(quiet: QuietNode, monkeypatch: py
     assert quiet.run.state.tuner is None
 
 
-# memory -----------------------------------------------------------------------------------------------------------------
+# memory -----------------------------------------------------------------------------------------------------
 
 
 def test_the_next_run_of_the_kind_starts_from_what_was_found(quiet: QuietNode) -> None:
@@ -297,7 +297,7 @@ def test_what_was_found_with_other_values_of_what_it_may_not_turn_is_no_start(qu
     assert quiet.script.known == both
 
 
-# what its trials did ------------------------------------------------------------------------------------------------------
+# what its trials did ----------------------------------------------------------------------------------------
 
 
 def measures(quiet: QuietNode, gain: float | None, **fields: object) -> None:

@@ -1,4 +1,5 @@
-"""Real loads for the tests of diagnosis: `data/loads.json`, which says where it comes from, and windows made of it."""
+"""Real loads for the tests of diagnosis: `data/loads.json`, which says where it comes from, and windows made
+of it."""
 
 from __future__ import annotations
 

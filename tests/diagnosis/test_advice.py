@@ -1,4 +1,5 @@
-"""Advice: only knobs of the run, inside their bounds, what leaves learning alone first, never a batch that has to wait."""
+"""Advice: only knobs of the run, inside their bounds, what leaves learning alone first, never a batch that
+has to wait."""
 
 from __future__ import annotations
 

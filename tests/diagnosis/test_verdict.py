@@ -276,7 +276,7 @@ def test_an_event_says_what_a_diagnosis_says() -> None:
     assert heard("something else", 3) == Diagnosis(evidence=("something else",), t=3)
 
 
-# over many looks -------------------------------------------------------------------------------------------------------
+# over many looks --------------------------------------------------------------------------------------------
 
 EAGER = window(H100["ppo_eager_4096_full"])
 MATMUL = window(H100["bf16_matmul_8192"])
@@ -351,7 +351,7 @@ def test_what_was_advised_for_other_values_is_advised_no_more() -> None:
     assert (doctor.told.verdict, doctor.told.stale) == ("compute-bound", False)
 
 
-# whatever is read ------------------------------------------------------------------------------------------------------
+# whatever is read -------------------------------------------------------------------------------------------
 
 SHARE = st.one_of(st.just(UNKNOWN), st.floats(0, 1), st.sampled_from((-1.0, 7.0, math.inf)))
 NAMES = st.sampled_from(("data", "rollout", "rollout/env", "env", "update", "exchange", "a/b/c", "", "/"))

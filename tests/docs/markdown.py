@@ -16,7 +16,8 @@ _COMMENT = re.compile(r"<!--\s*(?P<what>setup|test):\s*(?P<text>.*?)\s*-->", re.
 
 
 class Block(NamedTuple):
-    """A fenced block. `setup` is hidden code to run before it, `replace` a text in it and what stands for it in tests."""
+    """A fenced block. `setup` is hidden code to run before it, `replace` a text in it and what stands for it
+    in tests."""
 
     page: Path
     line: int

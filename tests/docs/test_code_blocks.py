@@ -1,4 +1,5 @@
-"""Every code block of the README and the documentation works: Python runs, commands parse, TOML and JSON are read."""
+"""Every code block of the README and the documentation works: Python runs, commands parse, TOML and JSON are
+read."""
 
 from __future__ import annotations
 

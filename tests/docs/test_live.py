@@ -1,4 +1,5 @@
-"""What the documentation promises of a live run: the tutorial's script can be turned, and `--json` has the documented keys."""
+"""What the documentation promises of a live run: the tutorial's script can be turned, and `--json` has the
+documented keys."""
 
 from __future__ import annotations
 

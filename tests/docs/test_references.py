@@ -64,7 +64,8 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def _leads_somewhere(page: Path, target: str) -> bool:
-    """Whether a link of a page leads to a file, or to a page that will be generated; and to a heading of it."""
+    """Whether a link of a page leads to a file, or to a page that will be generated; and to a heading of
+    it."""
     path, _, anchor = target.partition("#")
     found = (page.parent / path).resolve() if path else page
     if not found.exists():

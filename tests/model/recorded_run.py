@@ -1,4 +1,5 @@
-"""A recording of ten minutes of a run, made anew for each test that wants one: rows, events, commands, a GPU."""
+"""A recording of ten minutes of a run, made anew for each test that wants one: rows, events, commands, a
+GPU."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def at(seconds: float) -> int:
 
 
 def run_rows(seconds: int = LENGTH_S) -> Columns:
-    """An iteration a second, stamped in its middle; an evaluation in every sixtieth; none while it is paused."""
+    """An iteration a second, stamped in its middle; an evaluation in every sixtieth; none while it is
+    paused."""
     rows: list[tuple[int, int, dict[str, float]]] = []
     for i in range(seconds):
         if PAUSED[0] < i < PAUSED[1]:
@@ -121,7 +123,8 @@ COMMANDS = (
 
 
 def write(path: Path, **fields: Any) -> Path:
-    """Write the recording; `state`, `events`, `commands`, `node` (None: not remembered) and `rows` may differ."""
+    """Write the recording; `state`, `events`, `commands`, `node` (None: not remembered) and `rows` may
+    differ."""
     state, node = fields.get("state", STATE), fields.get("node", NODE_STATE)
     host = [
         (at(i), -1, {"cpu_percent": float(i % 100), "memory_used_bytes": 2.0**30}) for i in range(LENGTH_S)

@@ -1,4 +1,5 @@
-"""The recording of a real run that the README shows: it opens, plays, and says the same however its moments are reached."""
+"""The recording of a real run that the README shows: it opens, plays, and says the same however its moments
+are reached."""
 
 from __future__ import annotations
 

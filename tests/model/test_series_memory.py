@@ -1,4 +1,5 @@
-"""A series that is full keeps its memory where it is: hundreds of them that give back and take again leave a heap of holes."""
+"""A series that is full keeps its memory where it is: hundreds of them that give back and take again leave a
+heap of holes."""
 
 from __future__ import annotations
 

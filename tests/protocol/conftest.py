@@ -1,4 +1,5 @@
-"""One example of every message, with every field away from its default, and the decoders of all directions."""
+"""One example of every message, with every field away from its default, and the decoders of all
+directions."""
 
 from __future__ import annotations
 

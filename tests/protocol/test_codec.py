@@ -42,7 +42,7 @@ def code_of(decode: Decode, *frames: bytes) -> str:
     return error.value.code
 
 
-# what we say ------------------------------------------------------------------------------------------------------------
+# what we say ------------------------------------------------------------------------------------------------
 
 
 def test_there_is_an_example_of_every_message(examples: list[messages.Message]) -> None:
@@ -66,8 +66,8 @@ def test_each_direction_understands_its_own_messages_and_no_others(
 
 
 def test_golden_bytes_are_still_understood(example: messages.Message, decoders: Decoders) -> None:
-    """What an older hoptui sends, down to the last field. These files never change; HOPTUI_GOLDEN=write adds those of
-    new messages."""
+    """What an older hoptui sends, down to the last field. These files never change; HOPTUI_GOLDEN=write adds
+    those of new messages."""
     path = GOLDEN / f"{type(example).__struct_config__.tag}.bin"
     if os.environ.get("HOPTUI_GOLDEN") == "write" and not path.exists():
         path.write_bytes(encode(example))
@@ -135,7 +135,7 @@ def test_a_knobs_value_keeps_its_type(value: bool | int | float | str) -> None:
     assert type(found.value) is type(value)
 
 
-# what anybody may send --------------------------------------------------------------------------------------------------
+# what anybody may send --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_random_bytes_are_understood_or_refused(frame: bytes) -> None:
         assert code_of(decode, frame) in ("malformed", "unsupported")
 
 
-# a byte stream ----------------------------------------------------------------------------------------------------------
+# a byte stream ----------------------------------------------------------------------------------------------
 
 
 def test_a_stream_may_be_split_at_any_byte() -> None:

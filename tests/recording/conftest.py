@@ -53,8 +53,8 @@ def rows() -> MakeRows:
 
 @pytest.fixture
 def long_rows() -> MakeRows:
-    """long_rows(n, first=1, source="gpu/GPU-1"): n rows, one a second, of noise with two decimals (unknown in every
-    seventh row) and of a rising counter."""
+    """long_rows(n, first=1, source="gpu/GPU-1"): n rows, one a second, of noise with two decimals (unknown in
+    every seventh row) and of a rising counter."""
 
     def make(n: int, first: int = 1, source: str = "gpu/GPU-1") -> Columns:
         noise = random.Random(first)

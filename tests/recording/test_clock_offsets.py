@@ -27,7 +27,8 @@ def told(recording: Recording, t: int, seq: int) -> None:
 
 
 def test_a_reboot_goes_on_in_wall_time(path: Path, rows: MakeRows) -> None:
-    """Boot 1 writes rows stamped 5000 s to 5009 s; boot 2 begins 6000 s after boot 1 did and writes 10 s to 19 s."""
+    """Boot 1 writes rows stamped 5000 s to 5009 s; boot 2 begins 6000 s after boot 1 did and writes 10 s to
+    19 s."""
     first = Boot("boot-1", 1_000_000 * SECOND, 5_000 * SECOND)
     second = Boot("boot-2", 1_006_000 * SECOND, 10 * SECOND)
     with Recording.create(path, boot=first) as recording:

@@ -107,8 +107,8 @@ def readings(rows: int) -> list[array[float] | array[int]]:
 
 
 def test_a_blocks_size_and_time() -> None:
-    """About 19 bytes a row where zlib of float64 takes 60; 4 ms to pack and 1.5 ms to unpack on one core of a small
-    machine. The bounds leave room for a loaded one."""
+    """About 19 bytes a row where zlib of float64 takes 60; 4 ms to pack and 1.5 ms to unpack on one core of a
+    small machine. The bounds leave room for a loaded one."""
     columns = readings(512)
     began = time.process_time()
     body = pack(columns)

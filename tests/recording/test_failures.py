@@ -69,7 +69,8 @@ def test_what_was_flushed_survives_a_kill_and_the_next_writer_goes_on(path: Path
 
 
 def test_killed_at_any_moment(path: Path) -> None:
-    """While rows arrive, while blocks are made of them, and while the pyramid grows: whole flushes, and no damage."""
+    """While rows arrive, while blocks are made of them, and while the pyramid grows: whole flushes, and no
+    damage."""
     told = 0
     ends = time.monotonic() + 2.0
     kills = 0
@@ -147,7 +148,8 @@ def test_a_full_disk_loses_nothing_and_recovers(path: Path, boot: Boot, rows: Ma
 
 
 def test_a_disk_that_fills_up_while_blocks_are_made(path: Path, boot: Boot, long_rows: MakeRows) -> None:
-    """Again and again, a little later each time: what was flushed stays readable, what waits gets there in the end."""
+    """Again and again, a little later each time: what was flushed stays readable, what waits gets there in
+    the end."""
     with Recording.create(path, boot=boot) as recording:
         last = 1
         for more in range(12):

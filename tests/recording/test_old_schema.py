@@ -1,4 +1,5 @@
-"""A recording of schema 1, kept from when that was the newest: readable as it is, and goes on under a writer."""
+"""A recording of schema 1, kept from when that was the newest: readable as it is, and goes on under a
+writer."""
 
 from __future__ import annotations
 

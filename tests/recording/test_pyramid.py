@@ -1,4 +1,5 @@
-"""Buckets from the pyramid are those of the rows, up to what it says; what is gone from the rows is still there."""
+"""Buckets from the pyramid are those of the rows, up to what it says; what is gone from the rows is still
+there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What goes into a recording comes out: rows, events, commands and remembered values, flushed or not, clipped or whole."""
+"""What goes into a recording comes out: rows, events, commands and remembered values, flushed or not, clipped
+or whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The pictures of the dashboard: which there are, that they come out the same, and that nothing in them is made up."""
+"""The pictures of the dashboard: which there are, that they come out the same, and that nothing in them is
+made up."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_the_home_directory_is_written_short(tmp_path: Path, monkeypatch: pytest
     assert config.short(Path("/etc/a")) == "/etc/a"
 
 
-# what is remembered ----------------------------------------------------------------------------------------------------
+# what is remembered -----------------------------------------------------------------------------------------
 
 
 def test_choices_come_back_and_another_dashboards_are_left(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Handle:
-    """What the address in NVML's handle of a GPU or MIG instance stands for; of use until NVML is started anew."""
+    """What the address in NVML's handle of a GPU or MIG instance stands for; of use until NVML is started
+    anew."""
 
     index: int
     start: int
@@ -45,9 +46,9 @@ class _Fault:
 class FakeNvml:
     """pynvml's constants, structs and errors, with invented GPUs behind its functions.
 
-    `fail` makes a function, a field (NVML_FI_…) or a GPM metric answer with an error code, for one GPU or all, from one
-    read on or for some reads; `heal` ends all failures. `calls` counts the calls of each function; `before` is called
-    with the name of every function that is about to be.
+    `fail` makes a function, a field (NVML_FI_…) or a GPM metric answer with an error code, for one GPU or
+    all, from one read on or for some reads; `heal` ends all failures. `calls` counts the calls of each
+    function; `before` is called with the name of every function that is about to be.
     """
 
     def __init__(self) -> None:

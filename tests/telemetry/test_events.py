@@ -62,7 +62,8 @@ RATES = pytest.mark.parametrize("hz", [0.1, 1, 2, 10])
 
 
 def play_late(alarms: Alarms, hz: float, seconds: float, **row: float) -> list[Happened]:
-    """The same row at the sampler's rate, each up to 15 ms behind its place on the grid, as ticks really are."""
+    """The same row at the sampler's rate, each up to 15 ms behind its place on the grid, as ticks really
+    are."""
     late, period = random.Random(1), round(SECOND / hz)
     found: list[Happened] = []
     for tick in range(round(seconds * hz)):

@@ -1,4 +1,5 @@
-"""Every test here trains without a daemon and with one CPU thread, so that results and times do not depend on the machine."""
+"""Every test here trains without a daemon and with one CPU thread, so that results and times do not depend on
+the machine."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def trained(job: PPOOptions) -> tuple[PPOResult, list[str]]:
 
 
 class Steered:
-    """A run that is captured as it starts, and steered after given iterations as the link thread would do it."""
+    """A run that is captured as it starts, and steered after given iterations as the link thread would do
+    it."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, after: Mapping[int, Callable[[Steered], None]]
@@ -63,7 +64,8 @@ class Steered:
         return run_state(self.run).inbox.collect_outcomes()
 
     def rows(self) -> list[dict[str, float]]:
-        """What is known of each iteration: on a GPU the metrics of an update come in a row of their own, later."""
+        """What is known of each iteration: on a GPU the metrics of an update come in a row of their own,
+        later."""
         merged: dict[int, dict[str, float]] = {}
         for _, step, row in run_state(self.run).rows:
             merged.setdefault(step, {}).update(row)

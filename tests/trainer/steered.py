@@ -1,6 +1,8 @@
-"""Training jobs whose knobs are turned between iterations as the link thread would do it: here, or in one of several ranks.
+"""Training jobs whose knobs are turned between iterations as the link thread would do it: here, or in one of
+several ranks.
 
-Run as a module it is a rank: it trains the jobs of its first argument one after the other and prints what became of each.
+Run as a module it is a rank: it trains the jobs of its first argument one after the other and prints what
+became of each.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ from hoptui_trainer.vision.job import VisionOptions
 from tests.run_state import run_state
 
 Job = Mapping[str, Any]
-"""`workload`, `options` and `knobs`, or `command` alone: its arguments; `after` an iteration, the knobs to turn."""
+"""`workload`, `options` and `knobs`, or `command` alone: its arguments; `after` an iteration, the knobs to
+turn."""
 Told = dict[str, Any]
-"""`values` of all knobs and `position` in the data at each iteration; `stages` of all commands; sums of the weights; `turns`:
-the steps in which it was this rank's turn to compile."""
+"""`values` of all knobs and `position` in the data at each iteration; `stages` of all commands; sums of the
+weights; `turns`: the steps in which it was this rank's turn to compile."""
 
 LOOPS: Mapping[str, Any] = {"lm": lm, "vision": vision}
 OPTIONS: Mapping[str, Any] = {"lm": LMOptions, "vision": VisionOptions}

@@ -1,4 +1,5 @@
-"""The batch file: valid bash, Slurm's options, and a command that runs where `srun` and `scontrol` are there."""
+"""The batch file: valid bash, Slurm's options, and a command that runs where `srun` and `scontrol` are
+there."""
 
 from __future__ import annotations
 

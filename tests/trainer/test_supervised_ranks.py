@@ -1,4 +1,5 @@
-"""Language model and vision on two processes: what one process does, also with knobs turned in the middle, and restarts."""
+"""Language model and vision on two processes: what one process does, also with knobs turned in the middle,
+and restarts."""
 
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ def test_two_ranks_train_as_one_with_knobs_turned(
     assert_same_story(first, second)
     assert first["positions"] == alone["positions"]
     assert first["stages"] == alone["stages"] == ["applied"] * sum(map(len, TURNED[workload].values()))
-    # One after the other before the first step, for each change of a size, and in the language model's evaluation.
+    # One after the other before the first step, for each change of a size, and in the language model's
+    # evaluation.
     assert first["turns"] == second["turns"] == TURNS[workload]
     one, two = (read_checkpoint(folder / f"{workload} on {world}", workload) for world in (1, 2))
     assert one["position"] == two["position"]

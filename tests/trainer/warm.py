@@ -1,7 +1,8 @@
 """Python processes that have imported torch before they begin: forked from a server that did so once.
 
-To import torch takes a process more than two seconds of a core, far more than the trainings that tests do. `Warm` is as much of
-`subprocess.Popen` as they need, for `python -m …` and `python -c …`; what Python itself does with a command line it does not prove.
+To import torch takes a process more than two seconds of a core, far more than the trainings that tests do.
+`Warm` is as much of `subprocess.Popen` as they need, for `python -m …` and `python -c …`; what Python itself
+does with a command line it does not prove.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ IMPORTED = [
 
 @cache
 def server() -> ForkServerContext:
-    """The server of this session of tests, also of those who ask multiprocessing for one later; it ends with it."""
+    """The server of this session of tests, also of those who ask multiprocessing for one later; it ends with
+    it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     # It is no part of a test's node, and has no threads, which a fork would lose.
@@ -48,7 +50,8 @@ def server() -> ForkServerContext:
 
 
 class Warm:
-    """A process as `python *words` starts it, with pipes for what it writes; killed if it outlives the `with` block.
+    """A process as `python *words` starts it, with pipes for what it writes; killed if it outlives the `with`
+    block.
 
     Args:
         words: `-m module …` or `-c script …`.

@@ -1,4 +1,5 @@
-"""A run for the tuner to drive, without noise and without a clock: what it obeys, refuses or cannot hold is scripted."""
+"""A run for the tuner to drive, without noise and without a clock: what it obeys, refuses or cannot hold is
+scripted."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ def grown(values: Values) -> int:
 class Course:
     """A run with `knobs`, `rate` samples/s, `used` bytes of 80 GiB, half a second an iteration.
 
-    `fate` says what becomes of a command, instead of `applied`, `reads` what is read back of a value. Fields may be changed
-    between looks.
+    `fate` says what becomes of a command, instead of `applied`, `reads` what is read back of a value. Fields
+    may be changed between looks.
     """
 
     def __init__(

@@ -19,7 +19,8 @@ SEEDS = 300
 
 
 def throughput(seed: int, n: int, *, gain: float = 0.0, noise: float = 0.04, phi: float = 0.5) -> list[float]:
-    """AR(1) noise on a level of 1000 × (1 + gain), one value in a hundred a third of that, as real iterations are."""
+    """AR(1) noise on a level of 1000 × (1 + gain), one value in a hundred a third of that, as real iterations
+    are."""
     chance = random.Random(seed)
     state = chance.gauss(0, 1)
     values = []
@@ -174,7 +175,8 @@ def test_values_that_never_vary_give_an_exact_gain() -> None:
 
 
 def test_the_values_next_to_the_change_count_on_both_sides() -> None:
-    """Those left over from the blocks of five, and old ones beyond the last look, are the farthest from it."""
+    """Those left over from the blocks of five, and old ones beyond the last look, are the farthest from
+    it."""
     far_before, far_after = [1.0] * 4, [9000.0] * 4
     figure = measure("m", far_before + [200.0] * 15, [220.0] * (WARM_UP + 15) + far_after)
     assert figure.gain == pytest.approx(0.1)

@@ -20,7 +20,8 @@ def seen(*points: tuple[float, int]) -> MemoryModel:
 
 
 def spread(size: float, base: int, count: int = 600, scale: float = 0.02) -> list[tuple[float, int]]:
-    """Readings of a size whose peaks lie above `base` as far as those of Student's t with four degrees of freedom."""
+    """Readings of a size whose peaks lie above `base` as far as those of Student's t with four degrees of
+    freedom."""
     chance = random.Random(1)
     tails = (abs(chance.gauss(0, 1)) / math.sqrt(chance.gammavariate(2, 0.5)) for _ in range(count))
     return [(size, round(base * (1 + scale * tail))) for tail in tails]

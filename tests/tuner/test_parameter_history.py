@@ -1,4 +1,5 @@
-"""What is known of a lever: what its sizes gain, which of them are too much and for how long, what is tried once more."""
+"""What is known of a lever: what its sizes gain, which of them are too much and for how long, what is tried
+once more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tuner goes on from: another one of this run, what served a run of the same kind, a run that is not what it was."""
+"""What the tuner goes on from: another one of this run, what served a run of the same kind, a run that is not
+what it was."""
 
 from __future__ import annotations
 

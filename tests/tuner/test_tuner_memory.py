@@ -1,4 +1,5 @@
-"""What the tuner does where memory gets scarce: others take it, or rare peaks of the run's own come near the limit."""
+"""What the tuner does where memory gets scarce: others take it, or rare peaks of the run's own come near the
+limit."""
 
 from __future__ import annotations
 

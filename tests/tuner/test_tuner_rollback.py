@@ -1,4 +1,5 @@
-"""The way back from a trial: beside people, over restarts, refused, and what is told of it; and trials that cost too much."""
+"""The way back from a trial: beside people, over restarts, refused, and what is told of it; and trials that
+cost too much."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.tuner.simulated_run import GIB, SECOND, Course, knob, launch_bound, l
 
 
 class Coupled(Course):
-    """A run in which the pieces follow the micro-batch, and the micro-batch the pieces, where only one of them is set."""
+    """A run in which the pieces follow the micro-batch, and the micro-batch the pieces, where only one of
+    them is set."""
 
     def _obey(self) -> None:
         pending = [record.knob for record in self.records if record.stage == "scheduled"]
@@ -98,7 +100,8 @@ def test_a_trial_is_told_with_what_was_read_back() -> None:
 
 
 def making_room() -> Course:
-    """A run whose tuner has just asked for less, since others have taken the memory; nothing is obeyed yet."""
+    """A run whose tuner has just asked for less, since others have taken the memory; nothing is obeyed
+    yet."""
     course = Course()
     course.rest()
     course.obeys, course.others = False, 17

@@ -1,4 +1,5 @@
-"""Runs that wait for data: workers deliver in turns, so that a wait for all of them comes once in as many iterations."""
+"""Runs that wait for data: workers deliver in turns, so that a wait for all of them comes once in as many
+iterations."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ SEEDS = 30
 
 
 def reading(workers: int, each_s: float, n: int, seed: int = 0) -> list[float]:
-    """Iterations a second of a run whose every batch one of `workers` reads, which takes about `each_s`, one after another."""
+    """Iterations a second of a run whose every batch one of `workers` reads, which takes about `each_s`, one
+    after another."""
     chance = random.Random(seed)
     ready = [0.0] * workers
     now, rates = 0.0, []

@@ -72,7 +72,8 @@ def serve(node: TestNode) -> Iterator[Callable[..., Served]]:
 
 
 class Page:
-    """A page of Chromium over its debugging protocol: the terminal that it draws, read from its websocket's frames."""
+    """A page of Chromium over its debugging protocol: the terminal that it draws, read from its websocket's
+    frames."""
 
     def __init__(self, link: ClientWebSocketResponse, session: str) -> None:
         self._link = link

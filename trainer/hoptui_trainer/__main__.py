@@ -32,7 +32,8 @@ for command in (ppo, lm, vision, slurm):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its name before torch 2.9, still read
-        # Before torch is imported, which reads it once: sizes change while a run goes on, and fixed segments fragment.
+        # Before torch is imported, which reads it once: sizes change while a run goes on, and fixed segments
+        # fragment.
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")

@@ -43,9 +43,11 @@ def slurm(
     account: str | None = None,
     cpus_per_gpu: AtLeastOne | None = None,
 ) -> int:
-    """Print a batch file for a training command: hoptui train slurm --nodes 2 -- lm --preset 124m > job.sh; sbatch job.sh
+    """Print a batch file for a training command: hoptui train slurm --nodes 2 -- lm --preset 124m > job.sh;
+    sbatch job.sh
 
-    One torchrun a node starts one process a GPU. hoptui shows the run on the node of rank 0, by its name the first one.
+    One torchrun a node starts one process a GPU. hoptui shows the run on the node of rank 0, by its name the
+    first one.
 
     Parameters
     ----------
@@ -115,7 +117,8 @@ def batch_file(wanted: Allocation, program: Sequence[str]) -> str:
     lines = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items() if value)
     return TEMPLATE.format(
         options=lines,
-        # Since Slurm 22.05 srun no longer takes it from the batch file: without it all of a node's ranks may share one core.
+        # Since Slurm 22.05 srun no longer takes it from the batch file: without it all of a node's ranks may
+        # share one core.
         step=f" --cpus-per-task={cpus}" if cpus else "",
         python=shlex.quote(sys.executable),
         processes=wanted.gpus_per_node,

@@ -1,4 +1,5 @@
-"""How a viewer gets to a daemon: the one of this node, which it starts where there is none, or another's through ssh."""
+"""How a viewer gets to a daemon: the one of this node, which it starts where there is none, or another's
+through ssh."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ STARTS = 3
 
 
 class Trouble(NamedTuple):
-    """Why the connection has to be made anew, in one sentence; `failed` where that does not help by itself."""
+    """Why the connection has to be made anew, in one sentence; `failed` where that does not help by
+    itself."""
 
     reason: str
     failed: bool = False
@@ -47,7 +49,8 @@ class Way(Protocol):
         """Set out; may be called again."""
 
     def check(self, now: float, heard: float, greeted: bool) -> Trouble | None:
-        """Whether the connection still leads to a daemon that can be there; `heard` is when it last said a word."""
+        """Whether the connection still leads to a daemon that can be there; `heard` is when it last said a
+        word."""
 
     def silent(self, now: float, pid: int | None) -> Trouble:
         """It does not, for the daemon (its pid, if known) has owed an answer for too long."""

@@ -1,9 +1,10 @@
 """The system's ssh as a way to another node: its command line, and what it means when it ends. Pure.
 
-Keys, agents, jump hosts and host keys are the person's own configuration. One connection carries both: a local socket that
-leads to one of the other node (`-L`), and `hoptui daemon forward` there, which puts that socket in its place, starts the
-daemon where there is none, and ends when its input does. So there is one handshake, and nothing outlives a viewer that is killed: the
-kernel closes the pipe to ssh, ssh passes the end on, and both ends leave.
+Keys, agents, jump hosts and host keys are the person's own configuration. One connection carries both: a
+local socket that leads to one of the other node (`-L`), and `hoptui daemon forward` there, which puts that
+socket in its place, starts the daemon where there is none, and ends when its input does. So there is one
+handshake, and nothing outlives a viewer that is killed: the kernel closes the pipe to ssh, ssh passes the end
+on, and both ends leave.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ OPTIONS = (
     "PermitLocalCommand=no",
 )
 FORBIDDEN = ("open failed: administratively prohibited", "open failed: connect failed: open failed")
-"""What ssh says where the server does not allow it; where nobody answers at the path it gives a reason of the system's."""
+"""What ssh says where the server does not allow it; where nobody answers at the path it gives a reason of the
+system's."""
 USAGE, NOT_RUNNABLE, NOT_FOUND, OF_SSH = 2, 126, 127, 255
-"""Exit codes: of the other node's hoptui, two of its shell, and of ssh itself. All others are the other node's too."""
+"""Exit codes: of the other node's hoptui, two of its shell, and of ssh itself. All others are the other
+node's too."""
 
 
 class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that `hoptui daemon forward` prints once the daemon can be reached, and again for each daemon after it."""
+    """A line that `hoptui daemon forward` prints once the daemon can be reached, and again for each daemon
+    after it."""
 
     protocol: int
     version: str

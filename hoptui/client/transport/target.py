@@ -1,4 +1,5 @@
-"""Where a person wants to look, from what is typed: `ssh://[user@]host[:port][/run]`, `local`, `local/run`, or a run's name."""
+"""Where a person wants to look, from what is typed: `ssh://[user@]host[:port][/run]`, `local`, `local/run`,
+or a run's name."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class BadPlace(ValueError):  # noqa: N818 - says what is the case
 
 
 class Place(NamedTuple):
-    """A node and perhaps a run on it. `host` is a name of ssh's configuration or a host's, empty for this node."""
+    """A node and perhaps a run on it. `host` is a name of ssh's configuration or a host's, empty for this
+    node."""
 
     host: str = ""
     user: str = ""

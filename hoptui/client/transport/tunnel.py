@@ -1,7 +1,8 @@
-"""A tunnel to the daemon of another node: ssh started, listened to, started again with patience. Time is passed in.
+"""A tunnel to the daemon of another node: ssh started, listened to, started again with patience. Time is
+passed in.
 
-Each attempt has a local socket of its own in the viewer's directory and a place of its own on the other node, both named at
-random: nobody can be there first, and nothing of an attempt before is in the way.
+Each attempt has a local socket of its own in the viewer's directory and a place of its own on the other node,
+both named at random: nobody can be there first, and nothing of an attempt before is in the way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ END_S = 1.0
 
 
 class SshProcess:
-    """A process whose output lines are taken as they come. Closing its input, which its owner's death does too, ends it."""
+    """A process whose output lines are taken as they come. Closing its input, which its owner's death does
+    too, ends it."""
 
     def __init__(self, words: Sequence[str]) -> None:
         """Start it, in a session of its own: what the terminal sends to the dashboard is not meant for it.
@@ -70,7 +72,8 @@ class SshProcess:
         return self._errors.decode(errors="replace")
 
     def code(self) -> int | None:
-        """Its exit code, minus the signal that ended it, None while it runs. It is not reaped before `end`."""
+        """Its exit code, minus the signal that ended it, None while it runs. It is not reaped before
+        `end`."""
         if self._process.returncode is not None:
             return self._process.returncode
         found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -81,8 +84,8 @@ class SshProcess:
     def end(self) -> None:
         """End it and all that it started, and reap it.
 
-        It is told by the end of its input first, so that the last word still gets through. Its group is ended while it is not
-        reaped yet: until then the number of the group is nobody else's.
+        It is told by the end of its input first, so that the last word still gets through. Its group is ended
+        while it is not reaped yet: until then the number of the group is nobody else's.
         """
         process = self._process
         self._open = []
@@ -143,9 +146,10 @@ class Process(Protocol):
 class Tunnel:
     """Call `open` once, `poll` whenever something may have come, `close` at the end; all in one thread.
 
-    `socket` is where the daemon is to be connected to, None while there is no way. `state` is `refused` where trying again
-    is of no use, until `again`; `reason` is one sentence unless the tunnel is open. `user` is who the other node takes the viewer
-    for, empty until it has said so; `daemons` counts how often it said that a daemon has begun.
+    `socket` is where the daemon is to be connected to, None while there is no way. `state` is `refused` where
+    trying again is of no use, until `again`; `reason` is one sentence unless the tunnel is open. `user` is
+    who the other node takes the viewer for, empty until it has said so; `daemons` counts how often it said
+    that a daemon has begun.
     """
 
     def __init__(

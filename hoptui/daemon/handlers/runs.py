@@ -1,4 +1,5 @@
-"""The desk for runs: what each message of a training process means. No I/O; sending is a function passed in."""
+"""The desk for runs: what each message of a training process means. No I/O; sending is a function passed
+in."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class RunDesk:
-    """Answers runs. `send` returns False where the run does not take the message; `ending` is called for one that has exited,
-    while its recording is still open."""
+    """Answers runs. `send` returns False where the run does not take the message; `ending` is called for one
+    that has exited, while its recording is still open."""
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class RunDesk:
                         self._node.rows((part,))
             case messages.Pulse():
                 before = run.vital(self._now()).state
-                # It may have waited here: its ages are of when it was sent. A stamp of another clock is not believed.
+                # It may have waited here: its ages are of when it was sent. A stamp of another clock is not
+                # believed.
                 waited = self._now() - message.t / 1e9
                 run.pulse(message, self._now() - (waited if 0 < waited < LONGEST_WAIT_S else 0.0))
                 if run.vital(self._now()).state != before:
@@ -271,7 +273,8 @@ def _ending(reason: str, detail: str) -> str:
 
 
 def process_started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (proc(5), field 22 of stat); None if there is no such process."""
+    """When a process started, in clock ticks since boot (proc(5), field 22 of stat); None if there is no such
+    process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         return int(stat.rpartition(")")[2].split()[19])

@@ -55,7 +55,8 @@ class SamplerDesk:
                 self._happened(message)
 
     def leave(self, left: Mapping[int, float]) -> None:
-        """GPUs that are left alone because a call hung in them, and after how long each is tried again, seconds."""
+        """GPUs that are left alone because a call hung in them, and after how long each is tried again,
+        seconds."""
         before = self._hardware.gpus
         if self._hardware.leave(left):
             self._publish(before)
@@ -77,7 +78,7 @@ class SamplerDesk:
         if self._resolved_at != self._node.version:
             self._assign()
 
-    # readings ----------------------------------------------------------------------------------------------------------
+    # readings -----------------------------------------------------------------------------------------------
 
     def _sample(self, parts: tuple[Columns, ...]) -> None:
         read: dict[str, GpuRow] = {}
@@ -100,7 +101,7 @@ class SamplerDesk:
         processes = (process for process in self._node.processes if process.run == run.id)
         return run.account.tick(t, read, run.state, gpus, processes)
 
-    # whose -------------------------------------------------------------------------------------------------------------
+    # whose --------------------------------------------------------------------------------------------------
 
     def _assign(self) -> None:
         """Which GPUs are a run's, and which run a process on a GPU is of."""
@@ -128,7 +129,7 @@ class SamplerDesk:
         gpus = self._hardware.gpus
         return run.own(together([resolve(claim, gpus, run.seen) for claim in run.claims], gpus))
 
-    # what happened -----------------------------------------------------------------------------------------------------
+    # what happened ------------------------------------------------------------------------------------------
 
     def _publish(self, before: tuple[GpuInfo, ...]) -> None:
         hardware = self._hardware

@@ -1,6 +1,8 @@
-"""The desk for tuners: one a run that somebody has asked for. They live here, so that nobody has to stay for them. No I/O.
+"""The desk for tuners: one a run that somebody has asked for. They live here, so that nobody has to stay for
+them. No I/O.
 
-What they do is told as the state of their runs and as events, and kept where a daemon after this one finds it.
+What they do is told as the state of their runs and as events, and kept where a daemon after this one finds
+it.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class TunerDesk:
         self._detectors: dict[str, ChangePointDetector] = {}
         self._looked: dict[str, int] = {}
 
-    # requests ----------------------------------------------------------------------------------------------------------
+    # requests -----------------------------------------------------------------------------------------------
 
     @property
     def at_work(self) -> bool:
@@ -162,10 +164,11 @@ class TunerDesk:
         self._settled.pop(run.id, None)
         return tuning
 
-    # looking -----------------------------------------------------------------------------------------------------------
+    # looking ------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Let each tuner look at its run, and look at other runs for changes that nobody asked for. To be called twice a second."""
+        """Let each tuner look at its run, and look at other runs for changes that nobody asked for. To be
+        called twice a second."""
         t = self._node.clock.t()
         for run in self._node.registry.live():
             try:
@@ -189,7 +192,8 @@ class TunerDesk:
         self._look(run)
 
     def _abandon(self, run: TrackedRun) -> None:
-        """Be done with a tuner that broke, even where it cannot be ended as others are: nobody is to take it up again."""
+        """Be done with a tuner that broke, even where it cannot be ended as others are: nobody is to take it
+        up again."""
         broken = self._tunings.pop(run.id, None)
         try:
             if broken is not None:
@@ -264,7 +268,7 @@ class TunerDesk:
             self._settled[run.id] = found
             self._memory.settle(self._result(run, found, tuning.state.limits))
 
-    # memory ------------------------------------------------------------------------------------------------------------
+    # memory -------------------------------------------------------------------------------------------------
 
     def _result(self, run: TrackedRun, found: PriorResult, limits: Limits) -> TunerResult:
         return TunerResult(

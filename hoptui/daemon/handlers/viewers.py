@@ -76,7 +76,8 @@ class ViewerDesk:
 
     @property
     def moved(self) -> bool:
-        """Whether a viewer waits that has not been told what time alone has changed: a run fell silent, a pause ran out."""
+        """Whether a viewer waits that has not been told what time alone has changed: a run fell silent, a
+        pause ran out."""
         waiting = [viewer for viewer in self._viewers.values() if viewer.waiting is not None]
         shown = self._shown(self._vitals(self._now())) if waiting else {}
         return any(viewer.shown != shown for viewer in waiting)
@@ -125,7 +126,8 @@ class ViewerDesk:
         self._send(identity, messages.Delta(id=0, now=self._node.clock.t(), state=0, commands=(pushed,)))
 
     def serve(self) -> None:
-        """Answer the waiting fetches that have something new, or have waited long enough; forget who is gone."""
+        """Answer the waiting fetches that have something new, or have waited long enough; forget who is
+        gone."""
         now = self._now()
         vitals = self._vitals(now) if self.waiting else {}
         for identity, viewer in list(self._viewers.items()):

@@ -1,7 +1,8 @@
-"""The node for Prometheus: an HTTP endpoint of its own threads, which read snapshots that the daemon's loop publishes.
+"""The node for Prometheus: an HTTP endpoint of its own threads, which read snapshots that the daemon's loop
+publishes.
 
-Nothing listens unless somebody asks for it, and then on this machine alone unless an address is written out: whoever can
-reach it can read it. Needs the extra `metrics` (prometheus-client).
+Nothing listens unless somebody asks for it, and then on this machine alone unless an address is written out:
+whoever can reach it can read it. Needs the extra `metrics` (prometheus-client).
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Endpoint:
         )
 
     def publish(self, snapshot: Snapshot | None) -> None:
-        """What to answer from now on; None where nothing is known: what was known before is not so any more."""
+        """What to answer from now on; None where nothing is known: what was known before is not so any
+        more."""
         self._snapshot = snapshot
 
     def collect(self) -> Iterable[Metric]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there is to tell at one moment: the readings of each source, vitals of live runs, and how many events there
-    were of each (kind, level, UUID of the GPU or ""). Nothing in it changes any more."""
+    """What there is to tell at one moment: the readings of each source, vitals of live runs, and how many
+    events there were of each (kind, level, UUID of the GPU or ""). Nothing in it changes any more."""
 
     node: NodeState
     vitals: Mapping[str, Vital]
@@ -29,7 +29,8 @@ class Snapshot:
 
 
 class MetricFamily(NamedTuple):
-    """A metric made of a reading: its name (without `_total`), what it is, and the factor to its base unit."""
+    """A metric made of a reading: its name (without `_total`), what it is, and the factor to its base
+    unit."""
 
     name: str
     text: str
@@ -137,7 +138,8 @@ OTHER_EVENTS = (
     ("reverted", "warning"),
     ("started", "info"),
 )
-"""Kinds and levels of events that are counted from 0: `increase()` does not see the first one of a series that begins with it."""
+"""Kinds and levels of events that are counted from 0: `increase()` does not see the first one of a series
+that begins with it."""
 
 Labels = tuple[str, ...]
 Point = tuple[Labels, float]
@@ -171,7 +173,8 @@ def _events(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
-    """MIG instances have the index of their GPU, and its UUID as `parent`: a sum over GPUs is one over parent=""."""
+    """MIG instances have the index of their GPU, and its UUID as `parent`: a sum over GPUs is one over
+    parent=""."""
     labels = ("gpu", "uuid", "name", "parent")
     gpus = [((str(gpu.index), gpu.uuid, gpu.name, gpu.parent), gpu) for gpu in snapshot.node.gpus]
     facts = [((*key, gpu.driver, gpu.architecture), 1.0) for key, gpu in gpus]

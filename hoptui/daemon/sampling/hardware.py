@@ -1,4 +1,5 @@
-"""The node's GPUs and host, put together from what both samplers say and from what their parents find out. No I/O."""
+"""The node's GPUs and host, put together from what both samplers say and from what their parents find out. No
+I/O."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ NOT_LISTED = "no longer listed by the driver"
 class Hardware:
     """Facts about the GPUs, also of those that cannot be read now: these keep their place, with the reason.
 
-    `gpus` are in the order of their indices, a MIG instance after its GPU; `reason` says in one line why there are no
-    readings at all.
+    `gpus` are in the order of their indices, a MIG instance after its GPU; `reason` says in one line why
+    there are no readings at all.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,8 @@ class Hardware:
         self._merge()
 
     def troubled(self, problem: str) -> bool:
-        """The sampler died or hangs ("": it does not): the reason as long as no GPU is known, until it speaks again.
+        """The sampler died or hangs ("": it does not): the reason as long as no GPU is known, until it speaks
+        again.
 
         Returns whether that is news.
         """

@@ -107,7 +107,8 @@ class SamplerProcess:
         return said
 
     def complaints(self, *, last: bool = False) -> list[str]:
-        """The lines that it has written on stderr since the last call, without waiting; with `last` what is left of one."""
+        """The lines that it has written on stderr since the last call, without waiting; with `last` what is
+        left of one."""
         try:
             data = os.read(self._err.fileno(), LARGEST_READ)
         except (OSError, ValueError):  # there is nothing, or the pipe is closed

@@ -1,8 +1,10 @@
-"""The parent of a sampler: a child process that reads GPUs or the host, because an NVML call can hang for ever.
+"""The parent of a sampler: a child process that reads GPUs or the host, because an NVML call can hang for
+ever.
 
-The daemon reads what the child writes and never waits for it. A child that is silent for too long is killed and replaced;
-one that cannot even be killed (a driver call in uninterruptible sleep) is left behind and counted. A GPU in which a call
-hung is left alone by the next child, and tried again later by a second child beside the one that reads the others.
+The daemon reads what the child writes and never waits for it. A child that is silent for too long is killed
+and replaced; one that cannot even be killed (a driver call in uninterruptible sleep) is left behind and
+counted. A GPU in which a call hung is left alone by the next child, and tried again later by a second child
+beside the one that reads the others.
 """
 
 from __future__ import annotations
@@ -199,7 +201,7 @@ class Sampler:
         for child in self._undead:
             child.wait(CLOSE_S)
 
-    # the child ---------------------------------------------------------------------------------------------------------
+    # the child ----------------------------------------------------------------------------------------------
 
     def _start(self, now: float) -> None:
         if len(self._undead) >= UNDEAD:
@@ -226,8 +228,8 @@ class Sampler:
     def _settled(self, child: SamplerProcess, said: list[FromSampler]) -> list[FromSampler]:
         """What to pass on of what the child said.
 
-        A child that takes over knows no GPU before the driver has answered it: that list is kept back until its first
-        readings, so that the GPUs do not vanish for a moment each time.
+        A child that takes over knows no GPU before the driver has answered it: that list is kept back until
+        its first readings, so that the GPUs do not vanish for a moment each time.
         """
         passed: list[FromSampler] = []
         for message in said:
@@ -285,7 +287,7 @@ class Sampler:
         self._next_start = now + AGAIN_S[min(self._starts, len(AGAIN_S) - 1)]
         self._starts += 1
 
-    # the trial ---------------------------------------------------------------------------------------------------------
+    # the trial ----------------------------------------------------------------------------------------------
 
     def _try(self, index: int, now: float) -> None:
         log.info("GPU %d is tried again", index)
@@ -302,7 +304,8 @@ class Sampler:
                 self._end_trial(trial, now)
 
     def _read_trial(self, trial: SamplerProcess, now: float) -> list[FromSampler]:
-        """Nothing until it has read every GPU; then it takes the child's place, and all that it has said counts."""
+        """Nothing until it has read every GPU; then it takes the child's place, and all that it has said
+        counts."""
         try:
             trial.backlog += trial.read(now)
         except (OSError, WireError):

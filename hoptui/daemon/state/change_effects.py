@@ -46,7 +46,8 @@ def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[Comman
 def lost(
     records: Sequence[CommandRecord], counted: Sequence[CommandRecord]
 ) -> Iterator[tuple[CommandRecord, Measured]]:
-    """What is to be said of the newest changes that are not `counted`, and will never be measured to the end."""
+    """What is to be said of the newest changes that are not `counted`, and will never be measured to the
+    end."""
     ids = {record.id for record in counted}
     for record in records[-LATEST:]:
         if record.verb == "set" and record.step is not None and _open(record) and record.id not in ids:

@@ -1,8 +1,8 @@
 """The life of every command, without I/O: who may, in which order, what became of it, and what it did.
 
 Bounds, types, versions and what is already pending are checked in the run, where the knob lives. The daemon
-decides one conflict: the tuner does not set a knob that a person set. The order of arrival here is the order for
-everybody.
+decides one conflict: the tuner does not set a knob that a person set. The order of arrival here is the order
+for everybody.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Book:
         self._overrides: dict[str, KnobOverrides] = {}  # by run
         self._seq = 0
 
-    # commands ----------------------------------------------------------------------------------------------------------
+    # commands -----------------------------------------------------------------------------------------------
 
     def submit(
         self, command: Command, run: TrackedRun | None, viewer: str, wall: float, t: int
     ) -> tuple[CommandRecord, Command | None]:
         """A viewer's command: what to answer now, and what to send to the run (None: nothing).
 
-        `command.origin` is who the kernel says it is. A repeated id is answered with its present stage, and sent on
-        again only while the run has not answered.
+        `command.origin` is who the kernel says it is. A repeated id is answered with its present stage, and
+        sent on again only while the run has not answered.
         """
         known = self._known(command.run, command.id)
         if known is not None:
@@ -84,7 +84,8 @@ class Book:
         return record, command
 
     def outcome(self, run: str, outcome: Outcome, t: int) -> CommandRecord | None:
-        """What the run says became of a command; None where that is no news (a repeat, or a stage already passed)."""
+        """What the run says became of a command; None where that is no news (a repeat, or a stage already
+        passed)."""
         known = self._known(run, outcome.id)
         if known is None:
             return None
@@ -122,8 +123,8 @@ class Book:
     def void(self, run: str, why: str, t: int, *, ended: bool = True) -> list[CommandRecord]:
         """The run ended or restarted: nothing that was pending will happen.
 
-        A command that the run restarted for may still happen. It has `failed` only where the run ended. A restart keeps the
-        knobs that users chose; the end of the run does not.
+        A command that the run restarted for may still happen. It has `failed` only where the run ended. A
+        restart keeps the knobs that users chose; the end of the run does not.
         """
         voided = []
         for record in self.of(run):
@@ -190,7 +191,8 @@ class Book:
             self._senders.pop(record, None)
 
     def number(self, wall: float) -> int:
-        """A sequence number that rises across restarts of the daemon: microseconds of wall time, or one more."""
+        """A sequence number that rises across restarts of the daemon: microseconds of wall time, or one
+        more."""
         self._seq = max(self._seq + 1, int(wall * 1e6))
         return self._seq
 
@@ -269,7 +271,8 @@ def restarting(record: CommandRecord) -> bool:
 
 
 def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:
-    """What a change that was undone has moved in all: from where it stood before the change to where it is now."""
+    """What a change that was undone has moved in all: from where it stood before the change to where it is
+    now."""
     before = {change.knob: change.before for change in known.followed}
     moved = (structs.replace(c, before=before.get(c.knob, c.before)) for c in undone.followed)
     return tuple(change for change in moved if change.before != change.value)

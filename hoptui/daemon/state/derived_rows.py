@@ -1,4 +1,5 @@
-"""What a run and its GPUs say together: energy per unit of work, idle watts, MFU, how even several are. No I/O; stamps are passed in.
+"""What a run and its GPUs say together: energy per unit of work, idle watts, MFU, how even several are. No
+I/O; stamps are passed in.
 
 Energy is that of the run's GPUs alone, as their counters tell; hosts, fans and power supplies are not in it.
 """
@@ -109,7 +110,8 @@ class Account:
 
         Args:
             readings: by UUID, of every GPU that was read.
-            gpus: the run's own; with fewer than it has ranks, some are on other nodes, and nothing is said of the whole.
+            gpus: the run's own; with fewer than it has ranks, some are on other nodes, and nothing is said of
+                the whole.
             processes: the run's own, on any GPU.
         """
         if not gpus:
@@ -129,7 +131,8 @@ class Account:
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _use(self, t: int, gpus: Sequence[GpuInfo], own: Sequence[GpuRow]) -> float:
-        """Joules so far, NaN while a counter is unknown. A counter that fell began anew: what it had not told is lost."""
+        """Joules so far, NaN while a counter is unknown. A counter that fell began anew: what it had not told
+        is lost."""
         known = True
         for gpu, r in zip(gpus, own, strict=True):
             if math.isnan(r.energy_j):
@@ -152,7 +155,8 @@ class Account:
         return self._total
 
     def _of_iterations(self, t: int, state: RunState, gpus: Sequence[GpuInfo]) -> dict[str, float]:
-        """Over the iterations that ended in the last ten seconds, at most 256; the last one, however long it took."""
+        """Over the iterations that ended in the last ten seconds, at most 256; the last one, however long it
+        took."""
         window = self._window
         while self._coming and self._coming[0].end <= t:
             window.append(self._coming.popleft())
@@ -193,7 +197,8 @@ _UNKNOWN = GpuRow(NAN, NAN, NAN, NAN, NAN, NAN)
 
 
 def headline(state: RunState, names: Iterable[str]) -> str:
-    """The metric that stands for throughput, if it is a rate; else the usual one that is there; "" for none."""
+    """The metric that stands for throughput, if it is a rate; else the usual one that is there; "" for
+    none."""
     chosen = state.headline
     if chosen and (chosen.endswith("_per_s") or state.units.get(chosen, "").endswith("/s")):
         return chosen
@@ -231,5 +236,6 @@ def _least(values: Iterable[float]) -> float:
 
 
 def _digits(value: float) -> float:
-    """Five significant digits: a microjoule an environment step, a megajoule an iteration, 0.004 % of the peak."""
+    """Five significant digits: a microjoule an environment step, a megajoule an iteration, 0.004 % of the
+    peak."""
     return float(f"{value:.5g}")

@@ -1,7 +1,8 @@
-"""Whose GPU is it, and whose process: from what a run declares, its environment, and the driver's view. No I/O, no guesses.
+"""Whose GPU is it, and whose process: from what a run declares, its environment, and the driver's view. No
+I/O, no guesses.
 
-CUDA_VISIBLE_DEVICES as CUDA reads it (CUDA C++ Programming Guide, "Environment Variables"): indices or UUIDs, which may be
-shortened as long as they stay unique; the list ends at the first entry that is no device.
+CUDA_VISIBLE_DEVICES as CUDA reads it (CUDA C++ Programming Guide, "Environment Variables"): indices or UUIDs,
+which may be shortened as long as they stay unique; the list ends at the first entry that is no device.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ MOST_ANCESTORS = 64
 class Ancestry:
     """Chains of ancestors by pid. A worker whose parent has died since still counts as its descendant.
 
-    `contained`: pids are a container's own, so that the driver's, which are the machine's, cannot be looked up. On the whole
-    machine a pid that cannot be looked up is somebody else's, or gone.
+    `contained`: pids are a container's own, so that the driver's, which are the machine's, cannot be looked
+    up. On the whole machine a pid that cannot be looked up is somebody else's, or gone.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -31,7 +32,8 @@ class Ancestry:
         self._chains: dict[int, tuple[int, ...] | None] = {}
 
     def of(self, pids: Iterable[int]) -> Mapping[int, tuple[int, ...] | None]:
-        """Each of these processes and its ancestors, nearest first; None for a pid that is not one of this namespace."""
+        """Each of these processes and its ancestors, nearest first; None for a pid that is not one of this
+        namespace."""
         known = self._chains
         self._chains = {pid: known[pid] if pid in known else self._climb(pid) for pid in pids}
         return self._chains
@@ -61,7 +63,8 @@ NO_DEVICES = ("", "-1", "NoDevFiles")
 
 @dataclass(frozen=True)
 class Claim:
-    """What a run says of its GPUs: UUIDs it declares (or prefixes), CUDA_VISIBLE_DEVICES (None: not set), Slurm's indices."""
+    """What a run says of its GPUs: UUIDs it declares (or prefixes), CUDA_VISIBLE_DEVICES (None: not set),
+    Slurm's indices."""
 
     declared: tuple[str, ...] = ()
     visible: str | None = None
@@ -77,11 +80,12 @@ class Resolved:
 
 
 def resolve(claim: Claim, gpus: Sequence[GpuInfo], seen: Iterable[str]) -> Resolved:
-    """The UUIDs of a run's GPUs, of those that this node has. `seen` are those on which its processes were seen.
+    """The UUIDs of a run's GPUs, of those that this node has. `seen` are those on which its processes were
+    seen.
 
-    In this order: UUIDs that it declares; UUIDs in CUDA_VISIBLE_DEVICES; Slurm's indices, if this node shows all of
-    them; indices in CUDA_VISIBLE_DEVICES; the driver's view. Indices tell only where all GPUs are of one kind:
-    elsewhere CUDA sorts the fastest first and the driver by their place on the bus.
+    In this order: UUIDs that it declares; UUIDs in CUDA_VISIBLE_DEVICES; Slurm's indices, if this node shows
+    all of them; indices in CUDA_VISIBLE_DEVICES; the driver's view. Indices tell only where all GPUs are of
+    one kind: elsewhere CUDA sorts the fastest first and the driver by their place on the bus.
     """
     if claim.declared:
         return Resolved(_of(gpus, [_by_uuid(entry, gpus) for entry in claim.declared]), said=True)
@@ -118,10 +122,11 @@ def assign(
     """The processes with the run that each belongs to filled in, where that is beyond doubt.
 
     Args:
-        chains: a process and its ancestors, nearest first; None where the driver's pid is not one of this namespace.
+        chains: a process and its ancestors, nearest first; None where the driver's pid is not one of this
+            namespace.
         runs: the pid of each live run's process, and the run.
-        said: a GPU, and the live runs that claim it by their own word or environment; only for a container with pids of its
-            own, because anywhere else a process that cannot be looked up may be anyone's.
+        said: a GPU, and the live runs that claim it by their own word or environment; only for a container
+            with pids of its own, because anywhere else a process that cannot be looked up may be anyone's.
     """
     own = [_nearest(chains.get(process.pid), runs) for process in processes]
     seen = {(process.gpu, run) for process, run in zip(processes, own, strict=True)}

@@ -1,4 +1,5 @@
-"""What the daemon knows: runs, GPUs, rows, commands and events, in one place that both desks share. No I/O."""
+"""What the daemon knows: runs, GPUs, rows, commands and events, in one place that both desks share. No
+I/O."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ class Keeper(Protocol):
 
 
 class Node:
-    """The shared state. `changed` is called whenever a waiting viewer may want to know, `grown` where new rows are all
-    there is to know, with the seconds that they can wait for those of other sources."""
+    """The shared state. `changed` is called whenever a waiting viewer may want to know, `grown` where new
+    rows are all there is to know, with the seconds that they can wait for those of other sources."""
 
     def __init__(
         self,
@@ -96,13 +97,14 @@ class Node:
         self._started = clock.wall()
         self._event_seq = 0
 
-    # rows --------------------------------------------------------------------------------------------------------------
+    # rows ---------------------------------------------------------------------------------------------------
 
     def rows(self, parts: Iterable[Columns]) -> None:
         """New rows of any sources: into memory, and into the recordings they belong to.
 
-        A run's own rows, those of its other ranks and processes, and what is derived for it go to its recording; the
-        host's and every GPU's to those of all live runs, because neighbours on a node matter to each other.
+        A run's own rows, those of its other ranks and processes, and what is derived for it go to its
+        recording; the host's and every GPU's to those of all live runs, because neighbours on a node matter
+        to each other.
         """
         shared: list[Columns] = []
         patience = math.inf
@@ -149,7 +151,7 @@ class Node:
                 self.registry.forget([run.id])
                 self.book.forget(run.id)
 
-    # events ------------------------------------------------------------------------------------------------------------
+    # events -------------------------------------------------------------------------------------------------
 
     def event(
         self,
@@ -164,8 +166,8 @@ class Node:
     ) -> None:
         """A line on the time axis, for every viewer and for the recordings.
 
-        One about a GPU (`source`) is recorded by the runs that it belongs to and by those of which nobody knows where
-        they are; the node's other ones by all live runs.
+        One about a GPU (`source`) is recorded by the runs that it belongs to and by those of which nobody
+        knows where they are; the node's other ones by all live runs.
         """
         wall = self.clock.wall()
         self._event_seq = max(self._event_seq + 1, int(wall * 1e6))
@@ -190,7 +192,8 @@ class Node:
         self.changed()
 
     def events_since(self, seq: int, run: str = "") -> tuple[Event, ...]:
-        """The newest events numbered above `seq`, of one run and the node or of all, oldest first, at most 500."""
+        """The newest events numbered above `seq`, of one run and the node or of all, oldest first, at most
+        500."""
         found: list[Event] = []
         for event in reversed(self.events):
             if event.seq <= seq or len(found) == MOST_EVENTS:
@@ -205,7 +208,7 @@ class Node:
         self.events = deque((merged[seq] for seq in sorted(merged)), maxlen=EVENTS_KEPT)
         self._event_seq = max([self._event_seq, *merged])
 
-    # the node's state --------------------------------------------------------------------------------------------------
+    # the node's state ---------------------------------------------------------------------------------------
 
     def state(self) -> NodeState:
         """The slow part of everything, as of `version`."""
@@ -272,7 +275,7 @@ class Node:
         known = KnownRun(state=run.state, nonce=run.nonce, process_started=run.process_started)
         self.archive.run(known, self.state())
 
-    # what changes did --------------------------------------------------------------------------------------------------
+    # what changes did ---------------------------------------------------------------------------------------
 
     def _record(self, record: CommandRecord) -> None:
         self.archive.command(record)

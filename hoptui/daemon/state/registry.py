@@ -38,9 +38,9 @@ class Member:
 class TrackedRun:
     """One run: its declared state, and the evidence for its liveness.
 
-    `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is what
-    follows from both, and `said` whether its own word decided. `members` are its other ranks on this node. `restarting`
-    is whether it has left its process to a next epoch, which has not come yet.
+    `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is
+    what follows from both, and `said` whether its own word decided. `members` are its other ranks on this
+    node. `restarting` is whether it has left its process to a next epoch, which has not come yet.
     """
 
     def __init__(
@@ -272,9 +272,11 @@ class Registry:
     def hello(
         self, identity: bytes, hello: RunHello, wall: float
     ) -> tuple[TrackedRun, Literal["same", "new", "epoch"]]:
-        """A run connects. "same": this very process is known; "epoch": a restart of a known run; "new": unheard of.
+        """A run connects. "same": this very process is known; "epoch": a restart of a known run; "new":
+        unheard of.
 
-        A run may restart within its process, which `os.execv` replaces: it has said so before, or nobody here has heard it.
+        A run may restart within its process, which `os.execv` replaces: it has said so before, or nobody here
+        has heard it.
 
         Raises:
             DuplicateRunError: another process of this run still lives.

@@ -74,12 +74,14 @@ class Ring:
         return concatenate(self.source, self._newest(count)).slice(-count)
 
     def excerpt(self, names: Iterable[str], *, after: int = 0, most: int = MAX_ROWS) -> Columns:
-        """The newest `most` rows that are newer than `after`, with these names alone: who looks at many rows needs few names."""
+        """The newest `most` rows that are newer than `after`, with these names alone: who looks at many rows
+        needs few names."""
         parts = self._newest(most, after)
         return _excerpt(self.source, parts, dict.fromkeys(names)).slice(-most).after(after)
 
     def _newest(self, count: int, after: int = 0) -> list[Columns]:
-        """The last parts, oldest first, that have `count` rows or some more, or all of those newer than `after`."""
+        """The last parts, oldest first, that have `count` rows or some more, or all of those newer than
+        `after`."""
         found: list[Columns] = []
         rows = 0
         for part in reversed(self._parts):

@@ -1,7 +1,7 @@
 """Everything that touches the disk, in one thread: recordings are written here and past values read.
 
-The daemon's loop only leaves jobs in a bounded queue and takes results from another; a slow, full or hanging disk costs
-history, never the live view or a run. Rows wait for the next flush without waking the thread.
+The daemon's loop only leaves jobs in a bounded queue and takes results from another; a slow, full or hanging
+disk costs history, never the live view or a run. Rows wait for the next flush without waking the thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MOST_BYTES = 4 << 20
 
 
 class ResultsFile:
-    """`results` are those that the file holds; what cannot be read or written costs memory of past runs and nothing else."""
+    """`results` are those that the file holds; what cannot be read or written costs memory of past runs and
+    nothing else."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / NAME
@@ -43,7 +44,8 @@ class ResultsFile:
         self.results: tuple[TunerResult, ...] = ()
 
     def read(self) -> None:
-        """Take in what is there; lines that make no sense, as of a daemon killed while it wrote, are left out."""
+        """Take in what is there; lines that make no sense, as of a daemon killed while it wrote, are left
+        out."""
         try:
             secure(self._path.parent)
             with self._path.open("rb") as file:
@@ -64,7 +66,8 @@ class ResultsFile:
                 log.warning("%s has a line that is no result", self._path)
 
     def add(self, newer: TunerResult) -> None:
-        """Keep a result; the file is written anew once most of its lines are of results that newer ones have replaced."""
+        """Keep a result; the file is written anew once most of its lines are of results that newer ones have
+        replaced."""
         self.results = with_newer(self.results, newer)
         try:
             secure(self._path.parent)
@@ -98,7 +101,8 @@ REFUSED_TOLD_S = 60.0
 
 
 class Archive:
-    """Used by the loop; the work happens in its thread. `results` is called in that thread, with finished queries."""
+    """Used by the loop; the work happens in its thread. `results` is called in that thread, with finished
+    queries."""
 
     def __init__(
         self,
@@ -135,7 +139,7 @@ class Archive:
         self._wake.set()
         self._thread.join(timeout)
 
-    # jobs, from the loop -----------------------------------------------------------------------------------------------
+    # jobs, from the loop ------------------------------------------------------------------------------------
 
     def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
         """Rows to keep in the recordings of these runs."""
@@ -158,7 +162,8 @@ class Archive:
         self._put(lambda: self._history.event(wanted, event))
 
     def command(self, record: CommandRecord) -> None:
-        """A command as it is now; where it has just changed the run, at once: a daemon that is killed now is to know of it."""
+        """A command as it is now; where it has just changed the run, at once: a daemon that is killed now is
+        to know of it."""
         self._put(lambda: self._history.command(record))
         if record.stage in CHANGED and record.measured is None:
             self.keep(record.run)
@@ -207,7 +212,7 @@ class Archive:
         if now or len(self._jobs) == MANY:
             self._wake.set()
 
-    # in the thread -----------------------------------------------------------------------------------------------------
+    # in the thread ------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
         history = self._history

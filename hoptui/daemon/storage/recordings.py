@@ -1,4 +1,5 @@
-"""The recordings that are open now, and what past ones tell: written, limited, asked. Used by the archive's thread alone."""
+"""The recordings that are open now, and what past ones tell: written, limited, asked. Used by the archive's
+thread alone."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ NEWEST_S = 600.0
 
 @dataclass
 class RecordedRun:
-    """What a recording tells a new daemon of its run: `energy_j` used so far, when its GPUs' counters stood so."""
+    """What a recording tells a new daemon of its run: `energy_j` used so far, when its GPUs' counters stood
+    so."""
 
     state: RunState
     nonce: str
@@ -51,8 +53,8 @@ class _Open:
 
 
 class History:
-    """`flushed` holds the stamp of the newest row of each source that is safely on disk; `problem` says why history is
-    not being kept, and `problem_of` why that of one run is not."""
+    """`flushed` holds the stamp of the newest row of each source that is safely on disk; `problem` says why
+    history is not being kept, and `problem_of` why that of one run is not."""
 
     def __init__(self, where: Addresses, limits: RetentionLimits) -> None:
         self._where = where
@@ -94,7 +96,8 @@ class History:
     # writing
 
     def remember(self, known: KnownRun, node: NodeState) -> None:
-        """What is known of a run and of the node under it; opens its recording if need be, and with each flush until it can."""
+        """What is known of a run and of the node under it; opens its recording if need be, and with each
+        flush until it can."""
         run = known.state.run
         opened = self._open.get(run)
         new = opened is None
@@ -181,7 +184,8 @@ class History:
             log.warning("the end of a recording is lost: %s", error.reason)
 
     def tidy(self, now: float) -> None:
-        """Remove the oldest recordings that are past the limits, never one that is open, nor any where others may write. `now` is wall seconds."""
+        """Remove the oldest recordings that are past the limits, never one that is open, nor any where others
+        may write. `now` is wall seconds."""
         try:
             secure(self._where.state)
         except AddressError:
@@ -203,7 +207,8 @@ class History:
     # reading
 
     def answer(self, query: Query, live: Sequence[Columns]) -> Buckets:
-        """Past values of a source, of the rows in memory where they reach back far enough, else of a recording.
+        """Past values of a source, of the rows in memory where they reach back far enough, else of a
+        recording.
 
         Raises:
             RecordingError: it cannot be read.

@@ -22,7 +22,8 @@ class RetentionLimits:
 
 
 def limits(environ: Mapping[str, str]) -> RetentionLimits:
-    """What HOPTUI_KEEP_GB, HOPTUI_KEEP_DAYS and HOPTUI_RUN_GB say; a value that makes no sense is not used."""
+    """What HOPTUI_KEEP_GB, HOPTUI_KEEP_DAYS and HOPTUI_RUN_GB say; a value that makes no sense is not
+    used."""
     return RetentionLimits(
         keep_bytes=int(_number(environ, "HOPTUI_KEEP_GB") * GB),
         keep_s=_number(environ, "HOPTUI_KEEP_DAYS") * DAY_S,

@@ -242,7 +242,8 @@ class TunerController:
     ) -> list[tuple[Change, str]]:
         """Send these commands together. Returns those that were refused here, with the reason.
 
-        A command that changes nothing replaces one on its way, whichever comes first. So it expects no version.
+        A command that changes nothing replaces one on its way, whichever comes first. So it expects no
+        version.
         """
         node, run = self._node, self.run
         origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)

@@ -1,4 +1,5 @@
-"""What the tuner is shown of a run, put together from what the node knows. No I/O; what is old or missing is unknown."""
+"""What the tuner is shown of a run, put together from what the node knows. No I/O; what is old or missing is
+unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from hoptui.tuner.observation import MemoryReading, Observation
 POINTS = 512
 """Rows of the run that are looked at, the newest."""
 RECORDS = 64
-"""Commands that are looked at: the newest of anybody's, and as many of the tuner's own, however many came after them."""
+"""Commands that are looked at: the newest of anybody's, and as many of the tuner's own, however many came
+after them."""
 BACK_NS = 3_000_000_000
 """Readings so young are `now`: longer than from one look to the next, so that no peak of memory is missed."""
 BACK_ROWS = 32
@@ -105,7 +107,8 @@ def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple
 
 
 def _others_busy(node: Node, run: TrackedRun, host: float | None, t: int) -> float | None:
-    """The share of the host's CPUs that other processes have at work; unknown for a run of several, of which one is read."""
+    """The share of the host's CPUs that other processes have at work; unknown for a run of several, of which
+    one is read."""
     own, cpus = _mean(_recent(node, f"process/{run.id}", t), "cpu_percent"), node.hardware.cpus
     if host is None or own is None or not cpus or run.state.world > 1:
         return None

@@ -1,4 +1,5 @@
-"""Commands that only recordings on this node still hold. Reads files: do not call it in the thread that draws."""
+"""Commands that only recordings on this node still hold. Reads files: do not call it in the thread that
+draws."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def recorded(path: Path) -> list[CommandRecord]:
 
 
 def older(runs: Iterable[str], known: Collection[str], most: int) -> tuple[list[CommandRecord], str]:
-    """The newest commands given to some runs besides those whose ids are `known`, at most so many, oldest first; and one sentence if
-    any recording cannot be read."""
+    """The newest commands given to some runs besides those whose ids are `known`, at most so many, oldest
+    first; and one sentence if any recording cannot be read."""
     found: list[CommandRecord] = []
     problem = ""
     try:

@@ -1,7 +1,9 @@
-"""Rows of a recording as they are looked at: pages around a moment and tiles of buckets, in caches bounded in bytes.
+"""Rows of a recording as they are looked at: pages around a moment and tiles of buckets, in caches bounded in
+bytes.
 
-A page holds about `PAGE_ROWS` rows of one source, a tile `TILE` buckets of one metric. Both are aligned to the recording's time,
-not to who asks, so that a moving position reads each of them once. Nothing is read that nobody asks for.
+A page holds about `PAGE_ROWS` rows of one source, a tile `TILE` buckets of one metric. Both are aligned to
+the recording's time, not to who asks, so that a moving position reads each of them once. Nothing is read that
+nobody asks for.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ MOST_TILE_BYTES = 8 << 20
 
 
 class RowPage(NamedTuple):
-    """Some rows of a source: stamps, iterations, and a column for each metric, NaN where a row has not got it."""
+    """Some rows of a source: stamps, iterations, and a column for each metric, NaN where a row has not got
+    it."""
 
     t: array[int]
     step: array[int]
@@ -104,7 +107,8 @@ class Pages:
         return found
 
     def entries(self, source: str, name: str, step: int, t0: int, t1: int) -> Entries:
-        """The buckets of `step` ns of a metric from `t0`, a multiple of `step`, to `t1`; the last one as far as `t1`.
+        """The buckets of `step` ns of a metric from `t0`, a multiple of `step`, to `t1`; the last one as far
+        as `t1`.
 
         Where they are long, they come from groups of rows, which may reach half a bucket over an edge.
         """
@@ -124,7 +128,8 @@ class Pages:
         return _of(self._buckets(source, (name,), t0, t1, points), name)
 
     def first_at(self, source: str, step: int) -> int | None:
-        """The stamp of the first row of iteration `step` or a later one, None where the source never came so far."""
+        """The stamp of the first row of iteration `step` or a later one, None where the source never came so
+        far."""
         first, last, _ = self.sources[source]
         while self.rows_in(source, last - first) > 2 * PAGE_ROWS:
             found = self._buckets(source, ("iteration_s",), first, last, 256)
@@ -158,7 +163,8 @@ class Pages:
             charted.append(name)
         # A chart draws several metrics of a source: they are read together, because a row holds all of them.
         names = tuple(n for n in charted if n == name or self._tiles.get((source, n, step, number)) is None)
-        # 0 would stand for the first row, and the buckets would not be aligned: the first tile is read with what is before it.
+        # 0 would stand for the first row, and the buckets would not be aligned: the first tile is read with
+        # what is before it.
         tiles = 1 if number else 2
         start, end = (number + 1 - tiles) * TILE * step, (number + 1) * TILE * step - 1
         answer = self._buckets(source, names, start, end, tiles * TILE)

@@ -1,7 +1,9 @@
-"""What a recording's events, commands and run were at a moment of it. Pure: records and a stamp in, records out.
+"""What a recording's events, commands and run were at a moment of it. Pure: records and a stamp in, records
+out.
 
-A recording keeps the newest state of each command and of the run; what they were before is told by their stamps: a command
-was asked for at `t` and came to its end at `settled`, a knob had the value that the last change before the moment left.
+A recording keeps the newest state of each command and of the run; what they were before is told by their
+stamps: a command was asked for at `t` and came to its end at `settled`, a knob had the value that the last
+change before the moment left.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ MOST_EVENTS = 2000
 class Chronicle:
     """A run's events and commands in the order of time, and the run as it was. Stamps are the recording's.
 
-    `state` is the run as it was known last, `end` the recording's last stamp: a run whose end left no event ended there.
-    `moments` are the stamps at which anything here changes, rising.
+    `state` is the run as it was known last, `end` the recording's last stamp: a run whose end left no event
+    ended there. `moments` are the stamps at which anything here changes, rising.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class Chronicle:
         return {c.id: command_as_of(c, t, step) for c in self.commands if c.t <= t}
 
     def measuring(self, t: int, step: int) -> bool:
-        """Whether the effect of a change was still being measured at `t`: it then changes with every iteration."""
+        """Whether the effect of a change was still being measured at `t`: it then changes with every
+        iteration."""
         return any(c.measured is not None and c.t <= t and not _is_measured(c, step) for c in self.commands)
 
     def run_at(self, t: int) -> RunState:
-        """The run at `t`: its epoch, knobs, start and end. It can do nothing: a recording takes no commands."""
+        """The run at `t`: its epoch, knobs, start and end. It can do nothing: a recording takes no
+        commands."""
         state, ended = self.state, self._ended_at(t)
         later = sum(e.kind == "restarted" and e.t > t for e in self._life)
         epoch = max(1, state.epoch - later)
@@ -88,7 +92,8 @@ class Chronicle:
         return _settled(last) if last is not None and last.verb == "pause" else None
 
     def _diagnosis_at(self, t: int) -> Diagnosis | None:
-        """The last verdict of the life that the run led at `t`; how sure it was is recorded of the very last alone."""
+        """The last verdict of the life that the run led at `t`; how sure it was is recorded of the very last
+        alone."""
         newest = None
         for event in self._told:
             if event.t > t:
@@ -115,9 +120,11 @@ class Chronicle:
 
 
 def command_as_of(record: CommandRecord, t: int, step: int) -> CommandRecord:
-    """A command as it stood at `t`, in iteration `step`: before its end in flight, its effect only once it was measured.
+    """A command as it stood at `t`, in iteration `step`: before its end in flight, its effect only once it
+    was measured.
 
-    A run says in which iteration a change takes effect as soon as it accepts it, so one with a step is `scheduled`.
+    A run says in which iteration a change takes effect as soon as it accepts it, so one with a step is
+    `scheduled`.
     """
     if record.stage in FINAL and not _ended_by(record, t):
         scheduled = record.step is not None and record.stage in LEFT_A_VALUE
@@ -140,7 +147,8 @@ def command_as_of(record: CommandRecord, t: int, step: int) -> CommandRecord:
 
 
 def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch: int) -> KnobState:
-    """A knob's value at `t`: what the last change up to then left, else what the first one after it found, else the last.
+    """A knob's value at `t`: what the last change up to then left, else what the first one after it found,
+    else the last.
 
     A restarted run declares its knobs anew: changes of its own epoch count before those of others.
     """
@@ -158,7 +166,8 @@ def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch
 
 
 class _Left(NamedTuple):
-    """The value that a command left a knob, and the one before; `follows` where another knob was asked for."""
+    """The value that a command left a knob, and the one before; `follows` where another knob was asked
+    for."""
 
     record: CommandRecord
     before: KnobValue | None
@@ -185,7 +194,8 @@ def _left(record: CommandRecord, knob: str) -> _Left | None:
 
 
 def _as_set(knob: KnobState, before: Sequence[_Left], after: Sequence[_Left]) -> KnobState:
-    """A knob as the last command for it among `before` left it: who set it, as which version, how long that took."""
+    """A knob as the last command for it among `before` left it: who set it, as which version, how long that
+    took."""
     past = [one.record for one in before if not one.follows]
     later = [one.record for one in after if not one.follows]
     if past:

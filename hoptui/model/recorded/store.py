@@ -1,6 +1,7 @@
 """A store over a recording: the questions of `viewer.store.Store`, answered as of a position in it.
 
-What lies after the position is not known. No thread and no clock: `seek` moves the position, everything else follows.
+What lies after the position is not known. No thread and no clock: `seek` moves the position, everything else
+follows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ BACK_PAGES = 3  # how far back a value is looked for that the newest rows do not
 
 
 class Newest(NamedTuple):
-    """The newest known value of a metric; `spacing` is the time to the one before it, 0 where there is none."""
+    """The newest known value of a metric; `spacing` is the time to the one before it, 0 where there is
+    none."""
 
     value: float
     t: int
@@ -37,7 +39,8 @@ class Newest(NamedTuple):
 
 
 class Front:
-    """The newest known values of one source as of a moment, and its newest row: stamp (0: none) and iteration."""
+    """The newest known values of one source as of a moment, and its newest row: stamp (0: none) and
+    iteration."""
 
     def __init__(self, pages: Pages, source: str) -> None:
         self.row_t = 0
@@ -48,7 +51,8 @@ class Front:
         self._found: dict[str, Newest] = {}
 
     def at(self, t: int) -> dict[str, Newest]:
-        """By name, in the order in which they first appear; a step ahead costs the rows in between, a jump a few pages."""
+        """By name, in the order in which they first appear; a step ahead costs the rows in between, a jump a
+        few pages."""
         if t == self._at:
             return self._found
         length = self._pages.length(self._source)
@@ -65,7 +69,8 @@ class Front:
         return self._found
 
     def current(self, name: str, t: int) -> Newest | None:
-        """The newest value of a metric unless its source has gone on without it for `FORGET` of its spacings."""
+        """The newest value of a metric unless its source has gone on without it for `FORGET` of its
+        spacings."""
         found = self.at(t).get(name)
         if found is None or (found.spacing and self.row_t - found.t > FORGET * found.spacing):
             return None
@@ -100,7 +105,8 @@ class Front:
 
 
 def _known_before(values: Sequence[float], start: int, stop: int) -> int:
-    """The index of the last finite value before `stop`, less than `start` where there is none from there on."""
+    """The index of the last finite value before `stop`, less than `start` where there is none from there
+    on."""
     i = stop - 1
     while i >= start and not math.isfinite(values[i]):
         i -= 1
@@ -167,7 +173,8 @@ class RecordedSeries:
         return bucketed(*found, t0, t1, points)
 
     def fine_from(self, width: int) -> int:
-        """As `viewer.series.Series.fine_from`: from its first row on, because a recording is read where it is looked at."""
+        """As `viewer.series.Series.fine_from`: from its first row on, because a recording is read where it is
+        looked at."""
         return self.first_t
 
     def _newest(self) -> Newest | None:
@@ -240,7 +247,7 @@ class RecordedStore:
         """The position."""
         return self._position
 
-    # rows --------------------------------------------------------------------------------------------------------------
+    # rows ---------------------------------------------------------------------------------------------------
 
     def series(self, source: str, name: str) -> RecordedSeries | None:
         """One metric of one source, None while nothing is known of it."""
@@ -275,7 +282,7 @@ class RecordedStore:
             self._fronts[source] = Front(self.pages, source)
         return self._fronts[source]
 
-    # records -----------------------------------------------------------------------------------------------------------
+    # records ------------------------------------------------------------------------------------------------
 
     @property
     def events(self) -> Sequence[Event]:
@@ -292,7 +299,7 @@ class RecordedStore:
         """Keep a command of this viewer's own that nobody can carry out."""
         self._refused[record.id] = record
 
-    # state -------------------------------------------------------------------------------------------------------------
+    # state --------------------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> RunState | None:
         """The run if it is the recorded one."""
@@ -315,7 +322,8 @@ class RecordedStore:
 
     @property
     def node(self) -> NodeState | None:
-        """The node with this run alone. A GPU that could be read at the position has no reason why it cannot."""
+        """The node with this run alone. A GPU that could be read at the position has no reason why it
+        cannot."""
         if self._node is None:
             self._follow()
             gpus = tuple(self._then(gpu) for gpu in self._lasting.gpus)

@@ -1,4 +1,5 @@
-"""What there is to tell of a recorded run when it is over, or as far as it came: figures, no words. The command line writes a page of it.
+"""What there is to tell of a recorded run when it is over, or as far as it came: figures, no words. The
+command line writes a page of it.
 
 It reads an open recording and keeps nothing; what a recording cannot tell is None, and no figure is guessed.
 """

@@ -32,8 +32,8 @@ class _Stretch(NamedTuple):
 def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]:
     """The verdicts of a run that lived between two stamps, the longest first, and the time without one last.
 
-    A verdict holds until the next one, or until the process that it was found for ends; nothing is said of the time in which
-    none lived. `events` are the run's, oldest first.
+    A verdict holds until the next one, or until the process that it was found for ends; nothing is said of
+    the time in which none lived. `events` are the run's, oldest first.
     """
     seconds: dict[str, float] = {}
     evidence: dict[str, str] = {}

@@ -12,11 +12,13 @@ from hoptui.model.report.diagnosis_time import VerdictDuration
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 
 ITERATION = "iteration_s"
-"""What stands for the throughput of a run that tells no rate: the seconds of an iteration, of which fewer are better."""
+"""What stands for the throughput of a run that tells no rate: the seconds of an iteration, of which fewer are
+better."""
 
 
 class MetricCurve(NamedTuple):
-    """A metric over the life of a run: its mean in buckets, oldest first, each with the stamp of its last row; NaN is a gap."""
+    """A metric over the life of a run: its mean in buckets, oldest first, each with the stamp of its last
+    row; NaN is a gap."""
 
     metric: str
     t: Sequence[int]
@@ -24,7 +26,8 @@ class MetricCurve(NamedTuple):
 
 
 class PhaseTotal(NamedTuple):
-    """What an outermost phase took of all recorded iterations: seconds, and their share of all seconds in iterations."""
+    """What an outermost phase took of all recorded iterations: seconds, and their share of all seconds in
+    iterations."""
 
     name: str
     seconds: float
@@ -32,10 +35,11 @@ class PhaseTotal(NamedTuple):
 
 
 class Period(NamedTuple):
-    """Some seconds of a run, told by medians (throughput by `wire.pace.level`). `steps` are its first and last iteration.
+    """Some seconds of a run, told by medians (throughput by `wire.pace.level`). `steps` are its first and
+    last iteration.
 
-    `figures` are by name: those of the run under their own, of its GPUs (the mean over all of them) as `gpu/busy`, and of both
-    together as `derived/power_w`.
+    `figures` are by name: those of the run under their own, of its GPUs (the mean over all of them) as
+    `gpu/busy`, and of both together as `derived/power_w`.
     """
 
     t0: int
@@ -45,7 +49,8 @@ class Period(NamedTuple):
 
 
 class EnergyUse(NamedTuple):
-    """What the run's GPUs have used: joules, the mean watts, and the shares that fell on SM time without work.
+    """What the run's GPUs have used: joules, the mean watts, and the shares that fell on SM time without
+    work.
 
     `per_unit_j` is all of it, start-up and pauses included, for each unit of the headline rate.
     """
@@ -60,12 +65,13 @@ class EnergyUse(NamedTuple):
 class Report:
     """All of it.
 
-    `span` are the first and last stamps of the recording, and `wall_offset_ns` added to one gives wall time. `alive_s` is the
-    time in which a process of the run lived, `iterating_s` what recorded iterations took of it. `gpus` are the run's own on this
-    node. `complete_from` is the stamp from which on all rows are there still, None where none was deleted. `changes` took effect,
-    in the order in which they did; `refused` are the changes that did not, `commands` all that were none. `shifts` tell of
-    throughput that changed though no knob was turned; `events` are all others of the run and its GPUs, without verdicts and without
-    what the tuner said.
+    `span` are the first and last stamps of the recording, and `wall_offset_ns` added to one gives wall time.
+    `alive_s` is the time in which a process of the run lived, `iterating_s` what recorded iterations took of
+    it. `gpus` are the run's own on this node. `complete_from` is the stamp from which on all rows are there
+    still, None where none was deleted. `changes` took effect, in the order in which they did; `refused` are
+    the changes that did not, `commands` all that were none. `shifts` tell of throughput that changed though
+    no knob was turned; `events` are all others of the run and its GPUs, without verdicts and without what the
+    tuner said.
     """
 
     state: RunState

@@ -22,7 +22,8 @@ PHASE = "phase/"
 
 @dataclass
 class Sums:
-    """Seconds in iterations and in each phase, by its path; `work` in units of the rate, told by so many iterations (`told`).
+    """Seconds in iterations and in each phase, by its path; `work` in units of the rate, told by so many
+    iterations (`told`).
 
     `numbered` is how many iterations there were by their numbers, `last_step` the greatest of these.
     """
@@ -52,9 +53,11 @@ def summed(recording: Recording, source: str, names: Sequence[str], rate: str) -
     for part in recording.rows(source, names=wanted):
         columns = {name: array("d", raw) for name, raw in zip(part.names, part.values, strict=True)}
         seconds = columns.get(ITERATION, array("d"))
-        # Other rows of an iteration may come later than the next one: what was computed on the GPU is logged when it is known.
+        # Other rows of an iteration may come later than the next one: what was computed on the GPU is logged
+        # when it is known.
         for step in (n for n, s in zip(part.steps(), seconds, strict=False) if s == s and n >= 0):
-            # A run that went back to a checkpoint numbers some again: only what is left out on the way up is missing.
+            # A run that went back to a checkpoint numbers some again: only what is left out on the way up is
+            # missing.
             sums.numbered += 1 if before is None else max(0, step - before)
             before = step
             sums.last_step = max(step, sums.last_step or 0)
@@ -90,8 +93,8 @@ Edges = tuple[int, int]
 
 
 class Sources(NamedTuple):
-    """What tells of a run: its own rows and which names of them count, those of it and its GPUs together ("": none), and those of
-    all of its GPUs (none where one of them is not recorded)."""
+    """What tells of a run: its own rows and which names of them count, those of it and its GPUs together ("":
+    none), and those of all of its GPUs (none where one of them is not recorded)."""
 
     run: str
     names: tuple[str, ...]
@@ -100,7 +103,8 @@ class Sources(NamedTuple):
 
 
 def ends(first: int, last: int, changes: Sequence[CommandRecord]) -> tuple[Edges | None, Edges | None]:
-    """Of a run with rows from `first` to `last`: the last minute before anybody changed it, and the last minute after all changes.
+    """Of a run with rows from `first` to `last`: the last minute before anybody changed it, and the last
+    minute after all changes.
 
     Without changes the first and the last minute, or third. None where nothing lies there.
     """
@@ -117,7 +121,8 @@ def ends(first: int, last: int, changes: Sequence[CommandRecord]) -> tuple[Edges
 
 
 def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Period | None:
-    """The figures between two stamps, medians as a rule; None where fewer than `FEWEST` iterations ended there."""
+    """The figures between two stamps, medians as a rule; None where fewer than `FEWEST` iterations ended
+    there."""
     if edges is None:
         return None
     t0, t1 = edges
@@ -139,7 +144,8 @@ def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Peri
 def _values(
     recording: Recording, source: str, names: tuple[str, ...], t0: int, t1: int
 ) -> tuple[list[int], dict[str, list[float]]]:
-    """The iterations and the known values of each name between two stamps; means of groups where rows are gone."""
+    """The iterations and the known values of each name between two stamps; means of groups where rows are
+    gone."""
     if not names:
         return [], {}
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -158,7 +164,8 @@ def _values(
 
 
 def _usual(name: str, values: Sequence[float]) -> float | None:
-    """Of rates as `level` has it, and of the seconds of an iteration, which are rates as well: one that waits for data is no exception."""
+    """Of rates as `level` has it, and of the seconds of an iteration, which are rates as well: one that waits
+    for data is no exception."""
     known = usable(values)
     if len(known) < len(values) or not known:
         return _median(values)
@@ -173,12 +180,13 @@ def _median(values: Sequence[float]) -> float | None:
 
 TUNER, SHIFT = "tuner", "shift"
 TOOK_EFFECT = ("applied", "reverted")
-# Pieces of the curve: a few iterations in each, so that an evaluation now and then does not look like a gap, one for two columns of
-# text at least, and at most four for a column or one for 3 px of a picture.
+# Pieces of the curve: a few iterations in each, so that an evaluation now and then does not look like a gap,
+# one for two columns of text at least, and at most four for a column or one for 3 px of a picture.
 ROWS, FEWEST_PIECES, MOST_PIECES = 8, 36, 288
 FINE = 4096  # buckets that watts are integrated over
 ALL_ITERATIONS = 0.98  # with fewer of them a run has worked more than its rows tell
-# A count of energy that ended longer before the end, in seconds and as a share of the whole, is not all of it.
+# A count of energy that ended longer before the end, in seconds and as a share of the whole, is not all of
+# it.
 OLD_S, OLD = 60.0, 0.05
 
 
@@ -242,7 +250,8 @@ def read(recording: Recording) -> Report:
 
 
 def _metric(state: RunState, names: Sequence[str]) -> str:
-    """What stands for the run's throughput: as it has declared, else its first rate, else the seconds of an iteration."""
+    """What stands for the run's throughput: as it has declared, else its first rate, else the seconds of an
+    iteration."""
     if state.headline in names:
         return state.headline
     found = next((name for name in names if name.endswith("_per_s")), "")
@@ -261,7 +270,8 @@ def _curve(recording: Recording, run: str, metric: str, span: tuple[int, int], r
 
 
 def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[diagnosis_time.VerdictDuration, ...]:
-    """Nothing where none was ever told: a recording without a diagnosis is not one that was undiagnosed for so long."""
+    """Nothing where none was ever told: a recording without a diagnosis is not one that was undiagnosed for
+    so long."""
     if not any(event.kind == diagnosis_time.DIAGNOSIS for event in events):
         return ()
     return tuple(diagnosis_time.held(events, *span))
@@ -278,7 +288,8 @@ def _phases(rows: Sums) -> tuple[PhaseTotal, ...]:
 def _energy(
     recording: Recording, state: RunState, rows: Sums | None, extent: tuple[int, int, int] | None
 ) -> EnergyUse:
-    """Of the run's GPUs on this node. With fewer of them than the run has ranks, nothing is said of a unit of its work."""
+    """Of the run's GPUs on this node. With fewer of them than the run has ranks, nothing is said of a unit of
+    its work."""
     if extent is None:
         return EnergyUse(None, None, None, None)
     names = ("energy_j", "power_w", "idle_power_w")
@@ -297,7 +308,8 @@ def _energy(
 def _integrated(
     t: Sequence[int], power: Sequence[float], idle: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """The mean watts, and the share of the energy that fell on SM time without work, where both are known most of the time."""
+    """The mean watts, and the share of the energy that fell on SM time without work, where both are known
+    most of the time."""
     seconds = joules = both = wasted = 0.0
     for i in range(1, len(t)):
         used = power[i] * (t[i] - t[i - 1])

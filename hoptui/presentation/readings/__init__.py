@@ -1,6 +1,7 @@
 """What every reading means, once: its name on screen, its unit, where it comes from, and how to judge it.
 
-Whoever shows readings may ask: the dashboard, the command line, exports. Nothing here reads or computes anything.
+Whoever shows readings may ask: the dashboard, the command line, exports. Nothing here reads or computes
+anything.
 """
 
 from hoptui.domain.devices import IDLE, Reason

@@ -1,6 +1,7 @@
 """The readings of one GPU (`gpu/<uuid>`), in the order in which they are shown.
 
-`memory_headroom_bytes`, `idle_power_w` and `xid` are in no row: whoever shows them has them from other readings and events.
+`memory_headroom_bytes`, `idle_power_w` and `xid` are in no row: whoever shows them has them from other
+readings and events.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _MOST = 1 << 53  # a greater float is no bit mask
 
 
 def reasons(mask: float | None) -> list[Reason]:
-    """The reasons in a `throttle` reading, the worst first; none where it is unknown. A bit without a word is told as it is."""
+    """The reasons in a `throttle` reading, the worst first; none where it is unknown. A bit without a word is
+    told as it is."""
     if mask is None or not math.isfinite(mask) or not 0 < mask < _MOST:
         return []
     left = int(mask)

@@ -1,10 +1,12 @@
 """Changes of the throughput that nobody asked for: a neighbour, heat, other data.
 
-Two-sided CUSUM (Page, Biometrika 41, 1954) on medians of five iterations, which spikes do not move. Its slack is wider than
-the slow drift of any run: with the usual one, made for the noise alone, a drift of ±3 % raises alarms all day. Of iterations so
-short that more than five come from one look to the next, all of these are one block: what is over after a second is no change.
+Two-sided CUSUM (Page, Biometrika 41, 1954) on medians of five iterations, which spikes do not move. Its slack
+is wider than the slow drift of any run: with the usual one, made for the noise alone, a drift of ±3 % raises
+alarms all day. Of iterations so short that more than five come from one look to the next, all of these are
+one block: what is over after a second is no change.
 
-Medians do not see how long a run waits for data in one iteration of eight, nor that it has begun to: `waits.py` does.
+Medians do not see how long a run waits for data in one iteration of eight, nor that it has begun to:
+`waits.py` does.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ STRETCH = 90
 NEWEST = 25
 """The newest of them, in which a change that medians tell of must be seen."""
 APART = 0.2
-"""By so much, in logarithms, a stretch with waits differs from the one before; drifts and what is left of noise are less."""
+"""By so much, in logarithms, a stretch with waits differs from the one before; drifts and what is left of
+noise are less."""
 STARVES = 0.25
 """And by so much, in logarithms, a median is wrong of iterations that wait."""
 FOLLOW = 1 / 16
@@ -62,7 +65,8 @@ class Waits:
         self._fresh += 1
 
     def confirm(self, before: float, after: float) -> bool:
-        """Whether the time that the newest iterations took agrees with what medians tell, at least by half."""
+        """Whether the time that the newest iterations took agrees with what medians tell, at least by
+        half."""
         if self._usual is None:
             return True
         rates = [value for _, value in self._newest]
@@ -115,7 +119,8 @@ OUTLIER = 3.0
 BUSIER = 0.2
 """A share of the host's CPUs that makes a difference."""
 FULL, SCARCE = 0.9, 0.05
-"""CPUs that are at work for more than that have nothing to spare: what others take more of them, from so much on, the run has less."""
+"""CPUs that are at work for more than that have nothing to spare: what others take more of them, from so much
+on, the run has less."""
 BACK = 3
 """What was before is looked up so many looks ago: what has just come may be the cause already."""
 
@@ -178,7 +183,8 @@ class ChangePointDetector:
                 self._variance = fmean((b - a) ** 2 / 2 for a, b in pairwise(self._learning))
                 self._last = y
             return None
-        # From one block to the next: a shift moves that once, where the distance from the level would grow with it.
+        # From one block to the next: a shift moves that once, where the distance from the level would grow
+        # with it.
         jump, self._last = (y - self._last) ** 2 / 2, y
         self._variance += FOLLOW * (min(jump, OUTLIER**2 * self._variance) - self._variance)
         off = y - self._level

@@ -33,9 +33,10 @@ OUTERMOST, ENOUGH = 4.0, 10
 QUARTILE = 0.6745
 """Of a normal distribution, in standard deviations."""
 
-# Student's t, two-sided 98 % (t of 0.99) for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, section 1.3.6.7.2.
-# Five looks at 98 % each are right 95 times in 100 together, in simulations with noise as correlated as iterations are
-# (AR(1) of 0.5). With 95 % at each look, 1 in 10 changes that did nothing would be told as an effect.
+# Student's t, two-sided 98 % (t of 0.99) for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, section
+# 1.3.6.7.2. Five looks at 98 % each are right 95 times in 100 together, in simulations with noise as
+# correlated as iterations are (AR(1) of 0.5). With 95 % at each look, 1 in 10 changes that did nothing would
+# be told as an effect.
 _T = (
     31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764,
     2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
@@ -121,7 +122,8 @@ def _figure(metric: str, old: list[float], new: list[float], *, worth: float | N
         a, b = _tamed(_medians(old[len(old) % BLOCK :]), _medians(new))
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
-    # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for both.
+    # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for
+    # both.
     interval = _relative(log_gain + _half_width(a, b)) - gain
     detectable = abs(gain) > interval
     decided = detectable or interval < FINE_ENOUGH if worth is None else abs(gain - worth) > interval
@@ -167,7 +169,8 @@ def _linear(blocks: Sequence[_Cycle]) -> list[float]:
 
 
 class _Cycle(NamedTuple):
-    """Iterations from after one wait up to another, and what they cost: the sum of what a unit took in each."""
+    """Iterations from after one wait up to another, and what they cost: the sum of what a unit took in
+    each."""
 
     iterations: int
     cost: float

@@ -1,4 +1,5 @@
-"""The values in effect, which every trial is compared with: since when they are, and how fast the run is with them."""
+"""The values in effect, which every trial is compared with: since when they are, and how fast the run is with
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ DIFFERENT = 0.10
 
 
 class Incumbent:
-    """`values` by knob; `series` is all that was measured of the run, of which only what came `since` is of these values.
+    """`values` by knob; `series` is all that was measured of the run, of which only what came `since` is of
+    these values.
 
     Where the run has gone back to an earlier iteration since, all that is left is of them.
     """
@@ -53,7 +55,8 @@ class Incumbent:
         return self.series.values(self._since)
 
     def missing(self, gain: float | None) -> int:
-        """How many iterations it still needs, where what is tried next is expected to bring `gain` (None: unknown)."""
+        """How many iterations it still needs, where what is tried next is expected to bring `gain` (None:
+        unknown)."""
         return self.series.missing(self._since, gain)
 
     @property
@@ -61,7 +64,8 @@ class Incumbent:
         return self._step if self._backwards == self.series.backwards else 0
 
     def left(self) -> None:
-        """These values are not in effect any more, and nobody tried others: how fast the run was with them."""
+        """These values are not in effect any more, and nobody tried others: how fast the run was with
+        them."""
         self._level = self._level or self.series.level(self._since)
 
     def explained(self) -> None:
@@ -69,7 +73,8 @@ class Incumbent:
         self._level = None
 
     def another(self) -> bool:
-        """Whether the run is another one since `left`, by its speed; asked once, when enough has been measured."""
+        """Whether the run is another one since `left`, by its speed; asked once, when enough has been
+        measured."""
         before, self._level = self._level, None
         now = self.series.level(self._since)
         return before is not None and now is not None and abs(now / before - 1) >= DIFFERENT

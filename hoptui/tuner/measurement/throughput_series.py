@@ -29,9 +29,9 @@ LOOKS_KEPT = 30
 class ObjectiveSeries:
     """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
 
-    `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that have other numbers.
-    A row says nothing about power; what the run's GPUs drew together at the look that first saw an iteration stands for it.
-    Energy tells nothing while that is unknown.
+    `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that
+    have other numbers. A row says nothing about power; what the run's GPUs drew together at the look that
+    first saw an iteration stands for it. Energy tells nothing while that is unknown.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -88,10 +88,11 @@ class ObjectiveSeries:
         return len(usable(self.since(step)))
 
     def missing(self, step: int, gain: float | None = None) -> int:
-        """How many more of them a baseline needs, about: more where they scatter, fewer where each takes long.
+        """How many more of them a baseline needs, about: more where they scatter, fewer where each takes
+        long.
 
-        What is compared with it next is expected to bring `gain`: little is needed to see much. Where that is unknown (None), not
-        much is needed either, because what cannot be told is tried once more.
+        What is compared with it next is expected to bring `gain`: little is needed to see much. Where that is
+        unknown (None), not much is needed either, because what cannot be told is tried once more.
         """
         have = self.count(step)
         if have < LEAST:

@@ -1,5 +1,5 @@
-"""What memory a run holds, and when that asks for a smaller size although nothing is tried: others have taken some, or rare peaks
-come near the limit."""
+"""What memory a run holds, and when that asks for a smaller size although nothing is tried: others have taken
+some, or rare peaks come near the limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ READING_NS = 900_000_000
 
 
 class MemoryGuard:
-    """Watches the memory of a run; `tracks` learn what its sizes take. `peak` is the most bytes held outside of trials."""
+    """Watches the memory of a run; `tracks` learn what its sizes take. `peak` is the most bytes held outside
+    of trials."""
 
     def __init__(self, tracks: ParameterHistories) -> None:
         self.peak = 0
@@ -27,7 +28,8 @@ class MemoryGuard:
         self._due = 0
 
     def watch(self, observation: Observation) -> None:
-        """Take note of what others hold on each GPU: where they have given some back, what was too much may be tried again."""
+        """Take note of what others hold on each GPU: where they have given some back, what was too much may
+        be tried again."""
         freed = [self._beside(memory).freed(memory) for memory in observation.memories]
         if any(freed):
             self._tracks.freed()
@@ -35,7 +37,8 @@ class MemoryGuard:
     def learn(self, observation: Observation, tried: Collection[str] | None = None, *, seen: bool) -> None:
         """Take note of what the run holds, in a trial of the levers `tried` if there is one.
 
-        `seen` says that iterations with the values in effect have been: before, it may be on its way to them still.
+        `seen` says that iterations with the values in effect have been: before, it may be on its way to them
+        still.
         """
         if observation.memory is None:
             return
@@ -48,7 +51,8 @@ class MemoryGuard:
     def made(
         self, observation: Observation, frozen: Collection[str], *, seen: bool
     ) -> tuple[Candidate, str] | None:
-        """A smaller size and why it is taken, before memory runs out; None where there is no need, or none is known.
+        """A smaller size and why it is taken, before memory runs out; None where there is no need, or none is
+        known.
 
         `seen` says that iterations with the values in effect have been.
         """
@@ -75,7 +79,8 @@ class MemoryGuard:
     def gave_way(
         self, observation: Observation, before: Mapping[str, KnobValue], theirs: Collection[str]
     ) -> bool:
-        """Whether the run has made a batch smaller than it was `before`, because it could not hold it: then that is its ceiling.
+        """Whether the run has made a batch smaller than it was `before`, because it could not hold it: then
+        that is its ceiling.
 
         A knob of `theirs` has the value that a person wants.
         """
@@ -88,8 +93,8 @@ class MemoryGuard:
         return gave
 
     def _smaller(self, observation: Observation, frozen: Collection[str]) -> Candidate | None:
-        """What makes room for other processes: the first batch that memory is known of, cut so that it fits again, if it can be to a
-        size that is compiled already."""
+        """What makes room for other processes: the first batch that memory is known of, cut so that it fits
+        again, if it can be to a size that is compiled already."""
         for lever in self._tracks.batches(observation, frozen):
             shapes = self._tracks.of(lever).shapes
             below = [v for v in lever.finer() if lever.size_of(v) < lever.size]
@@ -112,7 +117,8 @@ class MemoryGuard:
         )
 
     def _safer(self, observation: Observation, frozen: Collection[str]) -> Candidate | None:
-        """What takes a batch out of the reach of its rare peaks, where that costs little speed or they are not that rare."""
+        """What takes a batch out of the reach of its rare peaks, where that costs little speed or they are
+        not that rare."""
         assert observation.memory is not None
         for lever in self._tracks.batches(observation, frozen):
             track = self._tracks.of(lever)

@@ -15,27 +15,31 @@ STILL = 0.002
 LOOKS_STILL = 10
 """What they have held for so many looks is reckoned with."""
 NEWS = 3
-"""For so many looks it is told that they gave some back: what the run says of itself at that moment may come a little later."""
+"""For so many looks it is told that they gave some back: what the run says of itself at that moment may come
+a little later."""
 RECENT = 120
 """Readings of one size that say what it takes as a rule, the newest."""
 LARGEST = 64
 """Of the largest readings, which say how rare larger ones are, at most so many are kept."""
 TAIL = 4
-"""Twice as far out, peaks are taken to be 2⁴ times as rare: heavier tails than most loads have, so that few readings mislead little."""
+"""Twice as far out, peaks are taken to be 2⁴ times as rare: heavier tails than most loads have, so that few
+readings mislead little."""
 RARE = 100
 """One in so many readings may lie above what is expected of a size."""
 BORNE = 0.6
-"""So many times an hour a peak may be expected that is above all there is: 0.3 times in a run of half an hour."""
+"""So many times an hour a peak may be expected that is above all there is: 0.3 times in a run of half an
+hour."""
 UNCOUNTED = 2
-"""The newest readings are not taken for peaks yet: that others have taken memory is told up to two seconds after it is held."""
+"""The newest readings are not taken for peaks yet: that others have taken memory is told up to two seconds
+after it is held."""
 
 
 class Tail:
     """How far rare readings lie above the lowest, as a share of that, from the largest of them.
 
-    Where the number of peaks beyond x falls with x⁻⁴, the j-th largest of n lies at about c·(n/j)^¼; c is the mean over
-    the √n largest (the estimator of Weissman, J. Am. Stat. Assoc. 73, 1978, with a known exponent): more of them scatter less,
-    but say less of what is rare.
+    Where the number of peaks beyond x falls with x⁻⁴, the j-th largest of n lies at about c·(n/j)^¼; c is the
+    mean over the √n largest (the estimator of Weissman, J. Am. Stat. Assoc. 73, 1978, with a known exponent):
+    more of them scatter less, but say less of what is rare.
     """
 
     def __init__(self) -> None:
@@ -63,10 +67,11 @@ class Tail:
 
 
 class MemoryModel:
-    """Peak bytes over size: a straight line through what is held as a rule, and how far rare peaks lie above it.
+    """Peak bytes over size: a straight line through what is held as a rule, and how far rare peaks lie above
+    it.
 
-    The line goes through the lowest tenth of readings and not through the largest, because one rare peak would tilt it. How
-    far readings lie above it is taken as a share of it, the same for all sizes.
+    The line goes through the lowest tenth of readings and not through the largest, because one rare peak
+    would tilt it. How far readings lie above it is taken as a share of it, the same for all sizes.
     """
 
     def __init__(self) -> None:
@@ -79,7 +84,8 @@ class MemoryModel:
     def saw(self, size: float, used: int) -> None:
         """The run held `used` bytes with `size`, in the last second or so; 0 is no reading.
 
-        Only the largest size so far says what is usual: an allocator gives nothing back when pieces become smaller.
+        Only the largest size so far says what is usual: an allocator gives nothing back when pieces become
+        smaller.
         """
         if used <= 0:
             return
@@ -90,14 +96,16 @@ class MemoryModel:
         self._recent.append(used)
         if size >= self.largest:
             self._usual[size] = sorted(self._recent)[len(self._recent) // 10]
-        # A reading that has not changed is no other peak. Peaks begin at the lowest reading: a reading is the most of a few
-        # seconds, so that what is usual is a peak of most iterations already, above which rare ones would seem too near.
+        # A reading that has not changed is no other peak. Peaks begin at the lowest reading: a reading is the
+        # most of a few seconds, so that what is usual is a peak of most iterations already, above which rare
+        # ones would seem too near.
         self._uncounted.append(0.0 if same else used / min(self._recent) - 1)
         if len(self._uncounted) > UNCOUNTED:
             self._tail.add(self._uncounted.popleft())
 
     def doubt(self) -> None:
-        """The newest readings may be of memory that others have taken or given back: they are no peaks of the run's own."""
+        """The newest readings may be of memory that others have taken or given back: they are no peaks of the
+        run's own."""
         self._uncounted.clear()
 
     def clear(self) -> None:
@@ -123,13 +131,14 @@ class MemoryModel:
         return None if usual is None else usual * (1 + self._tail.beyond(RARE))
 
     def expects(self, size: float, memory: MemoryReading, share: float = 1.0) -> bool:
-        """Whether `size` is expected to stay within `share` of all memory, with what others hold now. Unknown: no."""
+        """Whether `size` is expected to stay within `share` of all memory, with what others hold now.
+        Unknown: no."""
         peak = self.predicted(size)
         return peak is not None and peak <= share * memory.total - memory.others
 
     def holds(self, size: float, memory: MemoryReading, *, often: float = 1.0) -> bool:
-        """Whether the rarest peaks with `size` fit as well, as far as readings (one a second) tell; `often` times as many may not.
-        Unknown: yes.
+        """Whether the rarest peaks with `size` fit as well, as far as readings (one a second) tell; `often`
+        times as many may not. Unknown: yes.
         """
         usual, rarest = self._line(size), self._tail.beyond(3600 / (BORNE * often))
         if often <= 1:  # where no more than usual is risked, what was seen once is to fit
@@ -139,7 +148,8 @@ class MemoryModel:
     def _line(self, size: float) -> float | None:
         """What is held with `size` as a rule: between two sizes that were seen on the line between them.
 
-        With one size known all memory is assumed to grow with a larger one, and none of it to shrink with a smaller one.
+        With one size known all memory is assumed to grow with a larger one, and none of it to shrink with a
+        smaller one.
         """
         if not self._usual:
             return None
@@ -184,7 +194,8 @@ class Neighbours:
         return not self._still
 
     def taken(self, memory: MemoryReading) -> int:
-        """Bytes that they have taken since `settle`, or since they had least; 0 where it is not worth a word."""
+        """Bytes that they have taken since `settle`, or since they had least; 0 where it is not worth a
+        word."""
         taken = memory.others - (memory.others if self._least is None else self._least)
         return taken if taken > NOTICED * memory.total else 0
 

@@ -1,4 +1,5 @@
-"""What is known of one lever: how fast and how large it was with which values, and which of them are out of the question."""
+"""What is known of one lever: how fast and how large it was with which values, and which of them are out of
+the question."""
 
 from __future__ import annotations
 
@@ -21,13 +22,16 @@ CEILING_S = 1800.0
 FARTHEST = 2.0
 """No step is larger than this factor: memory is not extrapolated farther."""
 SHAPES = 8
-"""Sizes of one process: torch.compile makes so many variants of a function, and then computes it eagerly for good."""
+"""Sizes of one process: torch.compile makes so many variants of a function, and then computes it eagerly for
+good."""
 LEFT_S = 600.0
 """The same for what had gone well and was left before memory ran out."""
 GAVE_WAY_S = 150.0
-"""And where it did run out, in a rare step: half of a size is slow, and to run out again costs less than to stay there for long."""
+"""And where it did run out, in a rare step: half of a size is slow, and to run out again costs less than to
+stay there for long."""
 SWAYS, SWAYS_S, BELIEVED = 0.15, 3.0, 2
-"""By so much must the speed with the same values differ, for so many seconds, before what was refused is tried again; so often it is."""
+"""By so much must the speed with the same values differ, for so many seconds, before what was refused is
+tried again; so often it is."""
 WIDE = 0.15
 """An interval that tells too little of a gain."""
 DEAR = 0.12
@@ -38,7 +42,8 @@ OFTEN = 3.0
 
 @dataclass
 class SpeedDrift:
-    """Whether the run is still as fast as it was when something was refused: on shared cores it is not for long."""
+    """Whether the run is still as fast as it was when something was refused: on shared cores it is not for
+    long."""
 
     judged: float | None = None  # the speed then; None while nothing was refused with the values in effect
     apart: int | None = None  # since when it is another one (monotonic ns)
@@ -49,7 +54,8 @@ class SpeedDrift:
         self.judged, self.apart = level, None
 
     def outdated(self, level: float, t: int) -> str:
-        """Why what was refused says little at `t` (monotonic ns), where the same values bring `level`; "" where it says what it did."""
+        """Why what was refused says little at `t` (monotonic ns), where the same values bring `level`; ""
+        where it says what it did."""
         if self.judged is None or self.believed >= BELIEVED:
             return ""
         change = level / self.judged - 1
@@ -96,8 +102,8 @@ class ParameterHistory:
     def gain(self, here: float, there: float, *, falling: bool) -> float | None:
         """The gain that a step is expected to bring, from what was measured; None while only one size was.
 
-        A sample costs what it costs, and a share of what each piece costs: 1/rate = c + a/size. With `falling` the
-        larger may also be the slower.
+        A sample costs what it costs, and a share of what each piece costs: 1/rate = c + a/size. With
+        `falling` the larger may also be the slower.
         """
         near = sorted(self.rates, key=lambda s: max(s / here, here / s))[:3]
         if len(near) < 2:
@@ -110,7 +116,8 @@ class ParameterHistory:
         return now / then - 1 if now > 0 and then > 0 else 0.0
 
     def fits(self, here: float, there: float, memory: MemoryReading, share: float) -> bool:
-        """Whether a step of size may be tried: with `share` of all memory as a rule, and with all of it at the rarest peaks."""
+        """Whether a step of size may be tried: with `share` of all memory as a rule, and with all of it at
+        the rarest peaks."""
         if not self.memory.expects(there, memory, share):
             return False
         gain = self.gain(here, there, falling=False)
@@ -118,7 +125,8 @@ class ParameterHistory:
         return self.memory.holds(there, memory, often=OFTEN if dear else 1.0)
 
     def dropped(self, value: KnobValue, way: int, expected: float | None, found: Measured) -> None:
-        """A trial of `value`, which went that `way` of size, was taken back. What told too little is tried once more.
+        """A trial of `value`, which went that `way` of size, was taken back. What told too little is tried
+        once more.
 
         That is a gain of which nothing can be told, or not that it is less than what other sizes let expect.
         """
@@ -138,16 +146,19 @@ class ParameterHistory:
             self.closed.add(way)
 
     def sways(self, level: float, t: int) -> bool:
-        """Whether what was refused is outdated from now on, because the values in effect bring `level` at `t` (monotonic ns)."""
+        """Whether what was refused is outdated from now on, because the values in effect bring `level` at `t`
+        (monotonic ns)."""
         if self.outdated:
             return False
         self.outdated = self.sway.outdated(level, t)
         return bool(self.outdated)
 
     def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
-        """`size` was too much at `t` (monotonic ns), which holds for so many seconds, and for twice as long the next time.
+        """`size` was too much at `t` (monotonic ns), which holds for so many seconds, and for twice as long
+        the next time.
 
-        Where it was tried before its time was over, and in vain, it is too much for long: memory is given back and taken again.
+        Where it was tried before its time was over, and in vain, it is too much for long: memory is given
+        back and taken again.
         """
         vain = size in self.lifted or size in self.firm
         first = CEILING_S if vain else seconds
@@ -179,7 +190,8 @@ class ParameterHistory:
         self.closed.discard(1)
 
     def once_more(self) -> None:
-        """What was refused is `outdated`: more may be better now, and it may be possible. Less is no better for that."""
+        """What was refused is `outdated`: more may be better now, and it may be possible. Less is no better
+        for that."""
         less, again = self.closed & {-1}, dict.fromkeys(self.refused, self.outdated)
         believed = self.sway.believed
         self.reopen()
@@ -230,17 +242,19 @@ class ParameterHistories:
         return _named(settings) in self._in_vain
 
     def fits(self, lever: Lever, value: KnobValue, observation: Observation) -> bool:
-        """Whether a value may be tried; nothing larger while more than the limit is taken already, whatever was seen before."""
+        """Whether a value may be tried; nothing larger while more than the limit is taken already, whatever
+        was seen before."""
         size, memory, most = lever.size_of(value), observation.memory, self.limits.memory
         if memory is None or (size > lever.size and observation.taken > most):
             return False
         return self.of(lever).fits(lever.size, size, memory, most)
 
     def saw(self, observation: Observation, used: int, names: Collection[str] | None = None) -> None:
-        """The run held `used` bytes with the values that it has; a change of the levers `names` alone is what it was for.
+        """The run held `used` bytes with the values that it has; a change of the levers `names` alone is what
+        it was for.
 
-        While others take or give back memory nobody knows whose it is: what processes hold is read at other moments than all
-        that is held, of which the most in a few seconds counts.
+        While others take or give back memory nobody knows whose it is: what processes hold is read at other
+        moments than all that is held, of which the most in a few seconds counts.
         """
         apart = self._others_stand_still(observation)
         for lever in self.levers(observation, set()):
@@ -253,7 +267,8 @@ class ParameterHistories:
                     track.memory.doubt()
 
     def sway(self, values: Mapping[str, KnobValue], level: float, t: int) -> bool:
-        """`values` bring `level` at `t` (monotonic ns); whether something was refused when the same ones brought another speed."""
+        """`values` bring `level` at `t` (monotonic ns); whether something was refused when the same ones
+        brought another speed."""
         if self._beside != values:
             self._beside = dict(values)
             for track in self._tracks.values():
@@ -261,7 +276,7 @@ class ParameterHistories:
         swayed = [track for track in self._tracks.values() if track.sways(level, t)]
         return bool(swayed)
 
-    # what became of what was tried ---------------------------------------------------------------------------------------
+    # what became of what was tried --------------------------------------------------------------------------
 
     def kept(self, tried: Candidate, found: Measured) -> None:
         """It is in effect. What memory does with the other levers has to be seen anew."""
@@ -314,8 +329,8 @@ class ParameterHistories:
                 self.of(lever).closed.add(tried.way)
 
     def ceiling(self, lever: Lever, size: float, t: int, *, held: bool = False) -> None:
-        """`size` was too much at `t` (monotonic ns); `held` says that it had gone well before: then it may soon again, sooner still
-        where the run has given way to less already."""
+        """`size` was too much at `t` (monotonic ns); `held` says that it had gone well before: then it may
+        soon again, sooner still where the run has given way to less already."""
         seconds = CEILING_S if not held else GAVE_WAY_S if lever.size < size else LEFT_S
         self.of(lever).bound(size, t, seconds)
 
@@ -349,7 +364,8 @@ class ParameterHistories:
         return max(self._others) - min(self._others) <= NOTICED * observation.memory.total
 
     def _rated(self, tried: Candidate, found: Measured) -> None:
-        """What was measured of one lever. The gain, not the median of all iterations after: where these scatter they do not agree."""
+        """What was measured of one lever. The gain, not the median of all iterations after: where these
+        scatter they do not agree."""
         if len(tried.settings) == 1 and found.before is not None and found.gain is not None:
             (lever, value) = tried.settings[0]
             rates = {lever.knob.value: found.before, value: found.before * (1 + found.gain)}

@@ -1,4 +1,5 @@
-"""Which knobs the tuner may turn, what goes with them, and the few values it would try: rungs about √2 apart."""
+"""Which knobs the tuner may turn, what goes with them, and the few values it would try: rungs about √2
+apart."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check
 from hoptui.domain.tuning import Change, Diagnosis, Limits, Verdict, may_turn
 
 Family = Literal["batch", "input", "env", "mode", "other"]
-"""What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run knows."""
+"""What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run
+knows."""
 FAMILIES: dict[Role, Family] = {
     "workers": "input", "prefetch": "input", "pin": "input", "env_workers": "env", "compile": "mode", "graphs": "mode",
     "precision": "mode", "recompute": "mode",
@@ -36,14 +38,16 @@ WORTH_TRYING: dict[Verdict, tuple[Family, ...]] = {
     "communication-bound": ("batch", "other"),
     "memory-unused": ("batch", "mode", "other"),
 }
-"""What helps against what holds a run back, the likeliest first; a batch is never raised where the GPU waits for something else."""
+"""What helps against what holds a run back, the likeliest first; a batch is never raised where the GPU waits
+for something else."""
 ANYTHING: tuple[Family, ...] = ("batch", "input", "env", "other", "mode")
 NEAR = 1.2
 """Two values closer than this factor are one rung: each value costs a compilation, and a graph's memory."""
 FINEST = 8
 """Tensor cores like whole multiples of it."""
 STANDSTILL_S = {"free": 0.0, "shape": 2.0, "rebuild": 40.0, "restart": float("inf")}
-"""What a change is taken to cost before the run has said it: a compilation is a rebuild, 5 to 32 s on a GPU (docs/benchmarks.md)."""
+"""What a change is taken to cost before the run has said it: a compilation is a rebuild, 5 to 32 s on a GPU
+(docs/internals/benchmark_log.md)."""
 OFF_S = 5.0
 """The same for turning off again what was off before: nothing is compiled for that."""
 READERS_S = 5.0
@@ -55,8 +59,8 @@ _LARGEST = 1 << 40
 class Lever:
     """A knob that may be turned, with the one that follows so that their product stays.
 
-    `size` of a value is what memory grows with: for pieces of a batch (`grad_accum`) fewer are larger. `learning` says that
-    it alters the mathematics.
+    `size` of a value is what memory grows with: for pieces of a batch (`grad_accum`) fewer are larger.
+    `learning` says that it alters the mathematics.
     """
 
     knob: KnobState
@@ -88,13 +92,15 @@ class Lever:
         return not self.ordered and self.knob.value in OFF
 
     def size_of(self, value: KnobValue) -> float:
-        """How large `value` makes what is computed at once, in the knob's own unit; 0 for no number, and for one below zero."""
+        """How large `value` makes what is computed at once, in the knob's own unit; 0 for no number, and for
+        one below zero."""
         if isinstance(value, str | bool) or value < 0:
             return 0.0
         return 1.0 / max(value, 0.5) if _counts_pieces(self.name) else max(value, 0.5)
 
     def sized(self, value: KnobValue) -> bool:
-        """Whether `value` is a size: a choice is none, nor a number below zero, which stands for something else (−1: automatic)."""
+        """Whether `value` is a size: a choice is none, nor a number below zero, which stands for something
+        else (−1: automatic)."""
         spec = self.knob.spec
         return spec.kind in ("int", "float") and not spec.choices and self.size_of(value) > 0
 
@@ -105,8 +111,8 @@ class Lever:
     def finer(self) -> list[KnobValue]:
         """The rungs and, between whole ones, quarters of the steps in multiples of eight, by rising size.
 
-        For a size that memory is in the way of: each is one more shape to compile, so nothing is climbed by them else. What is near
-        the value in effect is among them, so that it can be returned to.
+        For a size that memory is in the way of: each is one more shape to compile, so nothing is climbed by
+        them else. What is near the value in effect is among them, so that it can be returned to.
         """
         return list(self._finer)
 
@@ -179,7 +185,8 @@ class Lever:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to try: levers and their values, which way of size (1, −1; 0: neither), why, and the gain expected (None: unknown; 0: in doubt)."""
+    """Something to try: levers and their values, which way of size (1, −1; 0: neither), why, and the gain
+    expected (None: unknown; 0: in doubt)."""
 
     settings: tuple[tuple[Lever, KnobValue], ...]
     way: int
@@ -202,7 +209,8 @@ class Candidate:
 
 
 def notches(spec: KnobSpec) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24 …: steps of about √2, multiples of 8 from 16 on; on a `pow2` scale powers of two."""
+    """1, 2, 3, 4, 6, 8, 12, 16, 24 …: steps of about √2, multiples of 8 from 16 on; on a `pow2` scale powers
+    of two."""
     highest = min(spec.max if spec.max is not None else _LARGEST, _LARGEST)
     power = 1
     while power <= highest:
@@ -216,7 +224,8 @@ def notches(spec: KnobSpec) -> Iterator[int]:
 def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) -> list[Lever]:
     """What may be turned of a run's knobs within `limits`, in the order in which they were declared.
 
-    One that cannot be turned without breaking what it keeps is left out, and one that could not be set back to what it is.
+    One that cannot be turned without breaking what it keeps is left out, and one that could not be set back
+    to what it is.
     """
     known = {k.spec.name: k for k in knobs}
     found: list[Lever] = []
@@ -243,7 +252,8 @@ def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) 
 
 
 def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
-    """Those worth trying, in order: what the diagnosis names, then what helps against it; all of them where it is unknown."""
+    """Those worth trying, in order: what the diagnosis names, then what helps against it; all of them where
+    it is unknown."""
     known = decisive(diagnosis)
     families = WORTH_TRYING.get(known.verdict, ANYTHING) if known else ANYTHING
     advised = [a.knob for a in known.advice if a.knob] if known else []
@@ -254,7 +264,8 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
 
 
 def advised(lever: Lever, diagnosis: Diagnosis | None) -> tuple[int, KnobValue | None]:
-    """Which way of size (1, −1; 0: nothing is said) a diagnosis would turn a lever, and to what value of its first knob."""
+    """Which way of size (1, −1; 0: nothing is said) a diagnosis would turn a lever, and to what value of its
+    first knob."""
     known = decisive(diagnosis)
     for advice in known.advice if known else ():
         if advice.knob == lever.name:
@@ -271,7 +282,8 @@ def decisive(diagnosis: Diagnosis | None) -> Diagnosis | None:
 
 
 def standstill(lever: Lever) -> float:
-    """Seconds that a run stands still for a change of it: as it did last time, else by what it is said to cost."""
+    """Seconds that a run stands still for a change of it: as it did last time, else by what it is said to
+    cost."""
     known = [k.took_s for k in (lever.knob, lever.partner) if k is not None and k.took_s is not None]
     if known:
         return sum(known)

@@ -21,14 +21,16 @@ OTHER_WAY = 1.5
 
 
 class NoCandidate(NamedTuple):
-    """Why nothing is tried; `yet` where that may be another matter once it is seen what the run does with its values."""
+    """Why nothing is tried; `yet` where that may be another matter once it is seen what the run does with its
+    values."""
 
     why: str
     yet: bool = False
 
 
 class Search:
-    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the same kind best.
+    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the
+    same kind best.
 
     `owed` says that this is still to be tried, once it can be afforded, or is being tried.
     """
@@ -46,7 +48,8 @@ class Search:
         frozen: Collection[str],
         affords: Callable[[Candidate], bool] = lambda _: True,
     ) -> Candidate | NoCandidate:
-        """What to try, or why nothing; what served another run best is passed over for as long as nobody `affords` it."""
+        """What to try, or why nothing; what served another run best is passed over for as long as nobody
+        `affords` it."""
         found = self._tracks.levers(observation, frozen)
         if not found:
             return NoCandidate("the run has no knob that it may turn")
@@ -82,7 +85,7 @@ class Search:
         if not self._passed_over:
             self._known = None
 
-    # the next step ---------------------------------------------------------------------------------------------------------
+    # the next step ------------------------------------------------------------------------------------------
 
     def _first(self, order: Sequence[Lever], observation: Observation) -> Candidate | str:
         """The first of these that has something to try, or in a few words why none."""
@@ -98,9 +101,11 @@ class Search:
     def _both(
         self, order: Sequence[Lever], found: Sequence[Lever], observation: Observation
     ) -> Candidate | None:
-        """More samples at once and more readers: where the one holds back what the other would bring, neither alone helps.
+        """More samples at once and more readers: where the one holds back what the other would bring, neither
+        alone helps.
 
-        That readers are about to be too slow is not seen before there is more to read: so they need not be in `order`.
+        That readers are about to be too slow is not seen before there is more to read: so they need not be in
+        `order`.
         """
         if self._over_power(observation):
             return None
@@ -123,8 +128,8 @@ class Search:
         return Candidate(both, 1, "both at once: either may hold back what the other would bring")
 
     def _reopen(self, lever: Lever) -> bool:
-        """Let a lever be climbed once more where another has been turned since, or the run's speed has changed by itself: what was best
-        then need not be now."""
+        """Let a lever be climbed once more where another has been turned since, or the run's speed has
+        changed by itself: what was best then need not be now."""
         track = self._tracks.of(lever)
         if lever.ordered and track.outdated:
             track.once_more()
@@ -186,7 +191,8 @@ class Search:
         ]
 
     def _values(self, lever: Lever, observation: Observation) -> list[KnobValue]:
-        """What to climb by: rungs and what is compiled already; what lies between them only where memory is in the way."""
+        """What to climb by: rungs and what is compiled already; what lies between them only where memory is
+        in the way."""
         rungs, track = lever.rungs(), self._tracks.of(lever)
         if lever.family != "batch":
             return rungs
@@ -194,7 +200,8 @@ class Search:
         return [v for v in lever.finer() if shy or v in rungs or lever.size_of(v) in track.shapes]
 
     def _shy(self, lever: Lever, observation: Observation) -> bool:
-        """Whether a rung that was held before, or that only rare peaks do not fit, cannot be tried next: what lies below it may do."""
+        """Whether a rung that was held before, or that only rare peaks do not fit, cannot be tried next: what
+        lies below it may do."""
         track, memory, here = self._tracks.of(lever), observation.memory, lever.size
         for value in lever.rungs():
             size = lever.size_of(value)
@@ -210,8 +217,8 @@ class Search:
         return False
 
     def _down(self, lever: Lever, track: ParameterHistory, diagnosis: Diagnosis | None) -> bool:
-        """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could be tried, and
-        no diagnosis asks for more at once."""
+        """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could
+        be tried, and no diagnosis asks for more at once."""
         if lever.family == "input" or lever.learning:
             return False
         here = lever.size
@@ -273,7 +280,7 @@ class Search:
             return ()
         return (value,)
 
-    # limits ----------------------------------------------------------------------------------------------------------------
+    # limits -------------------------------------------------------------------------------------------------
 
     def _no_room(self, lever: Lever, value: KnobValue, observation: Observation) -> str:
         memory, most = observation.memory, self._limits.memory

@@ -8,8 +8,9 @@ from hoptui.domain.tuning import YOUNG_S
 class Budget:
     """The share of a run's time that goes into trials.
 
-    What counts is what a trial costs: how long the run stood still for it and, unless it is kept, the iterations in it.
-    Those of a change that is kept were faster than they would have been. Time in which the run does not train is no time here.
+    What counts is what a trial costs: how long the run stood still for it and, unless it is kept, the
+    iterations in it. Those of a change that is kept were faster than they would have been. Time in which the
+    run does not train is no time here.
     """
 
     def __init__(self, share: float, now: int) -> None:
@@ -21,13 +22,15 @@ class Budget:
         self._t = now
 
     def take_over(self, lived: float, share: float, *, fruitless: bool) -> None:
-        """Go on from what another tuner of the run has left: seconds of its time, and the share of them that trials have cost."""
+        """Go on from what another tuner of the run has left: seconds of its time, and the share of them that
+        trials have cost."""
         self.lived += lived
         self.spent += share * lived
         self.fruitless |= fruitless
 
     def tick(self, t: int, *, training: bool, trying: bool) -> float:
-        """The clock is at `t` (monotonic ns); what was the run doing since the last tick? Seconds that count as its time."""
+        """The clock is at `t` (monotonic ns); what was the run doing since the last tick? Seconds that count
+        as its time."""
         passed = max(0, t - self._t) / 1e9 if training else 0.0
         self._t = max(t, self._t)
         self.lived += passed
@@ -48,7 +51,8 @@ class Budget:
     def affords(self, standstill: float, iterations: float) -> bool:
         """Whether a trial can be paid for: seconds of standing still, and of iterations.
 
-        Until one was taken back, iterations may take as long as they do: where one takes minutes, nothing could ever be tried.
+        Until one was taken back, iterations may take as long as they do: where one takes minutes, nothing
+        could ever be tried.
         """
         return standstill + (iterations if self.fruitless else 0.0) <= self.left
 

@@ -1,4 +1,5 @@
-"""What containers and jobs may use of a machine's memory, from the files that kernels of both versions show of it."""
+"""What containers and jobs may use of a machine's memory, from the files that kernels of both versions show
+of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""However a batch is cut, and whenever that changes, the same is learned: for each workload that cuts its batches."""
+"""However a batch is cut, and whenever that changes, the same is learned: for each workload that cuts its
+batches."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 
 
 class Steered:
-    """A run of `STEPS` iterations, in which a knob is asked for before piece number `phase` of iteration `AT`.
+    """A run of `STEPS` iterations, in which a knob is asked for before piece number `phase` of iteration
+    `AT`.
 
     `cut` are the pieces of each iteration, `tried_out` the sizes of those that were computed between two.
     """
@@ -103,7 +105,8 @@ class Steered:
 
 
 def recut(workload: Workload, state: Any, micro_batch: int, at: int) -> tuple[list[float], Tensor]:
-    """Losses and weights of a run whose batches are cut into pieces of `micro_batch` from iteration `at` on."""
+    """Losses and weights of a run whose batches are cut into pieces of `micro_batch` from iteration `at`
+    on."""
     losses = []
     for step in range(STEPS):
         if step == at:
@@ -227,7 +230,8 @@ def test_what_was_too_much_is_refused_with_its_reason(workload: Workload) -> Non
 
 
 class Twin(RankGroup):
-    """Another rank that computes what this one does; in iteration `AT` its memory runs out if it is `short`."""
+    """Another rank that computes what this one does; in iteration `AT` its memory runs out if it is
+    `short`."""
 
     votes = 0
     short = False

@@ -42,7 +42,8 @@ def test_fewer_gpus_than_ranks_are_refused() -> None:
 
 
 class Driver:
-    """A machine with GPUs as torch sees it: CUDA reads the variable when it is first used, and never again."""
+    """A machine with GPUs as torch sees it: CUDA reads the variable when it is first used, and never
+    again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None = None) -> None:
         self.gpus, self.shown, self.device = gpus, 0, -1

@@ -24,7 +24,8 @@ SIZES = Sizes(rule=64, first=16, most=128, each=10, unit="tokens", samples="sequ
 
 
 class Machine:
-    """A host with `room` bytes, in which a pass takes one GB and `each` bytes a sample; past it the kernel would kill."""
+    """A host with `room` bytes, in which a pass takes one GB and `each` bytes a sample; past it the kernel
+    would kill."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, ranks: RankGroup = ALONE, *, room: int = 100 * GB
@@ -135,7 +136,8 @@ def test_another_fault_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.Mon
 
 
 class Pair(RankGroup):
-    """Another rank beside this one, which says `theirs` whenever all are asked, and of its troubles what is in `trouble`."""
+    """Another rank beside this one, which says `theirs` whenever all are asked, and of its troubles what is
+    in `trouble`."""
 
     theirs: Any = None
     trouble = (False, "")
@@ -162,7 +164,8 @@ def test_ranks_refuse_and_choose_together(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_fails_on_one_rank_in_another_way_leaves_no_rank_waiting(
     monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:
-    """A compiler that finds its disk full, say: all are asked, and none goes on to what the others never come to."""
+    """A compiler that finds its disk full, say: all are asked, and none goes on to what the others never come
+    to."""
     asked: list[object] = []
 
     class Failing(Pair):

@@ -31,7 +31,8 @@ GB = 10**9
 
 
 class Machine:
-    """A step takes `fixed` bytes and `each` bytes a sample; its speed rises with the size up to `knee` samples."""
+    """A step takes `fixed` bytes and `each` bytes a sample; its speed rises with the size up to `knee`
+    samples."""
 
     def __init__(self, fixed: int, each: int, knee: int, breaks_at: int | None = None) -> None:
         self.fixed, self.each, self.knee, self.breaks_at = fixed, each, knee, breaks_at

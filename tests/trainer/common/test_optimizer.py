@@ -18,7 +18,8 @@ CPU = torch.device("cpu")
 
 
 class Descent:
-    """A small model in two groups, of which one decays, and gradients that are a function of the step alone."""
+    """A small model in two groups, of which one decays, and gradients that are a function of the step
+    alone."""
 
     def __init__(self, precision: Any = "fp32") -> None:
         draw = torch.Generator().manual_seed(0)

@@ -134,7 +134,8 @@ def test_operations_on_two_ranks(agreed: list[dict[str, Any]]) -> None:
 def test_after_any_commands_both_ranks_have_the_same_knobs_at_every_boundary(
     agreed: list[dict[str, Any]],
 ) -> None:
-    """What is drawn at random: knobs of four kinds, values out of bounds, setters that raise on the one or the other rank."""
+    """What is drawn at random: knobs of four kinds, values out of bounds, setters that raise on the one or
+    the other rank."""
     first, second = agreed  # each has compared all values at each boundary
     assert first["given"] >= 50
     assert first["stages"]["applied"] > 20

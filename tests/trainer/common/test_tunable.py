@@ -1,4 +1,5 @@
-"""What the tuner may turn of each workload once knobs of learning are allowed: not what is there for learning alone."""
+"""What the tuner may turn of each workload once knobs of learning are allowed: not what is there for learning
+alone."""
 
 from __future__ import annotations
 

@@ -168,7 +168,8 @@ def test_what_fails_in_the_turn_of_one_fails_on_all(failing: int, error: Excepti
 
 
 def test_who_is_interrupted_in_the_turn_asks_nobody() -> None:
-    """It ends, and the heartbeat tells the others why; in a last question it would wait for machines that still compile."""
+    """It ends, and the heartbeat tells the others why; in a last question it would wait for machines that
+    still compile."""
     rank = Rank(0, [HERE, HERE], Meeting(2))
     with pytest.raises(KeyboardInterrupt), rank.turn(compiles=True):
         raise KeyboardInterrupt

@@ -1,4 +1,5 @@
-"""What only GPUs can prove: each test here needs one, or as many as its mark `gpus(count=…)` says, and is skipped without.
+"""What only GPUs can prove: each test here needs one, or as many as its mark `gpus(count=…)` says, and is
+skipped without.
 
 The files are run in `ORDER`, the cheap ones that would explain the failures of others first.
 """
@@ -67,7 +68,8 @@ def device() -> torch.device:
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    """Leave the process as the test found it: number formats, kernels, compiled code and memory are the process's own."""
+    """Leave the process as the test found it: number formats, kernels, compiled code and memory are the
+    process's own."""
     matmul = torch.get_float32_matmul_precision()
     yield
     torch.cuda.set_sync_debug_mode("default")

@@ -30,7 +30,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MARGIN = 1 << 20
-"""Bytes beyond what is reserved that are left when memory is short: less than any block that torch's allocator asks for."""
+"""Bytes beyond what is reserved that are left when memory is short: less than any block that torch's
+allocator asks for."""
 
 
 def ppo_state(
@@ -139,7 +140,8 @@ def counting_graphs(device: torch.device) -> tuple[Graphs, Counting]:
 
 @contextmanager
 def memory_limit(extra: int) -> Iterator[None]:
-    """In here torch's allocator may reserve `extra` bytes more than what is in use now; then as much as it likes."""
+    """In here torch's allocator may reserve `extra` bytes more than what is in use now; then as much as it
+    likes."""
     device = torch.device("cuda", torch.cuda.current_device())
     release(device)
     _, total = torch.cuda.mem_get_info(device)
@@ -151,7 +153,8 @@ def memory_limit(extra: int) -> Iterator[None]:
 
 
 def scarce(function: Callable[P, R], wanted: Callable[P, bool] = lambda *_, **__: True) -> Callable[P, R]:
-    """`function`, whose first call with arguments that are `wanted` finds the device's memory full: its own allocations fail."""
+    """`function`, whose first call with arguments that are `wanted` finds the device's memory full: its own
+    allocations fail."""
     left = [1]
 
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -19,7 +19,8 @@ CURVE = 1e-4
 
 
 class Workload(NamedTuple):
-    """How to make a state, to learn from a batch, and the name of what a state computes its forward passes with.
+    """How to make a state, to learn from a batch, and the name of what a state computes its forward passes
+    with.
 
     `half` is how far losses in bf16, whose numbers have 8 bits, may be from those in fp32.
     """

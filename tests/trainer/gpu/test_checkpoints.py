@@ -1,4 +1,5 @@
-"""Checkpoints go between devices: a run of a GPU goes on, on a GPU as if nothing had happened, and on a CPU, and back."""
+"""Checkpoints go between devices: a run of a GPU goes on, on a GPU as if nothing had happened, and on a CPU,
+and back."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ KNOBS: dict[str, dict[str, Any]] = {
     "vision": {"batch_size": 32, "micro_batch": 32, **EXACT},
 }
 REPEATED = 1e-5
-"""How far weights may be apart where the same is computed again: some of CUDA's kernels add in no fixed order."""
+"""How far weights may be apart where the same is computed again: some of CUDA's kernels add in no fixed
+order."""
 OTHER_DEVICE = 1e-3
 """How far they may be apart where another device computed some of the steps."""
 
@@ -35,7 +37,8 @@ Train = Callable[..., Path]
 
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
-    """Trains up to an iteration, from the beginning or from a checkpoint; returns the folder of the new checkpoints."""
+    """Trains up to an iteration, from the beginning or from a checkpoint; returns the folder of the new
+    checkpoints."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     corpus = tmp_path / "corpus"
     corpus.mkdir()

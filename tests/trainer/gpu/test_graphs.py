@@ -1,4 +1,5 @@
-"""Graphs on a GPU: they repeat the work, share their memory, see values change, and are done without where memory is short."""
+"""Graphs on a GPU: they repeat the work, share their memory, see values change, and are done without where
+memory is short."""
 
 from __future__ import annotations
 

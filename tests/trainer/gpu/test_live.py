@@ -1,4 +1,5 @@
-"""Whole runs on a GPU whose knobs are turned to what its memory cannot hold: they are set back, and training goes on."""
+"""Whole runs on a GPU whose knobs are turned to what its memory cannot hold: they are set back, and training
+goes on."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ ITERATIONS = 6
 
 
 class Watched:
-    """A run in this process; `before` maps its steps to what is done with its state right before their work."""
+    """A run in this process; `before` maps its steps to what is done with its state right before their
+    work."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType, work: str) -> None:
         self.before: dict[int, Callable[[Any], None]] = {}

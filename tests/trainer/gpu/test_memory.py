@@ -1,4 +1,5 @@
-"""What is said of memory is true: forecasts against measured peaks, and micro-batches that are chosen by them."""
+"""What is said of memory is true: forecasts against measured peaks, and micro-batches that are chosen by
+them."""
 
 from __future__ import annotations
 

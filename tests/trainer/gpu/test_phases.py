@@ -1,4 +1,5 @@
-"""The time of a phase is that of the work queued in it, told one iteration late and without waiting for this one."""
+"""The time of a phase is that of the work queued in it, told one iteration late and without waiting for this
+one."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ CASES = [
     ("Pendulum-v1", {"policy": "tiny", "context": 8}),
 ]
 HALF = 0.05
-"""How far log-probabilities may be apart in bf16, whose numbers have 8 bits: 0.4 % of logits of about 5, twice over."""
+"""How far log-probabilities may be apart in bf16, whose numbers have 8 bits: 0.4 % of logits of about 5,
+twice over."""
 
 
 def judged(state: PPOState) -> Judgement:

@@ -1,4 +1,5 @@
-"""PPO eager, in graphs, and compiled in graphs is the same training, and in its steady state the host waits for nothing."""
+"""PPO eager, in graphs, and compiled in graphs is the same training, and in its steady state the host waits
+for nothing."""
 
 from __future__ import annotations
 
@@ -82,8 +83,9 @@ def test_training_in_graphs_is_eager_training_whatever_is_turned(
             iterate(each, ITERATIONS)
         assert_near(weights(graphed.policy), weights(eager.policy), 1e-5)
         assert counting.replays > replays + ITERATIONS * graphed.config.rollout_len // 2
-    # A step, an estimate, a deal and the first pieces of minibatches for each of four sizes, and the optimizer's step; with
-    # two pieces one for the second as well, at two sizes, and another deal for other minibatches of the same size.
+    # A step, an estimate, a deal and the first pieces of minibatches for each of four sizes, and the
+    # optimizer's step; with two pieces one for the second as well, at two sizes, and another deal for other
+    # minibatches of the same size.
     assert graphed.graphs.captured == 4 * 4 + 1 + 2 + 1
     assert (graphed.graphs.refused, eager.graphs.captured) == (0, 0)
     saved, other = graphed.state_dict()["player"], eager.state_dict()["player"]
@@ -124,7 +126,8 @@ def test_what_a_change_prepares_and_keeps_leaves_the_training_as_it_would_have_b
         replays = counting.replays
         for each in (eager, graphed):
             iterate(each, 2)
-        # A step for each row, an estimate; in each of two epochs a deal, and for each minibatch a piece and a step.
+        # A step for each row, an estimate; in each of two epochs a deal, and for each minibatch a piece and a
+        # step.
         assert counting.replays - replays == 2 * (8 + 1 + 2 * (1 + 2 * graphed.dealt.count))
         assert_near(weights(graphed.policy), weights(eager.policy), 1e-5)
     assert captured == [5, 9, 9, 9, 9]
@@ -255,7 +258,8 @@ def test_a_minibatch_that_does_not_fit_is_computed_in_smaller_pieces(
 
 
 def test_where_memory_stays_short_pieces_stay_small(device: torch.device) -> None:
-    """What the four hidden layers keep of 32,768 samples is 2 GB; AdamW's state and a second gradient are 400 MB."""
+    """What the four hidden layers keep of 32,768 samples is 2 GB; AdamW's state and a second gradient are 400
+    MB."""
     sizes: dict[str, Any] = {
         "num_envs": 512,
         "rollout_len": 64,

@@ -1,4 +1,5 @@
-"""One seed gives the same numbers everywhere: on a CPU, on a GPU, compiled, and in a graph that is replayed."""
+"""One seed gives the same numbers everywhere: on a CPU, on a GPU, compiled, and in a graph that is
+replayed."""
 
 from __future__ import annotations
 

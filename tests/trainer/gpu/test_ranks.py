@@ -1,4 +1,5 @@
-"""Two processes with a GPU each: sums over NCCL, the training of one process, and an end with a reason for both."""
+"""Two processes with a GPU each: sums over NCCL, the training of one process, and an end with a reason for
+both."""
 
 from __future__ import annotations
 

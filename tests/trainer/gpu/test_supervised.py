@@ -1,4 +1,5 @@
-"""The language model and vision on a GPU: what changes their speed or their memory does not change what they learn."""
+"""The language model and vision on a GPU: what changes their speed or their memory does not change what they
+learn."""
 
 from __future__ import annotations
 

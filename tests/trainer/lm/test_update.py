@@ -54,7 +54,8 @@ def test_other_lengths_and_batches_go_on_where_the_stream_was(make_state: Make) 
 
 
 class Full:
-    """Memory that a forward or backward pass of more than two sequences does not fit into, from some step on."""
+    """Memory that a forward or backward pass of more than two sequences does not fit into, from some step
+    on."""
 
     def __init__(self, state: LMState, where: str) -> None:
         self.failures = 0

@@ -1,4 +1,5 @@
-"""`grad_accum` of PPO is changed at any moment of an iteration: the change waits for the boundary, and tears no window apart."""
+"""`grad_accum` of PPO is changed at any moment of an iteration: the change waits for the boundary, and tears
+no window apart."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ PHASES: dict[str, tuple[type, str, int]] = {
 
 @functools.cache
 def expected(old: int, new: int) -> tuple[Tensor, ...]:
-    """The weights of a run that has `old` pieces up to the iteration in which it is asked, and `new` from the next one on."""
+    """The weights of a run that has `old` pieces up to the iteration in which it is asked, and `new` from the
+    next one on."""
     config = PPOConfig(**SIZES, grad_accum=old)
     cpu = torch.device("cpu")
     env = make_env(find_task("CartPole-v1"), config.num_envs, 0, cpu, staggered=True)
@@ -58,7 +60,8 @@ def expected(old: int, new: int) -> tuple[Tensor, ...]:
 
 
 class Steered:
-    """A run whose `grad_accum` is set to `new` in the middle of an iteration; `pieces` are the sizes in each iteration."""
+    """A run whose `grad_accum` is set to `new` in the middle of an iteration; `pieces` are the sizes in each
+    iteration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, phase: str, new: int) -> None:
         self.pieces: list[list[int]] = []

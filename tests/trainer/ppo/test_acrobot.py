@@ -1,7 +1,8 @@
-"""Acrobot is learned, and not by luck: the gate is set after a number of iterations, and not at the first good evaluation.
+"""Acrobot is learned, and not by luck: the gate is set after a number of iterations, and not at the first
+good evaluation.
 
-The most probable actions of a policy that has learned nothing sometimes swing the end up within 100 steps. So it takes
-each of two seeds to pass, and with advantages that are wrong one of them fails.
+The most probable actions of a policy that has learned nothing sometimes swing the end up within 100 steps. So
+it takes each of two seeds to pass, and with advantages that are wrong one of them fails.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.train import train
 
 ITERATIONS = 10
-"""Ten of ten seeds have −80 to −89 by then; with advantages reversed in time sixteen of sixteen −146 or less, most of them −500."""
+"""Ten of ten seeds have −80 to −89 by then; with advantages reversed in time sixteen of sixteen −146 or less,
+most of them −500."""
 SOLVED = -100.0
 SEEDS = (0, 1)
 

@@ -109,7 +109,8 @@ def test_only_what_autocast_would_cast_is_held_in_half_precision() -> None:
 
 @pytest.fixture
 def without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Trace, guard and recompile as ever, but run the graph by a backend of torch's own kernels: C++ takes minutes."""
+    """Trace, guard and recompile as ever, but run the graph by a backend of torch's own kernels: C++ takes
+    minutes."""
     compile_: Callable[..., Any] = torch.compile
 
     def begin(backend: str) -> None:

@@ -53,7 +53,8 @@ class Always(MLP):
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "gymnasium:CartPole-v1"])
 def test_an_evaluation_counts_whole_episodes_once(env: str) -> None:
-    """Pushing one way drops the pole after 8 to 11 steps, wherever it starts; other episodes begin meanwhile."""
+    """Pushing one way drops the pole after 8 to 11 steps, wherever it starts; other episodes begin
+    meanwhile."""
     policy = Always(PHYSICS["CartPole-v1"], 4, stream(0, "policy weights"))
     assert 8.0 <= evaluated(policy, env) <= 11.0
 

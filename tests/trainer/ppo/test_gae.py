@@ -18,7 +18,8 @@ def reference(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """The definition: for each step, the discounted sum of temporal differences to the end of its own episode."""
+    """The definition: for each step, the discounted sum of temporal differences to the end of its own
+    episode."""
     length, envs = reward.shape
     advantage = torch.zeros_like(reward)
     for n in range(envs):

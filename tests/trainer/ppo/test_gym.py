@@ -29,7 +29,8 @@ from tests.trainer.warm import server
 
 
 class Counting(gymnasium.Env):  # type: ignore[misc]
-    """Shows the number of its episode and the steps in it; ends at `ends`, is cut off at `cut`, keeps its last action."""
+    """Shows the number of its episode and the steps in it; ends at `ends`, is cut off at `cut`, keeps its
+    last action."""
 
     action_space: Any = Discrete(3, start=5)
 
@@ -337,7 +338,8 @@ def test_workers_are_processes_that_play_the_same_and_end_with_it() -> None:
     with made("gymnasium:CartPole-v1", 2, staggered=True, workers=1) as env:
         processes = [psutil.Process(process.pid) for process in env._envs.processes]
         assert len(processes) == 2
-        # Ctrl-C and torchrun's SIGTERM go to the trainer's whole group: they ask the trainer to stop, not these.
+        # Ctrl-C and torchrun's SIGTERM go to the trainer's whole group: they ask the trainer to stop, not
+        # these.
         assert not {os.getpgid(process.pid) for process in processes} & {os.getpgid(0), 0}
         assert torch.equal(played(env, 30), expected)
     assert not any(process.is_running() for process in processes)

@@ -19,7 +19,8 @@ BUDGET = {"CartPole-v1": 80, "CartPole-NoVel": 45, "Pendulum-v1": 32}
 """Iterations: two to three times what the recipes need (15 to 35, 15 to 30, 12 to 16)."""
 EVALUATE_EVERY = {"CartPole-v1": 5, "CartPole-NoVel": 4, "Pendulum-v1": 4}
 SEEDS = {"CartPole-v1": (2, 1), "CartPole-NoVel": (2, 1), "Pendulum-v1": (0, 1)}
-"""Of the first three, those that need the fewest iterations: the first has solved the task after 15, 16 and 12."""
+"""Of the first three, those that need the fewest iterations: the first has solved the task after 15, 16 and
+12."""
 
 
 def learned(env: str, seed: int, **fields: Any) -> PPOResult:
@@ -63,6 +64,7 @@ def shuffled(*fields: Tensor, **factors: Any) -> Tensor:
 
 @pytest.mark.parametrize("broken", [reversed_in_time, shuffled])
 def test_broken_advantages_do_not_solve_the_task(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three seeds have 9 to 72 after these iterations and no more after twice as many; unbroken, they have 215 to 456."""
+    """Three seeds have 9 to 72 after these iterations and no more after twice as many; unbroken, they have
+    215 to 456."""
     monkeypatch.setattr(rollout, "gae", broken)
     assert after(15, "CartPole-v1") < 150

@@ -1,4 +1,5 @@
-"""PPO on two processes: what one process with all the environments would have done, also with knobs turned in the middle."""
+"""PPO on two processes: what one process with all the environments would have done, also with knobs turned in
+the middle."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 def steered_job(folder: Path, world: int, env: str) -> dict[str, Any]:
-    """Six iterations with knobs turned between them, in the second one of which memory is short on the last rank.
+    """Six iterations with knobs turned between them, in the second one of which memory is short on the last
+    rank.
 
     That is in the sixth of eight minibatches, in the second epoch.
     """
@@ -140,7 +142,8 @@ def steered_job(folder: Path, world: int, env: str) -> dict[str, Any]:
 
 
 def restless_job(folder: Path) -> dict[str, Any]:
-    """Twenty-five iterations with two random changes after each; in one of them the second rank has no memory for its rollout."""
+    """Twenty-five iterations with two random changes after each; in one of them the second rank has no memory
+    for its rollout."""
     draw = torch.Generator().manual_seed(7)
 
     def pick(*values: Any) -> Any:

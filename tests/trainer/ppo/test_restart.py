@@ -1,4 +1,5 @@
-"""PPO begun again: from the same seed, from a checkpoint, with another network. In this process, on a small job."""
+"""PPO begun again: from the same seed, from a checkpoint, with another network. In this process, on a small
+job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Memory that runs out: in a pass, in the optimizer, in a rollout; what gives way, and what is never tried twice."""
+"""Memory that runs out: in a pass, in the optimizer, in a rollout; what gives way, and what is never tried
+twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A change of size prepares what it needs, keeps what it leaves for later, and leaves the training as it would have been."""
+"""A change of size prepares what it needs, keeps what it leaves for later, and leaves the training as it
+would have been."""
 
 from __future__ import annotations
 
@@ -209,7 +210,8 @@ def test_in_fp16_a_step_without_room_is_taken_once_there_is_room(
 def test_in_fp16_a_step_is_taken_as_it_is_where_it_could_not_be_captured(
     tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scaler has been told then that the gradient is unscaled, and it is not: a capture computes nothing."""
+    """The scaler has been told then that the gradient is unscaled, and it is not: a capture computes
+    nothing."""
     captured, plain = in_fp16(tape), in_fp16()
     gradient, capture = captured.update.gradient, tape.capture
 

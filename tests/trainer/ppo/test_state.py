@@ -43,7 +43,8 @@ def assert_same(first: PPOState, second: PPOState) -> None:
 def test_ranks_take_turns_where_something_must_be_compiled_and_not_where_it_is_only_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sizes of pieces and sequences are compiled for; the numbers of environments and of steps are not."""
+    """The sizes of pieces and sequences are compiled for; the numbers of environments and of steps are
+    not."""
     turns: list[bool] = []
 
     def on_all_ranks(

@@ -83,7 +83,8 @@ def test_pieces_that_nobody_chose_are_in_effect_as_they_are_with_another_size(
 
     monkeypatch.setattr(training, "learned", watched)
     trained(small_job(iterations=5))
-    # Two of 64 samples, four of 128; three because somebody said so, which two samples cannot be cut in; the best again.
+    # Two of 64 samples, four of 128; three because somebody said so, which two samples cannot be cut in; the
+    # best again.
     assert seen == [(2, True), (4, True), (3, True), (2, False), (1, True)]
     assert [(o.stage, bool(o.reason)) for o in steered.finished()] == [("applied", False)] * 4
     assert not [text for text in steered.notes() if "grad_accum" in text]
@@ -206,7 +207,8 @@ def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatc
 
 
 class Ahead:
-    """A GPU for which every iteration is a second of work, and a host that queues it in no time, at most one ahead."""
+    """A GPU for which every iteration is a second of work, and a host that queues it in no time, at most one
+    ahead."""
 
     def __init__(self) -> None:
         self.now = self.free = self.before = 0.0

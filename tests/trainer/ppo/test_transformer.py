@@ -37,7 +37,8 @@ def seen(rows: int, *, begins: float = 0.15) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def played(policy: Transformer, obs: Tensor, first: Tensor) -> Batch:
-    """What the policy does step by step after its memory was refilled; the values take the place of the targets."""
+    """What the policy does step by step after its memory was refilled; the values take the place of the
+    targets."""
     prefix, length = policy.context - 1, len(obs) - policy.context + 1
     memory = policy.memory(ENVS)
     policy.refill(memory, obs[:prefix], first[:prefix])

@@ -1,4 +1,5 @@
-"""Batches that are too large for the memory there is: computed in smaller pieces, or refused before anything is lost."""
+"""Batches that are too large for the memory there is: computed in smaller pieces, or refused before anything
+is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The training loop as a whole: it learns, it is repeatable, and what changes its speed does not change its results."""
+"""The training loop as a whole: it learns, it is repeatable, and what changes its speed does not change its
+results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How the batch of a step is shared by ranks and cut into pieces; `samples` are those of a step on all ranks together."""
+"""How the batch of a step is shared by ranks and cut into pieces; `samples` are those of a step on all ranks
+together."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def piece_for(config: Batched, grad_accum: int, world: int) -> int:
 
 
 def piece_sizes(micro_batch: int, shares: Iterable[int]) -> set[int]:
-    """The sizes that pieces have where shares of so many samples are cut: that of whole ones, and of the rest."""
+    """The sizes that pieces have where shares of so many samples are cut: that of whole ones, and of the
+    rest."""
     return {size for share in shares for size in (min(micro_batch, share), share % micro_batch)} - {0}
 
 

@@ -15,7 +15,8 @@ MEMBERSHIP, MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 class Version(NamedTuple):
-    """What a version of control groups calls things; `given_up` are the pages of files that the kernel gives up first."""
+    """What a version of control groups calls things; `given_up` are the pages of files that the kernel gives
+    up first."""
 
     controller: str
     below: str
@@ -31,7 +32,8 @@ VERSIONS = (
 
 
 def left_bytes(membership: Path = MEMBERSHIP, mounted: Path = MOUNTED) -> int | None:
-    """The least that a group of this process, or one above it, leaves it; None where none of them has a limit."""
+    """The least that a group of this process, or one above it, leaves it; None where none of them has a
+    limit."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -40,7 +42,8 @@ def left_bytes(membership: Path = MEMBERSHIP, mounted: Path = MOUNTED) -> int | 
 
 
 def _left(line: str, mounted: Path) -> Iterator[int]:
-    """What each group leaves that one line of /proc/self/cgroup speaks of: `number:controllers:path`, without for version 2."""
+    """What each group leaves that one line of /proc/self/cgroup speaks of: `number:controllers:path`, without
+    for version 2."""
     _, controllers, path = line.split(":", 2)
     own = PurePosixPath(path)
     for version in VERSIONS:

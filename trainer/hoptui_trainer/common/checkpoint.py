@@ -24,9 +24,11 @@ def checkpoint_path(folder: Path, workload: str, iteration: int) -> Path:
 
 
 def write_checkpoint(path: Path, workload: str, state: Mapping[str, Any]) -> Path:
-    """Write `state` (tensors, numbers, text, dicts and lists of them) so that `path` is complete or not there.
+    """Write `state` (tensors, numbers, text, dicts and lists of them) so that `path` is complete or not
+    there.
 
-    The bytes reach the disk before the name does: a machine that dies in between leaves the older checkpoints whole.
+    The bytes reach the disk before the name does: a machine that dies in between leaves the older checkpoints
+    whole.
 
     Raises:
         OSError: the folder cannot be written; nothing is left behind.
@@ -59,7 +61,8 @@ def write_checkpoint(path: Path, workload: str, state: Mapping[str, Any]) -> Pat
 
 
 def read_checkpoint(path: Path, workload: str) -> dict[str, Any]:
-    """The state written by `write_checkpoint`, its tensors on the CPU. A folder stands for its newest checkpoint.
+    """The state written by `write_checkpoint`, its tensors on the CPU. A folder stands for its newest
+    checkpoint.
 
     Raises:
         UsageError: there is none, it is damaged, or it belongs to another workload.

@@ -18,7 +18,8 @@ class CheckpointWriter:
 
     Args:
         folder: where to; None where nobody wants any. With one, viewers may ask for a checkpoint.
-        content: the finished iterations, and what goes on from them; all ranks call it. The run's own state is added.
+        content: the finished iterations, and what goes on from them; all ranks call it. The run's own state
+            is added.
         say: takes a line for people.
     """
 
@@ -51,9 +52,11 @@ class CheckpointWriter:
         return path
 
     def attempt(self, folder: Path | None = None) -> Path | None:
-        """The same into `folder`, else into the run's own; None without either, and where it cannot be written.
+        """The same into `folder`, else into the run's own; None without either, and where it cannot be
+        written.
 
-        A full disk, or too little memory to put it together, is worth a warning, not the end of a run that may have taken days.
+        A full disk, or too little memory to put it together, is worth a warning, not the end of a run that
+        may have taken days.
         """
         folder = folder or self._folder
         if folder is None:

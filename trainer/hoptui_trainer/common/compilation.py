@@ -15,7 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RECOMPILE_LIMIT = 64
-"""Shapes of one function before torch.compile raises. Its own limit is 8, and without `fullgraph` the ninth is eager."""
+"""Shapes of one function before torch.compile raises. Its own limit is 8, and without `fullgraph` the ninth
+is eager."""
 
 _INDUCTOR: dict[CompileMode, str] = {"default": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
@@ -30,8 +31,9 @@ def choose_mode(name: str, device: torch.device) -> CompileMode:
 def compiled(function: Callable[P, R], mode: CompileMode, *, dynamic: bool = False) -> Callable[P, R]:
     """`function` compiled as one graph, or itself with `off`.
 
-    With `dynamic`, one compilation serves all sizes of tensors; Python's numbers are constants all the same. CUDA graphs
-    are never made here: `cuda_graphs.py` captures them in the open, where it is seen what is frozen in them.
+    With `dynamic`, one compilation serves all sizes of tensors; Python's numbers are constants all the same.
+    CUDA graphs are never made here: `cuda_graphs.py` captures them in the open, where it is seen what is
+    frozen in them.
     """
     if mode == "off":
         return function
@@ -43,7 +45,8 @@ def compiled(function: Callable[P, R], mode: CompileMode, *, dynamic: bool = Fal
 
 @contextmanager
 def steady(mode: CompileMode) -> Iterator[None]:
-    """The steady state: a compiled function that meets a new shape raises in here, instead of stalling for a minute."""
+    """The steady state: a compiled function that meets a new shape raises in here, instead of stalling for a
+    minute."""
     if mode == "off":
         yield
         return
@@ -52,7 +55,8 @@ def steady(mode: CompileMode) -> Iterator[None]:
 
 
 class Shapes:
-    """The shapes that functions compiled in `mode` have met: with one of these they are in their steady state."""
+    """The shapes that functions compiled in `mode` have met: with one of these they are in their steady
+    state."""
 
     def __init__(self) -> None:
         self.mode: CompileMode = "off"
@@ -66,7 +70,8 @@ class Shapes:
 
     @contextmanager
     def meet(self, shape: Hashable) -> Iterator[None]:
-        """In here they are called with `shape`: they compile for it if it is new, and else raise before they compile."""
+        """In here they are called with `shape`: they compile for it if it is new, and else raise before they
+        compile."""
         with steady(self.mode) if shape in self._met and not self._plain else nullcontext():
             yield
         if not self._plain:

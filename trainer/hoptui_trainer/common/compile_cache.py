@@ -20,11 +20,13 @@ Cache = tuple[str, ...]
 
 
 def kernel_cache(device: torch.device) -> Cache | None:
-    """Equal for processes that compile the same and find what the others compiled on disk; None where nobody does.
+    """Equal for processes that compile the same and find what the others compiled on disk; None where nobody
+    does.
 
-    That is on one machine, for GPUs of one kind that have the same index in their processes, and with one folder for what
-    torch.compile keeps there: graphs, kernels, and for each kernel the blocks that were measured to be fastest, which
-    another process takes over. On a CPU nothing is measured, and compiling is seldom asked for.
+    That is on one machine, for GPUs of one kind that have the same index in their processes, and with one
+    folder for what torch.compile keeps there: graphs, kernels, and for each kernel the blocks that were
+    measured to be fastest, which another process takes over. On a CPU nothing is measured, and compiling is
+    seldom asked for.
     """
     if device.type != "cuda" or config.force_disable_caches:
         return None

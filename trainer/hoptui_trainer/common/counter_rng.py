@@ -1,13 +1,14 @@
 """Random numbers without generators: a hash of a key, an index, a counter and a draw.
 
-A number depends on what it is for and on nothing else: not on how many were drawn before it, for whom, in which process
-or on which device (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). So environment g draws the same
-numbers alone, among 65,536 others and on another rank, and a checkpoint holds a counter where it would hold a generator.
-Nothing here keeps state, branches on data or waits for the device: it may be compiled and captured in a CUDA graph.
+A number depends on what it is for and on nothing else: not on how many were drawn before it, for whom, in
+which process or on which device (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). So
+environment g draws the same numbers alone, among 65,536 others and on another rank, and a checkpoint holds a
+counter where it would hold a generator. Nothing here keeps state, branches on data or waits for the device:
+it may be compiled and captured in a CUDA graph.
 
-All arithmetic is on 32-bit words held in int64 and never leaves 63 bits, so eager code, inductor and CUDA give the same
-bits. Two (key, counter, draw)-dependent words key two rounds of a mixer that bijectively maps the index: the numbers of
-one draw are all different.
+All arithmetic is on 32-bit words held in int64 and never leaves 63 bits, so eager code, inductor and CUDA
+give the same bits. Two (key, counter, draw)-dependent words key two rounds of a mixer that bijectively maps
+the index: the numbers of one draw are all different.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ def key(seed: int, purpose: str) -> int:
 def bits(key: int, index: Tensor, counter: Counter, draws: int = 1) -> Tensor:
     """Random words (…, draws) int64 in 0 … 2³² − 1.
 
-    `index` (…) int64 in 0 … 2³² − 1, `counter` a number or 0-d int64 tensor on its device, not negative. The first k of
-    n draws are those of k draws. At one key, counter and draw, different indices have different words.
+    `index` (…) int64 in 0 … 2³² − 1, `counter` a number or 0-d int64 tensor on its device, not negative. The
+    first k of n draws are those of k draws. At one key, counter and draw, different indices have different
+    words.
     """
-    # The mask changes nothing but what inductor makes of the product: without it, an index in 32 bits, which it overflows.
+    # The mask changes nothing but what inductor makes of the product: without it, an index in 32 bits, which
+    # it overflows.
     lane = torch.arange(2 * draws, device=index.device).view(draws, 2) & WORD
     word = _mixed(((lane * GOLDEN + (key & WORD)) & WORD) ^ (counter & WORD))
     word = _mixed((word + lane * PLASTIC + (key >> 32) + (counter >> 32)) & WORD)
@@ -55,8 +58,8 @@ def uniform(key: int, index: Tensor, counter: Counter, draws: int = 1) -> Tensor
 def normal(key: int, index: Tensor, counter: Counter, draws: int = 1) -> Tensor:
     """Standard normal numbers (…, draws) float32, none beyond ±5.8; arguments as for `bits`.
 
-    Box and Muller's transform of two uniform numbers for two normal ones. Logarithm and cosine differ between devices
-    in the last bits.
+    Box and Muller's transform of two uniform numbers for two normal ones. Logarithm and cosine differ between
+    devices in the last bits.
     """
     radius, angle = uniform(key, index, counter, draws + draws % 2).view(*index.shape, -1, 2).unbind(-1)
     radius = (-2 * (1 - radius).log()).sqrt()  # 1 − u is never 0
@@ -70,15 +73,16 @@ def sort_keys(key: int, index: Tensor, counter: Counter) -> Tensor:
 
 
 def shuffled(key: int, count: int, counter: Counter, device: torch.device | str) -> Tensor:
-    """A random permutation (count,) int64 of 0 … count − 1; no two keys are equal, so every device sorts alike."""
+    """A random permutation (count,) int64 of 0 … count − 1; no two keys are equal, so every device sorts
+    alike."""
     return torch.argsort(sort_keys(key, torch.arange(count, device=device), counter))
 
 
 def _mixed(word: Tensor) -> Tensor:
     """A bijection of 32-bit words in which each bit of the input changes half of the output's.
 
-    The triple (16, 15, 15) and the factors are of C. Wellons' search "hash-prospector"; both factors are below 2³¹, so
-    no product reaches 2⁶³.
+    The triple (16, 15, 15) and the factors are of C. Wellons' search "hash-prospector"; both factors are
+    below 2³¹, so no product reaches 2⁶³.
     """
     word = (word ^ (word >> 16)) * 0x21F0_AAAD & WORD
     word = (word ^ (word >> 15)) * 0x735A_2D97 & WORD

@@ -46,8 +46,8 @@ class Recorder(Protocol):
 class CudaRecorder:
     """Captures on a stream of its own, into one pool of memory that all graphs share.
 
-    They may share it because no graph returns anything: what lies in the pool is dead when a replay ends, and replays
-    follow each other on one stream. The pool is as large as the largest graph needs.
+    They may share it because no graph returns anything: what lies in the pool is dead when a replay ends, and
+    replays follow each other on one stream. The pool is as large as the largest graph needs.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -88,26 +88,28 @@ class CudaRecorder:
         return partial(insist, self._device, graph.replay)
 
     def forget(self) -> None:
-        # Replays may still be queued, on another stream than the one that torch waits for before it unmaps a segment: the
-        # one of the capture.
+        # Replays may still be queued, on another stream than the one that torch waits for before it unmaps a
+        # segment: the one of the capture.
         wait_for(self._device)
         release(self._device)
         self._pool = torch.cuda.graph_pool_handle()
 
 
 class Captured(NamedTuple):
-    """A graph, and the function that it repeats: that one holds the tensors which the graph knows by address alone."""
+    """A graph, and the function that it repeats: that one holds the tensors which the graph knows by address
+    alone."""
 
     replay: Work
     function: Work
 
 
 class Graphs:
-    """Runs functions by key: the first `WARM_UPS` times as they are, then as a graph. Without a recorder, always as they are.
+    """Runs functions by key: the first `WARM_UPS` times as they are, then as a graph. Without a recorder,
+    always as they are.
 
-    Each call does the work once, whichever way, so that a capture leaves no trace in the training and nothing needs to
-    be restored after it. Graphs belong to an owner, such as a size, and go with it. `captured` counts captures, `refused`
-    the functions for which memory was too short; those run as they are.
+    Each call does the work once, whichever way, so that a capture leaves no trace in the training and nothing
+    needs to be restored after it. Graphs belong to an owner, such as a size, and go with it. `captured`
+    counts captures, `refused` the functions for which memory was too short; those run as they are.
     """
 
     def __init__(self, recorder: Recorder | None, kept: int = KEPT) -> None:
@@ -127,9 +129,10 @@ class Graphs:
     def run(self, key: Hashable, function: Work, of: Hashable = None) -> None:
         """Do the work of `function`; its graph is one of the owner `of`.
 
-        The key says all that the function's kernels depend on: name, shapes, flags. Two functions with one key and owner
-        must be the same work on the same tensors. What a function refers to lives as long as its graph; before a tensor
-        is replaced that it only finds by name, `drop` or `clear` must forget the graphs that used it.
+        The key says all that the function's kernels depend on: name, shapes, flags. Two functions with one
+        key and owner must be the same work on the same tensors. What a function refers to lives as long as
+        its graph; before a tensor is replaced that it only finds by name, `drop` or `clear` must forget the
+        graphs that used it.
         """
         recorder = self._recorder if self.wanted else None
         if recorder is None:
@@ -151,7 +154,8 @@ class Graphs:
     def prepare(
         self, key: Hashable, function: Work, of: Hashable = None, *, before: Callable[[], object]
     ) -> None:
-        """Make the graph that `run` would make by and by. Without a recorder, run the function once: it may be compiled.
+        """Make the graph that `run` would make by and by. Without a recorder, run the function once: it may
+        be compiled.
 
         The work is done up to `WARM_UPS` times, each time after `before`; to undo it is the caller's matter.
         """

@@ -12,7 +12,8 @@ from hoptui_trainer.common.cgroups import left_bytes
 from hoptui_trainer.common.errors import UsageError
 
 SAMPLES_PER_THREAD = 1024
-"""A CPU thread more pays off from about so many samples of a 64-64 MLP (two cores: 0.95 × at 256, 1.4 × at 1024)."""
+"""A CPU thread more pays off from about so many samples of a 64-64 MLP (two cores: 0.95 × at 256, 1.4 × at
+1024)."""
 
 MEASURED_WIDTH = 64
 """The width of that MLP."""
@@ -20,15 +21,17 @@ MEASURED_WIDTH = 64
 DeviceName = Literal["auto", "cpu", "cuda"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""In the environment: the GPUs that CUDA shows a process, by index or UUID, or MIG instances by name. CUDA reads it once."""
+"""In the environment: the GPUs that CUDA shows a process, by index or UUID, or MIG instances by name. CUDA
+reads it once."""
 
 
 def take_gpu(local_rank: int, local_world: int) -> bool:
-    """Give this process the GPU of its local rank: the current one, and the only one that it sees, if CUDA was not used yet.
+    """Give this process the GPU of its local rank: the current one, and the only one that it sees, if CUDA
+    was not used yet.
 
-    So each rank knows its own as `cuda:0`, and torch.compile, which writes the index into sources and cache keys, makes
-    the same of all of them. NCCL needs no sight of the others' (from CUDA 10.1 on: `p2pCanConnect` in its
-    src/transport/p2p.cc). Returns whether there is a GPU.
+    So each rank knows its own as `cuda:0`, and torch.compile, which writes the index into sources and cache
+    keys, makes the same of all of them. NCCL needs no sight of the others' (from CUDA 10.1 on:
+    `p2pCanConnect` in its src/transport/p2p.cc). Returns whether there is a GPU.
 
     Raises:
         UsageError: there are several GPUs, and fewer than ranks.
@@ -69,7 +72,8 @@ def _count(visible: str | None) -> int:
 
 
 def choose_device(name: DeviceName) -> torch.device:
-    """The device to train on; `auto` is the first GPU if there is one. On a GPU, float32 matmuls may use TF32.
+    """The device to train on; `auto` is the first GPU if there is one. On a GPU, float32 matmuls may use
+    TF32.
 
     Raises:
         UsageError: `cuda` was asked for and there is none.
@@ -97,14 +101,15 @@ def describe_device(device: torch.device) -> str:
 def choose_threads(samples: int, width: int = MEASURED_WIDTH) -> int:
     """As many CPU threads as pay off for gradients of `samples` samples at once: in a wide network, of fewer.
 
-    The choice never depends on a timing, because the number of threads changes the order of floating-point sums: one
-    seed must give one result.
+    The choice never depends on a timing, because the number of threads changes the order of floating-point
+    sums: one seed must give one result.
     """
     return min(len(os.sched_getaffinity(0)), max(1, samples * width // MEASURED_WIDTH // SAMPLES_PER_THREAD))
 
 
 def set_threads(device: torch.device, threads: int) -> None:
-    """Let torch compute with so many CPU threads, one at least. Beside a GPU they have nothing to do, and are left alone."""
+    """Let torch compute with so many CPU threads, one at least. Beside a GPU they have nothing to do, and are
+    left alone."""
     if device.type == "cpu":
         torch.set_num_threads(max(1, threads))
 
@@ -119,9 +124,10 @@ def gpu_uuid(device: torch.device) -> str | None:
 def free_bytes(device: torch.device, local_world: int) -> int:
     """Memory this process could still get on the device, in bytes.
 
-    On a GPU that is what torch's allocator keeps unused and what it may take: what is free, within the part of the GPU
-    that `torch.cuda.set_per_process_memory_fraction` left it. On a CPU it is an equal part, for each of `local_world`
-    ranks on the machine, of what the machine and the control groups of this process have left.
+    On a GPU that is what torch's allocator keeps unused and what it may take: what is free, within the part
+    of the GPU that `torch.cuda.set_per_process_memory_fraction` left it. On a CPU it is an equal part, for
+    each of `local_world` ranks on the machine, of what the machine and the control groups of this process
+    have left.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)

@@ -33,8 +33,8 @@ STRIDE = 4
 class Sizes(NamedTuple):
     """The micro-batches that a workload considers, and its words for them.
 
-    On a GPU sizes from `first` to `most` are measured. On a CPU it is `rule`, because no choice may depend on a timing
-    there: one seed gives one result. A sample counts `each` `unit`, and many are called `samples`.
+    On a GPU sizes from `first` to `most` are measured. On a CPU it is `rule`, because no choice may depend on
+    a timing there: one seed gives one result. A sample counts `each` `unit`, and many are called `samples`.
     """
 
     rule: int
@@ -46,7 +46,8 @@ class Sizes(NamedTuple):
 
 
 class DryRun:
-    """Tries micro-batches before they are used. All ranks call a method together; it raises on all of them or on none.
+    """Tries micro-batches before they are used. All ranks call a method together; it raises on all of them or
+    on none.
 
     Args:
         passes: forward and backward over so many samples.
@@ -71,10 +72,11 @@ class DryRun:
         self._reached = 0
 
     def choose(self, wanted: int, share: int, sizes: Sizes) -> int:
-        """Cut batches into pieces of `wanted` samples, or with 0 of the best size, but never of more than `share`.
+        """Cut batches into pieces of `wanted` samples, or with 0 of the best size, but never of more than
+        `share`.
 
-        Returns the size. A size that is asked for is tried out on a CPU alone: memory that is not there is an error on a
-        GPU, and the end of the process on a CPU.
+        Returns the size. A size that is asked for is tried out on a CPU alone: memory that is not there is an
+        error on a GPU, and the end of the process on a CPU.
 
         Raises:
             MemoryError: so many do not fit, or not even one; nothing has changed.
@@ -101,7 +103,8 @@ class DryRun:
         return size
 
     def fastest(self, share: int, sizes: Sizes) -> int:
-        """The fastest micro-batch that fits, by passes of real sizes; of several ranks' findings the smallest.
+        """The fastest micro-batch that fits, by passes of real sizes; of several ranks' findings the
+        smallest.
 
         Raises:
             MemoryError: not even one sample fits.
@@ -129,7 +132,8 @@ class DryRun:
         return min(own for own, _ in found)
 
     def prove(self, sizes: Iterable[int], samples: str) -> None:
-        """Compute pieces of these sizes once: this compiles, and shows whether they fit. `samples` is a word for an error.
+        """Compute pieces of these sizes once: this compiles, and shows whether they fit. `samples` is a word
+        for an error.
 
         Raises:
             MemoryError: one of them does not.
@@ -155,7 +159,8 @@ class DryRun:
         return SizeTrial(size, peak or 0, seconds) if fits else None
 
     def _compiled(self, work: Callable[[], R]) -> R:
-        """What `work`, which may compile, returns here; where it raises on one rank, the others do not wait for that one."""
+        """What `work`, which may compile, returns here; where it raises on one rank, the others do not wait
+        for that one."""
         return on_all_ranks(self._ranks, self._device, work, compiles=self._shapes.mode != "off")
 
     def _fits(self, size: int) -> bool:
@@ -183,8 +188,9 @@ class DryRun:
         return limit_bytes(self._device, self._ranks.local_world)
 
     def _climb(self, size: int, limit: int, *, all_or_nothing: bool) -> int:
-        """The largest of a few sizes up to `size` that fits into `limit` bytes, each tried once a straight line through the
-        peaks of those before says that it does. With `all_or_nothing` it gives up as soon as that line leads far beyond."""
+        """The largest of a few sizes up to `size` that fits into `limit` bytes, each tried once a straight
+        line through the peaks of those before says that it does. With `all_or_nothing` it gives up as soon as
+        that line leads far beyond."""
         trials: list[SizeTrial] = []
         reached, following = 0, max(1, self._reached // STRIDE)
         while reached < size:

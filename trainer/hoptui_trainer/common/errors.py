@@ -12,4 +12,5 @@ class LostRankError(Exception):
 
 
 class TornStepError(Exception):
-    """Some weights have taken a step that others have not: they are of no use, and must not be written to a checkpoint."""
+    """Some weights have taken a step that others have not: they are of no use, and must not be written to a
+    checkpoint."""

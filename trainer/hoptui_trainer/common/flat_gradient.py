@@ -1,8 +1,9 @@
 """All gradients of a model as one vector: cleared, summed over ranks, measured and clipped in one go each.
 
-Several ranks exchange it in one all-reduce after the last piece, without DistributedDataParallel: a rank that runs out
-of memory in its last piece leaves the others in no half-finished collective, the compiled graph stays whole, and what
-is lost is the overlap of one exchange a step (0.5 GB at 124M: 1.3 ms over NVLink in a step of 500 ms).
+Several ranks exchange it in one all-reduce after the last piece, without DistributedDataParallel: a rank that
+runs out of memory in its last piece leaves the others in no half-finished collective, the compiled graph
+stays whole, and what is lost is the overlap of one exchange a step (0.5 GB at 124M: 1.3 ms over NVLink in a
+step of 500 ms).
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 
 
 class FlatGradient:
-    """`flat` (n,) on the parameters' device, in their number format; each parameter's `grad` is a part of it and stays one.
+    """`flat` (n,) on the parameters' device, in their number format; each parameter's `grad` is a part of it
+    and stays one.
 
-    `notes` (k,) are numbers beside it that are summed over the ranks by the same exchange: that of `exchanged` (n + k,).
+    `notes` (k,) are numbers beside it that are summed over the ranks by the same exchange: that of
+    `exchanged` (n + k,).
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], notes: int = 0) -> None:
@@ -34,14 +37,17 @@ class FlatGradient:
         self.exchanged.zero_()
 
     def add(self, loss: Tensor) -> None:
-        """Add the gradient of `loss` (0-d), on addresses that never change: for what is captured in a CUDA graph.
+        """Add the gradient of `loss` (0-d), on addresses that never change: for what is captured in a CUDA
+        graph.
 
-        Not by `backward()`: its accumulation would replace a `grad` now and then, and adds each parameter by itself.
+        Not by `backward()`: its accumulation would replace a `grad` now and then, and adds each parameter by
+        itself.
         """
         torch._foreach_add_(self._parts, torch.autograd.grad(loss, self._parameters))
 
     def clip(self, longest: Tensor | float) -> Tensor:
-        """Scale the gradient down to the norm `longest` if it is longer (0 as a number: leave it). Returns its norm before, 0-d."""
+        """Scale the gradient down to the norm `longest` if it is longer (0 as a number: leave it). Returns
+        its norm before, 0-d."""
         norm: Tensor = torch.linalg.vector_norm(self.flat)
         if isinstance(longest, Tensor) or longest:
             self.flat.mul_((longest / (norm + 1e-6)).clamp(max=1.0))

@@ -1,7 +1,7 @@
 """What the hardware could do and what the model needs: FLOPs by convention, never by a profiler.
 
-Only the matrix products of the model count, forward and backward, each multiplication and addition as one (PaLM,
-arXiv:2204.02311, appendix B); what checkpointing computes twice is not counted twice.
+Only the matrix products of the model count, forward and backward, each multiplication and addition as one
+(PaLM, arXiv:2204.02311, appendix B); what checkpointing computes twice is not counted twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def conventions(device: torch.device, unit: str = "") -> tuple[str, ...]:
 
 
 def transformer_flops(parameters: int, layers: int, width: int, length: int) -> float:
-    """FLOPs of training on one token of a sequence of `length`: 6·N + 12·L·d·T, attention not halved for causality.
+    """FLOPs of training on one token of a sequence of `length`: 6·N + 12·L·d·T, attention not halved for
+    causality.
 
     `parameters` are those in matrix products: with the output head, without a table of embeddings.
     """
@@ -35,7 +36,8 @@ def mfu(
 ) -> float | None:
     """Model FLOPs utilization of `world` GPUs together, as a fraction; None where it would mean nothing.
 
-    That is on a CPU, on a GPU whose peak is not known, and under FP8, where part of the work has another peak.
+    That is on a CPU, on a GPU whose peak is not known, and under FP8, where part of the work has another
+    peak.
     """
     if device.type != "cuda" or precision == "fp8":
         return None

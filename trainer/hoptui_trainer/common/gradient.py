@@ -11,16 +11,17 @@ from hoptui_trainer.common.memory import is_out_of_memory, limit_bytes, release
 from hoptui_trainer.common.ranks import RankGroup
 
 GROWN = 1.1
-"""A size that was too much may be asked for again once there is so many times the memory that there was then."""
+"""A size that was too much may be asked for again once there is so many times the memory that there was
+then."""
 
 
 class Pieces:
     """Cuts batches into micro-batches of at most `micro_batch` samples.
 
-    Each piece adds its part of the sum that is divided by the count of the whole batch, so the gradient does not depend
-    on how the batch is cut. When memory runs out in a piece of any rank, every rank drops the gradient and computes the
-    same batch in pieces half as large; `ceiling` is then the size that is known to be too much. The optimizer has not
-    been touched at that point, and never is in here.
+    Each piece adds its part of the sum that is divided by the count of the whole batch, so the gradient does
+    not depend on how the batch is cut. When memory runs out in a piece of any rank, every rank drops the
+    gradient and computes the same batch in pieces half as large; `ceiling` is then the size that is known to
+    be too much. The optimizer has not been touched at that point, and never is in here.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class Pieces:
     def attempt(
         self, count: int, piece: Callable[[slice], Tensor]
     ) -> tuple[Tensor | None, BaseException | None]:
-        """What `piece` returns, summed over the slices of 0 … `count`; or the error if memory ran out on this rank."""
+        """What `piece` returns, summed over the slices of 0 … `count`; or the error if memory ran out on this
+        rank."""
         figures: Tensor | None = None
         try:
             for start in range(0, count, self.micro_batch):
@@ -72,7 +74,8 @@ class Pieces:
         return figures, None
 
     def smaller(self, count: int, error: BaseException | None = None) -> None:
-        """Halve the pieces, on all ranks alike, because memory ran out in a batch of `count` samples on one of them.
+        """Halve the pieces, on all ranks alike, because memory ran out in a batch of `count` samples on one
+        of them.
 
         Raises:
             torch.OutOfMemoryError: they were single samples; `error` is raised if it is this rank's own.

@@ -1,9 +1,10 @@
-"""Who of the ranks still lives, and why one does not: a thread in each rank, speaking through the rendezvous store.
+"""Who of the ranks still lives, and why one does not: a thread in each rank, speaking through the rendezvous
+store.
 
-A collective does not tell why it fails, and NCCL's may not fail at all for minutes. So each rank looks after the next
-one: on the same machine the kernel says whether its process is there, which is never mistaken about one that is merely
-busy; on another machine a counter in the store must go on rising. The first reason that any rank writes down is
-everybody's.
+A collective does not tell why it fails, and NCCL's may not fail at all for minutes. So each rank looks after
+the next one: on the same machine the kernel says whether its process is there, which is never mistaken about
+one that is merely busy; on another machine a counter in the store must go on rising. The first reason that
+any rank writes down is everybody's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ LONGEST_REASON = 500
 
 
 class KeyStore(Protocol):
-    """What is needed of `torch.distributed.Store`; every call may raise once the host of the store is gone."""
+    """What is needed of `torch.distributed.Store`; every call may raise once the host of the store is
+    gone."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -186,7 +188,8 @@ def _over(process: psutil.Process) -> bool:
 
 
 def machine() -> str:
-    """The same text for processes that see each other's pids, and for no others: this boot of a kernel, and a pid namespace."""
+    """The same text for processes that see each other's pids, and for no others: this boot of a kernel, and a
+    pid namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

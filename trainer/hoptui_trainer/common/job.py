@@ -1,7 +1,7 @@
 """The options that all commands share, and how they combine with a checkpoint."""
 
-# Annotations are evaluated here and not later: a dataclass of another module inherits them, and cyclopts would look for
-# their names there.
+# Annotations are evaluated here and not later: a dataclass of another module inherits them, and cyclopts
+# would look for their names there.
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,7 +52,8 @@ class JobOptions:
     seed
         Seed of all random numbers; the same seed gives the same run [default: 0].
     iterations
-        Iterations after which to end, counted from the start of the run [default: 1000; with --preset tiny 100].
+        Iterations after which to end, counted from the start of the run [default: 1000; with --preset tiny
+        100].
     device
         Where to train; auto takes the GPU of this rank if there is one.
     threads
@@ -162,7 +163,8 @@ def _origins(default: object, held: object, settled: object, given: Mapping[str,
 
 
 def check_kept(options: Iterable[tuple[str, object, object]]) -> None:
-    """Refuse what would make a resumed run another one: for each option the value given, or None, and the checkpoint's.
+    """Refuse what would make a resumed run another one: for each option the value given, or None, and the
+    checkpoint's.
 
     Raises:
         UsageError: they differ.

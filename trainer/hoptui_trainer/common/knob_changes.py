@@ -47,7 +47,8 @@ class Tunable(Protocol):
 
 
 class KnobChanges:
-    """Applies such knobs of a run, `meter` standing meanwhile. `costs` tells the run what a unit of work costs now."""
+    """Applies such knobs of a run, `meter` standing meanwhile. `costs` tells the run what a unit of work
+    costs now."""
 
     def __init__(self, run: hoptui.Run, state: Tunable, meter: Meter, costs: Callable[[], None]) -> None:
         self._run, self._state, self._meter, self._costs = run, state, meter, costs
@@ -66,7 +67,8 @@ class KnobChanges:
         }
 
     def chosen(self, name: str, then: Callable[[], None]) -> Apply:
-        """What follows a choice by somebody: checkpoints keep it as theirs, unless they left it open again."""
+        """What follows a choice by somebody: checkpoints keep it as theirs, unless they left it open
+        again."""
 
         def apply(value: object) -> None:
             then()
@@ -88,7 +90,8 @@ class KnobChanges:
                 state.prove_sizes()
 
     def resize(self, *follow: str) -> None:
-        """A batch is to have another number of samples, or samples of another size; the knobs that `follow` do as well.
+        """A batch is to have another number of samples, or samples of another size; the knobs that `follow`
+        do as well.
 
         Where that cannot be, micro-batches are to have the size again that they had before.
         """
@@ -101,7 +104,8 @@ class KnobChanges:
         self._costs()
 
     def _reopen(self) -> None:
-        """Leave a micro-batch open again that no person has chosen and that was the whole batch, which now is larger."""
+        """Leave a micro-batch open again that no person has chosen and that was the whole batch, which now is
+        larger."""
         config = self._state.config
         whole = config.grad_accum == 1 < pieces(config, self._state.ranks.world)
         left_open = "micro_batch" in self._state.automatic.names
@@ -115,7 +119,8 @@ class KnobChanges:
             self.resize()
 
     def follow(self, handles: Mapping[str, KnobHandle[Any]]) -> None:
-        """Have what these knobs come to by themselves told: micro-batches halved because memory ran out, pieces that follow."""
+        """Have what these knobs come to by themselves told: micro-batches halved because memory ran out,
+        pieces that follow."""
         self._handles = handles
 
         def smaller(before: int, now: int) -> None:
@@ -161,7 +166,8 @@ class KnobChanges:
             raise
 
     def _settle(self, *follow: str) -> None:
-        """Knobs that `follow` from the one that was turned, and those that nobody has chosen, are what they are to be."""
+        """Knobs that `follow` from the one that was turned, and those that nobody has chosen, are what they
+        are to be."""
         for name in {*follow, *self._state.automatic.names}:
             self._handles[name].adopt()
 

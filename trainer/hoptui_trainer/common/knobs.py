@@ -1,4 +1,5 @@
-"""Knobs that more than one workload has, declared once: name their type in a config and give the workload's default."""
+"""Knobs that more than one workload has, declared once: name their type in a config and give the workload's
+default."""
 
 from __future__ import annotations
 

@@ -43,17 +43,19 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: torch.device) -> None:
-    """Give back what nothing refers to any more. Outside of an `except` block: a traceback holds every frame."""
+    """Give back what nothing refers to any more. Outside of an `except` block: a traceback holds every
+    frame."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def insist(device: torch.device, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What `work` returns; where memory runs out in it, once more after all was given back that nothing refers to.
+    """What `work` returns; where memory runs out in it, once more after all was given back that nothing
+    refers to.
 
-    Only for work that has all the memory it needs before it changes anything. While a CUDA graph is captured it is done
-    once: nothing can be given back there.
+    Only for work that has all the memory it needs before it changes anything. While a CUDA graph is captured
+    it is done once: nothing can be given back there.
     """
     try:
         return work(*args, **kwargs)
@@ -68,7 +70,8 @@ def insist(device: torch.device, work: Callable[P, R], *args: P.args, **kwargs: 
 def on_all_ranks(
     ranks: RankGroup, device: torch.device, work: Callable[[], R], *, compiles: bool = False
 ) -> R:
-    """What `work` returns on this rank, which waits for no other one in it; all ranks call this, taking turns if it compiles.
+    """What `work` returns on this rank, which waits for no other one in it; all ranks call this, taking turns
+    if it compiles.
 
     Raises:
         MemoryError: memory ran out in it, on this rank or on another one.
@@ -94,10 +97,11 @@ def on_all_ranks(
 
 
 def prove_first_step(ranks: RankGroup, prove_sizes: Callable[[], None]) -> None:
-    """Before the first iteration: where one rank can compile for others, it does so now, and not in the middle of sums.
+    """Before the first iteration: where one rank can compile for others, it does so now, and not in the
+    middle of sums.
 
-    `prove_sizes` is what does that before a change while training goes on. What there is no memory for gives way in the
-    iteration itself.
+    `prove_sizes` is what does that before a change while training goes on. What there is no memory for gives
+    way in the iteration itself.
     """
     if ranks.takes_turns:
         with contextlib.suppress(MemoryError):
@@ -117,7 +121,8 @@ def set_peak_aside(device: torch.device) -> None:
 
 
 def greatest_bytes(device: torch.device) -> int | None:
-    """The most memory in use since `reset_peak`, whatever was measured aside in between; None if it is not told."""
+    """The most memory in use since `reset_peak`, whatever was measured aside in between; None if it is not
+    told."""
     now = peak_bytes(device)
     return None if now is None else max(now, _earlier.get(device, 0))
 
@@ -131,8 +136,8 @@ def _restart_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most memory in use since `reset_peak` or `set_peak_aside`: reserved by torch on a GPU, resident on a CPU; None if
-    it is not told."""
+    """The most memory in use since `reset_peak` or `set_peak_aside`: reserved by torch on a GPU, resident on
+    a CPU; None if it is not told."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     try:
@@ -145,7 +150,8 @@ def peak_bytes(device: torch.device) -> int | None:
 
 
 def pressure(device: torch.device) -> dict[str, int]:
-    """`alloc_retries`: how often torch has given cached memory back because there was no more; nothing where it has no such cache."""
+    """`alloc_retries`: how often torch has given cached memory back because there was no more; nothing where
+    it has no such cache."""
     return (
         {"alloc_retries": torch.cuda.memory_stats(device)["num_alloc_retries"]}
         if device.type == "cuda"
@@ -154,8 +160,8 @@ def pressure(device: torch.device) -> dict[str, int]:
 
 
 def limit_bytes(device: torch.device, local_world: int) -> int:
-    """What this process, one of `local_world` ranks of a machine, may use in all: the usable part of what it holds and of
-    what it could still get."""
+    """What this process, one of `local_world` ranks of a machine, may use in all: the usable part of what it
+    holds and of what it could still get."""
     on_gpu = device.type == "cuda"
     held = torch.cuda.memory_allocated(device) if on_gpu else psutil.Process().memory_info().rss
     return int(USABLE * (free_bytes(device, local_world) + held))
@@ -164,10 +170,11 @@ def limit_bytes(device: torch.device, local_world: int) -> int:
 def choose_micro_batch(
     measure: Callable[[int], SizeTrial | None], *, most: int, limit: int, start: int = 1
 ) -> tuple[int, list[SizeTrial]]:
-    """The micro-batch to begin with, and what was tried: powers of two from `start`, as long as each is faster.
+    """The micro-batch to begin with, and what was tried: powers of two from `start`, as long as each is
+    faster.
 
-    `measure` takes real steps of so many samples, and returns None when they did not fit. A size is tried only if a
-    straight line through the peaks so far says that it stays within `limit`.
+    `measure` takes real steps of so many samples, and returns None when they did not fit. A size is tried
+    only if a straight line through the peaks so far says that it stays within `limit`.
 
     Raises:
         MemoryError: not even `start` fits.

@@ -40,8 +40,8 @@ class Meter:
     def add(self, units: int, ideal: float | None) -> None:
         """Units done; they count only while it runs.
 
-        `ideal` are the seconds that they would have taken at the GPUs' peak, None where that means nothing: what a unit
-        costs, and in which precision, may change while a run goes on.
+        `ideal` are the seconds that they would have taken at the GPUs' peak, None where that means nothing:
+        what a unit costs, and in which precision, may change while a run goes on.
         """
         if self.running:
             self._units += units
@@ -70,5 +70,6 @@ class Meter:
         return self._units / self._seconds if self._units and self._seconds > 0 else None
 
     def mfu(self) -> float | None:
-        """Model FLOPs utilization, as a fraction; None where it would mean nothing. To be read while it stands."""
+        """Model FLOPs utilization, as a fraction; None where it would mean nothing. To be read while it
+        stands."""
         return self._ideal / self._seconds if self._ideal and self._seconds > 0 else None

@@ -10,14 +10,16 @@ from torch import Tensor
 
 
 def measured(metrics: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor | float]:
-    """The metrics as the run takes them: numbers on a CPU; on a GPU the tensors, which it reads one iteration late."""
+    """The metrics as the run takes them: numbers on a CPU; on a GPU the tensors, which it reads one iteration
+    late."""
     if device.type != "cpu":
         return dict(metrics)
     return dict(zip(metrics, torch.stack(tuple(metrics.values())).tolist(), strict=True))
 
 
 class Finished(NamedTuple):
-    """An iteration that has ended: how many there are with it, the units of work in all of them, its metrics."""
+    """An iteration that has ended: how many there are with it, the units of work in all of them, its
+    metrics."""
 
     iteration: int
     work: int
@@ -27,8 +29,9 @@ class Finished(NamedTuple):
 class DelayedMetrics:
     """Returns iterations whose metrics can be read without waiting: on a GPU one iteration late.
 
-    There their copy to the host is queued behind their own iteration. To read them later, from where they are, would wait
-    for all that was queued since: of two times between boundaries one would be too long and the other too short.
+    There their copy to the host is queued behind their own iteration. To read them later, from where they
+    are, would wait for all that was queued since: of two times between boundaries one would be too long and
+    the other too short.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -36,7 +39,8 @@ class DelayedMetrics:
         self._copy: tuple[Finished, torch.Event] | None = None
 
     def ready(self, queued: Finished, *, due: bool) -> Finished | None:
-        """The iteration to report now, if any. Called at the end of each iteration, after the clock has waited for the one before.
+        """The iteration to report now, if any. Called at the end of each iteration, after the clock has
+        waited for the one before.
 
         `due` says that a report is due, and stays true until it was made. Nothing is copied before.
         """

@@ -1,4 +1,5 @@
-"""The names of the number formats and of the ways to compile, for options and knobs: without torch, which takes seconds to import."""
+"""The names of the number formats and of the ways to compile, for options and knobs: without torch, which
+takes seconds to import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The optimizer of the language model and of vision, and a step of it that a lack of memory cannot tear apart."""
+"""The optimizer of the language model and of vision, and a step of it that a lack of memory cannot tear
+apart."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ OWN = ("lr", "weight_decay")
 def adamw(groups: Iterable[Mapping[str, Any]], device: torch.device) -> torch.optim.AdamW:
     """AdamW in one fused kernel. Its learning rate is one tensor, filled before each step.
 
-    The gradients of all parameters must be there, and zero: its moments are made here and not in its first step, so
-    that the memory they take is taken before a micro-batch is chosen, and no step has to find any.
+    The gradients of all parameters must be there, and zero: its moments are made here and not in its first
+    step, so that the memory they take is taken before a micro-batch is chosen, and no step has to find any.
     """
     lr = torch.zeros((), device=device)
     optimizer = torch.optim.AdamW([dict(group) for group in groups], lr=lr, betas=BETAS, fused=True)
@@ -39,10 +40,12 @@ def take_step(
     lr: float,
     longest: float,
 ) -> Tensor:
-    """Take a step along the gradient, clipped to the norm `longest` (0: as it is). Returns its norm before, 0-d.
+    """Take a step along the gradient, clipped to the norm `longest` (0: as it is). Returns its norm before,
+    0-d.
 
-    Nothing in here waits for a GPU. Where memory runs out, the part that found none is done again once what is not
-    needed was given back: each takes all its memory before it changes anything. No rank needs another one for that.
+    Nothing in here waits for a GPU. Where memory runs out, the part that found none is done again once what
+    is not needed was given back: each takes all its memory before it changes anything. No rank needs another
+    one for that.
 
     Raises:
         torch.OutOfMemoryError: there is none left; no weight has changed.
@@ -59,7 +62,8 @@ def take_step(
 
 
 def restore(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Go on with the moments that `saved` holds, and with this process's own learning rates and weight decays."""
+    """Go on with the moments that `saved` holds, and with this process's own learning rates and weight
+    decays."""
     own = [{name: group[name] for name in OWN} for group in optimizer.param_groups]
     optimizer.load_state_dict(dict(saved))
     for group, values in zip(optimizer.param_groups, own, strict=True):
@@ -67,8 +71,8 @@ def restore(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
 
 
 def _descend(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, device: torch.device) -> None:
-    """The step itself. torch counts it for a group of parameters before it changes the first of their weights, so that
-    the counts say whether it may be taken again."""
+    """The step itself. torch counts it for a group of parameters before it changes the first of their
+    weights, so that the counts say whether it may be taken again."""
     counts = [moments["step"] for moments in optimizer.state.values()]
     before = insist(device, counts[0].clone)
     try:

@@ -1,4 +1,5 @@
-"""Command-line options made from the knobs of a config dataclass: one declaration, one set of names and bounds."""
+"""Command-line options made from the knobs of a config dataclass: one declaration, one set of names and
+bounds."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def option_name(name: str) -> str:
 
 
 def knob_options(config: type, defaults: Mapping[str, Any]) -> type:
-    """A TypedDict with one optional key per knob, for a cyclopts command: only what a person typed will be in it.
+    """A TypedDict with one optional key per knob, for a cyclopts command: only what a person typed will be in
+    it.
 
     `defaults` maps the names of recipes to instances of `config`, for the help text.
     """

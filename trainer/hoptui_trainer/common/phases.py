@@ -1,7 +1,7 @@
 """Where an iteration's time goes, measured where the work is done.
 
-On a GPU the host only queues work, so its clock would measure launches: there a pair of CUDA events brackets each phase
-and is read one iteration late, when the GPU has passed it.
+On a GPU the host only queues work, so its clock would measure launches: there a pair of CUDA events brackets
+each phase and is read one iteration late, when the GPU has passed it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class CudaClock:
     def end_iteration(self) -> None:
         """Report the phases of the iteration before this one.
 
-        Waiting for its last event keeps the host at most one iteration ahead of the GPU, so that the time between two
-        boundaries is the time an iteration takes.
+        Waiting for its last event keeps the host at most one iteration ahead of the GPU, so that the time
+        between two boundaries is the time an iteration takes.
         """
         if self._before:
             self._before[-1][2].synchronize()

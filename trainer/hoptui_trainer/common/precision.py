@@ -57,5 +57,6 @@ def autocast(precision: Precision, device: torch.device) -> torch.autocast:
 
 
 def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:
-    """Scales losses under fp16, whose gradients would vanish; does nothing otherwise (bf16 has float32's range)."""
+    """Scales losses under fp16, whose gradients would vanish; does nothing otherwise (bf16 has float32's
+    range)."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")

@@ -1,7 +1,8 @@
-"""The processes that train together: one object for "how many of us", which is there without torch.distributed too.
+"""The processes that train together: one object for "how many of us", which is there without
+torch.distributed too.
 
-Tensors that decide the training are added up on a group of their own (NCCL on GPUs, gloo on CPUs); what the ranks agree
-on beside that goes over a gloo group in host memory and never waits for a GPU.
+Tensors that decide the training are added up on a group of their own (NCCL on GPUs, gloo on CPUs); what the
+ranks agree on beside that goes over a gloo group in host memory and never waits for a GPU.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from hoptui_trainer.common.heartbeat import SILENT_S, Heartbeat
 
 JOIN_LIMIT = timedelta(minutes=5)
 TRAINING_LIMIT, CONTROL_LIMIT = timedelta(minutes=10), timedelta(minutes=30)
-"""How long a rank may keep the others waiting in a sum, and elsewhere (it compiles for them, evaluates, writes a checkpoint).
-One that is gone is known within seconds by its heartbeat."""
+"""How long a rank may keep the others waiting in a sum, and elsewhere (it compiles for them, evaluates,
+writes a checkpoint). One that is gone is known within seconds by its heartbeat."""
 STORE_LIMIT = timedelta(seconds=10)
 GRACE_S = 3.0
 """So long a rank may take to end by itself after another one was lost."""
 REASON_S = SILENT_S + 4.0
 RESTARTS = "TRAINER_RESTARTS"
-"""In the environment: how often this process has replaced itself by a new one, which meets the others anew."""
+"""In the environment: how often this process has replaced itself by a new one, which meets the others
+anew."""
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
@@ -45,8 +47,8 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_POR
 class RankGroup:
     """This process among `world` that train together; alone, every operation returns at once.
 
-    `local_rank` of `local_world` are on this machine. All ranks call an operation, and in the same order. As a context
-    manager it ends the group, and tells the other ranks the exception that leaves it.
+    `local_rank` of `local_world` are on this machine. All ranks call an operation, and in the same order. As
+    a context manager it ends the group, and tells the other ranks the exception that leaves it.
     """
 
     rank: int
@@ -78,10 +80,12 @@ class RankGroup:
 
     @contextmanager
     def turn(self, *, compiles: bool) -> Iterator[None]:
-        """In here a rank compiles, and waits for no other one; all ranks enter, and `compiles` is the same on all.
+        """In here a rank compiles, and waits for no other one; all ranks enter, and `compiles` is the same on
+        all.
 
-        Those that compile for others go first. The others come in when these have left, and find on disk what was
-        compiled and measured: so they all run the same. Nobody waits where nobody compiles, or each for itself.
+        Those that compile for others go first. The others come in when these have left, and find on disk what
+        was compiled and measured: so they all run the same. Nobody waits where nobody compiles, or each for
+        itself.
         """
         waits = compiles and self._turns
         if waits and self._follows:
@@ -89,7 +93,8 @@ class RankGroup:
         try:
             yield
         except Exception:
-            # The others are let in all the same. What is no Exception ends this process, of which they are told.
+            # The others are let in all the same. What is no Exception ends this process, of which they are
+            # told.
             if waits and not self._follows:
                 self.all(True)
             raise
@@ -98,7 +103,8 @@ class RankGroup:
 
     @contextmanager
     def guard(self, run: hoptui.Run) -> Iterator[None]:
-        """While entered: `run` is told when another rank is gone, and errors of collectives say which one and why.
+        """While entered: `run` is told when another rank is gone, and errors of collectives say which one and
+        why.
 
         Raises:
             LostRankError: in place of an error that a lost rank led to.
@@ -109,7 +115,8 @@ class RankGroup:
         """Wait for the other ranks to come here, and end the group."""
 
     def outlast(self) -> None:
-        """After `close`: wait until nobody can meet where these ranks have met, if that goes with rank 0's process."""
+        """After `close`: wait until nobody can meet where these ranks have met, if that goes with rank 0's
+        process."""
 
     def __enter__(self) -> RankGroup:
         return self
@@ -124,10 +131,12 @@ ALONE = RankGroup(rank=0, world=1, local_rank=0, local_world=1)
 
 
 def join(device: DeviceName) -> RankGroup:
-    """Meet the other ranks, as torchrun's environment names them; ALONE without it. Makes the local rank's GPU the current one.
+    """Meet the other ranks, as torchrun's environment names them; ALONE without it. Makes the local rank's
+    GPU the current one.
 
     Raises:
-        UsageError: the environment contradicts itself, there are not enough GPUs, or the others did not come in time.
+        UsageError: the environment contradicts itself, there are not enough GPUs, or the others did not come
+            in time.
     """
     place = _place(os.environ)
     if place.world == 1:
@@ -279,7 +288,8 @@ class _Joined(RankGroup):
             self._heartbeat.post(self._words(error))
 
     def compare(self, device: torch.device) -> None:
-        """Learn which ranks compile the same, and refuse two on one GPU, for which NCCL's own words are hard to read."""
+        """Learn which ranks compile the same, and refuse two on one GPU, for which NCCL's own words are hard
+        to read."""
         uuids, caches = zip(*self.gather((gpu_uuid(device), kernel_cache(device))), strict=True)
         if device.type == "cuda" and len(set(uuids)) < self.world:
             raise UsageError(f"{self.world} ranks on {len(set(uuids))} GPUs: start one a GPU")
@@ -288,7 +298,8 @@ class _Joined(RankGroup):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn the error of a collective into the reason behind it, which the heartbeat learns a little later."""
+        """Turn the error of a collective into the reason behind it, which the heartbeat learns a little
+        later."""
         try:
             yield
         except RuntimeError as error:
@@ -302,7 +313,8 @@ class _Joined(RankGroup):
         return f"rank {self.rank}: {type(error).__name__}" + (f": {text}" if text else "")
 
     def _lost(self, reason: str) -> None:
-        """A rank is gone (in the heartbeat's thread): say why, and end even where the main thread waits for ever."""
+        """A rank is gone (in the heartbeat's thread): say why, and end even where the main thread waits for
+        ever."""
         with suppress(OSError):  # whoever read this may be gone as well
             # In one piece: the main thread may be writing a traceback.
             os.write(2, f"hoptui train: {reason}\n".encode())

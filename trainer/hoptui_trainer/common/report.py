@@ -17,9 +17,9 @@ Ending = Literal["finished", "passed", "stopped"]
 class SupervisedResult:
     """How a supervised run ended; the result of a workload adds its own figures.
 
-    `iterations` counts the whole run, with what a resumed checkpoint had; `seconds` is this process's wall time from the
-    set-up to the end, `loss` that of the last step. `restarts` is how often a knob had this process replaced: times, rates
-    and memory are of the time since. What is not known is None.
+    `iterations` counts the whole run, with what a resumed checkpoint had; `seconds` is this process's wall
+    time from the set-up to the end, `loss` that of the last step. `restarts` is how often a knob had this
+    process replaced: times, rates and memory are of the time since. What is not known is None.
     """
 
     workload: ClassVar[str]
@@ -48,8 +48,8 @@ class SupervisedResult:
 class Console:
     """Lines for people: one an iteration, at most one a second.
 
-    A line that cannot be written is lost, and no more than that: a log on a full disk is not the end of a run that may
-    have taken days. `unread` is called where whoever read the lines is gone.
+    A line that cannot be written is lost, and no more than that: a log on a full disk is not the end of a run
+    that may have taken days. `unread` is called where whoever read the lines is gone.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,8 @@ class Console:
         self._last = self._clock()
 
     def due(self) -> float:
-        """Seconds since the line before if it is time for one, else 0. Only then are figures read: that waits for a GPU."""
+        """Seconds since the line before if it is time for one, else 0. Only then are figures read: that waits
+        for a GPU."""
         seconds = self._clock() - self._last
         return seconds if seconds >= 1.0 else 0.0
 
@@ -127,7 +128,8 @@ def line_parts(
     utilization: float | None,
     peak_bytes: int | None,
 ) -> list[str]:
-    """The parts of the line of an iteration: how far it is, the workload's own `figures`, and what it takes."""
+    """The parts of the line of an iteration: how far it is, the workload's own `figures`, and what it
+    takes."""
     return [
         f"iteration {iteration:,}/{total:,}",
         *figures,

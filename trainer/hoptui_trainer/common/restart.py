@@ -1,7 +1,8 @@
-"""Knobs that need a new process: the run writes a checkpoint, and this process becomes the next epoch of the same run.
+"""Knobs that need a new process: the run writes a checkpoint, and this process becomes the next epoch of the
+same run.
 
-With several ranks all of them do so at the same boundary: `exec` keeps the pids that a launcher watches over, and the
-environment by which the new programs meet.
+With several ranks all of them do so at the same boundary: `exec` keeps the pids that a launcher watches over,
+and the environment by which the new programs meet.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Restart:
 
     Args:
         config: the dataclass that declares the workload's knobs.
-        folder: where checkpoints are written to; without one there is a folder for the checkpoint alone, which goes once
-            training has gone on from it.
+        folder: where checkpoints are written to; without one there is a folder for the checkpoint alone,
+            which goes once training has gone on from it.
         say: takes a line for people.
     """
 
@@ -76,7 +77,8 @@ class Restart:
         return True
 
     def begin(self) -> NoReturn:
-        """Replace this process by the one that goes on. The run has been left, and the ranks have left each other."""
+        """Replace this process by the one that goes on. The run has been left, and the ranks have left each
+        other."""
         os.environ[RESTARTS] = str(restarts(os.environ) + 1)
         if self._folder is None and self._checkpoint is not None:
             os.environ[LEFT] = str(self._checkpoint.parent)
@@ -120,7 +122,8 @@ class Restart:
 
 
 def kept(arguments: Sequence[str], knobs: Mapping[str, type]) -> list[str]:
-    """A command line without `--resume` and the knobs (by option): the checkpoint knows their values as they are by now."""
+    """A command line without `--resume` and the knobs (by option): the checkpoint knows their values as they
+    are by now."""
     left: list[str] = []
     skip = False
     for argument in arguments:

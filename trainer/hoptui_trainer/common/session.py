@@ -1,4 +1,5 @@
-"""What every training loop does beside learning: checkpoints, restarts, traces, progress lines and the result."""
+"""What every training loop does beside learning: checkpoints, restarts, traces, progress lines and the
+result."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class RunResult(Protocol):
 class TrainingSession:
     """One run of a training loop in this process.
 
-    `ending` says why the run ended; the loop sets it to `passed`. `replaced` is true once a new process is to go on.
+    `ending` says why the run ended; the loop sets it to `passed`. `replaced` is true once a new process is to
+    go on.
 
     Args:
         workload: its name, as in `hoptui train WORKLOAD`.

@@ -19,7 +19,8 @@ from hoptui_trainer.common.signals import StopOnSignal
 
 @contextmanager
 def preparing(run: hoptui.Run, signals: StopOnSignal, device: torch.device) -> Iterator[None]:
-    """In here a run is made ready for its first iteration: it compiles and measures sizes, which takes up to minutes.
+    """In here a run is made ready for its first iteration: it compiles and measures sizes, which takes up to
+    minutes.
 
     It is seen all the while, on its GPU and in the phase `setup`, and a signal ends it at once.
     """
@@ -62,7 +63,8 @@ def check_resumed(ranks: RankGroup, resume: Path | None, saved: Mapping[str, Any
 
 
 def check_alike(ranks: RankGroup, own: object, option: str, what: str) -> None:
-    """Refuse to train on ranks that have not begun with the same: machines without a common disk may hold other files.
+    """Refuse to train on ranks that have not begun with the same: machines without a common disk may hold
+    other files.
 
     Args:
         own: what must be the same on all; `what` it is, in words.

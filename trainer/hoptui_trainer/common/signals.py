@@ -34,7 +34,8 @@ class StopOnSignal:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """In here a signal acts as if this class were not there: what takes a minute to prepare has no next boundary."""
+        """In here a signal acts as if this class were not there: what takes a minute to prepare has no next
+        boundary."""
         self._restore()
         yield
         self._listen()
@@ -46,8 +47,8 @@ class StopOnSignal:
         self._restore()
         name = signal.Signals(number).name
         self._run.stop(name)
-        # os.write: print is not reentrant, and the signal may have come in the middle of one. Who read this may be gone
-        # already: Ctrl-C ends `tee` as well.
+        # os.write: print is not reentrant, and the signal may have come in the middle of one. Who read this
+        # may be gone already: Ctrl-C ends `tee` as well.
         with contextlib.suppress(OSError):
             os.write(2, f"{name}: stopping after this iteration; once more ends at once\n".encode())
 

@@ -27,9 +27,9 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     """The state of one run between two iterations, on one device of one rank.
 
     `config` is the one that the run's knobs change. Whatever changes it calls `fit` or `rebuild` afterwards.
-    `position` counts the samples of the stream that the run has learned from. `born` is the iteration in which its
-    weights were new. `on_smaller` is called when a micro-batch was halved because memory ran out. All ranks hold the
-    same, except for their part of a batch.
+    `position` counts the samples of the stream that the run has learned from. `born` is the iteration in
+    which its weights were new. `on_smaller` is called when a micro-batch was halved because memory ran out.
+    All ranks hold the same, except for their part of a batch.
     """
 
     model: ModelT
@@ -112,7 +112,8 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     def _load(self, saved: Mapping[str, Any]) -> bool:
         """Continue where `saved` was taken, with this object's own `config`.
 
-        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts again.
+        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts
+        again.
         """
         self.iteration, self.position, self.born = saved["iteration"], saved["position"], saved["born"]
         if saved["shape"] != self.shape:

@@ -11,10 +11,12 @@ import hoptui
 
 
 class Tracer:
-    """Records iterations with torch's profiler and writes a Chrome trace (`chrome://tracing`, ui.perfetto.dev).
+    """Records iterations with torch's profiler and writes a Chrome trace (`chrome://tracing`,
+    ui.perfetto.dev).
 
-    The loop calls `end_iteration` after each iteration. A trace slows down only the iterations in it; one that cannot
-    be written is told in an event and harms nothing. Every rank traces itself, into a file of its own.
+    The loop calls `end_iteration` after each iteration. A trace slows down only the iterations in it; one
+    that cannot be written is told in an event and harms nothing. Every rank traces itself, into a file of its
+    own.
     """
 
     def __init__(self, run: hoptui.Run, workload: str, folder: Path, device: torch.device, rank: int) -> None:

@@ -1,7 +1,8 @@
-"""Which attention kernel a GPU is fastest with: measured for the shape and the number format that are trained.
+"""Which attention kernel a GPU is fastest with: measured for the shape and the number format that are
+trained.
 
-On an H100, cuDNN took 0.75 ms forward and backward where FlashAttention 2 took 1.10 ms (32 × 12 heads × 1,024 × 64,
-bf16), and on an A100 it is the other way round: nothing to decide by name.
+On an H100, cuDNN took 0.75 ms forward and backward where FlashAttention 2 took 1.10 ms (32 × 12 heads × 1,024
+× 64, bf16), and on an A100 it is the other way round: nothing to decide by name.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ SWITCHES: Mapping[str, Callable[[bool], None]] = {
 def choose_attention(
     shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, ranks: RankGroup
 ) -> str:
-    """Let attention of `shape` (B, H, T, D) use the fastest kernel from now on, on all ranks the same, and say what was measured.
+    """Let attention of `shape` (B, H, T, D) use the fastest kernel from now on, on all ranks the same, and
+    say what was measured.
 
-    For the whole process and before anything of that shape is compiled. Empty on a CPU, where torch has one kernel.
+    For the whole process and before anything of that shape is compiled. Empty on a CPU, where torch has one
+    kernel.
     """
     if device.type != "cuda":
         return ""

@@ -23,13 +23,13 @@ def lm(
     job: Annotated[LMOptions | None, Parameter(name="*")] = None,
     knobs: Annotated[LMKnobs | None, Parameter(name="*")] = None,
 ) -> int:
-    """Train a language model on text of this machine. The options with bounds are knobs: `hoptui set` changes them
-    while the run goes on.
+    """Train a language model on text of this machine. The options with bounds are knobs: `hoptui set` changes
+    them while the run goes on.
 
-    Presets: tiny (seconds on two cores; the default without a GPU), 124m (the default on a GPU), 350m, 760m. Several
-    GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer lm`. Ctrl-C or SIGTERM finishes the iteration, writes a checkpoint if
-    there is a folder for it, and exits with 0; a second one ends at once. Bits a byte asked for and not reached exit
-    with 1, a bad option with 2.
+    Presets: tiny (seconds on two cores; the default without a GPU), 124m (the default on a GPU), 350m, 760m.
+    Several GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer lm`. Ctrl-C or SIGTERM finishes the
+    iteration, writes a checkpoint if there is a folder for it, and exits with 0; a second one ends at once.
+    Bits a byte asked for and not reached exit with 1, a bad option with 2.
     """
     job = job or LMOptions()
     # Here and not above, because it imports torch, which takes seconds.

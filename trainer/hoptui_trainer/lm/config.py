@@ -19,10 +19,12 @@ LONGEST = 8_192
 
 @dataclass(kw_only=True)
 class LMConfig:
-    """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes on.
+    """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes
+    on.
 
-    `batch_tokens` decides what is learned, `micro_batch` and `grad_accum` only how it is computed: one follows from the
-    other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are settled when training starts.
+    `batch_tokens` decides what is learned, `micro_batch` and `grad_accum` only how it is computed: one
+    follows from the other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are
+    settled when training starts.
     """
 
     batch_tokens: Annotated[

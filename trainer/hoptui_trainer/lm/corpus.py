@@ -1,7 +1,7 @@
 """Text to learn from that is on every machine: Python's own library, or a person's files.
 
-Each document is trained on or held out by a hash of what it says, so copies of one text never lie on both sides and a
-new file moves no other one.
+Each document is trained on or held out by a hash of what it says, so copies of one text never lie on both
+sides and a new file moves no other one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from hoptui_trainer.common.errors import UsageError
 HELD_OUT = 0.05
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 PIECE_BYTES = 16_384
-"""A single file is cut into pieces of at least so many bytes, at the ends of lines, and these are split instead."""
+"""A single file is cut into pieces of at least so many bytes, at the ends of lines, and these are split
+instead."""
 MB = 1_000_000
 
 
@@ -37,7 +38,8 @@ class Corpus:
 
 
 def read_corpus(path: Path | None, limit_mb: float = 0.0) -> Corpus:
-    """The texts under `path` (a folder or a file), or Python's standard library; at most `limit_mb` MB if not 0.
+    """The texts under `path` (a folder or a file), or Python's standard library; at most `limit_mb` MB if not
+    0.
 
     Raises:
         UsageError: there is no such path, or too little text to hold any of it out.

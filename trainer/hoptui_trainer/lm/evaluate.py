@@ -20,10 +20,11 @@ NO_TARGET = -1
 
 
 class HeldOut:
-    """The beginning of the held-out stream in consecutive windows; each token but the first is predicted once.
+    """The beginning of the held-out stream in consecutive windows; each token but the first is predicted
+    once.
 
-    `inputs` and `targets` (windows, length) int64; where the last window is too long the target is −1. `tokens` and
-    `bytes` are how long the predicted text is.
+    `inputs` and `targets` (windows, length) int64; where the last window is too long the target is −1.
+    `tokens` and `bytes` are how long the predicted text is.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ def bits_per_byte(
 ) -> float:
     """The cross-entropy over the held-out text, each rank computing its part. Waits for the device.
 
-    Batches are filled up to `batch` windows, so that a compiled `forward` sees one shape; `compiles` where it is a new one.
+    Batches are filled up to `batch` windows, so that a compiled `forward` sees one shape; `compiles` where it
+    is a new one.
     """
     device = held_out.inputs.device
 

@@ -85,8 +85,8 @@ def resolve_job(
     """Command line before checkpoint before preset.
 
     Raises:
-        UsageError: an unknown preset, a value that a knob does not take, sizes that do not fit together, or an option
-            that would make the resumed run another one.
+        UsageError: an unknown preset, a value that a knob does not take, sizes that do not fit together, or
+            an option that would make the resumed run another one.
     """
     chosen = job.preset or (saved["preset"] if saved else "124m" if on_gpu else "tiny")
     default = LMConfig(**preset(PRESETS, chosen))

@@ -1,8 +1,10 @@
-"""Head and cross-entropy in one: the logits of a few thousand tokens exist at a time, in the compute precision.
+"""Head and cross-entropy in one: the logits of a few thousand tokens exist at a time, in the compute
+precision.
 
-With 64 sequences of 1,024 tokens and 50,304 words, logits and their gradient would take 13 GB in bf16 and 26 GB in
-float32. Here the gradient of a chunk is computed right after its loss, in the forward pass, while its logits are at
-hand: nothing of the size of the vocabulary is kept for the backward pass and no product is computed twice.
+With 64 sequences of 1,024 tokens and 50,304 words, logits and their gradient would take 13 GB in bf16 and 26
+GB in float32. Here the gradient of a chunk is computed right after its loss, in the forward pass, while its
+logits are at hand: nothing of the size of the vocabulary is kept for the backward pass and no product is
+computed twice.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import torch
 from torch import Tensor
 
 LOGITS_AT_ONCE = 1 << 29
-"""Tokens × vocabulary of a chunk: 8,192 tokens of a 50,304-word vocabulary, 0.8 GB in bf16. Smaller chunks cost time,
-because each adds its part to the float32 gradient of the whole head."""
+"""Tokens × vocabulary of a chunk: 8,192 tokens of a 50,304-word vocabulary, 0.8 GB in bf16. Smaller chunks
+cost time, because each adds its part to the float32 gradient of the whole head."""
 
 Counted = Callable[[Tensor, Tensor, Tensor], Tensor]
 Graded = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -75,8 +77,8 @@ class _HeadLoss(torch.autograd.Function):
 def head_loss(hidden: Tensor, table: Tensor, targets: Tensor, grade: Graded = graded) -> Tensor:
     """Summed cross-entropy (0-d float32, in nats) of targets (…) int64 under hidden states (…, d) and a head.
 
-    The same as `nats` with `table` (vocabulary, d) in float32, which it is differentiable in; targets below 0 do not
-    count. `grade` is `graded` or its compiled form.
+    The same as `nats` with `table` (vocabulary, d) in float32, which it is differentiable in; targets below 0
+    do not count. `grade` is `graded` or its compiled form.
     """
     flat = hidden.flatten(0, -2)
     return _HeadLoss.apply(flat, table, targets.flatten(), grade)  # type: ignore[no-any-return, no-untyped-call]

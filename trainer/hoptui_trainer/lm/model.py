@@ -1,9 +1,11 @@
-"""A GPT with rotary positions and nothing that needs no learning: no biases, no dropout, norms without weights.
+"""A GPT with rotary positions and nothing that needs no learning: no biases, no dropout, norms without
+weights.
 
-All parameters are matrices, so one group of the optimizer and one flat gradient hold them all. The head is tied to the
-table of embeddings: untied it would add a quarter to the weights of the 124M model, its optimizer's state and its
-gradient, and a corpus of some million tokens does not fill a second table. The model ends before the head; `loss.py`
-multiplies with it and computes the loss at once, so that logits never exist for a whole batch.
+All parameters are matrices, so one group of the optimizer and one flat gradient hold them all. The head is
+tied to the table of embeddings: untied it would add a quarter to the weights of the 124M model, its
+optimizer's state and its gradient, and a corpus of some million tokens does not fill a second table. The
+model ends before the head; `loss.py` multiplies with it and computes the loss at once, so that logits never
+exist for a whole batch.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ INIT_STD = 0.02
 
 
 def norm(x: Tensor) -> Tensor:
-    """Root-mean-square norm over the last dimension (Zhang and Sennrich 2019), its sum in float32, without a weight.
+    """Root-mean-square norm over the last dimension (Zhang and Sennrich 2019), its sum in float32, without a
+    weight.
 
-    Not `F.rms_norm`: CUDA's autocast makes that one return float32, and then the residual stream would take twice the
-    memory traffic.
+    Not `F.rms_norm`: CUDA's autocast makes that one return float32, and then the residual stream would take
+    twice the memory traffic.
     """
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)).to(x.dtype)
@@ -49,7 +52,8 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 class GPTBlock(nn.Module):
-    """Causal self-attention, then an MLP with squared ReLU (So et al. 2021), each on the normed residual stream."""
+    """Causal self-attention, then an MLP with squared ReLU (So et al. 2021), each on the normed residual
+    stream."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -78,8 +82,8 @@ class GPTBlock(nn.Module):
 class GPT(nn.Module):
     """Token numbers (B, T) int64 to normed hidden states (B, T, d) in `activations`, the head left out.
 
-    `activations` is the number format of the residual stream, `checkpointing` whether blocks are computed again in the
-    backward pass. `table` (vocabulary, d) is both the embeddings and the head.
+    `activations` is the number format of the residual stream, `checkpointing` whether blocks are computed
+    again in the backward pass. `table` (vocabulary, d) is both the embeddings and the head.
     """
 
     rotation: Tensor
@@ -114,7 +118,8 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, seed: int) -> None:
-        """Normal with deviation 0.02; what writes to the residual stream less, by the number of writers (GPT-2)."""
+        """Normal with deviation 0.02; what writes to the residual stream less, by the number of writers
+        (GPT-2)."""
         generator = stream(seed, "weights")
         for name, parameter in self.named_parameters():
             writes = name.endswith("_out.weight")

@@ -21,9 +21,9 @@ def widened(tokens: Tensor) -> Tensor:
 class SequenceSampler:
     """An endless stream of the tokens (n,) int16, n ≥ 2, on their device.
 
-    `block` tokens stay together: the length of a sequence when the run begins, and for all of it. Every token is the
-    input of one window an epoch, but for those of a last block that would be shorter than the others; its target is
-    always the token that follows it in the corpus, also at the end of a block.
+    `block` tokens stay together: the length of a sequence when the run begins, and for all of it. Every token
+    is the input of one window an epoch, but for those of a last block that would be shorter than the others;
+    its target is always the token that follows it in the corpus, also at the end of a block.
     """
 
     def __init__(self, tokens: Tensor, seed: int, block: int) -> None:

@@ -111,7 +111,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self._count = compiled(nats, self.compile_mode)
 
     def fit(self) -> None:
-        """Bring batches and held-out windows to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
+        """Bring batches and held-out windows to the sizes that `config` now has; a `micro_batch` of 0 is
+        chosen.
 
         Raises:
             ValueError: the sizes do not fit together; nothing has changed.
@@ -128,7 +129,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
         config.grad_accum = pieces(config, world)
 
     def prove_sizes(self) -> None:
-        """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether they fit.
+        """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether
+        they fit.
 
         Raises:
             MemoryError: they do not.
@@ -137,7 +139,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self.dry_run.prove(piece_sizes(self.config.micro_batch, [share]), self.sizes.samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides how training goes on, as tensors, numbers, text and dicts of them; the same on every rank."""
+        """All that decides how training goes on, as tensors, numbers, text and dicts of them; the same on
+        every rank."""
         return {
             **self._saved_progress(),
             "block": self.sampler.block,
@@ -150,7 +153,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
     def load_state_dict(self, saved: Mapping[str, Any]) -> bool:
         """Go on where `saved` was taken, with this object's own `config`.
 
-        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts again.
+        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts
+        again.
         """
         self.sampler = SequenceSampler(self._text.train.to(self.device), self.seed, saved["block"])
         if not self._load(saved):
@@ -186,8 +190,9 @@ class LMState(SupervisedState[LMConfig, GPT]):
         return HeldOut(text.held_out, text.lengths, config.seq_len, config.eval_tokens, self.device)
 
     def _choose_attention(self) -> None:
-        """Measure again which kernel is fastest, if sequences or activations are others than at the last time: a kernel
-        that does not take them leaves attention to the plain formula, whose time and memory grow with T²."""
+        """Measure again which kernel is fastest, if sequences or activations are others than at the last
+        time: a kernel that does not take them leaves attention to the plain formula, whose time and memory
+        grow with T²."""
         config, dtype = self.config, self.model.activations
         if self._attended == (config.seq_len, dtype):
             return

@@ -17,7 +17,8 @@ from hoptui_trainer.lm.tokenizer import check_tokenizer
 
 @dataclass(frozen=True)
 class Text:
-    """The tokens of a corpus, and what lzma makes of the held-out text that is evaluated. `digest` names its texts."""
+    """The tokens of a corpus, and what lzma makes of the held-out text that is evaluated. `digest` names its
+    texts."""
 
     streams: TokenStreams
     origin: str
@@ -29,8 +30,8 @@ def prepare_text(path: Path | None, config: LMConfig, ranks: RankGroup) -> Text:
     """Read the corpus, and tokenise it on one rank of each machine unless that was done before.
 
     Raises:
-        UsageError: there is not enough text, not the same on all ranks, the tokenizer's library is missing, or the
-            model's table is too small.
+        UsageError: there is not enough text, not the same on all ranks, the tokenizer's library is missing,
+            or the model's table is too small.
     """
     name, size = config.tokenizer, config.vocab_size
     check_tokenizer(name)

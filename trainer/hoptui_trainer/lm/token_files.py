@@ -22,7 +22,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class TokenStreams:
-    """`train` and `held_out` (n,) int16 whose bits are unsigned 16-bit tokens; `lengths` (vocabulary,) bytes a token.
+    """`train` and `held_out` (n,) int16 whose bits are unsigned 16-bit tokens; `lengths` (vocabulary,) bytes
+    a token.
 
     torch computes little with unsigned 16-bit numbers; `sequence_sampler.py` widens what it takes.
     """
@@ -45,7 +46,8 @@ def stream_folder(corpus: Corpus, tokenizer: str, vocab_size: int) -> Path:
 
 
 def make_streams(corpus: Corpus, tokenizer: str, vocab_size: int) -> None:
-    """Tokenise the corpus unless that was done before. Several processes may try at once: one wins, nothing is torn.
+    """Tokenise the corpus unless that was done before. Several processes may try at once: one wins, nothing
+    is torn.
 
     Raises:
         UsageError: the library for `tokenizer` is missing, or the cache cannot be written.

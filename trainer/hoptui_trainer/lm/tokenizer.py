@@ -44,7 +44,8 @@ class Bytes:
 
 
 class BytePairs:
-    """Byte-level BPE (Sennrich et al. 2016; GPT-2's word splitting), by the `tokenizers` library. Loses nothing."""
+    """Byte-level BPE (Sennrich et al. 2016; GPT-2's word splitting), by the `tokenizers` library. Loses
+    nothing."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

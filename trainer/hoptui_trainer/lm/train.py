@@ -44,8 +44,8 @@ CONVENTIONS = (
 class LMResult(SupervisedResult):
     """How a run ended.
 
-    `tokens` counts the whole run. `tokens_per_s` is its steady rate on all GPUs together, without the first iteration,
-    evaluations, checkpoints, and what is tried out for a knob.
+    `tokens` counts the whole run. `tokens_per_s` is its steady rate on all GPUs together, without the first
+    iteration, evaluations, checkpoints, and what is tried out for a knob.
     """
 
     workload = WORKLOAD
@@ -62,7 +62,8 @@ class LMResult(SupervisedResult):
 
 
 def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LMResult:
-    """Train until `job.iterations` are done, the held-out text is predicted well enough, or a stop is asked for.
+    """Train until `job.iterations` are done, the held-out text is predicted well enough, or a stop is asked
+    for.
 
     `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
 
@@ -171,7 +172,8 @@ def prepare(
 
 
 def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, Any] | None) -> list[str]:
-    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
+    mean."""
     config, world = state.config, state.ranks.world
     where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
     parameters = sum(parameter.numel() for parameter in state.model.parameters())
@@ -196,6 +198,7 @@ def progress(job: LMOptions, state: LMState, done: Finished, tokens_per_s: float
 
 
 def utilization(state: LMState, tokens_per_s: float) -> float | None:
-    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of tokens: their seconds at the peak."""
+    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of tokens: their
+    seconds at the peak."""
     cost = state.model.flops_per_token(state.config.seq_len)
     return mfu(cost, tokens_per_s, state.device, state.precision, state.ranks.world)

@@ -20,7 +20,8 @@ def learning_rate(config: LMConfig, step: int, total: int) -> float:
 
 
 def update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
-    """Train on the next batch of the stream. Returns 0-d tensors: the mean loss in nats a token, the gradient's norm.
+    """Train on the next batch of the stream. Returns 0-d tensors: the mean loss in nats a token, the
+    gradient's norm.
 
     Nothing in here waits for a GPU.
 

@@ -1,4 +1,5 @@
-"""The numbers of the config that run on the device: tensors that stay where they are, so that a CUDA graph sees them change."""
+"""The numbers of the config that run on the device: tensors that stay where they are, so that a CUDA graph
+sees them change."""
 
 from __future__ import annotations
 

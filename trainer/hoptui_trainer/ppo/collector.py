@@ -29,7 +29,8 @@ from hoptui_trainer.ppo.rollout import Rollout
 
 
 class Stage(NamedTuple):
-    """What is played and learned in at one size: tensors that stay where they are as long as graphs know them."""
+    """What is played and learned in at one size: tensors that stay where they are as long as graphs know
+    them."""
 
     rollout: Rollout
     batch: Rollout
@@ -43,15 +44,18 @@ class Stage(NamedTuple):
 
 
 class Collector:
-    """Environments, the episodes in them, and the storage of a rollout, all on the device of the environments.
+    """Environments, the episodes in them, and the storage of a rollout, all on the device of the
+    environments.
 
-    `policy` is the trained one, or a copy of it on that device. A transformer acts in half precision by another copy of
-    it, whose large weights are cast once a rollout and not at every step; what it says is the same to the bit.
+    `policy` is the trained one, or a copy of it on that device. A transformer acts in half precision by
+    another copy of it, whose large weights are cast once a rollout and not at every step; what it says is the
+    same to the bit.
 
     `mode` is how it acts; `stored` is what `batch` fills and the update reads.
 
-    One step of all environments and the estimate of the advantages are the units that become CUDA graphs. Graphs are of
-    a size; those of the last sizes are kept with the buffers that they know, so that to go back to one costs nothing.
+    One step of all environments and the estimate of the advantages are the units that become CUDA graphs.
+    Graphs are of a size; those of the last sizes are kept with the buffers that they know, so that to go back
+    to one costs nothing.
     """
 
     def __init__(
@@ -95,7 +99,8 @@ class Collector:
             self.rollout.collect(self.env, self._acting, step)
 
     def estimate(self) -> None:
-        """Fill in the rollout's advantages and value targets: few launches, not worth a compilation for each size."""
+        """Fill in the rollout's advantages and value targets: few launches, not worth a compilation for each
+        size."""
         with autocast(self._precision, self.device):
             if self.mode == "off":
                 self._estimate()
@@ -130,7 +135,8 @@ class Collector:
             rollout.load_state_dict(saved["history"])
 
     def fit(self, config: PPOConfig) -> int:
-        """Go on with as many environments and steps as `config` says; returns the unfinished episodes dropped.
+        """Go on with as many environments and steps as `config` says; returns the unfinished episodes
+        dropped.
 
         Nothing changes if there is no memory for it.
         """
@@ -168,7 +174,8 @@ class Collector:
         return sum(stage.nbytes for stage in self._kept.values())
 
     def forget(self, *, sizes: int = 0, nbytes: int = 0) -> int:
-        """Drop the sizes that were left longest ago, with their graphs, until there are so few left, of so few bytes.
+        """Drop the sizes that were left longest ago, with their graphs, until there are so few left, of so
+        few bytes.
 
         Returns how many were dropped.
         """
@@ -185,7 +192,8 @@ class Collector:
         return {"env": self.env.state_dict(), "episodes": self.episodes.state_dict(), "history": history}
 
     def load_state_dict(self, saved: Mapping[str, Mapping[str, Tensor]], config: PPOConfig) -> int:
-        """Go on where `saved` was taken, with the sizes of `config`; returns the unfinished episodes dropped."""
+        """Go on where `saved` was taken, with the sizes of `config`; returns the unfinished episodes
+        dropped."""
         self.env.load_state_dict(saved["env"])
         self.episodes.load_state_dict(saved["episodes"])
         dropped = self.fit(config)
@@ -226,7 +234,8 @@ class Collector:
 
 
 class HybridCollector(Collector):
-    """Plays on the CPU with a copy of the policy: the weights come once an iteration, the finished batch goes once.
+    """Plays on the CPU with a copy of the policy: the weights come once an iteration, the finished batch goes
+    once.
 
     Nothing comes back from the GPU but the weights, and nothing waits for the copies of the batch.
     """

@@ -14,10 +14,11 @@ MICRO_BATCH = "micro-batch = minibatch_size / grad_accum / ranks"
 
 @dataclass(kw_only=True)
 class PPOConfig:
-    """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes on.
+    """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes
+    on.
 
-    `grad_accum` changes memory and speed alone: however a minibatch is cut, the gradient is that of the whole. 0 and `auto`
-    are settled when training starts.
+    `grad_accum` changes memory and speed alone: however a minibatch is cut, the gradient is that of the
+    whole. 0 and `auto` are settled when training starts.
     """
 
     num_envs: Annotated[
@@ -174,7 +175,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "lr": 3e-4,
     },
 }
-"""Settings by name, for any environment: for a test, for a full GPU, and the two settings of the H100 guide."""
+"""Settings by name, for any environment: for a test, for a full GPU, and the two settings of the H100
+guide."""
 
 
 def recipe(env: str) -> PPOConfig:

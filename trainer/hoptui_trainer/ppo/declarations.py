@@ -113,9 +113,9 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
 def flops_per_step(state: PPOState) -> float:
     """What an environment step costs: matrix products alone, 2 FLOPs a weight forwards, 4 backwards.
 
-    The policy sees each step once in the rollout and once in each epoch, there with gradients. What a transformer reads
-    again of the steps before a sequence is not counted: it is no step of this rollout. Nor is a rollout that the CPU acts
-    in: its work is none of the GPU's.
+    The policy sees each step once in the rollout and once in each epoch, there with gradients. What a
+    transformer reads again of the steps before a sequence is not counted: it is no step of this rollout. Nor
+    is a rollout that the CPU acts in: its work is none of the GPU's.
     """
     forward = 2 * sum(p.numel() for p in state.policy.parameters() if p.ndim == 2)
     if isinstance(state.policy, Transformer):
@@ -126,16 +126,19 @@ def flops_per_step(state: PPOState) -> float:
 
 
 def declare_cost(run: hoptui.Run, state: PPOState) -> None:
-    """Tell the run what an environment step costs, and in which precision; nothing on a CPU, whose peak nobody knows."""
+    """Tell the run what an environment step costs, and in which precision; nothing on a CPU, whose peak
+    nobody knows."""
     if state.device.type == "cuda":
         run.flops(flops_per_step(state), metric="env_steps_per_s", precision=state.precision)
 
 
 def set_threads(job: PPOOptions, config: PPOConfig, device: torch.device, ranks: RankGroup) -> None:
-    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch computed on the CPU.
+    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch computed
+    on the CPU.
 
-    Before anything is computed: the number of threads changes the order of sums, and so the last bits. Compiled code is
-    of one number, on a GPU too: where that does the work, a change of sizes must not cost a compilation of everything.
+    Before anything is computed: the number of threads changes the order of sums, and so the last bits.
+    Compiled code is of one number, on a GPU too: where that does the work, a change of sizes must not cost a
+    compilation of everything.
     """
     minibatch = min(config.minibatch_size // ranks.world, config.num_envs * config.rollout_len)
     if job.threads:
@@ -150,7 +153,8 @@ def _reader(state: PPOState, name: str) -> Callable[[], float]:
 
 
 def make_room(state: PPOState, handles: Handles, proven: PPOConfig) -> None:
-    """Shrink what is too large for the memory: back to the sizes that were `proven`, else rollout, else environments.
+    """Shrink what is too large for the memory: back to the sizes that were `proven`, else rollout, else
+    environments.
 
     Micro-batches have given way before, by themselves. Called on all ranks alike.
 

@@ -1,4 +1,5 @@
-"""The returns of training episodes: kept per environment while they run, summed on the device when they end."""
+"""The returns of training episodes: kept per environment while they run, summed on the device when they
+end."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from hoptui_trainer.ppo.envs.vector import Step
 
 
 class EpisodeEnvironments(Protocol):
-    """N environments: how many steps their episodes have taken, or are said to have, and which are about to begin one."""
+    """N environments: how many steps their episodes have taken, or are said to have, and which are about to
+    begin one."""
 
     age: Tensor  # (N,) int64
     first: Tensor  # (N,) bool
@@ -21,8 +23,8 @@ class EpisodeEnvironments(Protocol):
 class Episodes:
     """Follows episodes in buffers that are changed in place, so that a CUDA graph can hold `follow`.
 
-    Episodes that were given a random age at their start are left out: they end early, so their returns would say
-    something better or worse than the truth.
+    Episodes that were given a random age at their start are left out: they end early, so their returns would
+    say something better or worse than the truth.
     """
 
     def __init__(self, env: EpisodeEnvironments) -> None:
@@ -30,7 +32,8 @@ class Episodes:
         self._begin(env)
 
     def follow(self, step: Step) -> None:
-        """Account for one step of all environments: nothing is summed over them, which would take one block of threads."""
+        """Account for one step of all environments: nothing is summed over them, which would take one block
+        of threads."""
         done = step.terminated | step.truncated
         counted = done & self._whole
         self._running.add_(step.reward)
@@ -90,7 +93,8 @@ class Episodes:
         self._returns, self._count = torch.zeros_like(self._running), torch.zeros_like(self._running)
 
     def _go_on(self, running: Tensor, whole: Tensor) -> None:
-        """Take over the first episodes; one that is about to begin is another one, whatever there was before."""
+        """Take over the first episodes; one that is about to begin is another one, whatever there was
+        before."""
         kept = min(len(running), len(self._running))
         age, first = self._env.age[:kept], self._env.first[:kept]
         self._running[:kept] = running[:kept].masked_fill(first, 0.0)

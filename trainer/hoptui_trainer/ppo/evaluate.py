@@ -28,9 +28,9 @@ def episodes(task: Physics | GymTask) -> int:
 class Evaluation:
     """Evaluates `policy` in environments of its own: training goes on as if this had not happened.
 
-    A step of all environments changes buffers that stay where they are, so that on a GPU it is captured once and then
-    replayed, also in later evaluations; a replay gives the numbers that the step gives as it is. `compiles` is set where the
-    next one is the first.
+    A step of all environments changes buffers that stay where they are, so that on a GPU it is captured once
+    and then replayed, also in later evaluations; a replay gives the numbers that the step gives as it is.
+    `compiles` is set where the next one is the first.
     """
 
     def __init__(self, task: Physics | GymTask, policy: Policy, device: torch.device, graphs: Graphs) -> None:

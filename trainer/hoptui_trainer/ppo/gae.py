@@ -18,8 +18,9 @@ def gae(
 ) -> Tensor:
     """Advantages (T, N) from tensors of shape (T, N); the factors are numbers or 0-d tensors.
 
-    `next_value[t]` is the value of what step t led to, before any reset: so an episode that the time limit cut off is
-    continued by the critic's estimate, one that terminated is worth nothing more, and no sum crosses the end of either.
+    `next_value[t]` is the value of what step t led to, before any reset: so an episode that the time limit
+    cut off is continued by the critic's estimate, one that terminated is worth nothing more, and no sum
+    crosses the end of either.
     """
     delta = reward + gamma * next_value * ~terminated - value
     return scan(delta, gamma * gae_lambda * (~(terminated | truncated)).to(delta.dtype))
@@ -28,8 +29,8 @@ def gae(
 def scan(delta: Tensor, carry: Tensor) -> Tensor:
     """The solution of x[t] = delta[t] + carry[t] · x[t + 1] with nothing after the last row.
 
-    Each step is an affine map of what follows it. Maps are composed over 1, 2, 4, … steps (Hillis & Steele 1986), so T
-    rows take log₂ T passes over all of them where a loop would launch T small kernels.
+    Each step is an affine map of what follows it. Maps are composed over 1, 2, 4, … steps (Hillis & Steele
+    1986), so T rows take log₂ T passes over all of them where a loop would launch T small kernels.
     """
     reach = 1
     while reach < len(delta):
@@ -50,7 +51,8 @@ def _sums(values: Tensor) -> Tensor:
 
 
 def explained_variance(means: Tensor) -> Tensor:
-    """The part of the variance of the targets that the values explain, 0-d, from `sums` over the number of samples.
+    """The part of the variance of the targets that the values explain, 0-d, from `sums` over the number of
+    samples.
 
     A target is a value and its advantage, so an advantage is what the value left unexplained.
     """

@@ -21,16 +21,17 @@ DEFAULT_ENV = "CartPole-v1"
 
 @dataclass(frozen=True, kw_only=True)
 class PPOOptions(JobOptions):
-    """The options of one command; None stands for one that was not given. `knobs` holds only the ones that were.
+    """The options of one command; None stands for one that was not given. `knobs` holds only the ones that
+    were.
 
     Parameters
     ----------
     env
-        Environment: CartPole-v1, CartPole-NoVel, Pendulum-v1 or Acrobot-v1 on the training device; any other id of
-        Gymnasium (or gymnasium:CartPole-v1) on the CPU [default: CartPole-v1].
+        Environment: CartPole-v1, CartPole-NoVel, Pendulum-v1 or Acrobot-v1 on the training device; any other
+        id of Gymnasium (or gymnasium:CartPole-v1) on the CPU [default: CartPole-v1].
     env_workers
-        Copies of a Gymnasium environment that step at once, each in a process of its own; 0 steps them one after the
-        other in this process.
+        Copies of a Gymnasium environment that step at once, each in a process of its own; 0 steps them one
+        after the other in this process.
     rollout_device
         Where environments and policy act: beside the training, or on the CPU with a copy of the weights.
     until_return
@@ -67,7 +68,8 @@ def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None) -> PPOPlan:
     """Command line before checkpoint before preset before the environment's recipe.
 
     Raises:
-        UsageError: a value that a knob does not take, or an option that would make the resumed run another one.
+        UsageError: a value that a knob does not take, or an option that would make the resumed run another
+            one.
     """
     env, seed = job.env or DEFAULT_ENV, job.seed or 0
     if saved is not None:

@@ -13,10 +13,11 @@ LOSS_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fract
 
 
 def loss(policy: Policy, batch: Batch, scale: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
-    """The part that `batch` has in the loss of its minibatch, and the sums of `LOSS_METRICS` over its samples.
+    """The part that `batch` has in the loss of its minibatch, and the sums of `LOSS_METRICS` over its
+    samples.
 
-    `scale` holds mean and inverse deviation of the minibatch's advantages, and 1 / its count: the parts of a minibatch
-    add up to the loss of the whole however it is cut.
+    `scale` holds mean and inverse deviation of the minibatch's advantages, and 1 / its count: the parts of a
+    minibatch add up to the loss of the whole however it is cut.
     """
     mean, inverse_deviation, share = scale.unbind()
     advantage = (batch.advantage - mean) * inverse_deviation
@@ -39,5 +40,6 @@ def loss(policy: Policy, batch: Batch, scale: Tensor, coefficients: Coefficients
 def gathered_loss(
     policy: Policy, rollout: Rollout, index: Tensor, scale: Tensor, coefficients: Coefficients
 ) -> tuple[Tensor, Tensor]:
-    """The `loss` of the units `index`, which are gathered in here to be compiled together with what reads them."""
+    """The `loss` of the units `index`, which are gathered in here to be compiled together with what reads
+    them."""
     return loss(policy, rollout.gather(index), scale, coefficients)

@@ -1,5 +1,5 @@
-"""What fits into memory: counted before a rollout is made, because on a CPU the answer afterwards is the kernel's, and measured
-for the pieces of a minibatch."""
+"""What fits into memory: counted before a rollout is made, because on a CPU the answer afterwards is the
+kernel's, and measured for the pieces of a minibatch."""
 
 from __future__ import annotations
 
@@ -83,10 +83,11 @@ def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
 
 
 def bytes_needed(config: PPOConfig, task: Physics | GymTask, policy: Policy, precision: Precision) -> int:
-    """Bytes of a rollout, and of what is made beside it before the first piece of a minibatch, however small pieces are.
+    """Bytes of a rollout, and of what is made beside it before the first piece of a minibatch, however small
+    pieces are.
 
-    Found by going through the very code with tensors that have sizes and no content, which takes some milliseconds.
-    `precision` is the one acted in.
+    Found by going through the very code with tensors that have sizes and no content, which takes some
+    milliseconds. `precision` is the one acted in.
     """
     meta = torch.device("meta")
     weights = {id(held): held.detach().to(meta) for held in (*policy.parameters(), *policy.buffers())}
@@ -127,9 +128,11 @@ def check_memory(
     free: int,
     held: int = 0,
 ) -> int:
-    """Refuse sizes that the `free` bytes of a device, plus `held` bytes in use by the sizes of before, cannot hold.
+    """Refuse sizes that the `free` bytes of a device, plus `held` bytes in use by the sizes of before, cannot
+    hold.
 
-    `precision` is the one acted in. Returns the bytes needed; where there is plenty of room, those of the storage alone.
+    `precision` is the one acted in. Returns the bytes needed; where there is plenty of room, those of the
+    storage alone.
 
     Raises:
         MemoryError: one sentence with both figures.
@@ -148,7 +151,8 @@ def check_memory(
 
 
 def measured(share: int, measure: Callable[[int], SizeTrial | None]) -> list[SizeTrial]:
-    """What two sizes of pieces of a minibatch of `share` units take; or only the smaller, if the larger does not fit.
+    """What two sizes of pieces of a minibatch of `share` units take; or only the smaller, if the larger does
+    not fit.
 
     Raises:
         MemoryError: neither does.

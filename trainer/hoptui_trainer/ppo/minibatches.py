@@ -14,16 +14,18 @@ from hoptui_trainer.ppo.rollout import Rollout
 
 SortKeys = Callable[[int, Tensor, counter_rng.Counter], Tensor]
 STRATA = 8
-"""Strata where the environments divide so: up to so many ranks then draw the minibatches that one process would draw."""
+"""Strata where the environments divide so: up to so many ranks then draw the minibatches that one process
+would draw."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How the units of a rollout on all ranks are dealt out. A unit is what is sampled as one: `steps` steps in a row.
+    """How the units of a rollout on all ranks are dealt out. A unit is what is sampled as one: `steps` steps
+    in a row.
 
-    Environment g of all belongs to stratum g modulo `strata`. Each stratum is shuffled by itself and cut into chunks of
-    `chunk` units; minibatch k is the k-th chunk of every stratum. As a multiple of `world`, `strata` leaves every
-    stratum on one rank, so no rank has to know what another one drew.
+    Environment g of all belongs to stratum g modulo `strata`. Each stratum is shuffled by itself and cut into
+    chunks of `chunk` units; minibatch k is the k-th chunk of every stratum. As a multiple of `world`,
+    `strata` leaves every stratum on one rank, so no rank has to know what another one drew.
     """
 
     strata: int
@@ -51,7 +53,8 @@ class Cut:
 
 
 class Deal:
-    """How one pass over a rollout is dealt out to the minibatches of this rank: its units, and the sums of their advantages."""
+    """How one pass over a rollout is dealt out to the minibatches of this rank: its units, and the sums of
+    their advantages."""
 
     def __init__(self, units: int, minibatches: int, device: torch.device) -> None:
         self.units = torch.empty(units, dtype=torch.int64, device=device)
@@ -59,7 +62,8 @@ class Deal:
 
 
 def cut(num_envs: int, rows: int, steps: int, minibatch_size: int, world: int) -> Cut:
-    """Deal out `rows` units of each of `num_envs` environments a rank, to minibatches of about `minibatch_size` samples.
+    """Deal out `rows` units of each of `num_envs` environments a rank, to minibatches of about
+    `minibatch_size` samples.
 
     The size is rounded to what every stratum can give an equal part of, and is at most the whole rollout.
     """
@@ -79,10 +83,11 @@ def order(
     device: torch.device,
     sort_keys: SortKeys = counter_rng.sort_keys,
 ) -> Tensor:
-    """This rank's units in the order of a pass, minibatch after minibatch, as row · `num_envs` + environment, int64.
+    """This rank's units in the order of a pass, minibatch after minibatch, as row · `num_envs` + environment,
+    int64.
 
-    The order depends on the key, on the epoch (passes since the start of the run) and on all environments together.
-    `sort_keys` may be given compiled: as it is written it is some sixty kernels.
+    The order depends on the key, on the epoch (passes since the start of the run) and on all environments
+    together. `sort_keys` may be given compiled: as it is written it is some sixty kernels.
     """
     own = cut.strata // ranks.world  # strata on this rank
     stratum = torch.arange(own, device=device)[:, None]
@@ -92,7 +97,8 @@ def order(
     keys = sort_keys(key, index, epoch).view(own, -1)
     del number, index  # sorting takes much memory of its own
     drawn = torch.argsort(keys, -1)
-    # A stratum has every own-th of this rank's environments in each row, so its unit i is that of this number in all rows.
+    # A stratum has every own-th of this rank's environments in each row, so its unit i is that of this number
+    # in all rows.
     shuffled = torch.add(stratum, drawn, alpha=own)
     whole = cut.units // cut.chunk * cut.chunk
     chunks = shuffled[:, :whole].view(own, -1, cut.chunk).transpose(0, 1).reshape(-1)
@@ -100,7 +106,8 @@ def order(
 
 
 def statistics_of(rollout: Rollout, dealt: Cut, units: Tensor, world: int) -> Tensor:
-    """Sum and sum of squares of the advantages that this rank has in each minibatch of a pass: (minibatches, 2) float64."""
+    """Sum and sum of squares of the advantages that this rank has in each minibatch of a pass: (minibatches,
+    2) float64."""
     rows = rollout.units // rollout.num_envs
     by_unit = rollout.advantage.view(rows, dealt.steps, rollout.num_envs).transpose(1, 2).flatten(0, 1)
     drawn = by_unit[units].double()

@@ -7,7 +7,8 @@ from torch import nn
 
 
 def make_optimizer(policy: nn.Module, lr: float, device: torch.device) -> torch.optim.AdamW:
-    """AdamW in one fused kernel, fit for CUDA graphs. Its learning rate is a tensor, changed in place by `set_lr`."""
+    """AdamW in one fused kernel, fit for CUDA graphs. Its learning rate is a tensor, changed in place by
+    `set_lr`."""
     return torch.optim.AdamW(
         policy.parameters(),
         lr=torch.tensor(lr, device=device),

@@ -19,12 +19,12 @@ CONVENTIONS = (
 class PPOResult:
     """How a run ended.
 
-    `iterations` and `env_steps` count the whole run, with what a resumed checkpoint had. `seconds` is this process's
-    wall time from the set-up of the training to its end, evaluations and checkpoints included and imports not;
-    `env_steps_per_s` is the steps of all processes over that time. `steady_env_steps_per_s` and `mfu` are of the
-    iterations in which, and right before which, nothing was compiled, captured, evaluated or written; None without any.
-    `evaluation_return` is the newest one, None without any. `restarts` is how often a knob had this process replaced:
-    times, rates and memory are of the time since.
+    `iterations` and `env_steps` count the whole run, with what a resumed checkpoint had. `seconds` is this
+    process's wall time from the set-up of the training to its end, evaluations and checkpoints included and
+    imports not; `env_steps_per_s` is the steps of all processes over that time. `steady_env_steps_per_s` and
+    `mfu` are of the iterations in which, and right before which, nothing was compiled, captured, evaluated or
+    written; None without any. `evaluation_return` is the newest one, None without any. `restarts` is how
+    often a knob had this process replaced: times, rates and memory are of the time since.
     """
 
     evaluation_return: float | None
@@ -97,14 +97,16 @@ class PPOProgress:
 
 
 class SteadyRate:
-    """Environment steps per second of the iterations in which nothing was compiled, captured, evaluated or written."""
+    """Environment steps per second of the iterations in which nothing was compiled, captured, evaluated or
+    written."""
 
     def __init__(self) -> None:
         self._steps, self._seconds = 0, 0.0
         self._ideal: float | None = 0.0
 
     def add(self, steps: int, seconds: float, ideal: float | None) -> None:
-        """A plain iteration; `ideal` are the seconds that it would have taken at the GPUs' peak, None where that means nothing."""
+        """A plain iteration; `ideal` are the seconds that it would have taken at the GPUs' peak, None where
+        that means nothing."""
         self._steps += steps
         self._seconds += seconds
         self._ideal = None if self._ideal is None or ideal is None else self._ideal + ideal

@@ -1,8 +1,8 @@
 """A rollout: T steps of N environments under one policy, stored on the device that made them.
 
-A policy with a memory is rolled out in sequences of L steps. Each begins with a memory refilled from the context − 1
-observations before it, with the weights of now; so the update, which reads the same observations, finds the rollout's own
-log-probabilities as long as the weights are the same.
+A policy with a memory is rolled out in sequences of L steps. Each begins with a memory refilled from the
+context − 1 observations before it, with the weights of now; so the update, which reads the same observations,
+finds the rollout's own log-probabilities as long as the weights are the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hoptui_trainer.ppo.policies.policy import Batch, Policy
 class Environments(Protocol):
     """N environments that step side by side.
 
-    `index` (N,) int64 are their global numbers, `counter` (0-d int64) the steps since the start of the run, `first`
-    (N,) bool is set where the next step begins an episode.
+    `index` (N,) int64 are their global numbers, `counter` (0-d int64) the steps since the start of the run,
+    `first` (N,) bool is set where the next step begins an episode.
     """
 
     @property
@@ -59,7 +59,8 @@ class Follower(Protocol):
 def sequence_length(length: int, longest: int) -> int:
     """Steps of a sequence in a rollout of `length`: the most, up to `longest`, that divide it.
 
-    The whole rollout where that would be less than half of `longest`: short sequences waste work on their prefixes.
+    The whole rollout where that would be less than half of `longest`: short sequences waste work on their
+    prefixes.
     """
     if length <= longest:
         return length
@@ -70,8 +71,8 @@ def sequence_length(length: int, longest: int) -> int:
 class Rollout:
     """Storage for T × N transitions, allocated once per shape. Fields are (T, N) or (T, N, size).
 
-    Unit i of the update is sequence i // N of environment i % N; for a policy without a memory it is one transition.
-    `obs` and `first` have context − 1 rows more, in front: what came before the rollout.
+    Unit i of the update is sequence i // N of environment i % N; for a policy without a memory it is one
+    transition. `obs` and `first` have context − 1 rows more, in front: what came before the rollout.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class Rollout:
     ) -> None:
         def field(*size: int, rows: int = length, dtype: torch.dtype = torch.float32) -> Tensor:
             zeros = torch.zeros(rows, num_envs, *size, dtype=dtype, device=device)
-            # The update is compiled for its sizes of minibatches, and for all sizes of what these are gathered from.
+            # The update is compiled for its sizes of minibatches, and for all sizes of what these are
+            # gathered from.
             maybe_mark_dynamic(zeros, [0, 1])
             return zeros
 
@@ -189,8 +191,8 @@ class Rollout:
         """Fill in advantages and value targets, with the policy that made the rollout.
 
         A step that a time limit cut off leads to its final observation. That is read behind the context − 1
-        observations before it, as a memory refilled there would do: of each environment, context observations for
-        every `cut_spacing` steps.
+        observations before it, as a memory refilled there would do: of each environment, context observations
+        for every `cut_spacing` steps.
         """
         following = torch.cat((self.value[1:], self.last_value[None]))
         finals = self._final_values(policy).repeat_interleave(self._stride, 0)[: self.length]
@@ -225,7 +227,8 @@ class Rollout:
         return {"obs": self.obs[self.length :], "first": self.first[self.length :]}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on after another rollout, also one of another length, with more or fewer environments or context.
+        """Go on after another rollout, also one of another length, with more or fewer environments or
+        context.
 
         What was stored here before is forgotten.
         """

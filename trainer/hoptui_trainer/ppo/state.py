@@ -31,18 +31,22 @@ from hoptui_trainer.ppo.rank_layout import ENV_DIM, joined, on_cpu, shared
 from hoptui_trainer.ppo.update import Update
 
 OPEN: Mapping[str, int | str] = {"precision": "auto", "compile": "auto", "grad_accum": 0}
-"""Knobs that may be left open, and how: they are settled when training starts, and again in the next process."""
+"""Knobs that may be left open, and how: they are settled when training starts, and again in the next
+process."""
 KEPT_SIZES, KEPT_SHARE = 4, 0.1
-"""Sizes of before whose buffers and graphs are kept, and the part of the free memory that they may take together."""
+"""Sizes of before whose buffers and graphs are kept, and the part of the free memory that they may take
+together."""
 
 
 class PPOState:
-    """Policy, optimizer, environments and counters of this rank; `config` is changed by knobs between iterations.
+    """Policy, optimizer, environments and counters of this rank; `config` is changed by knobs between
+    iterations.
 
-    `iteration` counts finished iterations, `epoch` the passes over rollouts in them, `env_steps` the steps of all ranks;
-    `evaluation_return` is the newest one. `since` counts the iterations since something had to be compiled anew;
-    `proves_sizes` is false where memory has run out, and nothing is kept or captured in advance. `notes` says what was
-    measured. `automatic` is what the knobs that were left open are here; elsewhere it may be another.
+    `iteration` counts finished iterations, `epoch` the passes over rollouts in them, `env_steps` the steps of
+    all ranks; `evaluation_return` is the newest one. `since` counts the iterations since something had to be
+    compiled anew; `proves_sizes` is false where memory has run out, and nothing is kept or captured in
+    advance. `notes` says what was measured. `automatic` is what the knobs that were left open are here;
+    elsewhere it may be another.
 
     Raises:
         MemoryError: the device has not the memory for `config`.
@@ -106,7 +110,8 @@ class PPOState:
 
     @property
     def grad_accum(self) -> int:
-        """Pieces that a minibatch is computed in: more than asked for where memory ran out, fewer where it has fewer units."""
+        """Pieces that a minibatch is computed in: more than asked for where memory ran out, fewer where it
+        has fewer units."""
         return -(-self._share // self.update.pieces.micro_batch)
 
     @property
@@ -114,7 +119,7 @@ class PPOState:
         """Units of a whole minibatch on this rank."""
         return self.dealt.share(0, self.ranks.world)
 
-    # what knobs change ---------------------------------------------------------------------------------------------
+    # what knobs change --------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Use the numbers that `config` now has."""
@@ -123,10 +128,11 @@ class PPOState:
         self.collector.coefficients.fill(self.config)
 
     def cut_anew(self, *, sizes: bool = True) -> None:
-        """Cut rollouts as `config` now says, in as many pieces as it says; 0 pieces are chosen by measurement.
+        """Cut rollouts as `config` now says, in as many pieces as it says; 0 pieces are chosen by
+        measurement.
 
-        With `sizes` minibatches may have others than before: then what was measured of them is measured again, and they
-        are cut in more pieces than asked for if pieces so large were too much before.
+        With `sizes` minibatches may have others than before: then what was measured of them is measured
+        again, and they are cut in more pieces than asked for if pieces so large were too much before.
 
         Raises:
             MemoryError: pieces so large were too much before, or not even small ones fit; on all ranks.
@@ -146,7 +152,8 @@ class PPOState:
         self.since = 0
 
     def fit(self) -> int:
-        """Bring environments and storage to the sizes that `config` now has; nothing changes if that is impossible.
+        """Bring environments and storage to the sizes that `config` now has; nothing changes if that is
+        impossible.
 
         Environments that stay keep their episodes. Returns how many unfinished episodes were dropped.
 
@@ -270,7 +277,8 @@ class PPOState:
         self.update.pieces.forget()
 
     def _smaller(self, before: int, after: int) -> None:
-        """Memory ran out in the middle of an update: pieces of another size may have to be compiled right now."""
+        """Memory ran out in the middle of an update: pieces of another size may have to be compiled right
+        now."""
         if "grad_accum" in self.automatic:
             self.automatic["grad_accum"] = self.grad_accum
         self.since = 0
@@ -282,7 +290,7 @@ class PPOState:
         self.env.close()
         self.evaluation.close()
 
-    # checkpoints ---------------------------------------------------------------------------------------------------
+    # checkpoints --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides how training goes on, of all ranks, which all call this together.
@@ -308,7 +316,8 @@ class PPOState:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> int:
-        """Go on where `saved` was taken, with this object's own `config`; returns the unfinished episodes dropped.
+        """Go on where `saved` was taken, with this object's own `config`; returns the unfinished episodes
+        dropped.
 
         With another network than the saved one, the weights of this object stay as they are.
         """
@@ -319,7 +328,8 @@ class PPOState:
             held = [dict(group) for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(saved["optimizer"])
             for group, own in zip(self.optimizer.param_groups, held, strict=True):
-                # What a group is told by this process: its learning rate (of `config`), and what fits its device.
+                # What a group is told by this process: its learning rate (of `config`), and what fits its
+                # device.
                 group.update({name: value for name, value in own.items() if name != "params"})
             if saved["scaler"] and self.update.scaler.is_enabled():
                 self.update.scaler.load_state_dict(saved["scaler"])

@@ -52,9 +52,11 @@ SIZES = "--num-envs, --rollout-len"
 
 
 def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
-    """Train until `job.iterations` are done, an evaluation reaches `job.until_return`, or a stop is asked for.
+    """Train until `job.iterations` are done, an evaluation reaches `job.until_return`, or a stop is asked
+    for.
 
-    `write` takes the lines for people, or the one line of JSON. Under torchrun every rank calls this, and trains with the others.
+    `write` takes the lines for people, or the one line of JSON. Under torchrun every rank calls this, and
+    trains with the others.
 
     Raises:
         UsageError: the job cannot be run as asked.
@@ -107,7 +109,8 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                     handles["grad_accum"].revert(state.grad_accum, f"memory ran out with {pieces} pieces")
                 followed = caught_up
                 caught_up = job.evaluation_due(iteration + 1) or job.checkpoint_due(iteration + 1)
-                # The host is an iteration ahead of a GPU. Right after it has waited for that, it only says how fast it queues.
+                # The host is an iteration ahead of a GPU. Right after it has waited for that, it only says
+                # how fast it queues.
                 plain = state.since > WARM_UPS and not followed and not caught_up
                 proven = dataclasses.replace(config)
                 steps = state.collector.rollout.size * ranks.world
@@ -168,8 +171,8 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
 def learned(state: PPOState, clock: PhaseClock) -> dict[str, Tensor] | None:
     """One rollout and one update: its metrics, as 0-d tensors on the device.
 
-    None where the memory of any rank was too short for it. The optimizer may have taken steps then, on minibatches for
-    which there was room; the rest of the rollout is dropped.
+    None where the memory of any rank was too short for it. The optimizer may have taken steps then, on
+    minibatches for which there was room; the rest of the rollout is dropped.
     """
     config, collector = state.config, state.collector
     again = True
@@ -259,7 +262,8 @@ def prepare(
 def introduction(
     job: PPOOptions, plan: PPOPlan, state: PPOState, saved: Mapping[str, Any] | None
 ) -> Iterator[str]:
-    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
+    mean."""
     yield f"{plan.name}: PPO on {plan.env}, seed {plan.seed}, {describe_device(state.device)}"
     if saved:
         yield f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps"
@@ -280,7 +284,8 @@ def introduction(
 def garbage_collection() -> Iterator[Callable[[], None]]:
     """Python's search for garbage cycles, which stops all threads for up to half a second whenever it likes.
 
-    From the first call of what is yielded it runs in that call alone, and no longer looks at what was there before.
+    From the first call of what is yielded it runs in that call alone, and no longer looks at what was there
+    before.
     """
     seen = False
 

@@ -1,4 +1,5 @@
-"""The PPO update: epochs of minibatches, each computed in pieces and together with the other ranks (Schulman et al. 2017)."""
+"""The PPO update: epochs of minibatches, each computed in pieces and together with the other ranks (Schulman
+et al. 2017)."""
 
 from __future__ import annotations
 
@@ -44,12 +45,12 @@ PieceLoss = Callable[[Policy, Rollout, Tensor, Tensor, Coefficients], tuple[Tens
 class Update:
     """Improves a policy on rollouts, together with the other ranks.
 
-    The dealing out of a pass, a piece of a minibatch and the optimizer's step are the units that become CUDA graphs;
-    before a step the gradient is added up over the ranks. Every sum is divided by the count of the minibatch on all
-    ranks, so neither the number of pieces nor that of ranks changes the result.
+    The dealing out of a pass, a piece of a minibatch and the optimizer's step are the units that become CUDA
+    graphs; before a step the gradient is added up over the ranks. Every sum is divided by the count of the
+    minibatch on all ranks, so neither the number of pieces nor that of ranks changes the result.
 
-    `scaler` scales losses under fp16. `make_way` is called where memory has run out: it gives back what is only kept for
-    later, and returns how much there was of it.
+    `scaler` scales losses under fp16. `make_way` is called where memory has run out: it gives back what is
+    only kept for later, and returns how much there was of it.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Update:
         self._found = torch.zeros(len(LOSS_METRICS), device=self._device)
         self._length = torch.zeros((), device=self._device)
         self._skipped = torch.ones((), device=self._device)
-        # A graph holds the function that it repeats, and with it what this one reads and fills; nobody else has to.
+        # A graph holds the function that it repeats, and with it what this one reads and fills; nobody else
+        # has to.
         self._index: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._deals: WeakValueDictionary[tuple[tuple[int, int], Cut], Deal] = WeakValueDictionary()
         self._number = torch.zeros((), dtype=torch.int64, device=self._device)
@@ -88,7 +90,8 @@ class Update:
         self._precision = precision
         self.scaler = grad_scaler(precision, self._device)
         self.scaler.scale(self._length)  # makes its own tensors now, outside of any graph
-        # A fused AdamW takes no step where this is 1. Under fp16 the scaler brings a tensor of its own for each step.
+        # A fused AdamW takes no step where this is 1. Under fp16 the scaler brings a tensor of its own for
+        # each step.
         self._optimizer.found_inf = self._skipped  # type: ignore[attr-defined]
 
     def cut(self, rollout: Rollout, minibatch_size: int) -> Cut:
@@ -99,15 +102,17 @@ class Update:
     def run(
         self, rollout: Rollout, *, epochs: int, minibatch_size: int, epoch: int, ready: bool = True
     ) -> dict[str, Tensor]:
-        """Improve the policy on one rollout. Returns 0-d tensors on the device: means over all samples and epochs.
+        """Improve the policy on one rollout. Returns 0-d tensors on the device: means over all samples and
+        epochs.
 
-        `epoch` counts the passes since the start of the run; `ready` is false where this rank's memory was too short for
-        its rollout. `grad_norm` is the mean norm before clipping; `explained_variance` is of the values that the rollout
-        was made with. Nothing in here waits for the device, and the ranks wait for each other once, at the end.
+        `epoch` counts the passes since the start of the run; `ready` is false where this rank's memory was
+        too short for its rollout. `grad_norm` is the mean norm before clipping; `explained_variance` is of
+        the values that the rollout was made with. Nothing in here waits for the device, and the ranks wait
+        for each other once, at the end.
 
         Raises:
-            NoRoomError: a rank was not ready, or single units do not fit; on all ranks alike, and before the optimizer
-                took the step.
+            NoRoomError: a rank was not ready, or single units do not fit; on all ranks alike, and before the
+                optimizer took the step.
         """
         dealt = self.cut(rollout, minibatch_size)
         begin, end = 0, epochs * dealt.count
@@ -162,7 +167,8 @@ class Update:
             self.gradient.clear()
 
     def measure(self, rollout: Rollout, size: int) -> SizeTrial | None:
-        """The memory that a piece of `size` units takes for a while, as it is written: compiled it takes less.
+        """The memory that a piece of `size` units takes for a while, as it is written: compiled it takes
+        less.
 
         None if it does not fit, or if the device does not say.
         """
@@ -189,10 +195,10 @@ class Update:
 
         Returns for which of them memory ran out on this rank; it may be in `trouble` from the beginning.
 
-        The ranks do not ask each other how they are. One in trouble owes the others every sum that they will wait for:
-        it goes on with zeros, and with a note beside the gradient which keeps all ranks from that step and from those
-        after it. So all have the same weights, those of before the first step that somebody had no memory for. Alone,
-        it stops there at once.
+        The ranks do not ask each other how they are. One in trouble owes the others every sum that they will
+        wait for: it goes on with zeros, and with a note beside the gradient which keeps all ranks from that
+        step and from those after it. So all have the same weights, those of before the first step that
+        somebody had no memory for. Alone, it stops there at once.
         """
         world = self._ranks.world
         statistics = torch.zeros(dealt.count, 2, dtype=torch.float64, device=self._device)
@@ -243,7 +249,8 @@ class Update:
         deal.statistics.copy_(statistics_of(rollout, dealt, units, self._ranks.world))
 
     def _give_way(self, dealt: Cut, trouble: int | None) -> int:
-        """Make room on all ranks, because memory ran out on one of them. Returns the minibatch to go on with."""
+        """Make room on all ranks, because memory ran out on one of them. Returns the minibatch to go on
+        with."""
         known: list[tuple[int | None, int]] = self._ranks.gather((trouble, self._make_way()))
         first = min(minibatch for minibatch, _ in known if minibatch is not None)
         freed = any(spare for _, spare in known)
@@ -261,9 +268,11 @@ class Update:
         return first
 
     def _scales(self, dealt: Cut, sums: Tensor) -> Tensor:
-        """For each minibatch of a pass: mean and inverse deviation of its advantages on all ranks, and 1 / its count.
+        """For each minibatch of a pass: mean and inverse deviation of its advantages on all ranks, and 1 /
+        its count.
 
-        (minibatches, 3) from the sums over all ranks; a minibatch whose advantages are all equal has them scaled to 0.
+        (minibatches, 3) from the sums over all ranks; a minibatch whose advantages are all equal has them
+        scaled to 0.
         """
         # Not from a list: copying one to a GPU waits for it.
         count = torch.full((dealt.count,), dealt.minibatch, device=self._device)
@@ -273,16 +282,18 @@ class Update:
         return torch.stack((mean, 1 / (deviation + 1e-8), 1 / count), 1).float()
 
     def _piece(self, rollout: Rollout, units: Tensor, part: slice) -> Tensor:
-        """Add the gradient of a part of a minibatch; returns the sums of `LOSS_METRICS` over its samples and those before."""
+        """Add the gradient of a part of a minibatch; returns the sums of `LOSS_METRICS` over its samples and
+        those before."""
         index = self._index_of(part.stop - part.start).copy_(units[part])
         self._graphs.run(*self._work(rollout, index, part.start == 0), rollout.shape)
         return self._found
 
     def _work(self, rollout: Rollout, index: Tensor, first: bool) -> tuple[Hashable, Work]:
-        """What computes the units `index`, the first of a minibatch or further ones, and its key among graphs.
+        """What computes the units `index`, the first of a minibatch or further ones, and its key among
+        graphs.
 
-        Only pieces of the regular size are compiled: the rest of a minibatch, or the last minibatch, would be worth no
-        compilation of its own, while the run stands still.
+        Only pieces of the regular size are compiled: the rest of a minibatch, or the last minibatch, would be
+        worth no compilation of its own, while the run stands still.
         """
         regular = len(index) == self.pieces.micro_batch
         loss = self._loss if regular else gathered_loss
@@ -313,7 +324,8 @@ class Update:
         self._found.add_(figures)
 
     def _step(self) -> None:
-        """Where memory runs out, the part that found none is done again: each takes all its memory before it changes anything."""
+        """Where memory runs out, the part that found none is done again: each takes all its memory before it
+        changes anything."""
         device = self._device
         try:
             insist(device, self._unscale)

@@ -15,7 +15,8 @@ DRAWS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """The most that an image is turned (radians), scaled (a fraction) and moved (a fraction of its side) either way.
+    """The most that an image is turned (radians), scaled (a fraction) and moved (a fraction of its side)
+    either way.
 
     With `flip`, every second one is mirrored left to right.
     """
@@ -30,7 +31,8 @@ NONE = Augmentation()
 
 
 def distorted(images: Tensor, positions: Tensor, key: int, most: Augmentation) -> Tensor:
-    """uint8 images (N, C, H, W) as float32 with the same values' range, each distorted as its position (N,) says.
+    """uint8 images (N, C, H, W) as float32 with the same values' range, each distorted as its position (N,)
+    says.
 
     Without any distortion the images themselves come back.
     """

@@ -23,13 +23,13 @@ def vision(
     job: Annotated[VisionOptions | None, Parameter(name="*")] = None,
     knobs: Annotated[VisionKnobs | None, Parameter(name="*")] = None,
 ) -> int:
-    """Train a vision transformer to classify images. The options with bounds are knobs: `hoptui set` changes them while
-    the run goes on.
+    """Train a vision transformer to classify images. The options with bounds are knobs: `hoptui set` changes
+    them while the run goes on.
 
-    Presets: tiny (digits, seconds on one core; the default without a GPU), vit-s, vit-b (the default on a GPU), vit-l.
-    Several GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer vision`. Ctrl-C or SIGTERM finishes the iteration, writes a
-    checkpoint if there is a folder for it, and exits with 0; a second one ends at once. An accuracy asked for and not
-    reached exits with 1, a bad option with 2.
+    Presets: tiny (digits, seconds on one core; the default without a GPU), vit-s, vit-b (the default on a
+    GPU), vit-l. Several GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer vision`. Ctrl-C or SIGTERM
+    finishes the iteration, writes a checkpoint if there is a folder for it, and exits with 0; a second one
+    ends at once. An accuracy asked for and not reached exits with 1, a bad option with 2.
     """
     job = job or VisionOptions()
     # Here and not above, because it imports torch, which takes seconds.

@@ -12,10 +12,12 @@ from hoptui_trainer.common import knobs
 
 @dataclass(kw_only=True)
 class VisionConfig:
-    """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes on.
+    """The values of one run. Fields with a `Knob` are command-line options and can change while the run goes
+    on.
 
-    `batch_size` decides what is learned, `micro_batch` and `grad_accum` only how it is computed: one follows from the
-    other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are settled when training starts.
+    `batch_size` decides what is learned, `micro_batch` and `grad_accum` only how it is computed: one follows
+    from the other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are settled
+    when training starts.
     """
 
     batch_size: Annotated[
@@ -103,7 +105,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "vit-b": {},
     "vit-l": {"d_model": 1024, "layers": 24, "heads": 16, "batch_size": 512},
 }
-"""Where a preset differs from the defaults of `VisionConfig`, which are those of `vit-b`; names of Dosovitskiy et al."""
+"""Where a preset differs from the defaults of `VisionConfig`, which are those of `vit-b`; names of
+Dosovitskiy et al."""
 
 
 def preset_config(name: str) -> VisionConfig:

@@ -15,7 +15,8 @@ LOADING = tuple(field.name for field in dataclasses.fields(Loading))
 
 
 def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
-    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two iterations."""
+    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two
+    iterations."""
     config = state.config
     tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
     matrices = state.optimizer.param_groups[0]

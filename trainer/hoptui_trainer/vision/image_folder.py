@@ -21,8 +21,8 @@ HELD_OUT_OF_256 = 13
 
 
 class Files:
-    """Paths under a root and their labels. One block of bytes each: a list of a million strings would be copied page by
-    page into every forked worker as it counts references."""
+    """Paths under a root and their labels. One block of bytes each: a list of a million strings would be
+    copied page by page into every forked worker as it counts references."""
 
     def __init__(self, root: Path, names: Iterable[tuple[str, int]]) -> None:
         self._root = root
@@ -67,8 +67,8 @@ class FileImages:
 def find(root: Path) -> tuple[list[str], Files, Files]:
     """The classes under a folder by name, the files to train on and the held-out ones.
 
-    `root/train` and `root/val` are taken if they are there; else `root` itself is split by the files' names, so that a
-    file that is added moves no other.
+    `root/train` and `root/val` are taken if they are there; else `root` itself is split by the files' names,
+    so that a file that is added moves no other.
 
     Raises:
         UsageError: one sentence that names what is missing.
@@ -111,7 +111,8 @@ def read_image(path: Path, size: int) -> Tensor:
     top, left = (height - side) // 2, (width - side) // 2
     image = image[:, top : top + side, left : left + side]
     if side != size:
-        # Of bytes, colours last, as files have them: torch has a kernel for just that, four times as fast as of floats.
+        # Of bytes, colours last, as files have them: torch has a kernel for just that, four times as fast as
+        # of floats.
         (image,) = functional.interpolate(
             image[None], (size, size), mode="bilinear", antialias=True, align_corners=False
         )

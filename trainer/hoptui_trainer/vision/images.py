@@ -41,7 +41,8 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """How images are brought from a disk: processes that read them, chunks that each is ahead, pinned memory or not."""
+    """How images are brought from a disk: processes that read them, chunks that each is ahead, pinned memory
+    or not."""
 
     num_workers: int
     prefetch_factor: int
@@ -61,7 +62,8 @@ class Feed(Protocol):
         ...
 
     def take(self, positions: range) -> Images:
-        """The images at `positions`, on the device: of those that were begun, as often as wanted, or the next ones."""
+        """The images at `positions`, on the device: of those that were begun, as often as wanted, or the next
+        ones."""
         ...
 
     def change(self, loading: Loading) -> None:
@@ -76,7 +78,8 @@ class Feed(Protocol):
 class Source(Protocol):
     """Images to train on (`count`) and to judge by: uint8, `channels` × `image_size`², in `classes` classes.
 
-    `name` is what people are told; `judged` says whether there are held-out images whose labels mean something.
+    `name` is what people are told; `judged` says whether there are held-out images whose labels mean
+    something.
     """
 
     name: str

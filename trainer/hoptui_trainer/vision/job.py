@@ -21,7 +21,8 @@ class VisionOptions(JobOptions):
     Parameters
     ----------
     data
-        digits (8 × 8 pixels), synthetic (for speed), or a folder of images [default: tiny: digits, else synthetic].
+        digits (8 × 8 pixels), synthetic (for speed), or a folder of images [default: tiny: digits, else
+        synthetic].
     image_size
         Pixels of an image's side, for synthetic images and those in a folder [default: tiny: 8, else 224].
     until_accuracy
@@ -58,8 +59,8 @@ def resolve_job(
     """Command line before checkpoint before preset.
 
     Raises:
-        UsageError: an unknown preset, a value that a knob does not take, or an option that would make the resumed run
-            another one.
+        UsageError: an unknown preset, a value that a knob does not take, or an option that would make the
+            resumed run another one.
     """
     chosen = job.preset or (saved["preset"] if saved else "vit-b" if on_gpu else "tiny")
     default = VisionConfig(**preset(PRESETS, chosen))

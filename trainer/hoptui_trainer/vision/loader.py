@@ -1,10 +1,12 @@
 """Images from files, read by worker processes that can be exchanged while training goes on.
 
-When the loading changes, the old workers deliver what they have begun, and the new ones, started at once, begin with the
-chunk after that. So nothing is read in vain, nothing is left out and nothing waits for processes to start.
+When the loading changes, the old workers deliver what they have begun, and the new ones, started at once,
+begin with the chunk after that. So nothing is read in vain, nothing is left out and nothing waits for
+processes to start.
 
-Workers read into memory that they share with the trainer from the beginning, and send it a word when they have. A tensor
-that is sent is new shared memory each time, whose handle is fetched over a socket: docs/benchmarks.md has what that costs.
+Workers read into memory that they share with the trainer from the beginning, and send it a word when they
+have. A tensor that is sent is new shared memory each time, whose handle is fetched over a socket:
+docs/internals/benchmark_log.md has what that costs.
 """
 
 from __future__ import annotations
@@ -67,8 +69,8 @@ class Folder:
 class Loader:
     """A feed of the images at position `first` and every `step`-th one after it.
 
-    What was begun stays in the host's memory until the next `begin`: a batch for which the device's memory is too short
-    is taken again in smaller pieces.
+    What was begun stays in the host's memory until the next `begin`: a batch for which the device's memory is
+    too short is taken again in smaller pieces.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class Loader:
         self._read(positions)
 
     def take(self, positions: range) -> Images:
-        """The images at `positions`, of which none may lie before those begun; waits for what is not read yet."""
+        """The images at `positions`, of which none may lie before those begun; waits for what is not read
+        yet."""
         self._read(positions)
         start, count, size = self._place(positions.start), len(positions), self._files.size
         found = Images(
@@ -142,7 +145,8 @@ class Loader:
 
 
 class Workers(Iterator[Images]):
-    """The images of chunks of files, in their order, read by `loading.num_workers` processes (0: by this one).
+    """The images of chunks of files, in their order, read by `loading.num_workers` processes (0: by this
+    one).
 
     They start with this object and live until there are no more chunks or `close` is called.
 
@@ -168,7 +172,8 @@ class Workers(Iterator[Images]):
             worker_init_fn=_let_the_parent_decide,
             generator=torch.Generator().manual_seed(0),  # else it draws from the global one
         )
-        # Blocked until the workers have learned to ignore them: one that comes while they start would end them.
+        # Blocked until the workers have learned to ignore them: one that comes while they start would end
+        # them.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_TRAINER)
         try:
             self._reports: Iterator[str] | None = iter(loader)
@@ -189,7 +194,8 @@ class Workers(Iterator[Images]):
         return Images(images, torch.tensor(self._files.labels(files), pin_memory=self._pin))
 
     def close(self) -> None:
-        # A DataLoader ends its workers when its iterator is let go; one that hangs in a read would not notice.
+        # A DataLoader ends its workers when its iterator is let go; one that hangs in a read would not
+        # notice.
         self._reports = None
         for process in self.processes:
             process.join(1.0)
@@ -209,8 +215,9 @@ class _Task(NamedTuple):
 class _Slots:
     """Memory that workers share with the trainer: `memory` (slots, CHUNK, 3, size, size) uint8.
 
-    It is handed on by forking and has no name: a container's few megabytes of /dev/shm do not limit it, and it is gone with
-    the last process. `given` are the tasks given out, in their order, whose slots are not yet back in `free`.
+    It is handed on by forking and has no name: a container's few megabytes of /dev/shm do not limit it, and
+    it is gone with the last process. `given` are the tasks given out, in their order, whose slots are not yet
+    back in `free`.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -228,7 +235,8 @@ class _Slots:
 
 
 class _Reader(Dataset[str]):
-    """What a worker does: reads files into a slot, and says what went wrong, because exceptions of workers travel badly."""
+    """What a worker does: reads files into a slot, and says what went wrong, because exceptions of workers
+    travel badly."""
 
     def __init__(self, files: FileImages, memory: Tensor) -> None:
         self._files, self._memory = files, memory
@@ -242,7 +250,8 @@ class _Reader(Dataset[str]):
 
 
 class _Ahead:
-    """The chunks from a position on, until it is told to end; `next` is the position of the first one not asked for."""
+    """The chunks from a position on, until it is told to end; `next` is the position of the first one not
+    asked for."""
 
     def __init__(self, order: ImageSampler, position: int, step: int) -> None:
         self._order, self._step = order, step
@@ -257,7 +266,8 @@ class _Ahead:
 
 
 def _let_the_parent_decide(_: int) -> None:
-    """In a worker: a signal to the whole group, such as Ctrl-C or Slurm's SIGTERM, asks the trainer to stop, not this."""
+    """In a worker: a signal to the whole group, such as Ctrl-C or Slurm's SIGTERM, asks the trainer to stop,
+    not this."""
     for number in LEFT_TO_THE_TRAINER:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_THE_TRAINER)

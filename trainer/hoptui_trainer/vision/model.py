@@ -1,7 +1,8 @@
-"""The vision transformer of Dosovitskiy et al. 2021 with the mean pooling of Beyer et al. 2022: one size of every matmul.
+"""The vision transformer of Dosovitskiy et al. 2021 with the mean pooling of Beyer et al. 2022: one size of
+every matmul.
 
-Without a class token, a 224 × 224 image in patches of 16 is 196 tokens and not 197, and every row of every product is
-one token of one image.
+Without a class token, a 224 × 224 image in patches of 16 is 196 tokens and not 197, and every row of every
+product is one token of one image.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from hoptui_trainer.common.init_rng import stream
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What decides the sizes of the weights: images of `channels` × `image_size`², and the transformer on their patches."""
+    """What decides the sizes of the weights: images of `channels` × `image_size`², and the transformer on
+    their patches."""
 
     image_size: int
     channels: int
@@ -95,7 +97,8 @@ class ViT(nn.Module):
         return logits.float()  # softmax in half precision would cost accuracy
 
     def flops_per_image(self) -> float:
-        """FLOPs of training on one image: 6·N for each of its tokens plus attention; the head sees one vector an image."""
+        """FLOPs of training on one image: 6·N for each of its tokens plus attention; the head sees one vector
+        an image."""
         shape = self.shape
         head = shape.d_model * shape.classes
         each = sum(weight.numel() for weight in self.parameters() if weight.ndim == 2)

@@ -13,7 +13,8 @@ from hoptui_trainer.common.counter_rng import key, shuffled
 
 
 class ImageSampler:
-    """`count` images again and again, in another order each time; `device` is where the indices are wanted."""
+    """`count` images again and again, in another order each time; `device` is where the indices are
+    wanted."""
 
     def __init__(self, seed: int, count: int, device: torch.device | str) -> None:
         self._key = key(seed, "order of images")
@@ -42,8 +43,8 @@ class ImageSampler:
 def share(position: int, count: int, rank: int, world: int) -> range:
     """The positions of a rank among the `count` from `position` on: every `world`-th of the whole stream.
 
-    What a rank loads next does not depend on the size of a batch, so images loaded ahead stay the right ones when that
-    changes.
+    What a rank loads next does not depend on the size of a batch, so images loaded ahead stay the right ones
+    when that changes.
     """
     start = position + (rank - position) % world
     return range(start, position + count, world)

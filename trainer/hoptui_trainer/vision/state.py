@@ -83,15 +83,15 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         return Loading(**{name: getattr(self.config, name) for name in names})
 
     def losses(self, batch: Images, positions: Tensor) -> Tensor:
-        """Summed cross-entropy (nats) over images that are distorted as their positions (n,) say, and how many of them
-        were classified right; (2,) float32, of which the first is differentiable."""
+        """Summed cross-entropy (nats) over images that are distorted as their positions (n,) say, and how
+        many of them were classified right; (2,) float32, of which the first is differentiable."""
         images = distorted(batch.images, positions, self._distortion_key, self.source.distortion)
         with self._shapes.meet(len(batch)), autocast(self.precision, self.device):
             return self._losses(images, batch.labels)
 
     def right(self, batch: Images) -> Tensor:
-        """How many images are classified right (0-d), without distortion and without gradients. Never compiled: parts of
-        held-out images come in many sizes, and few of them."""
+        """How many images are classified right (0-d), without distortion and without gradients. Never
+        compiled: parts of held-out images come in many sizes, and few of them."""
         with torch.no_grad(), autocast(self.precision, self.device):
             right: Tensor = (self.model(batch.images).argmax(-1) == batch.labels).sum()
         return right
@@ -123,7 +123,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         """Bring micro-batches to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
 
         Raises:
-            ValueError: the batch has no image for some rank, or is read into memory that is too small; nothing has changed.
+            ValueError: the batch has no image for some rank, or is read into memory that is too small;
+                nothing has changed.
             MemoryError: not even one image fits.
         """
         config, world = self.config, self.ranks.world
@@ -133,7 +134,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         config.grad_accum = pieces(config, world)
 
     def prove_sizes(self) -> None:
-        """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether they fit.
+        """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether
+        they fit.
 
         Raises:
             MemoryError: they do not.
@@ -172,7 +174,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides how training goes on, as tensors, numbers, text and dicts of them; the same on every rank."""
+        """All that decides how training goes on, as tensors, numbers, text and dicts of them; the same on
+        every rank."""
         return {
             **self._saved_progress(),
             "images": self.source.count,
@@ -183,7 +186,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
     def load_state_dict(self, saved: Mapping[str, Any]) -> bool:
         """Go on where `saved` was taken, with this object's own `config`.
 
-        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts again.
+        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts
+        again.
         """
         self.close()
         if not self._load(saved):
@@ -198,7 +202,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         return {"d_model": shape.d_model, "layers": shape.layers, "heads": shape.heads}
 
     def _check_room(self) -> None:
-        """Refuse what the machine's memory has no room for: a batch from a disk, and what is read ahead of it.
+        """Refuse what the machine's memory has no room for: a batch from a disk, and what is read ahead of
+        it.
 
         Raises:
             ValueError: one sentence that begins with the name of a knob.

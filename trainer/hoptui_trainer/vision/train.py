@@ -48,8 +48,8 @@ CONVENTIONS = (
 class VisionResult(SupervisedResult):
     """How a run ended.
 
-    `samples` counts the whole run. `samples_per_s` is its steady rate on all GPUs together, without the first iteration,
-    evaluations, checkpoints, and what is tried out for a knob.
+    `samples` counts the whole run. `samples_per_s` is its steady rate on all GPUs together, without the first
+    iteration, evaluations, checkpoints, and what is tried out for a knob.
     """
 
     workload = WORKLOAD
@@ -68,7 +68,8 @@ class VisionResult(SupervisedResult):
 
 
 def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -> VisionResult:
-    """Train until `job.iterations` are done, enough held-out images are classified right, or a stop is asked for.
+    """Train until `job.iterations` are done, enough held-out images are classified right, or a stop is asked
+    for.
 
     `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
 
@@ -207,7 +208,8 @@ def find_source(plan: VisionPlan, device: torch.device) -> Source:
 
 
 def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] | None) -> list[str]:
-    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines mean."""
+    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
+    mean."""
     config, source, world = state.config, state.source, state.ranks.world
     where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
     parameters = sum(parameter.numel() for parameter in state.model.parameters())
@@ -238,5 +240,6 @@ def progress(job: VisionOptions, state: VisionState, done: Finished, samples_per
 
 
 def utilization(state: VisionState, samples_per_s: float) -> float | None:
-    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of images: their seconds at the peak."""
+    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of images: their
+    seconds at the peak."""
     return mfu(state.model.flops_per_image(), samples_per_s, state.device, state.precision, state.ranks.world)

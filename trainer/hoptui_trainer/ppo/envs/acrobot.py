@@ -1,7 +1,8 @@
-"""Acrobot-v1: swing the end of a double pendulum up, with a motor at the elbow (Sutton 1996, as in Gymnasium).
+"""Acrobot-v1: swing the end of a double pendulum up, with a motor at the elbow (Sutton 1996, as in
+Gymnasium).
 
-The equations of motion are those of Sutton & Barto's book: links of 1 m and 1 kg, centres of mass in their middle,
-moments of inertia of 1 kg·m².
+The equations of motion are those of Sutton & Barto's book: links of 1 m and 1 kg, centres of mass in their
+middle, moments of inertia of 1 kg·m².
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ GOAL_HEIGHT = 1.0
 
 
 class Acrobot:
-    """State: angles of shoulder (0 hangs down) and elbow (0 is straight) in −π … π, and their velocities (rad/s).
+    """State: angles of shoulder (0 hangs down) and elbow (0 is straight) in −π … π, and their velocities
+    (rad/s).
 
-    Observation: cosine and sine of either angle, the velocities. An action is a torque of −1, 0 or 1 N·m at the elbow.
-    Each step costs a point but the one that brings the end a link's length above the shoulder, which ends the episode.
+    Observation: cosine and sine of either angle, the velocities. An action is a torque of −1, 0 or 1 N·m at
+    the elbow. Each step costs a point but the one that brings the end a link's length above the shoulder,
+    which ends the episode.
     """
 
     id = "Acrobot-v1"

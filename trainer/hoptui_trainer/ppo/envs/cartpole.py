@@ -21,7 +21,8 @@ ANGLE_LIMIT = 12 * 2 * math.pi / 360
 
 
 class CartPole:
-    """State and observation: position (m), velocity, angle (rad), angular velocity. One point of reward per step."""
+    """State and observation: position (m), velocity, angle (rad), angular velocity. One point of reward per
+    step."""
 
     id = "CartPole-v1"
     state_size = 4
@@ -51,7 +52,8 @@ class CartPole:
 
 
 class CartPoleNoVel(CartPole):
-    """CartPole-v1 that shows position and angle alone: to balance, a policy has to remember what it saw before."""
+    """CartPole-v1 that shows position and angle alone: to balance, a policy has to remember what it saw
+    before."""
 
     id = "CartPole-NoVel"
     observation_size = 2

@@ -1,13 +1,15 @@
 """Any environment of Gymnasium, on the CPU, with the interface of `VectorEnv`.
 
-Copies step one after the other in this process (`SyncVectorEnv`), or each in a process of its own (`AsyncVectorEnv`)
-where a step takes long enough to be worth it: 64 CartPoles make 110,000 steps/s in one process, 5,000 in 64.
+Copies step one after the other in this process (`SyncVectorEnv`), or each in a process of its own
+(`AsyncVectorEnv`) where a step takes long enough to be worth it: 64 CartPoles make 110,000 steps/s in one
+process, 5,000 in 64.
 
-Gymnasium never resets by itself here (`AutoresetMode.DISABLED`): the copies that are done are reset in the same step, by
-a mask. So every step leads to an observation of its own episode and every sample may be learned from. Under Gymnasium's
-default, NEXT_STEP, the step after the end of an episode ignores its action and would have to be masked out of every
-batch; SAME_STEP hides final observations in arrays of objects and is 10 % slower. Vector entry points are left aside for
-that reason, and because they take one seed for all copies: those of Gymnasium 1.4 know NEXT_STEP alone.
+Gymnasium never resets by itself here (`AutoresetMode.DISABLED`): the copies that are done are reset in the
+same step, by a mask. So every step leads to an observation of its own episode and every sample may be learned
+from. Under Gymnasium's default, NEXT_STEP, the step after the end of an episode ignores its action and would
+have to be masked out of every batch; SAME_STEP hides final observations in arrays of objects and is 10 %
+slower. Vector entry points are left aside for that reason, and because they take one seed for all copies:
+those of Gymnasium 1.4 know NEXT_STEP alone.
 """
 
 from __future__ import annotations
@@ -50,14 +52,16 @@ class GymTask:
     cut_spacing: int = 1  # an environment may cut an episode off whenever it likes
 
     def seen(self, obs: Any) -> Tensor:
-        """Observations of N copies as (N, observation_size) float32; one of k values as k numbers, one of them 1."""
+        """Observations of N copies as (N, observation_size) float32; one of k values as k numbers, one of
+        them 1."""
         if isinstance(self.observation_space, Box):
             return torch.as_tensor(obs).reshape(len(obs), -1).to(torch.float32, copy=True)
         value = torch.as_tensor(obs - self.observation_space.start)
         return torch.nn.functional.one_hot(value, self.observation_size).to(torch.float32)
 
     def taken(self, action: Tensor) -> Any:
-        """Actions (N,) int64 or (N, A) float32 as Gymnasium takes them; real numbers are clipped to the space."""
+        """Actions (N,) int64 or (N, A) float32 as Gymnasium takes them; real numbers are clipped to the
+        space."""
         space = self.action_space
         if isinstance(space, Box):
             numbers = action.numpy().reshape(len(action), *space.shape)
@@ -66,7 +70,8 @@ class GymTask:
 
 
 def gym_task(id: str) -> GymTask:  # noqa: A002 (Gymnasium's word)
-    """What there is to know of an environment by its Gymnasium name, such as `LunarLander-v3` or `module:Name-v0`.
+    """What there is to know of an environment by its Gymnasium name, such as `LunarLander-v3` or
+    `module:Name-v0`.
 
     Raises:
         UsageError: there is none, it cannot be made here, or its spaces are no numbers or choices.
@@ -101,10 +106,10 @@ def gym_task(id: str) -> GymTask:  # noqa: A002 (Gymnasium's word)
 class GymEnv:
     """`num_envs` copies of an environment of Gymnasium.
 
-    Like a `VectorEnv`: copy i of rank r is environment `index[i]` of all, and its episodes depend on the seed, on its
-    index and on its actions alone. Unlike one, it cannot be captured in a CUDA graph, and its episodes cannot be kept:
-    after `resize` and `load_state_dict` all of them begin anew. With `workers` each copy is a process, of which so many
-    step at once. `close` it when it is no longer needed.
+    Like a `VectorEnv`: copy i of rank r is environment `index[i]` of all, and its episodes depend on the
+    seed, on its index and on its actions alone. Unlike one, it cannot be captured in a CUDA graph, and its
+    episodes cannot be kept: after `resize` and `load_state_dict` all of them begin anew. With `workers` each
+    copy is a process, of which so many step at once. `close` it when it is no longer needed.
 
     With `staggered` starts the first episodes are cut off at random ages.
     """
@@ -155,7 +160,8 @@ class GymEnv:
         return Step(self._obs, torch.as_tensor(reward, dtype=torch.float32), terminated, truncated, final_obs)
 
     def resize(self, num_envs: int) -> int:
-        """Go on with `num_envs` new copies, staggered; no episode is kept. Returns how many unfinished ones were dropped."""
+        """Go on with `num_envs` new copies, staggered; no episode is kept. Returns how many unfinished ones
+        were dropped."""
         dropped = int((~self.first).sum())
         self.close()
         self._begin(num_envs, staggered=True)
@@ -172,7 +178,8 @@ class GymEnv:
         return {"age": self.age.clone(), "counter": self.counter.clone()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """As many copies as were saved, and as late in the run; Gymnasium cannot save episodes, so they begin anew."""
+        """As many copies as were saved, and as late in the run; Gymnasium cannot save episodes, so they begin
+        anew."""
         self.close()
         self.counter.copy_(saved["counter"])
         self._begin(len(saved["age"]), staggered=True)
@@ -221,7 +228,8 @@ def _vectorised(id: str, num_envs: int, workers: int) -> Any:  # noqa: A002
 
 
 def _apart(trainer: int, env: Any) -> Any:
-    """In a worker: a signal to the whole group, such as Ctrl-C or torchrun's SIGTERM, asks the trainer to stop, not this.
+    """In a worker: a signal to the whole group, such as Ctrl-C or torchrun's SIGTERM, asks the trainer to
+    stop, not this.
 
     The trainer itself, which makes a copy to look at, stays where it is.
     """

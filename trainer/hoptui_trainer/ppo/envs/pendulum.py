@@ -1,4 +1,5 @@
-"""Pendulum-v1: swing a pendulum up with a weak motor and hold it there (as in Gymnasium). Never terminates."""
+"""Pendulum-v1: swing a pendulum up with a weak motor and hold it there (as in Gymnasium). Never
+terminates."""
 
 from __future__ import annotations
 

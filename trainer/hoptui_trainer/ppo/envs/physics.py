@@ -1,4 +1,5 @@
-"""What an environment is: its spaces, how an episode begins, and one step of it. Without time limits and resets."""
+"""What an environment is: its spaces, how an episode begins, and one step of it. Without time limits and
+resets."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Transition(NamedTuple):
 
 
 class Physics(Task, Protocol):
-    """One environment, for any number of copies; it holds no state, and makes no tensor from numbers of the host."""
+    """One environment, for any number of copies; it holds no state, and makes no tensor from numbers of the
+    host."""
 
     state_size: int
 

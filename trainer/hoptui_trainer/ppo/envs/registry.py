@@ -1,4 +1,5 @@
-"""The environments by their names: ours, as tensors on any device, and beyond them those of Gymnasium, on the CPU."""
+"""The environments by their names: ours, as tensors on any device, and beyond them those of Gymnasium, on the
+CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Many copies of one environment, stepped together without a branch: finished ones start anew by `torch.where`."""
+"""Many copies of one environment, stepped together without a branch: finished ones start anew by
+`torch.where`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from hoptui_trainer.ppo.envs.physics import Physics
 
 
 class Step(NamedTuple):
-    """One step of N environments. `final_obs` is what the action led to; `obs` is the next episode's first where it ended."""
+    """One step of N environments. `final_obs` is what the action led to; `obs` is the next episode's first
+    where it ended."""
 
     obs: Tensor  # (N, O)
     reward: Tensor  # (N,)
@@ -24,15 +26,16 @@ class Step(NamedTuple):
 
 
 class VectorEnv:
-    """`num_envs` copies on `device`, in buffers that a step changes in place: it can be captured in a CUDA graph.
+    """`num_envs` copies on `device`, in buffers that a step changes in place: it can be captured in a CUDA
+    graph.
 
-    Copy i of rank r is environment `index[i]` = i · world + r of all. What is random about an environment depends on
-    the seed, on its index and on `counter`, the vector steps since the start of the run, and on nothing else: not on
-    how many copies there are, nor on how many ranks hold them.
+    Copy i of rank r is environment `index[i]` = i · world + r of all. What is random about an environment
+    depends on the seed, on its index and on `counter`, the vector steps since the start of the run, and on
+    nothing else: not on how many copies there are, nor on how many ranks hold them.
 
-    `state` is (N, S), `age` (N,) int64 counts the steps of the episode in progress, `first` (N,) bool is set where the
-    next step begins one. With `staggered` starts the first ages are random, so that time limits do not end all episodes
-    in the same step for ever after.
+    `state` is (N, S), `age` (N,) int64 counts the steps of the episode in progress, `first` (N,) bool is set
+    where the next step begins one. With `staggered` starts the first ages are random, so that time limits do
+    not end all episodes in the same step for ever after.
     """
 
     capturable = True
@@ -94,7 +97,8 @@ class VectorEnv:
         return Step(physics.observe(state), reward, terminated, truncated, physics.observe(moved))
 
     def resize(self, num_envs: int) -> int:
-        """Go on with `num_envs` copies in new buffers: the first ones keep their episodes, new ones start staggered.
+        """Go on with `num_envs` copies in new buffers: the first ones keep their episodes, new ones start
+        staggered.
 
         Returns how many unfinished episodes were dropped.
         """
@@ -106,7 +110,8 @@ class VectorEnv:
         return int((~first[kept:]).sum())
 
     def restart(self) -> None:
-        """Begin all episodes anew, in place and as on the first day: not staggered, and at step 0 of the run."""
+        """Begin all episodes anew, in place and as on the first day: not staggered, and at step 0 of the
+        run."""
         self.counter.zero_()
         self.state.copy_(self._first_states(self._start_key))
         self.age.zero_()

@@ -1,4 +1,5 @@
-"""From what a network says to actions: one of several choices, or real numbers. Noise is given, never drawn here."""
+"""From what a network says to actions: one of several choices, or real numbers. Noise is given, never drawn
+here."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def _of(log_probs: Tensor, action: Tensor) -> Tensor:
 
 
 class Gaussian(nn.Module):
-    """Chooses k real numbers: the network gives their means (…, k), the deviations are parameters, the noise is normal."""
+    """Chooses k real numbers: the network gives their means (…, k), the deviations are parameters, the noise
+    is normal."""
 
     def __init__(self, actions: Continuous) -> None:
         super().__init__()

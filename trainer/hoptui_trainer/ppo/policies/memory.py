@@ -1,4 +1,5 @@
-"""What a transformer remembers while it acts: the keys and values of its last observations, in static buffers."""
+"""What a transformer remembers while it acts: the keys and values of its last observations, in static
+buffers."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ class Layer(NamedTuple):
 
 
 class AttentionCache:
-    """A ring of `context` slots for each of N environments, changed in place so that a CUDA graph can hold it.
+    """A ring of `context` slots for each of N environments, changed in place so that a CUDA graph can hold
+    it.
 
-    The observation of position p is in slot p mod context. `keys` and `values` hold for each layer a tensor (N, heads,
-    context, d_head) of its own: a compiled function would copy all of one that it changes through views. `position` (0-d
-    int64) is that of the next observation; `age` (N,) int64 counts the observations of the episode in progress before
-    the newest one.
+    The observation of position p is in slot p mod context. `keys` and `values` hold for each layer a tensor
+    (N, heads, context, d_head) of its own: a compiled function would copy all of one that it changes through
+    views. `position` (0-d int64) is that of the next observation; `age` (N,) int64 counts the observations of
+    the episode in progress before the newest one.
     """
 
     def __init__(
@@ -43,8 +45,9 @@ class AttentionCache:
         self.position = torch.zeros((), dtype=torch.int64, device=device)
         self.age = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._slots = torch.arange(context, device=device)
-        # Acting is compiled for any number of environments, but for one context: to divide indices by what the compiler does
-        # not know made two thirds of the instructions of attention. The keys' size is found equal to that of this.
+        # Acting is compiled for any number of environments, but for one context: to divide indices by what
+        # the compiler does not know made two thirds of the instructions of attention. The keys' size is found
+        # equal to that of this.
         mark_static(self._slots, 0)
 
     @property
@@ -55,7 +58,8 @@ class AttentionCache:
     def advance(self, first: Tensor) -> tuple[Tensor, Tensor]:
         """Make room for one more observation, which begins an episode where `first` (N,).
 
-        Returns its slot (1,) and which slots it may look at (N, 1, 1, context): its own, and those of its episode.
+        Returns its slot (1,) and which slots it may look at (N, 1, 1, context): its own, and those of its
+        episode.
         """
         self.age.add_(1).masked_fill_(first, 0)
         slot = (self.position % self.context)[None]

@@ -1,4 +1,5 @@
-"""Separate actor and critic, two hidden layers of tanh each, orthogonal weights (Andrychowicz et al. 2021)."""
+"""Separate actor and critic, two hidden layers of tanh each, orthogonal weights (Andrychowicz et al.
+2021)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from hoptui_trainer.ppo.policies.policy import Batch, Choice, Judgement, Policy
 
 HIDDEN_LAYERS = 2
 NARROW = 128
-"""Hidden units up to which a GPU's matrix products take the time of their memory traffic, however much they multiply."""
+"""Hidden units up to which a GPU's matrix products take the time of their memory traffic, however much they
+multiply."""
 
 
 class MLP(Policy):
-    """Sees one observation and remembers nothing. Made on the CPU from `generator`, so a seed means the same anywhere."""
+    """Sees one observation and remembers nothing. Made on the CPU from `generator`, so a seed means the same
+    anywhere."""
 
     hidden_corners: Tensor
     last_corners: Tensor
@@ -68,9 +71,9 @@ class MLP(Policy):
     def together(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """What a narrow actor (…, k) and critic (…) say, with one matrix product a layer for both.
 
-        Their first weights are one above the other, the later ones in two corners of a matrix that is zero elsewhere: more
-        to multiply, in half as many kernels. Not as a batch of two products: the gradients of their weights are sums over
-        all samples, and cuBLAS may leave each of a batch to a single processor.
+        Their first weights are one above the other, the later ones in two corners of a matrix that is zero
+        elsewhere: more to multiply, in half as many kernels. Not as a batch of two products: the gradients of
+        their weights are sums over all samples, and cuBLAS may leave each of a batch to a single processor.
         """
         x = linear(obs, *self._both(0)).tanh()
         x = linear(x, *self._both(2, self.hidden_corners)).tanh()
@@ -78,7 +81,8 @@ class MLP(Policy):
         return both[..., :-1], both[..., -1]
 
     def _both(self, place: int, corners: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Weights and biases of both networks' layer in that place; with `corners`, each sees its own half of the inputs."""
+        """Weights and biases of both networks' layer in that place; with `corners`, each sees its own half of
+        the inputs."""
         ours, theirs = self.actor[place], self.critic[place]
         assert isinstance(ours, nn.Linear)
         assert isinstance(theirs, nn.Linear)
@@ -89,7 +93,8 @@ class MLP(Policy):
 
 
 def _corners(first: int, second: int, width: int) -> Tensor:
-    """Ones (first + second, 2 · width) in two corners: the left of the first rows, the right of the others."""
+    """Ones (first + second, 2 · width) in two corners: the left of the first rows, the right of the
+    others."""
     corners = torch.zeros(first + second, 2 * width)
     corners[:first, :width] = 1
     corners[first:, width:] = 1

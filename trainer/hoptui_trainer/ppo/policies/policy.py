@@ -45,9 +45,9 @@ class Judgement(NamedTuple):
 class Policy(nn.Module):
     """Maps observations to actions and values.
 
-    A policy sees the last `context` observations of the episode in progress. While it acts, a memory holds what it has
-    worked out of the earlier ones: static buffers, changed in place. A policy with a context of 1 has none.
-    Log-probabilities, entropies and values are float32, also under autocast.
+    A policy sees the last `context` observations of the episode in progress. While it acts, a memory holds
+    what it has worked out of the earlier ones: static buffers, changed in place. A policy with a context of 1
+    has none. Log-probabilities, entropies and values are float32, also under autocast.
     """
 
     context: int
@@ -63,25 +63,29 @@ class Policy(nn.Module):
         return self.head.noise(key, index, counter)
 
     def memory(self, num_envs: int, before: AttentionCache | None = None) -> AttentionCache | None:
-        """A memory for N environments in the dtype that the policy computes in here: `before` if it is one, or a new one.
+        """A memory for N environments in the dtype that the policy computes in here: `before` if it is one,
+        or a new one.
 
         A new one is empty: of use where episodes begin, and to be refilled.
         """
         raise NotImplementedError
 
     def refill(self, memory: AttentionCache | None, obs: Tensor, first: Tensor) -> None:
-        """Let the memory hold observations (context − 1, N, O) and `first` (context − 1, N), and nothing else."""
+        """Let the memory hold observations (context − 1, N, O) and `first` (context − 1, N), and nothing
+        else."""
         raise NotImplementedError
 
     def act(self, obs: Tensor, first: Tensor, memory: AttentionCache | None, noise: Tensor | None) -> Choice:
         """Choose for observations (N, O) and remember them; without noise, the most probable actions.
 
-        Where `first` (N,) is set the memory's earlier observations are of another episode, and are not looked at.
+        Where `first` (N,) is set the memory's earlier observations are of another episode, and are not looked
+        at.
         """
         raise NotImplementedError
 
     def judge(self, batch: Batch) -> Judgement:
-        """Judge the batch's actions, with gradients: as if its first S − L observations had refilled a memory."""
+        """Judge the batch's actions, with gradients: as if its first S − L observations had refilled a
+        memory."""
         raise NotImplementedError
 
     def value(self, obs: Tensor, first: Tensor) -> Tensor:

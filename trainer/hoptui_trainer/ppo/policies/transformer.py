@@ -1,9 +1,10 @@
-"""A causal transformer over the last observations of an episode: one trunk, a head for actions and a small one for value.
+"""A causal transformer over the last observations of an episode: one trunk, a head for actions and a small
+one for value.
 
-Pre-norm with RMSNorm (Zhang & Sennrich 2019), rotary positions (Su et al. 2021), GELU; no biases in the blocks. A step of
-an episode sees itself and the `context − 1` before it in every layer. So what is worked out of an observation reaches
-further back than the window: layer by layer, to where the memory was last refilled. `judge` therefore reads a sequence
-from there on, and finds what `act` found.
+Pre-norm with RMSNorm (Zhang & Sennrich 2019), rotary positions (Su et al. 2021), GELU; no biases in the
+blocks. A step of an episode sees itself and the `context − 1` before it in every layer. So what is worked out
+of an observation reaches further back than the window: layer by layer, to where the memory was last refilled.
+`judge` therefore reads a sequence from there on, and finds what `act` found.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from hoptui_trainer.ppo.policies.policy import Batch, Choice, Judgement, Policy
 
 ROTARY_PERIOD = 10_000.0
 EMBED_GAIN = 4.0
-"""Lets successive observations differ enough: at 1.0 CartPole without velocities took twice as long, or was not learned."""
+"""Lets successive observations differ enough: at 1.0 CartPole without velocities took twice as long, or was
+not learned."""
 ROUND = 8
-"""Masked attention is fastest with a multiple of so many keys: otherwise its mask is copied, or a slower kernel taken."""
+"""Masked attention is fastest with a multiple of so many keys: otherwise its mask is copied, or a slower
+kernel taken."""
 CHUNK = 1 << 18
 """Observations that are read at once where no gradient is wanted: bounds the activations."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """The size of a transformer: `layers` blocks of `d_model`, attention in `heads`, a hidden layer of `ff`."""
+    """The size of a transformer: `layers` blocks of `d_model`, attention in `heads`, a hidden layer of
+    `ff`."""
 
     d_model: int
     heads: int
@@ -55,7 +59,8 @@ class PolicyBlock(nn.Module):
     def forward(self, x: Tensor, turn: Tensor, seen: Tensor, layer: Layer | None) -> Tensor:
         """(B, S, d_model) → the same. `seen` (B, 1, S, keys) says which keys an observation looks at.
 
-        The keys are those of `x`, or with a memory's layer all of its slots, into which the new ones are written first.
+        The keys are those of `x`, or with a memory's layer all of its slots, into which the new ones are
+        written first.
         """
         attention, hidden = self.norms
         q, k, v = self.qkv(attention(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
@@ -69,7 +74,8 @@ class PolicyBlock(nn.Module):
 
 
 class Transformer(Policy):
-    """Sees the last `context` observations. Made on the CPU from `generator`, so a seed means the same anywhere."""
+    """Sees the last `context` observations. Made on the CPU from `generator`, so a seed means the same
+    anywhere."""
 
     turns: Tensor
 
@@ -78,7 +84,8 @@ class Transformer(Policy):
         self.widths = widths
         d = widths.d_model
         self.embed = _linear(task.observation_size, d, EMBED_GAIN, generator, bias=True)
-        # What the norms let through of a small observation is its direction alone, unless something stands beside it.
+        # What the norms let through of a small observation is its direction alone, unless something stands
+        # beside it.
         nn.init.normal_(self.embed.bias, generator=generator)
         self.blocks = nn.ModuleList(PolicyBlock(widths, generator) for _ in range(widths.layers))
         self.norm = nn.RMSNorm(d)
@@ -178,18 +185,21 @@ def _kind(device: torch.device) -> str:
 
 
 def _looked(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """What queries (B, heads, S, d_head) find in keys and values (B, heads, keys, d_head) that are `seen` (B, 1, S, keys)."""
+    """What queries (B, heads, S, d_head) find in keys and values (B, heads, keys, d_head) that are `seen` (B,
+    1, S, keys)."""
     if q.shape[2] > 1 or not torch.compiler.is_compiling():
         return scaled_dot_product_attention(q, k, v, attn_mask=seen)
-    # Attention kernels compute 64 queries at once, of which 63 are not there. Written out, one query takes one pass over
-    # keys and values, with sums in float32; eager code would store all of its products, and is left to the kernels.
+    # Attention kernels compute 64 queries at once, of which 63 are not there. Written out, one query takes
+    # one pass over keys and values, with sums in float32; eager code would store all of its products, and is
+    # left to the kernels.
     alike = (q.float() * k.float()).sum(-1, keepdim=True) / math.sqrt(q.shape[-1])
     weight = alike.masked_fill(~seen.transpose(2, 3), -math.inf).softmax(2)
     return (weight * v.float()).sum(2, keepdim=True).to(v.dtype)
 
 
 def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    """Queries or keys (B, heads, S, d_head) turned by their positions' cosines and sines (2, S, d_head / 2)."""
+    """Queries or keys (B, heads, S, d_head) turned by their positions' cosines and sines (2, S, d_head /
+    2)."""
     cos, sin = turn
     one, other = x.float().chunk(2, -1)
     return torch.cat((one * cos - other * sin, one * sin + other * cos), -1).to(x.dtype)
