@@ -1,7 +1,7 @@
 """What might help against what limits a run: which knob, which way, what it costs. Only knobs that the run
 has, inside their bounds.
 
-Those that leave the mathematics alone come first; the batch of a run that waits for its input or its
+Those that do not change what is learned come first; the batch of a run that waits for its input or its
 environments is never raised.
 """
 

@@ -2,7 +2,7 @@
 
 An SM without work is time lost. Phases claim a part of it; what they do not claim is the kernels': too small,
 or launched too slowly. Where no other source is named, figures are means of the H100 traces of which extracts
-are in `tests/tuner/data`.
+are in `tests/diagnosis/data`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 cut.
 
 Where no other source is named, figures are means of the H100 traces of which extracts are in
-`tests/tuner/data`.
+`tests/diagnosis/data`.
 """
 
 from __future__ import annotations

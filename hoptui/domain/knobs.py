@@ -25,7 +25,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared, typed, bounded value of a run that may change at a boundary.
 
-    `effect` says whether a change alters the mathematics (`learning`) or only the speed; `cost` how it is
+    `effect` says whether a change changes what is learned (`learning`) or only the speed; `cost` how it is
     applied: a value read inside the step (`free`), a new compiled graph (`shape`), a new model, optimizer or
     set of readers (`rebuild`), a new epoch of the run (`restart`). `keeps` says what holds whatever the value
     is (`relations`): "grad_accum × micro_batch" stays, "rollout = num_envs × rollout_len × ranks" follows;
@@ -63,7 +63,7 @@ class KnobState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def coefficient(spec: KnobSpec) -> bool:
-    """A number of the mathematics, like a learning rate, which the run itself may change in every
+    """A number that training uses, like a learning rate, which the run itself may change in every
     iteration."""
     return spec.kind == "float" and spec.effect == "learning" and spec.cost == "free"
 

@@ -45,7 +45,7 @@ STAGES: dict[Stage, Word] = {
     "voided": Word("↻", "voided"),
 }
 
-EFFECTS = {"speed": "speed only", "learning": "changes the mathematics"}
+EFFECTS = {"speed": "speed only", "learning": "changes what is learned"}
 COSTS = {
     "free": "free: a value read inside the step",
     "shape": "a new shape, compiled anew",
@@ -200,3 +200,8 @@ def state_text(vital: Vital | None, run: RunState) -> str:
         case "unresponsive" if not why and vital.pulse_age_s is not None:
             why = f"no pulse for {numbers.duration(vital.pulse_age_s)}"
     return f"{word}: {why}" if why else word
+
+
+def restart(epoch: int) -> str:
+    """`restart 1` for the second process of a run; empty for the first. `epoch` counts processes from 1."""
+    return f"restart {epoch - 1}" if epoch > 1 else ""

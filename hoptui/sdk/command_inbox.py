@@ -115,7 +115,7 @@ class CommandInbox:
 
     def _problem(self, command: Command) -> Outcome | None:
         if command.epoch != self.epoch:
-            text = f"it was meant for epoch {command.epoch} of this run, which is in epoch {self.epoch}"
+            text = "the run has restarted since: the command was meant for the process before"
             return Outcome(id="", stage="rejected", code="stale_epoch", reason=text)
         if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
             text = f"this run has no {command.verb} handler (run.on_{command.verb})"

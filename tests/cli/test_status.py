@@ -130,7 +130,7 @@ def test_status(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ended = hoptui("status", "ppo")
     assert ended.code == 0
     lines = ended.out.splitlines()
-    assert lines[0] == "ppo  abcd2345  pid 4121  epoch 1  on gpu07"
+    assert lines[0] == "ppo  abcd2345  pid 4121  on gpu07"
     assert lines[1] == "● live"
     assert lines[2].startswith("iteration 1 204 of 5 000, 512 k steps/s, 1.82 s an iteration, 1 h 55 m to go")
     at = lines.index("where the last iteration went")

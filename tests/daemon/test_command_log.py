@@ -130,7 +130,6 @@ def test_a_run_is_being_asked_until_it_has_said_what_became_of_every_command(des
 def test_epochs_are_fences(desk: Desk, change: dict[str, Any], code: str) -> None:
     answer, onward = desk.submit("a", **change)
     assert (answer.stage, answer.code, onward) == ("rejected", code, None)
-    assert "epoch 2" in answer.reason
 
 
 def test_an_exited_or_unknown_run(desk: Desk) -> None:

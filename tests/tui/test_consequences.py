@@ -210,10 +210,10 @@ def test_consequences_are_told_once_each() -> None:
     width = knob("d_model", 64, cost="restart")
     told = consequences.consequences([lr, clip, precision, width])
     assert told == [
-        "lr and clip and d_model change the mathematics: from there on the run learns something else than it would have.",
+        "lr and clip and d_model change what is learned: from there on the run learns something else.",
         "precision: what depends on it is built anew, be it the model, the optimizer or the readers of data; "
         "training waits (how long is not known yet).",
-        "d_model: the run starts again as a new epoch; what is still pending then is void.",
+        "d_model: the run restarts; what is still pending then is void.",
     ]
     slow = KnobState(spec=precision.spec, value="bf16", took_s=2.5)
     assert "the last change took 2.50 s" in consequences.consequences([slow])[0]

@@ -25,7 +25,7 @@ def painted(app: Any) -> str:
 
 @pytest.mark.parametrize(
     ("keys", "above", "told"),
-    [(("up", "enter"), "Confirm", "after iteration 1 299"), (("f1",), "Help", "the mathematics")],
+    [(("up", "enter"), "Confirm", "after iteration 1 299"), (("f1",), "Help", "what is learned")],
 )
 def test_a_box_over_another_leaves_the_run_alive(
     scene: MakeScene, play: Play, keys: tuple[str, ...], above: str, told: str

@@ -1,4 +1,4 @@
-"""The knob editor: questions before what alters the mathematics, stale changes, several changes together."""
+"""The knob editor: questions before what changes what is learned, stale changes, several changes together."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_changes_the_mathematics_is_sent_only_after_a_yes(
         await press(pilot, *EDIT_LR, "up", "enter")
         assert isinstance(app.screen, Confirm)
         assert "Set lr 3.0e-4 → 5.0e-4?" in read(app, "question")
-        assert "lr changes the mathematics" in read(app, "question")
+        assert "lr changes what is learned" in read(app, "question")
         await press(pilot, "enter", "e")
         assert isinstance(app.screen, Confirm), "the keys that open the editor are no answer"
         await press(pilot, "n")

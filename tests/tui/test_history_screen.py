@@ -131,7 +131,7 @@ def test_the_whole_story_of_a_change(scene: MakeScene) -> None:
     told = said(content.story(view, view.store.commands["a"], 90, view.store.commands))
     for part in (
         "command     set num_envs 1 024 → 2 048",
-        "run         ppo-cartpole, epoch 1",
+        "run         ppo-cartpole",
         "by ana (pid 4121), dashboard",
         "why         more at once",
         "became      ● applied at 1 090",

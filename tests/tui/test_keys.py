@@ -55,7 +55,7 @@ def test_the_editor_says_what_a_change_means(scene: MakeScene, play: Play, read:
         await pilot.pause()
         assert "takes effect  after iteration 1 204, within a second" in read(app, "about")
         await pilot.press("escape", "down", "enter")
-        assert "changes the mathematics" in read(app, "about")
+        assert "changes what is learned" in read(app, "about")
         assert app.screen.draft.spec.name == "lr"
 
     play(scene(gpus=1).live().app(), script)

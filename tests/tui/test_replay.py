@@ -32,7 +32,7 @@ def test_the_run_is_shown_as_it_was(player: Player, read: Read) -> None:
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         await player.go(pilot, 305)
         identity = read(app, "identity")
-        assert identity.startswith(" hoptui  ppo-recorded · gpu07 · epoch 1")
+        assert identity.startswith(" hoptui  ppo-recorded · gpu07")
         assert "‖ replay   iteration 304 / 1 000   5 m 5 s   ETA 11 m 36 s" in identity
         assert "live" not in identity
         assert read(app, "speed").startswith("1.30 k env steps/s")

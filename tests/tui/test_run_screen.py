@@ -24,7 +24,7 @@ SECOND = 1_000_000_000
 def test_what_a_person_sees_in_one_second(scene: MakeScene, play: Play, read: Read) -> None:
     async def script(app: Any, pilot: Any) -> None:
         identity = read(app, "identity")
-        assert identity.startswith(" hoptui  ppo-cartpole · gpu07 · epoch 1")
+        assert identity.startswith(" hoptui  ppo-cartpole · gpu07")
         assert identity.endswith("● live   iteration 1 204 / 5 000   4 m 0 s   ETA 2 h 6 m")
         assert read(app, "progress").endswith("24 %")
         speed = read(app, "speed").splitlines()
@@ -177,7 +177,7 @@ STATES: list[tuple[str, Callable[[Any], None], str, str, bool]] = [
         "✕ exited: exception: CUDA out of memory, last iteration 1 204",
         True,
     ),
-    ("restarted", lambda s: s.update(run={"epoch": 2, "started_wall": s.run.started_wall + 228}), "● live", "↻ restarted 12 s ago: epoch 2", False),
+    ("restarted", lambda s: s.update(run={"epoch": 2, "started_wall": s.run.started_wall + 228}), "● live", "↻ restarted 12 s ago: restart 1", False),
 ]  # fmt: skip
 
 

@@ -194,8 +194,8 @@ def test_the_knobs_as_the_tuner_sees_them() -> None:
         "precision": "may be turned",
         "rollout_len": "◷ next",
         "lr": "✕ frozen",
-        "clip_range": "left alone: changes the mathematics",
-        "entropy_coef": "left alone: changes the mathematics",
+        "clip_range": "left alone: changes what is learned",
+        "entropy_coef": "left alone: changes what is learned",
     }
 
 

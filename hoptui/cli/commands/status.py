@@ -119,7 +119,8 @@ def _tell(seen: NodeSnapshot, run: RunState) -> None:
     vital = seen.store.vital(run.run)
     metrics = seen.store.latest(f"run/{run.run}")
     symbol = vocabulary.STATES[vital.state].symbol if vital else vocabulary.UNKNOWN_STATE.symbol
-    say(f"{numbers.clean(run.name)}  {run.run}  pid {run.pid}  epoch {run.epoch}  on {seen.node.host}")
+    restart = f"  {vocabulary.restart(run.epoch)}" if run.epoch > 1 else ""
+    say(f"{numbers.clean(run.name)}  {run.run}  pid {run.pid}{restart}  on {seen.node.host}")
     say(f"{symbol} {vocabulary.state_text(vital, run)}")
     total = f" of {numbers.grouped(run.total)}" if run.total else ""
     say(f"iteration {numbers.grouped(vital.step if vital else None)}{total}, {_pace(seen, run, metrics)}")

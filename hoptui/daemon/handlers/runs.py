@@ -178,7 +178,7 @@ class RunDesk:
         )
         source = f"run/{run.id}"
         if kind == "epoch":
-            why = f"the run restarted (epoch {run.state.epoch})"
+            why = f"the run restarted (restart {run.state.epoch - 1})"
             for record in node.book.void(run.id, why, node.clock.t(), ended=False):
                 self._tell(record)
         ring = node.rings.get(source)
@@ -200,7 +200,7 @@ class RunDesk:
             case "new":
                 node.event("started", f"started (pid {pid})", run=run.id)
             case "epoch":
-                text = f"restarted as epoch {run.state.epoch} (pid {pid})"
+                text = f"restart {run.state.epoch - 1} (pid {pid})"
                 node.event("restarted", text, run=run.id, step=hello.step, level="warning")
             case "same" if not repeated:
                 node.event("reconnected", "back on the wire", run=run.id, step=hello.step)

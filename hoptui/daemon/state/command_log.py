@@ -223,7 +223,7 @@ class Book:
         if run.restarting:
             return "restarting", f"{run.state.name} is restarting to change a knob: try again once it is back"
         if command.epoch != run.state.epoch:
-            text = f"it was meant for epoch {command.epoch} of {run.state.name}, which is in epoch {run.state.epoch}"
+            text = f"{run.state.name} has restarted since: the command was meant for the process before"
             return "stale_epoch", text
         if command.origin.kind == "tuner" and command.knob in self.overrides(command.run).chosen:
             return (

@@ -110,7 +110,7 @@ def held_with(view: View, knob: KnobState, value: KnobValue) -> float | None:
 
 
 def must_ask(spec: KnobSpec) -> bool:
-    """Whether a change is sent only after a question: it alters the mathematics, or it costs more than a step."""
+    """Whether a change is sent only after a question: it changes what is learned, or it costs more than a step."""
     return spec.effect == "learning" or spec.cost in ("rebuild", "restart")
 
 
@@ -121,7 +121,7 @@ def consequences(knobs: list[KnobState]) -> list[str]:
     if names:
         verb = "changes" if len(names) == 1 else "change"
         found.append(
-            f"{' and '.join(names)} {verb} the mathematics: from there on the run learns something else than it would have."
+            f"{' and '.join(names)} {verb} what is learned: from there on the run learns something else."
         )
     for knob in knobs:
         if knob.spec.cost == "rebuild":
@@ -133,7 +133,7 @@ def consequences(knobs: list[KnobState]) -> list[str]:
             )
         if knob.spec.cost == "restart":
             found.append(
-                f"{numbers.clean(knob.spec.name)}: the run starts again as a new epoch; what is still pending then is void."
+                f"{numbers.clean(knob.spec.name)}: the run restarts; what is still pending then is void."
             )
     return found
 

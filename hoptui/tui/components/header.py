@@ -39,7 +39,7 @@ class Banner(NamedTuple):
 
 
 def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line:
-    """`hoptui  ppo-cartpole · gpu07 · epoch 1 … ● live  iteration 1 204 / 5 000  2 h 14 m  ETA 3 h 2 m`."""
+    """`hoptui  ppo-cartpole · gpu07 · restart 1 … ● live  iteration 1 204 / 5 000  2 h 14 m  ETA 3 h 2 m`."""
     for shown in (("host", "eta"), ("eta",), ()):  # what is left out where there is no room for all of it
         line = _identity(view, name, width >= 110, frozen, shown)
         if width_of(line) <= width:
@@ -54,8 +54,8 @@ def _identity(view: View, name: str, wide: bool, frozen: bool, shown: Collection
     left += [Span(place, "dim"), Span(numbers.clean(run.name if run else name, 40), "strong")]
     if "host" in shown and node is not None and node.host and not place:
         left.append(Span(f" · {numbers.clean(node.host, 30)}", "dim"))
-    if run is not None and (wide or run.epoch > 1):
-        left.append(Span(f" · epoch {run.epoch}", "dim"))
+    if run is not None and run.epoch > 1:
+        left.append(Span(f" · {vocabulary.restart(run.epoch)}", "dim"))
     right = [GAP, Span("  "), *state(view), *_how_far(view, wide, eta="eta" in shown)]
     right += rate(view)
     if frozen:
@@ -170,7 +170,7 @@ def banner(view: View) -> Banner | None:
         since = numbers.duration(view.wall - run.started_wall)
         return Banner(
             vocabulary.RESTARTED.symbol,
-            f"restarted {since} ago: epoch {run.epoch}",
+            f"restarted {since} ago: {vocabulary.restart(run.epoch)}",
             "warn",
         )
     return None

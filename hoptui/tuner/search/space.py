@@ -60,7 +60,7 @@ class Lever:
     """A knob that may be turned, with the one that follows so that their product stays.
 
     `size` of a value is what memory grows with: for pieces of a batch (`grad_accum`) fewer are larger.
-    `learning` says that it alters the mathematics.
+    `learning` says that it changes what is learned.
     """
 
     knob: KnobState
@@ -259,7 +259,7 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
     advised = [a.knob for a in known.advice if a.knob] if known else []
     first = [lever for name in advised for lever in found if name in lever.names]
     rest = [lever for family in families for lever in found if lever.family == family]
-    rest.sort(key=lambda lever: lever.learning)  # what leaves the mathematics alone comes first
+    rest.sort(key=lambda lever: lever.learning)  # what changes only the speed comes first
     return list({lever.name: lever for lever in (*first, *rest)}.values())
 
 

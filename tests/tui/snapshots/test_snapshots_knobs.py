@@ -47,7 +47,7 @@ def test_editor_choices(snapshot: Snapshot) -> None:
 
 
 def test_editor_question(snapshot: Snapshot) -> None:
-    """What changes the mathematics is sent only after a yes."""
+    """What changes what is learned is sent only after a yes."""
     snapshot(Scene().live(history=False).app(), *LR, "up", "enter")
 
 

@@ -86,7 +86,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "editor": (
         ("speed only", "The mathematics of the training stay the same: only how fast it is may change."),
-        ("changes the mathematics", "The run learns something else from there on than it would have."),
+        ("changes what is learned", "From there on the run learns something else than without the change."),
         *((name, f"{sentence}.") for name, sentence in vocabulary.COSTS.items()),
         ("keeps", "What the run declared to stay as it is, and what another knob becomes by it. The run has the last word."),
         ("implies", "What the value makes of other sizes, as the run declared it. The run has the last word."),
@@ -96,7 +96,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("together", "They reach the run within a moment of each other, mostly for the same boundary; each has its own end."),
     ),
     "tuner": (
-        ("speed knobs", "The tuner turns what changes only the speed; what changes the mathematics only with leave, and never what "
+        ("speed knobs", "The tuner turns what changes only the speed; what changes what is learned only with leave, and never what "
          "costs a restart."),
         ("trial", "A change that is kept if it makes the run faster beyond doubt, and else set back."),
         ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in 100."),

@@ -132,7 +132,9 @@ def story(view: View, record: CommandRecord, width: int, known: Mapping[str, Com
     found = [
         ("command", Span(f"{'set ' if record.verb == 'set' else ''}{vocabulary.change(record)}", "strong"))
     ]
-    found.append(("run", Span(f"{numbers.clean(run.name if run else record.run, 40)}, epoch {record.epoch}")))
+    restart = vocabulary.restart(record.epoch)
+    name = numbers.clean(run.name if run else record.run, 40)
+    found.append(("run", Span(f"{name}, {restart}" if restart else name)))
     client = f", {numbers.clean(record.origin.client, 24)}" if record.origin.client else ""
     found.append(("asked", Span(f"{numbers.day_clock(record.wall)} by {author(record.origin)}{client}")))
     if record.why:

@@ -50,7 +50,7 @@ def _stands(view: View, knob: KnobState, width: int) -> Line:
         return first_fitting([(Span(one, "dim"),) for one in shapes], width)
     if tuner.turns(state, knob):
         return first_fitting([(Span(one, "dim"),) for one in ("may be turned", "allowed")], width)
-    long, brief = "left alone: changes the mathematics", "not allowed"
+    long, brief = "left alone: changes what is learned", "not allowed"
     if knob.spec.cost == "restart":
         long, brief = "left alone: costs a restart", "never"
     return first_fitting([(Span(one, "faint"),) for one in (long, brief)], width)

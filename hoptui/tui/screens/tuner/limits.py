@@ -96,7 +96,7 @@ class LimitsDraft:
         self.limits = self.lines()[index].turn(self.limits, by)
 
     def allowed(self) -> list[KnobState]:
-        """The knobs that change the mathematics and that the tuner would be allowed to turn."""
+        """The knobs that change what is learned and that the tuner would be allowed to turn."""
         return [knob for knob in self.learning if knob.spec.name in self.limits.learning]
 
     def _knob(self, knob: KnobState) -> Limit:
@@ -111,7 +111,7 @@ class LimitsDraft:
         return Limit(
             f"may turn {numbers.clean(name, 40)}",
             "yes" if may else "no",
-            f"It changes the mathematics{about}. Without leave the tuner does not touch it.",
+            f"It changes what is learned{about}. Without leave the tuner does not touch it.",
             turn,
         )
 
