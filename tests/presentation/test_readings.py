@@ -18,6 +18,7 @@ from hoptui.presentation.readings import (
     reasons,
     value_text,
 )
+from hoptui.telemetry.metrics_table import ENERGY, HEALTH, MEMORY, ROW, Reading
 
 ROWS = [
     "busy", "memory_busy", "power_w", "power_average_w", "memory_used_bytes", "memory_total_bytes",
@@ -40,6 +41,12 @@ NEEDS = {"gpm", "energy", "ecc", "xid", "process_utilization", "nvlink"}  # keys
 def test_every_reading_of_the_wire_has_a_meaning() -> None:
     assert set(GPU) == {*ROWS, *COMPUTED}
     assert set(DERIVED) == set(OF_RUNS)
+
+
+@pytest.mark.parametrize("reading", [*MEMORY, *ROW, *HEALTH, *ENERGY], ids=lambda reading: reading.name)
+def test_a_reading_of_the_driver_has_a_meaning(reading: Reading) -> None:
+    hint = "add its Meaning to hoptui/presentation/readings/gpu.py: without one no screen shows it"
+    assert reading.name in GPU, f"{reading.name} of hoptui/telemetry/metrics_table.py: {hint}"
 
 
 @pytest.mark.parametrize("name", [*GPU])
