@@ -1,5 +1,5 @@
-"""The `hoptui` command: each command reads or steers runs through `hoptui.client`, and only some of them open the dashboard.
+"""The `hoptui` command. Its commands read and control runs through `hoptui.client`; some open the dashboard.
 
-Modules are imported when their command runs, so that help and scripts stay fast; every expected failure is one sentence on
-stderr and an exit code.
+A module is imported when its command runs, so help and scripts stay fast. An expected failure is one
+sentence on stderr and an exit code.
 """

@@ -1,4 +1,4 @@
-"""The dashboard, opened. Only here is `hoptui.tui` imported, and not the parser of the command line: see `main`."""
+"""Open the dashboard. Only this module imports `hoptui.tui`; it avoids the command-line parser (see `main`)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hoptui.settings.config import Config
 
 
 def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
-    """The dashboard on these places, until the person leaves it. `hoptui` is the command on the other hosts.
+    """Open the dashboard on these places until the user quits. `hoptui` is the command on remote hosts.
 
     Raises:
-        Fail: two runs of one node are named, or a recording among them (exit code 2); there is no directory for sockets (3).
+        Fail: a recording or two runs of one node are named (exit code 2), or there is no socket directory (3).
     """
     named: dict[Place, str] = {}
     for place in places:
         if not place.remote and is_path(place.run):
-            raise usage(f"a recording is opened by itself: hoptui replay {place.run}")
+            raise usage(f"a recording cannot be combined with hosts: hoptui replay {place.run}")
         before = named.setdefault(place.node, place.run)
         if before and place.run and before != place.run:
             there = place.name if place.remote else "this node"
@@ -51,30 +51,33 @@ def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
 
 
 Options = Mapping[str, str | bool | None]
-"""Those of the command line by their names in `config.SETTINGS`; None or absent: as the environment or `config.toml` has it."""
+"""Command-line options by their names in `config.SETTINGS`.
+
+None or absent means: use the environment or `config.toml`."""
 
 
 def is_plain(words: Sequence[str]) -> bool:
     """Whether a command line is `hoptui` or `hoptui attach PLACE …`, without an option.
 
-    Most are, and mean the same without the parser, whose import is a sixth of the time until there is something to see.
+    Most command lines are plain. Skipping the import of the parser saves a sixth of the time to the first
+    frame.
     """
     return not words or (words[0] == "attach" and not any(word.startswith("-") for word in words))
 
 
 def main(words: Sequence[str]) -> int:
-    """Carry out a plain command line."""
+    """Run a plain command line."""
     from hoptui.cli.support.errors import carried_out
 
     return carried_out(lambda: attach(words[1:]), words)
 
 
 def attach(typed: Sequence[str], hoptui: str = "hoptui", options: Options | None = None) -> int:
-    """The dashboard of a run, a recording or other hosts; without a place the overview of this node.
+    """Open the dashboard of a run, a recording or remote hosts; without a place, the overview of this node.
 
     Args:
         typed: a run's name or id, a recording's path, or hosts; see `viewer.places`.
-        hoptui: the command on the other hosts.
+        hoptui: the command on the remote hosts.
     """
     places = [_place(one) for one in typed]
     remote = len(places) > 1 or any(place.remote for place in places)
@@ -82,7 +85,8 @@ def attach(typed: Sequence[str], hoptui: str = "hoptui", options: Options | None
         return replay(places[0].run, options)
     if not _drawable():
         raise usage(
-            "the dashboard needs a terminal; hoptui ls, hoptui status RUN and hoptui watch RUN print plain text"
+            "the dashboard needs a terminal; "
+            "hoptui ls, hoptui status RUN and hoptui watch RUN print plain text"
         )
     if remote:
         from hoptui.cli.launcher import open_hosts
@@ -104,9 +108,9 @@ def _place(typed: str) -> Place:
 
 
 def open_dashboard(run: str | None, options: Options | None = None) -> int:
-    """The dashboard on this terminal, until the person leaves it; `run` is a run's id.
+    """Open the dashboard on this terminal until the user quits. `run` is a run's id.
 
-    The client sets out before the dashboard is imported, so that there is something to draw when there is something to draw on.
+    The client connects while the dashboard is imported, so that data is ready for the first frame.
     """
     from hoptui.client.client import Client
 
@@ -120,9 +124,9 @@ def open_dashboard(run: str | None, options: Options | None = None) -> int:
 
 
 def configured(options: Options | None = None) -> Config:
-    """What is set by these options, the environment and `config.toml`; ASCII also where stdout has no UTF-8.
+    """The settings from these options, the environment and `config.toml`. ASCII is on if stdout is not UTF-8.
 
-    Under `LANG=C` it has: Python takes that for no choice and writes UTF-8 (PEP 538, PEP 540).
+    Under `LANG=C`, stdout is UTF-8: Python treats C as unset (PEP 538, PEP 540).
     """
     found = config.read(options)
     if found.ascii or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
@@ -132,7 +136,7 @@ def configured(options: Options | None = None) -> Config:
 
 
 def replay(recording: str, options: Options | None = None) -> int:
-    """The dashboard on a recording: its file, or the name or id of the recorded run."""
+    """Open the dashboard on a recording: its file, or the name or id of the recorded run."""
     from hoptui.cli.support import recordings
     from hoptui.recording import RecordingError
 
@@ -151,13 +155,13 @@ def replay(recording: str, options: Options | None = None) -> int:
 
 
 def _drawable() -> bool:
-    """Whether there is a terminal to draw on, or a web server in its place."""
+    """Whether there is a terminal to draw on, or a web server instead."""
     return interactive() or "TEXTUAL_DRIVER" in os.environ
 
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """No search for garbage while modules are imported, which leave none; the app goes back to it with its first frame."""
+    """Disable garbage collection during imports. The app enables it again with its first frame."""
     gc.disable()
     try:
         yield

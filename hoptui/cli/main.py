@@ -1,4 +1,4 @@
-"""The console script: which commands there are."""
+"""The console script and its table of commands."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     (
         "attach",
         SEE,
-        "The dashboard of a run, here or on ssh://HOST; without RUN the overview of this node.",
+        "Open the dashboard of a run, here or on ssh://HOST; without RUN, the overview of this node.",
     ),
-    ("ls", SEE, "One line per run on this node; --all also lists recordings."),
-    ("serve", SEE, "The dashboard in a browser on this machine, read-only unless told otherwise."),
-    ("status", SEE, "One run as plain text: state, throughput, phases, knobs, last events."),
-    ("watch", SEE, "A stream of a run's rows, one line each."),
-    ("gpus", SEE, "One line per GPU: readings, and the processes on it with their runs."),
-    ("history", SEE, "Every command ever given to a run: who, when, from, to, effect."),
-    ("get", STEER, "The knobs of a run and the values in effect."),
-    ("set", STEER, "Change knobs of a run: k=v ...; waits until they took effect."),
-    ("tune", STEER, "Have the daemon turn a run's speed knobs, keep what helps, take back the rest."),
-    ("pause", STEER, "Pause a run; it goes on by itself after a while."),
-    ("resume", STEER, "Let a paused run go on."),
-    ("checkpoint", STEER, "Have a run write a checkpoint."),
-    ("profile", STEER, "Have a run trace its next iterations with its profiler."),
-    ("stop", STEER, "Have a run end after its present iteration."),
-    ("replay", KEPT, "The dashboard on a recording, as it was."),
-    ("report", KEPT, "One page on a recorded run, as Markdown or HTML, to send to others."),
-    ("export", KEPT, "A recording as CSV, JSON lines or Parquet."),
+    ("ls", SEE, "List the runs on this node, one per line; --all adds recordings."),
+    ("serve", SEE, "Serve the dashboard to a browser on this machine, read-only by default."),
+    ("status", SEE, "Show one run as plain text: state, throughput, phases, knobs, last events."),
+    ("watch", SEE, "Print a run's rows as they arrive, one per line."),
+    ("gpus", SEE, "List the GPUs: readings, processes and their runs."),
+    ("history", SEE, "List every command sent to a run: who, when, from, to, effect."),
+    ("get", STEER, "Show the knobs of a run and their current values."),
+    ("set", STEER, "Change knobs of a run: k=v ...; wait until the changes take effect."),
+    ("tune", STEER, "Let the daemon tune a run's speed knobs: keep what helps, revert the rest."),
+    ("pause", STEER, "Pause a run; it resumes automatically after a time."),
+    ("resume", STEER, "Resume a paused run."),
+    ("checkpoint", STEER, "Ask a run to write a checkpoint."),
+    ("profile", STEER, "Ask a run to trace its next iterations with its profiler."),
+    ("stop", STEER, "Ask a run to stop after its current iteration."),
+    ("replay", KEPT, "Play a recording in the dashboard."),
+    ("report", KEPT, "Write a one-page report of a recorded run, as Markdown or HTML."),
+    ("export", KEPT, "Export a recording as CSV, JSON lines or Parquet."),
     ("rm", KEPT, "Delete recordings of runs that have exited."),
-    ("demo", NODE, "A real PPO run on this machine, and the dashboard on it."),
+    ("demo", NODE, "Start a real PPO run on this machine and open its dashboard."),
     ("train", NODE, "Train a model: ppo, lm or vision; slurm prints a batch file."),
-    ("daemon", NODE, "The background process that connects runs and viewers."),
-    ("doctor", NODE, "What works on this node and what does not, and why."),
+    ("daemon", NODE, "Manage the background process that connects runs and viewers."),
+    ("doctor", NODE, "Check what works on this node, what does not, and why."),
 )
 
-HELP = """The cockpit of GPU training runs: watch them, turn their knobs while they run.
+HELP = """Watch GPU training runs and change their knobs while they run.
 
-Without a command: the dashboard of this node. Exit codes: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
+Without a command, hoptui opens the dashboard of this node.
+Exit codes: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
 
 
 def build() -> App:
-    """The command line; the modules behind it are imported only when their command runs."""
+    """Build the command line. The module of a command is imported only when that command runs."""
     app = App(
         name="hoptui",
         help=HELP,
@@ -75,13 +76,13 @@ def build() -> App:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
+    """Run one command and return its exit code. `HELP` lists the codes."""
     words = list(sys.argv[1:] if argv is None else argv)
     return carried_out(lambda: _run(words), words)
 
 
 def _run(words: list[str]) -> int:
-    if words[:1] == ["train"]:  # its arguments, --help too, are the trainer's
+    if words[:1] == ["train"]:  # the trainer parses its own arguments, including --help
         from hoptui.cli.commands.train import train
 
         train(*words[1:])

@@ -36,7 +36,7 @@ def drawable(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (("a", "b"), "two runs of this node are named, a and b: open one, n goes to the next"),
         (("ssh://x/a", "ssh://x/b"), "two runs of x are named, a and b: open one, n goes to the next"),
-        (("ssh://x", "old.hoptui"), "a recording is opened by itself: hoptui replay old.hoptui"),
+        (("ssh://x", "old.hoptui"), "a recording cannot be combined with hosts: hoptui replay old.hoptui"),
     ],
 )
 def test_wrong_places_are_one_sentence(hoptui: Hoptui, words: tuple[str, ...], sentence: str) -> None:

@@ -140,8 +140,8 @@ def test_what_came_to_nothing_is_exit_code_1(
         ("lr=nan", 2, "lr must be a finite number, not nan"),
         ("lr=inf", 2, "lr must be a finite number, not inf"),
         ("grad_accum=1.5", 2, "grad_accum takes a whole number, not '1.5'"),
-        ("grad_accum", 2, "'grad_accum' is not of the form knob=value"),
-        ("=8", 2, "'=8' is not of the form knob=value"),
+        ("grad_accum", 2, "'grad_accum' does not have the form knob=value"),
+        ("=8", 2, "'=8' does not have the form knob=value"),
     ],
 )
 def test_a_bad_value_changes_nothing(
@@ -157,8 +157,8 @@ def test_a_bad_value_changes_nothing(
     [
         ((), "nothing to set: give knob=value, e.g. hoptui set RUN grad_accum=8"),
         (("lr=1e-3", "lr=1e-4"), "lr is given twice"),
-        (("lr=1e-3", "grad_accum=2", "--expect", "1"), "--expect belongs to one knob, and 2 are given"),
-        (("lr=1e-3", "--timeout", "0"), "--timeout takes seconds, more than 0, not 0"),
+        (("lr=1e-3", "grad_accum=2", "--expect", "1"), "--expect needs exactly one knob, not 2"),
+        (("lr=1e-3", "--timeout", "0"), "--timeout must be more than 0 seconds, not 0"),
     ],
 )
 def test_bad_usage_of_set(hoptui: Hoptui, ppo: FakeDaemon, words: tuple[str, ...], sentence: str) -> None:
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_the_waiting_only(
     ended = hoptui("set", "ppo", "grad_accum=8")
     assert ended.code == 130
     assert ended.err.splitlines() == [
-        "grad_accum 4 → 8  scheduled for iteration 1 205 (Ctrl-C ends the waiting only)",
+        "grad_accum 4 → 8  scheduled for iteration 1 205 (Ctrl-C only stops waiting)",
         "hoptui: interrupted; grad_accum 4 → 8 stays scheduled for iteration 1 205",
     ]
 
@@ -215,7 +215,7 @@ def test_a_pause_is_a_lease(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert ended.code == 0
     assert ended.out.splitlines() == [
         "pause ppo  applied at iteration 1 205",
-        "ppo goes on by itself in 1 m 30 s; hoptui resume ppo ends the pause",
+        "ppo resumes in 1 m 30 s; to resume it now: hoptui resume ppo",
     ]
     [command] = ppo.of(Command)
     assert isinstance(command, Command)
@@ -227,7 +227,7 @@ def test_a_pause_is_a_lease(hoptui: Hoptui, ppo: FakeDaemon) -> None:
 def test_the_way_to_end_a_pause_is_no_strangers_words(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ppo.add(make_run("eeee5555", "b; rm -rf ~"))
     told = hoptui("pause", "eeee5555").out.splitlines()[1]
-    assert told.endswith("; hoptui resume 'b; rm -rf ~' ends the pause")
+    assert told.endswith("; to resume it now: hoptui resume 'b; rm -rf ~'")
 
 
 def test_a_held_pause_is_renewed_and_ends_with_a_resume(
@@ -267,7 +267,7 @@ def test_profile_asks_for_so_many_iterations(hoptui: Hoptui, ppo: FakeDaemon) ->
     assert hoptui("profile", "ppo", "--steps", "0") == (
         2,
         "",
-        "hoptui: --steps takes a number of iterations, at least 1, not 0\n",
+        "hoptui: --steps must be at least 1 iteration, not 0\n",
     )
 
 
@@ -279,7 +279,7 @@ class Terminal(io.StringIO):
 def test_stop_asks_first(hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = hoptui("stop", "ppo")
     assert ended.code == 2
-    assert ended.err == "hoptui: stopping ppo (pid 4121) needs --yes where nobody can be asked\n"
+    assert ended.err == "hoptui: no terminal to confirm stopping ppo (pid 4121): add --yes\n"
     monkeypatch.setattr("hoptui.cli.commands.stop.interactive", lambda: True)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     ended = hoptui("stop", "ppo")

@@ -103,7 +103,7 @@ def test_training_that_never_comes_up_is_ended(
     daemon.start()
     ended = hoptui("demo", "--json")
     assert ended.code == 1
-    assert "did not come up within 0.5 s" in ended.err
+    assert "did not start within 0.5 s" in ended.err
     assert trainers(daemon.where.directory) == []
 
 
@@ -150,7 +150,7 @@ def test_leaving_the_dashboard_leaves_the_run(
     [run] = shown
     assert ended.code == 0
     assert ended.out.splitlines()[1:] == [
-        f"demo (pid {process.pid}) goes on training",
+        f"demo (pid {process.pid}) continues to train",
         f"  hoptui attach {run}   to see it again",
         f"  hoptui stop {run}     to end it",
     ]
@@ -183,7 +183,7 @@ def test_headless_without_torch(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch:
     ended = hoptui("demo", "--json")
     assert ended.code == 1
     assert ended.err == (
-        "hoptui: the demo trains with torch, which is not installed: pip install 'hoptui[trainer]'\n"
+        "hoptui: the demo needs torch, which is not installed: pip install 'hoptui[trainer]'\n"
     )
 
 
@@ -203,7 +203,7 @@ def test_without_the_trainer_an_example_is_played(
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
         "hoptui-trainer is not installed (pip install 'hoptui[trainer]'): "
-        "this plays the recording of a PPO run on an H100 instead\n"
+        "playing the recording of a PPO run on an H100 instead\n"
     )
     [path] = played
     assert (path.name, path.is_file()) == ("ppo-h100.hoptui", True)

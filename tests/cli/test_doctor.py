@@ -119,4 +119,4 @@ def test_a_probe_that_falls() -> None:
     def fall() -> Check:
         raise RuntimeError("a fault")
 
-    assert within("disk", fall).detail == "could not be looked at: RuntimeError: a fault"
+    assert within("disk", fall).detail == "the check failed: RuntimeError: a fault"

@@ -49,7 +49,7 @@ def test_into_a_file(hoptui: Hoptui, recorded: Path, tmp_path: Path) -> None:
     assert json.loads(target.read_text().splitlines()[0])["type"]
     ended = hoptui("export", "old", "-o", str(target))
     assert ended.code == 1
-    assert ended.err == f"hoptui: {target} is there already: give another name, or --force to overwrite it\n"
+    assert ended.err == f"hoptui: {target} already exists: give another name, or --force to overwrite it\n"
     assert hoptui("export", "old", "--format", "csv", "-o", str(target), "--force").code == 0
     assert len(rows(target.read_text())) == 10
     assert list(tmp_path.iterdir()) == [target]
@@ -81,11 +81,11 @@ def test_part_of_it(hoptui: Hoptui, recorded: Path) -> None:
         (("--since", "+4s", "--until", "+2s"), 2, "--since is later than --until"),
         (("--metrics", "loss,lss"), 2, "the recording has no metric 'lss'; it has "),
         (("--source", "gpuu"), 2, "the recording has no source 'gpuu'; it has run"),
-        (("--metrics", ","), 2, "--metrics names none"),
+        (("--metrics", ","), 2, "--metrics is empty"),
         (("--format", "xml"), 2, "invalid value"),
-        (("-o", "x.json"), 2, ".json is not written: name it .csv, .jsonl or .parquet, or give --format"),
+        (("-o", "x.json"), 2, ".json is not supported: use .csv, .jsonl or .parquet, or give --format"),
         (("-o", "/"), 1, "/ is a directory"),
-        (("-o", "/nowhere-at-all/x.csv"), 1, "there is no directory /nowhere-at-all"),
+        (("-o", "/nowhere-at-all/x.csv"), 1, "no such directory: /nowhere-at-all"),
     ],
 )
 def test_wrong_words(
@@ -100,7 +100,7 @@ def test_wrong_words(
 def test_the_recording_itself_is_never_the_output(hoptui: Hoptui, recorded: Path) -> None:
     before = recorded.read_bytes()
     ended = hoptui("export", "old", "-o", str(recorded), "--force")
-    assert (ended.code, ended.err) == (1, f"hoptui: {recorded} is the recording itself\n")
+    assert (ended.code, ended.err) == (1, f"hoptui: {recorded} is the recording itself: give another name\n")
     assert recorded.read_bytes() == before
 
 
@@ -149,7 +149,7 @@ def test_interrupted_on_standard_output(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hoptui.recording.export.write_csv", fail)
-    assert hoptui("export", "old") == (130, "", "hoptui: interrupted; the output ends early\n")
+    assert hoptui("export", "old") == (130, "", "hoptui: interrupted; the output is incomplete\n")
 
 
 EXPORT = "import sys; from hoptui.cli.main import main; sys.exit(main(['export', 'old']))"
@@ -167,7 +167,7 @@ def test_a_full_disk_behind_standard_output(recorded: Path) -> None:
         )
     assert (done.returncode, done.stderr) == (
         1,
-        "hoptui: standard output cannot be written: No space left on device\n",
+        "hoptui: cannot write to standard output: No space left on device\n",
     )
 
 

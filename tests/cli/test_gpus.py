@@ -109,7 +109,7 @@ def test_who_is_on_a_gpu_is_unknown_where_the_driver_does_not_tell(hoptui: Hoptu
     shut = structs.replace(FIRST, uuid="GPU-c", index=2, missing={"processes": "the driver refuses it"})
     node.node = structs.replace(node.node, gpus=(FIRST, shut))
     node.columns += [pack("gpu/GPU-c", [(node.now, -1, READ)])]
-    assert hoptui("gpus").out.splitlines()[-1].strip() == "who is on it is unknown: the driver refuses it"
+    assert hoptui("gpus").out.splitlines()[-1].strip() == "its processes are unknown: the driver refuses it"
     first, other = hoptui("gpus", "--json").json["gpus"]
     assert (len(first["processes"]), other["processes"]) == (2, None)
 
@@ -132,9 +132,9 @@ def test_a_sampler_that_is_gone_is_told_and_is_no_success(hoptui: Hoptui, node: 
 def test_readings_that_do_not_arrive_are_no_success(hoptui: Hoptui, node: FakeDaemon) -> None:
     node.columns = []
     assert hoptui("gpus").code == 3
-    assert hoptui("gpus", "--json").json["reason"] == "none arrive"
+    assert hoptui("gpus", "--json").json["reason"] == "no recent readings"
     node.node = structs.replace(node.node, gpus=(LOST,))
-    assert hoptui("gpus").err == "hoptui: no GPU readings: none can be read\n"
+    assert hoptui("gpus").err == "hoptui: no GPU readings: no GPU can be read\n"
 
 
 def test_no_gpu_is_no_answer(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -241,7 +241,7 @@ def test_everything_that_is_derived() -> None:
         "mfu_estimated": 40.9,
     }
     assert derived_lines(make_run(headline="tokens_per_s"), found) == [
-        ("power", "1 376 W, 210 W of it for SM time without work"),
+        ("power", "1 376 W, 210 W of it while SMs are idle"),
         ("energy", "3.20 MJ, 1.25 kJ an iteration, 500 mJ per token"),
         ("MFU", "41 % by the declared FLOPs, 41 % estimated from the tensor cores"),
         ("memory", "21.5 GiB free on the fullest GPU, 58.0 GiB used by its processes"),
@@ -310,4 +310,4 @@ def test_watch_with_hz_in_words(hoptui: Hoptui, node: FakeDaemon) -> None:
 def test_hz_has_bounds(hoptui: Hoptui, hz: str) -> None:
     ended = hoptui("watch", "ppo", f"--hz={hz}")
     assert ended.code == 2
-    assert ended.err.startswith("hoptui: --hz takes more than 0 and at most 10 a second")
+    assert ended.err.startswith("hoptui: --hz must be more than 0 and at most 10 per second")

@@ -49,7 +49,7 @@ def test_no_daemon(hoptui: Hoptui, daemon: FakeDaemon) -> None:
 def test_daemon_start(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
     assert hoptui("daemon", "start") == (0, "the daemon is running: pid 77\n", "")
-    assert hoptui("daemon", "start") == (0, "the daemon was running already: pid 77\n", "")
+    assert hoptui("daemon", "start") == (0, "the daemon was already running: pid 77\n", "")
     assert hoptui("daemon", "start", "--json").json["already"] is True
 
 
@@ -64,7 +64,7 @@ def test_a_daemon_that_cannot_start(
 
 
 def test_daemon_stop(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    assert hoptui("daemon", "stop") == (0, "the daemon (pid 77) has ended; training goes on\n", "")
+    assert hoptui("daemon", "stop") == (0, "the daemon (pid 77) has stopped; training continues\n", "")
     assert hoptui("daemon", "stop").out == "no daemon is running\n"
 
 
@@ -79,15 +79,18 @@ def test_a_daemon_of_another_version_is_ended_by_its_process(hoptui: Hoptui, dae
         daemon.where.info.write_text(json.dumps({"pid": other.pid}))
         daemon.answer = lambda message: daemon.release_lock() if isinstance(message, ViewerHello) else None
         ended = hoptui("daemon", "stop")
-        assert (ended.code, ended.out) == (0, f"the daemon (pid {other.pid}) has ended; training goes on\n")
+        assert (ended.code, ended.out) == (
+            0,
+            f"the daemon (pid {other.pid}) has stopped; training continues\n",
+        )
         assert other.wait(10) == -15
 
 
 @pytest.mark.parametrize(
     ("info", "complaint"),
     [
-        ("", "does not say which process it is"),
-        ("{}", "does not say which process it is"),
+        ("", "does not name its process"),
+        ("{}", "does not name its process"),
         ('{"pid": 1}', "pid 1, named in"),
     ],
 )
@@ -136,7 +139,7 @@ def test_daemon_with_metrics(
         "metrics for Prometheus: http://127.0.0.1:9400/metrics",
     )
     assert "HOPTUI_METRICS" not in os.environ
-    assert hoptui(*words, "--metrics", ":9400").out.startswith("the daemon was running already")
+    assert hoptui(*words, "--metrics", ":9400").out.startswith("the daemon was already running")
     ended = hoptui(*words, "--metrics", ":9500")
     assert ended.code == 1
     assert "serves metrics at 127.0.0.1:9400: hoptui daemon stop, then" in ended.err
@@ -146,7 +149,7 @@ def test_a_daemon_that_runs_without_metrics(hoptui: Hoptui, ppo: FakeDaemon) -> 
     ended = hoptui("daemon", "--metrics", ":9400")
     assert (ended.code, ended.err) == (
         1,
-        "hoptui: a daemon (pid 77) is running already and serves no metrics: "
+        "hoptui: a daemon (pid 77) is already running and serves no metrics: "
         "hoptui daemon stop, then hoptui daemon --metrics :9400 (runs survive)\n",
     )
 
@@ -209,15 +212,15 @@ def test_history_says_both_sides_of_an_effect_and_is_filtered(hoptui: Hoptui, pp
     told = hoptui("history", "ppo", "--filter", "by:bo stage:applied", "--json").json
     assert [command["id"] for command in told] == ["c2"]
     none = hoptui("history", "ppo", "--filter", "by:eve")
-    assert (none.code, none.out) == (0, "none of the 3 commands given to ppo (abcd2345) is 'by:eve'\n")
+    assert (none.code, none.out) == (0, "none of the 3 commands sent to ppo (abcd2345) matches 'by:eve'\n")
     typo = hoptui("history", "ppo", "--filter", "stage:foo")
     assert (typo.code, typo.out) == (2, "")
-    assert "no command is in a stage 'foo': there are sent, accepted, scheduled, applied" in typo.err
+    assert "there is no stage 'foo'; the stages are sent, accepted, scheduled, applied" in typo.err
     again = hoptui("history", "ppo", "--as-commands").out.splitlines()
     assert again == ["hoptui set ppo grad_accum=8", "hoptui set ppo lr=0.0003", "hoptui pause ppo"]
     both = hoptui("history", "ppo", "--as-commands", "--json")
     assert both.code == 2
-    assert "--as-commands is text" in both.err
+    assert "--as-commands and --json cannot be combined" in both.err
 
 
 def test_history_has_also_what_the_daemon_knows_no_more(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -232,7 +235,7 @@ def test_history_has_also_what_the_daemon_knows_no_more(hoptui: Hoptui, ppo: Fak
     path.write_bytes(b"not a database at all" * 100)
     ended = hoptui("history", "ppo", "--json")
     assert [c["id"] for c in ended.json] == ["c2", "c3"]
-    assert ended.err.endswith("older commands than those that the daemon knows are not listed\n")
+    assert ended.err.endswith("older commands are not listed\n")
 
 
 @pytest.mark.parametrize("reason", ["", "finished"])
@@ -249,7 +252,7 @@ def test_what_was_being_measured_when_the_run_ended_was_not_measured(
 
 
 def test_no_history_yet(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    assert hoptui("history", "ppo").out == "nobody has given ppo (abcd2345) a command\n"
+    assert hoptui("history", "ppo").out == "no commands have been sent to ppo (abcd2345)\n"
 
 
 @pytest.mark.parametrize("with_daemon", [False, True])
@@ -265,8 +268,8 @@ def test_a_run_that_only_a_recording_knows(hoptui: Hoptui, daemon: FakeDaemon, w
         assert [command["id"] for command in hoptui("history", name, "--json").json] == ["c1"]
     ended = hoptui("history", "nope")
     assert ended.code == 3
-    there = f"hoptui: no run 'nope' on this node, and no recording of one in {daemon.where.state}"
-    assert ended.err == f"{there}; hoptui ls --all lists all there is\n"
+    there = f"hoptui: no run 'nope' on this node, and no recording of it in {daemon.where.state}"
+    assert ended.err == f"{there}; hoptui ls --all lists all runs\n"
 
 
 def test_no_recordings_at_all(hoptui: Hoptui, daemon: FakeDaemon) -> None:

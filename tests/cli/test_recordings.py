@@ -165,7 +165,7 @@ def test_rm_refuses_live_runs(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     record(ppo, over("eeee5555", "old"))
     ended = hoptui("rm", "old", "ppo", "--yes")
     assert ended.code == 1
-    assert ended.err == "hoptui: ppo (abcd2345) is live: nothing was deleted; hoptui stop ends a run\n"
+    assert ended.err == "hoptui: ppo (abcd2345) is live: nothing was deleted. To stop a run: hoptui stop\n"
     assert len(files(ppo)) == 2
 
 
@@ -185,7 +185,7 @@ def test_rm_asks(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyP
     ended = hoptui("rm", "old")
     assert (ended.code, ended.err) == (
         2,
-        "hoptui: deleting 1 recording needs --yes where nobody can be asked\n",
+        "hoptui: no terminal to confirm deleting 1 recording: add --yes\n",
     )
     asked: list[str] = []
 
@@ -307,7 +307,7 @@ def test_what_cannot_be_replayed(
     damaged.write_bytes(b"SQLite format 3\0" + bytes(4096))
     for words, code, part in (
         (("replay", "nope"), 3, "no recording of a run 'nope' in "),
-        (("replay", str(tmp_path / "gone.hoptui")), 3, "there is no file "),
+        (("replay", str(tmp_path / "gone.hoptui")), 3, "no such file: "),
         (("replay", str(damaged)), 1, "damaged.hoptui "),
         (("replay", str(newer)), 1, "was written by a newer hoptui"),
         (("replay", str(tmp_path)), 1, "cannot be used: "),

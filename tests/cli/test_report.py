@@ -72,7 +72,7 @@ def test_into_a_file_whose_name_says_the_format(hoptui: Hoptui, recorded: Path, 
     assert (ended.code, ended.out.startswith(f"{target}: ")) == (0, True)
     assert target.read_text().startswith("<!doctype html>")
     ended = hoptui("report", "old", "-o", str(target))
-    assert ended.err == f"hoptui: {target} is there already: give another name, or --force to overwrite it\n"
+    assert ended.err == f"hoptui: {target} already exists: give another name, or --force to overwrite it\n"
     assert hoptui("report", "old", "-o", str(target), "--format", "md", "--force").code == 0
     assert target.read_text().startswith("# old\n")
     assert list(tmp_path.iterdir()) == [target]
@@ -81,7 +81,7 @@ def test_into_a_file_whose_name_says_the_format(hoptui: Hoptui, recorded: Path, 
 def test_the_recording_itself_is_never_the_output(hoptui: Hoptui, recorded: Path) -> None:
     before = recorded.read_bytes()
     ended = hoptui("report", "old", "-o", str(recorded), "--force")
-    assert (ended.code, ended.err) == (1, f"hoptui: {recorded} is the recording itself\n")
+    assert (ended.code, ended.err) == (1, f"hoptui: {recorded} is the recording itself: give another name\n")
     assert recorded.read_bytes() == before
 
 
@@ -91,7 +91,7 @@ def test_the_recording_itself_is_never_the_output(hoptui: Hoptui, recorded: Path
         (("nope",), 3, "no recording of a run 'nope'"),
         (("old", "--format", "pdf"), 2, "invalid value"),
         (("old", "-o", "x.pdf"), 2, "a report is Markdown or HTML, not .pdf: name it .md or .html"),
-        (("old", "-o", "/nowhere-at-all/x.html"), 1, "there is no directory /nowhere-at-all"),
+        (("old", "-o", "/nowhere-at-all/x.html"), 1, "no such directory: /nowhere-at-all"),
     ],
 )
 def test_wrong_words(

@@ -200,7 +200,7 @@ def test_where_no_run_lives_it_is_told_where_to_look(hoptui: Hoptui, daemon: Fak
     ended = hoptui("status", "nope")
     assert (ended.code, ended.err) == (
         3,
-        "hoptui: no run 'nope' on this node; hoptui ls --all lists all there is\n",
+        "hoptui: no run 'nope' on this node; hoptui ls --all lists all runs\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""`hoptui` and `hoptui attach`: the dashboard of a node, a run, a recording or other hosts."""
+"""`hoptui` and `hoptui attach`: open the dashboard of a node, a run, a recording or remote hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from hoptui.cli.support.options import AS_SET, Dashboard
 Where = Annotated[
     str,
     Parameter(
-        help="A run's name or id, the file of a recording, ssh://[user@]host[:port][/run], or local[/run]; several hosts at once."
+        help=(
+            "A run's name or id, a recording file, ssh://[user@]host[:port][/run], or local[/run]. "
+            "Several hosts may be given."
+        )
     ),
 ]
 
@@ -21,9 +24,12 @@ Where = Annotated[
 def attach(
     *run: Where,
     hoptui: Annotated[
-        str, Parameter(show_default=False, help="The hoptui command on the other hosts, if not on the PATH.")
+        str,
+        Parameter(
+            show_default=False, help="The hoptui command on the remote hosts, if it is not on their PATH."
+        ),
     ] = "hoptui",
     options: Dashboard = AS_SET,
 ) -> int:
-    """The dashboard of a run, a recording or other hosts; without RUN the overview of this node."""
+    """Open the dashboard of a run, a recording or remote hosts; without RUN, the overview of this node."""
     return launcher.attach(run, hoptui, dataclasses.asdict(options))

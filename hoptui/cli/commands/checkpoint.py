@@ -1,4 +1,4 @@
-"""`hoptui checkpoint`: a run writes a checkpoint."""
+"""`hoptui checkpoint`: ask a run to write a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from hoptui.cli.support.snapshot import look
 
 
 def checkpoint(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
-    """Have a run write a checkpoint, and say where it wrote it."""
+    """Ask a run to write a checkpoint and print where it is."""
     with look(steers=True) as seen:
         return send_verb(seen, seen.find_living(run), "checkpoint", timeout)

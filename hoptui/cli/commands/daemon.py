@@ -27,7 +27,7 @@ from hoptui.protocol.messages import NodeState
 STOP_S = 5.0
 METRICS_S = 5.0
 
-daemon = App(name="daemon", help="The background process that connects runs and viewers.")
+daemon = App(name="daemon", help="Manage the background process that connects runs and viewers.")
 
 
 Metrics = Annotated[
@@ -35,26 +35,26 @@ Metrics = Annotated[
     Parameter(
         name="--metrics",
         show_default=False,
-        help="Serve Prometheus metrics at HOST:PORT; :PORT is on this host only.",
+        help="Serve Prometheus metrics at HOST:PORT; :PORT listens on this host only.",
     ),
 ]
 
 
 @daemon.default
 def default(*, metrics: Metrics = None, json: Json = False) -> int:
-    """The background process that connects runs and viewers: its status, or with --metrics its start."""
+    """Show the status of the daemon; with --metrics, start it."""
     return status(json=json) if metrics is None else start(metrics=metrics, json=json)
 
 
 @daemon.command
 def status(*, json: Json = False) -> int:
-    """Whether the daemon runs, since when, for whom, and what its recordings take."""
+    """Show whether the daemon is running, its runs and viewers, and the size of its recordings."""
     try:
         with look(start_daemon=False) as seen:
             node = seen.node
             count, used = taken(seen.session.where.state)
-            told = {
-                **_told(seen.session),
+            found = {
+                **_identity(seen.session),
                 "started": node.started_wall,
                 "runs": sum(seen.lives(run) for run in node.runs),
                 "viewers": node.viewers,
@@ -68,36 +68,36 @@ def status(*, json: Json = False) -> int:
         if json:
             dump({"running": False})
         else:
-            say(f"{error}; it starts with the first run, or with hoptui attach")
+            say(f"{error}; to start it, start a run or use hoptui attach")
         return MISSING
     if json:
-        dump(told)
+        dump(found)
     else:
-        _tell(node, told)
+        _print_status(node, found)
     return OK
 
 
 @daemon.command
 def start(*, metrics: Metrics = None, json: Json = False) -> int:
-    """Start the daemon, if none is running, and wait until it answers."""
+    """Start the daemon if it is not running, and wait until it answers."""
     if metrics is not None:
         _check_metrics(metrics)
     there = presence.daemon_lives(_where())
-    with _asking_for(metrics), look() as seen:
-        told = {**_told(seen.session), "already": there, "metrics": _await_metrics(seen, metrics, there)}
+    with _with_metrics(metrics), look() as seen:
+        found = {**_identity(seen.session), "already": there, "metrics": _await_metrics(seen, metrics, there)}
     if json:
-        dump(told)
+        dump(found)
         return OK
-    say(f"the daemon {'was running already' if there else 'is running'}: pid {told['pid']}")
-    if told["metrics"]:
-        say(f"metrics for Prometheus: http://{told['metrics']}/metrics")
+    say(f"the daemon {'was already running' if there else 'is running'}: pid {found['pid']}")
+    if found["metrics"]:
+        say(f"metrics for Prometheus: http://{found['metrics']}/metrics")
     return OK
 
 
 @daemon.command
 def stop(*, json: Json = False) -> int:
-    """End the daemon. Training goes on; live runs do not start it again."""
-    refuse_read_only("the daemon is not ended")
+    """Stop the daemon. Training continues; live runs do not start it again."""
+    refuse_read_only("the daemon is not stopped")
     where = _where()
     pid: int | None = None
     try:
@@ -115,28 +115,28 @@ def stop(*, json: Json = False) -> int:
     if json:
         dump({"running": False, "stopped": pid})
     else:
-        say(f"the daemon (pid {pid}) has ended; training goes on")
+        say(f"the daemon (pid {pid}) has stopped; training continues")
     return OK
 
 
-def _tell(node: NodeState, told: dict[str, Any]) -> None:
+def _print_status(node: NodeState, found: dict[str, Any]) -> None:
     since = numbers.duration(time.time() - node.started_wall)
-    say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {told['directory']}")
-    say(f"{counted(told['runs'], 'live run')}")
+    say(f"the daemon is running: pid {node.pid}, hoptui {node.version}, for {since}, in {found['directory']}")
+    say(f"{counted(found['runs'], 'live run')}")
     if node.gpus and node.hz:
         say(f"GPUs are sampled {numbers.often(node.hz)}")
     if node.metrics:
         say(f"metrics for Prometheus: http://{node.metrics}/metrics")
-    count, used = told["recordings"]["count"], told["recordings"]["size_bytes"]
+    count, used = found["recordings"]["count"], found["recordings"]["size_bytes"]
     if count:
-        say(f"{counted(count, 'recording')}, {size(used)}, in {told['state']}")
+        say(f"{counted(count, 'recording')}, {size(used)}, in {found['state']}")
     for what, problem in (("readings", node.sampler), ("history", node.history)):
         if problem:
             say(f"{what}: {problem}")
 
 
 def _check_metrics(typed: str) -> None:
-    """See that it is [HOST]:PORT; what cannot be listened on the daemon says."""
+    """Check the form [HOST]:PORT. The daemon reports an address that it cannot bind."""
     from hoptui.daemon.prometheus.endpoint import parse
 
     try:
@@ -146,8 +146,8 @@ def _check_metrics(typed: str) -> None:
 
 
 @contextlib.contextmanager
-def _asking_for(metrics: str | None) -> Iterator[None]:
-    """A daemon that starts inherits this environment, and with it the wish for metrics."""
+def _with_metrics(metrics: str | None) -> Iterator[None]:
+    """Set HOPTUI_METRICS, which a daemon that starts now inherits from this environment."""
     before = os.environ.get("HOPTUI_METRICS")
     if metrics is not None:
         os.environ["HOPTUI_METRICS"] = metrics
@@ -161,10 +161,10 @@ def _asking_for(metrics: str | None) -> Iterator[None]:
 
 
 def _await_metrics(seen: NodeSnapshot, asked: str | None, there: bool) -> str | None:
-    """The address of the endpoint, once the daemon has it, None where nobody asked.
+    """Wait for the metrics endpoint and return its address, or None if no metrics were requested.
 
     Raises:
-        Fail: the daemon was there before and serves another or none, or it cannot serve.
+        Fail: a running daemon serves another address or none, or the new daemon cannot serve metrics.
     """
     until = time.monotonic() + METRICS_S
     why = _no_metrics(seen)
@@ -180,23 +180,23 @@ def _await_metrics(seen: NodeSnapshot, asked: str | None, there: bool) -> str | 
         raise Fail(f"the daemon is running, but with {why}", REJECTED)
     what = f"metrics at {served}" if served else "no metrics"
     again = f"hoptui daemon stop, then hoptui daemon --metrics {asked} (runs survive)"
-    raise Fail(f"a daemon (pid {seen.node.pid}) is running already and serves {what}: {again}", REJECTED)
+    raise Fail(f"a daemon (pid {seen.node.pid}) is already running and serves {what}: {again}", REJECTED)
 
 
 def _no_metrics(seen: NodeSnapshot) -> str:
-    """Why the daemon serves none although it should, as it says."""
+    """The reason that the daemon reports for not serving metrics."""
     return next((numbers.clean(e.text) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
 
 
 def _is_it(served: str, asked: str) -> bool:
-    """Whether the endpoint is the one that was asked for; port 0 is any."""
+    """Whether the endpoint is the requested one. Port 0 matches any port."""
     from hoptui.daemon.prometheus.endpoint import parse
 
     (host, port), (wanted, its_port) = parse(served), parse(asked)
     return host == wanted and its_port in (0, port)
 
 
-def _told(session: Session) -> dict[str, Any]:
+def _identity(session: Session) -> dict[str, Any]:
     hello, where = session.hello, session.where
     return {
         "running": True,
@@ -217,25 +217,25 @@ def _where() -> Addresses:
 
 
 def _end_by_signal(where: Addresses, why: str) -> int:
-    """End a daemon that cannot be talked to, for instance one of another version: ask its process.
+    """Send SIGTERM to a daemon that does not understand us, for example one of another version.
 
     Raises:
-        Fail: it cannot be told which process that is, or it stays.
+        Fail: its process is unknown, or it does not stop.
     """
     try:
         pid = int(jsonlib.loads(where.info.read_text())["pid"])
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (OSError, ValueError, KeyError, TypeError):
-        raise Fail(f"{why}; and {where.info} does not say which process it is", MISSING) from None
+        raise Fail(f"{why}; and {where.info} does not name its process", MISSING) from None
     if b"hoptui.daemon" not in command:
-        raise Fail(f"{why}; and pid {pid}, named in {where.info}, is no daemon of hoptui", MISSING)
+        raise Fail(f"{why}; and pid {pid}, named in {where.info}, is not a hoptui daemon", MISSING)
     try:
         os.kill(pid, signal.SIGTERM)
     except OSError as error:
-        raise Fail(f"{why}; and pid {pid} cannot be told to end: {error.strerror}", MISSING) from None
+        raise Fail(f"{why}; and pid {pid} cannot be stopped: {error.strerror}", MISSING) from None
     until = time.monotonic() + STOP_S
     while presence.daemon_lives(where):
         if time.monotonic() > until:
-            raise Fail(f"the daemon (pid {pid}) does not end within {STOP_S:g} s", MISSING)
+            raise Fail(f"the daemon (pid {pid}) did not stop within {STOP_S:g} s", MISSING)
         time.sleep(0.02)
     return pid

@@ -1,10 +1,11 @@
 """`hoptui daemon forward PATH`: what `hoptui attach ssh://…` runs on the other node, through ssh.
 
-ssh forwards a socket by its path, and only this node knows where its daemon's socket lies. So the viewer names a path that nobody
-else can guess, and this makes it lead there for as long as the connection lasts. It ends with its input, whatever ends that.
+ssh forwards a socket by its path, but only this node knows the path of its daemon's socket. So the viewer
+sends a secret path, and this command links it to the socket while the connection lasts. It ends when its
+input is closed.
 
-A person waits for it and nobody types it, so its one argument is read by hand: the library of the command line takes longer to
-import than all that is done here.
+The viewer waits for this command, so it parses its one argument by hand. Importing the command-line library
+would take longer than everything else here.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from hoptui.protocol.messages import PROTOCOL
 from hoptui.protocol.version import VERSION
 
 LOOK_S = 0.5
-FIRST_LOOK_S = 0.01  # while a daemon begins
+FIRST_LOOK_S = 0.01  # while a daemon starts
 
 
 def main(words: Sequence[str]) -> int:
-    """Keep a daemon running and let the path lead to its socket, until the input ends; says so in a line of JSON.
+    """Keep a daemon running and a link to its socket until the input ends. Return the exit code.
 
-    Returns the exit code, as every command of `hoptui`.
+    Print a line of JSON when the socket is ready.
     """
     try:
         if len(words) != 1 or not words[0].startswith("/"):
@@ -56,26 +57,26 @@ def main(words: Sequence[str]) -> int:
 
 
 def _serve(where: Addresses) -> None:
-    """Start a daemon whenever there is none, and tell of each."""
+    """Start a daemon whenever there is none, and print a line for each."""
     here = Here(where)
     here.begin(time.monotonic())
-    told: tuple[int, int] | None = None
+    announced: tuple[int, int] | None = None
     while True:
         serves = _socket_of(where)
-        if serves is not None and serves != told:
+        if serves is not None and serves != announced:
             dump(Forwarded(protocol=PROTOCOL, version=VERSION, user=user_name()))
-            told = serves
-        trouble = here.check(time.monotonic(), 0.0, greeted=told is not None)
+            announced = serves
+        trouble = here.check(time.monotonic(), 0.0, greeted=announced is not None)
         if trouble is not None and trouble.failed:
             raise Fail(trouble.reason, MISSING)
-        if select.select([sys.stdin], [], [], FIRST_LOOK_S if told is None else LOOK_S)[0] and not os.read(
-            0, 4096
-        ):
+        if select.select([sys.stdin], [], [], FIRST_LOOK_S if announced is None else LOOK_S)[
+            0
+        ] and not os.read(0, 4096):
             return
 
 
 def _socket_of(where: Addresses) -> tuple[int, int] | None:
-    """Which socket the daemon of this node serves, None while there is none: each was made at another time."""
+    """Identify the socket of the daemon by inode and time; None while there is no daemon."""
     try:
         found = where.viewers.stat()
     except OSError:
@@ -85,10 +86,10 @@ def _socket_of(where: Addresses) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _leading(path: Path, to: Path) -> Iterator[None]:
-    """A link at `path`, in a directory of its own that nobody else may enter.
+    """Make a link at `path`, in a new private directory.
 
     Raises:
-        Fail: somebody is there already, or it cannot be made.
+        Fail: the directory exists, or it cannot be made.
     """
     try:
         path.parent.mkdir(mode=0o700)
@@ -105,7 +106,7 @@ def _leading(path: Path, to: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hung_up() -> Iterator[None]:
-    """Leave in good order on the signals of a connection that ends."""
+    """Clean up on the signals that arrive when the connection ends."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""`hoptui demo`: a real PPO run on this machine, started, watched and steered like any other."""
+"""`hoptui demo`: start a real PPO run on this machine, watch it and change its knobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hoptui.cli.commands import gpus
 from hoptui.cli.commands.train import INSTALL, missing
 from hoptui.cli.support.demo_process import Training
 from hoptui.cli.support.options import Json
-from hoptui.cli.support.outcomes import Given, follow, told
+from hoptui.cli.support.outcomes import Given, follow, knob_outcome
 from hoptui.cli.support.recordings import example
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, dump, interactive, say, table, usage
@@ -25,22 +25,24 @@ from hoptui.protocol.messages import RunState
 REPORTED = ("knob", "from", "to", "stage", "effective", "iteration")
 TURNED = ("grad_accum", "num_envs")
 OUTCOME_S = 60.0
-SETTLE_S = 2.0  # between changes, so that each is seen in the rows
+SETTLE_S = 2.0  # between changes, so that rows show each of them
 
 Env = Literal["CartPole-v1", "Pendulum-v1"]
 
 
 def demo(
     *,
-    env: Annotated[Env, Parameter(help="What it learns.")] = "CartPole-v1",
+    env: Annotated[Env, Parameter(help="The environment to learn.")] = "CartPole-v1",
     headless: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="No dashboard: turn two knobs and print a summary."),
+        Parameter(
+            negative=(), show_default=False, help="No dashboard: change two knobs and print a summary."
+        ),
     ] = False,
     seconds: Annotated[float, Parameter(help="How long the headless run lasts.")] = 20.0,
     json: Json = False,
 ) -> int:
-    """A real PPO run on this machine, and the dashboard on it; leaving the dashboard leaves the run going."""
+    """Start a real PPO run on this machine and open its dashboard. The run continues when you quit."""
     if not (math.isfinite(seconds) and seconds > 0):
         raise usage(f"--seconds takes a number above 0, not {seconds:g}")
     headless = headless or json or not interactive()
@@ -49,7 +51,7 @@ def demo(
     if headless:
         return _headless(env, seconds, json=json)
     with Training(env) as training:
-        say("starting a PPO run; the dashboard opens once it trains (Ctrl-C ends it)")
+        say("starting a PPO run; the dashboard opens when training begins (Ctrl-C stops it)")
         with look() as seen:
             run = training.live(seen)
         from hoptui.cli.launcher import open_dashboard
@@ -59,21 +61,21 @@ def demo(
             say(f"{run.name} ({run.run}) has ended; hoptui status {run.run} still shows it")
             return code
         training.leave()
-    say(f"{run.name} (pid {run.pid}) goes on training")
-    say(f"  hoptui attach {run.run}   to see it again")
-    say(f"  hoptui stop {run.run}     to end it")
+    say(f"{run.name} (pid {run.pid}) continues to train")
+    say(f"  hoptui attach {run.run}   to open it again")
+    say(f"  hoptui stop {run.run}     to stop it")
     return code
 
 
 def _without_trainer(lacking: str, *, headless: bool) -> int:
-    """Play a recording in place of the run.
+    """Play a recording instead of starting a run.
 
     Raises:
-        Fail: there is no terminal to play it on.
+        Fail: there is no terminal for the dashboard.
     """
     if headless:
-        raise Fail(f"the demo trains with {lacking}, which is not installed: {INSTALL}", REJECTED)
-    say(f"{lacking} is not installed ({INSTALL}): this plays the recording of a PPO run on an H100 instead")
+        raise Fail(f"the demo needs {lacking}, which is not installed: {INSTALL}", REJECTED)
+    say(f"{lacking} is not installed ({INSTALL}): playing the recording of a PPO run on an H100 instead")
     from hoptui.cli.launcher import replay
 
     return replay(str(example()))
@@ -87,7 +89,7 @@ def _headless(env: Env, seconds: float, *, json: bool) -> int:
             run = training.live(seen)
             end = time.monotonic() + seconds
             if not json:
-                say(f"{run.name} ({run.run}, pid {run.pid}) is live; turning knobs over the wire")
+                say(f"{run.name} ({run.run}, pid {run.pid}) is live; changing its knobs")
             applied, commands = _turn(seen, run, end, quiet=json)
             while (left := end - time.monotonic()) > 0:
                 training.check()
@@ -104,7 +106,7 @@ def _headless(env: Env, seconds: float, *, json: bool) -> int:
 
 
 def _turn(seen: NodeSnapshot, run: RunState, end: float, *, quiet: bool) -> tuple[bool, list[dict[str, Any]]]:
-    """Change each knob once, and say whether all of it was applied."""
+    """Change each knob once. Return whether all changes were applied, and the outcomes."""
     reports = []
     for knob in (knob for name in TURNED for knob in run.knobs if knob.spec.name == name):
         time.sleep(max(0.0, min(SETTLE_S, (end - time.monotonic()) / 4)))
@@ -112,12 +114,12 @@ def _turn(seen: NodeSnapshot, run: RunState, end: float, *, quiet: bool) -> tupl
         command = seen.session.submit(run, "set", knob=knob.spec.name, value=value, why="hoptui demo")
         given = Given(command, "set", knob.spec, knob.value, value)
         _, [outcome] = follow(seen.session, [given], timeout_s=OUTCOME_S, quiet=quiet)
-        reports.append({key: told(given, outcome)[key] for key in REPORTED})
+        reports.append({key: knob_outcome(given, outcome)[key] for key in REPORTED})
     return len(reports) == len(TURNED) and all(r["stage"] == "applied" for r in reports), reports
 
 
 def _another(knob: KnobState) -> KnobValue:
-    """Twice the value, or half of it where that is out of bounds."""
+    """Twice the value, or half of it if twice is out of bounds."""
     now = int(knob.value)
     most = knob.spec.max
     return now * 2 if most is None or now * 2 <= most else max(1, now // 2)

@@ -1,4 +1,4 @@
-"""`hoptui doctor`: what works on this node and what does not, and what to do about it."""
+"""`hoptui doctor`: check what works on this node, what does not, and what to do about it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ IDS = (
     "gpm",
     "cuda-visible",
 )
-"""What is always told of; scripts may rely on each."""
+"""Every result contains these ids, so scripts may rely on each of them."""
 
 
 def doctor(*, json: Json = False) -> int:
-    """What works on this node and what does not, and why; exit code 0 all well, 1 with warnings, 2 with failures."""
+    """Check what works on this node, what does not, and why.
+
+    Exit codes: 0 all checks passed, 1 warnings, 2 failures.
+    """
     checks = []
     for check in _every():
         checks.append(check)
@@ -57,14 +60,14 @@ def doctor(*, json: Json = False) -> int:
 
 
 def _every() -> Iterator[Check]:
-    """The checks that can be made, and the others as unknown."""
+    """Run the checks. A check that cannot be made is unknown."""
     seen = set()
     for check in _checks():
         seen.add(check.id)
         yield check
     for missing in IDS:
         if missing not in seen:
-            yield Check(missing, "unknown", "could not be looked at: see above")
+            yield Check(missing, "unknown", "not checked: see the failure above")
 
 
 def _checks() -> Iterator[Check]:
@@ -89,7 +92,7 @@ def _checks() -> Iterator[Check]:
 
 
 def _node(where: Addresses) -> Iterator[Check]:
-    """What the daemon tells, and what to compare with it."""
+    """Check what the daemon reports, and what is compared with it."""
     from hoptui.cli.support.snapshot import look
     from hoptui.cli.support.terminal import Fail
 
@@ -107,8 +110,8 @@ def _node(where: Addresses) -> Iterator[Check]:
             node = seen.node
             found = {gpu.uuid: seen.readings(f"gpu/{gpu.uuid}") for gpu in node.gpus}
     except Fail as error:
-        told = log if where.log.exists() else "runtime-directory above"
-        yield Check("daemon", "failed", str(error), f"see {told}")
+        where_to_look = log if where.log.exists() else "runtime-directory above"
+        yield Check("daemon", "failed", str(error), f"see {where_to_look}")
         yield from _machine()
         return
     yield daemon.history(node)
@@ -120,12 +123,12 @@ def _node(where: Addresses) -> Iterator[Check]:
     if node.gpus:
         yield gpus.gpm(node.gpus, found)
     else:
-        yield Check("gpm", "unknown", "there is no GPU whose counters could be read")
+        yield Check("gpm", "unknown", "no GPU to read counters from")
     yield gpus.cuda_visible(node.gpus, os.environ)
 
 
 def _machine() -> Iterator[Check]:
-    """What can be looked at without a daemon."""
+    """The checks that do not need a daemon."""
     yield within("clock", lambda: machine.clock(None))
     yield within("driver", lambda: gpus.driver(()))
     yield within("gpu-permissions", lambda: gpus.permissions(()))

@@ -1,4 +1,4 @@
-"""`hoptui export`: a recording's rows, events and commands for other programs."""
+"""`hoptui export`: write a recording's rows, events and commands for other programs."""
 
 from __future__ import annotations
 
@@ -30,34 +30,44 @@ from hoptui.recording.export import ExportRequest
 
 Format = Literal["csv", "jsonl", "parquet"]
 SECOND = 1_000_000_000
-MOST_NAMED = 12  # metrics told to somebody who asked for another
+MOST_NAMED = 12  # metrics named in the error for an unknown one
 
 
 def export(
-    recording: Annotated[str, Parameter(help="A recording's file, or the name or id of a recorded run.")],
+    recording: Annotated[str, Parameter(help="A recording file, or the name or id of a recorded run.")],
     /,
     *,
     format: Annotated[  # noqa: A002 - the option's name
-        Format | None, Parameter(show_default=False, help="csv unless the name of --output says another.")
+        Format | None,
+        Parameter(
+            show_default=False, help="The format. By default the suffix of --output decides, otherwise csv."
+        ),
     ] = None,
     output: Output = "-",
     source: Annotated[
         list[str] | None,
         Parameter(
-            negative=(), show_default=False, help="Only these: run, gpu, host, gpu/<uuid>; may be repeated."
+            negative=(),
+            show_default=False,
+            help="Export only this source: run, gpu, host or gpu/<uuid>. May be repeated.",
         ),
     ] = None,
     metrics: Annotated[
-        str | None, Parameter(show_default=False, help="Only these, with commas between: loss,power_w.")
+        str | None,
+        Parameter(show_default=False, help="Export only these metrics, separated by commas: loss,power_w."),
     ] = None,
     since: Annotated[
         str | None,
-        Parameter(show_default=False, help="From here: +1h after the start, 14:05, 50%, #1200, or ISO 8601."),
+        Parameter(
+            show_default=False, help="Start here: +1h after the start, 14:05, 50%, #1200, or ISO 8601."
+        ),
     ] = None,
-    until: Annotated[str | None, Parameter(show_default=False, help="Up to here.")] = None,
+    until: Annotated[
+        str | None, Parameter(show_default=False, help="End here; same forms as --since.")
+    ] = None,
     force: Force = False,
 ) -> int:
-    """Write a recording as CSV, JSON lines or Parquet; unknown values are empty or null, never 0."""
+    """Export a recording as CSV, JSON lines or Parquet. Unknown values are empty or null, never 0."""
     path = target(output, force=force)
     if format == "parquet" and path is None:
         raise usage("Parquet needs a file: give --output PATH")
@@ -86,8 +96,8 @@ def _kind(path: Path | None) -> Format:
             return "parquet"
         case ".csv" | ".txt":
             return "csv"
-        case other if other[1:].isalpha():  # and not the end of a name like v1.2
-            raise usage(f"{other} is not written: name it .csv, .jsonl or .parquet, or give --format")
+        case other if other[1:].isalpha():  # not the end of a name such as v1.2
+            raise usage(f"{other} is not supported: use .csv, .jsonl or .parquet, or give --format")
     return "csv"
 
 
@@ -105,7 +115,7 @@ def _wanted(
             raise usage(f"the recording has no source {numbers.clean(source, 60)!r}; it has {kinds}")
     names = tuple(dict.fromkeys(name.strip() for name in (metrics or "").split(",") if name.strip()))
     if metrics is not None and not names:
-        raise usage("--metrics names none")
+        raise usage("--metrics is empty: name at least one metric")
     _check_names(opened, sources or (), names)
     t0, t1 = (_stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until)))
     if t0 and t1 and t0 > t1:
@@ -114,7 +124,7 @@ def _wanted(
 
 
 def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse a metric that no source asked for has: an empty file would look like a run without it."""
+    """Refuse a metric that no requested source has. An empty file would look like a run without it."""
     if not names:
         return
     known = dict.fromkeys(
@@ -128,7 +138,9 @@ def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]
 
 
 def _stamp(opened: Recording, option: str, typed: str | None) -> int:
-    """The moment that was typed on the recording's clock, 0 for none: ISO 8601, or whatever a replay can go to."""
+    """Parse a time as ISO 8601 or as any form that a replay accepts. Return a stamp on the recording's
+    clock, or 0 if none was given.
+    """
     if typed is None:
         return 0
     with contextlib.suppress(ValueError):

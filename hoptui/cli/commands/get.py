@@ -1,4 +1,4 @@
-"""`hoptui get`: the knobs of a run and the values in effect."""
+"""`hoptui get`: show the knobs of a run and their current values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hoptui.cli.support.terminal import OK, dump, say, table
 
 
 def get(run: Run, /, *knobs: str, json: Json = False) -> int:
-    """The knobs of a run and the values in effect; all of them unless some are named."""
+    """Show the knobs of a run and their current values: the named knobs, or all of them."""
     with look() as seen:
         found = seen.find(run)
         states = [knob_named(found, name) for name in knobs] if knobs else list(found.knobs)
@@ -19,5 +19,5 @@ def get(run: Run, /, *knobs: str, json: Json = False) -> int:
         elif states:
             table([knob_line(state) for state in states], right=(1,))
         else:
-            say(f"{found.name} ({found.run}) has declared no knobs so far")
+            say(f"{found.name} ({found.run}) has not declared any knobs yet")
     return OK

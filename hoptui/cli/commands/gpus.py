@@ -1,4 +1,4 @@
-"""`hoptui gpus`: what the GPUs read and who is on them; and the same readings for `status`, `watch` and `demo`."""
+"""`hoptui gpus`: list GPU readings and processes. `status`, `watch` and `demo` show the same readings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OTHERS = (
 
 
 def gpus(*, json: Json = False) -> int:
-    """One line per GPU: its readings, and the processes on it with their runs; exit code 3 where none can be read."""
+    """List the GPUs: readings, processes and their runs. Exit code 3 if no GPU can be read."""
     with look() as seen:
         if seen.session.started_daemon:
             seen.await_readings()
@@ -56,20 +56,22 @@ def gpus(*, json: Json = False) -> int:
 
 
 def _why_none(seen: NodeSnapshot) -> str:
-    """Why nothing at all is read."""
+    """The reason why there are no readings."""
     node = seen.node
     if not node.gpus:
         return node.gpu_reason or node.sampler or "no GPU was found"
-    return node.sampler or ("none can be read" if all(gpu.reason for gpu in node.gpus) else "none arrive")
+    return node.sampler or (
+        "no GPU can be read" if all(gpu.reason for gpu in node.gpus) else "no recent readings"
+    )
 
 
 def readings(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, float]:
-    """What a GPU reads now; nothing where it cannot be read or its newest readings are old."""
+    """The current readings of a GPU; empty if it cannot be read or the newest readings are old."""
     return {} if gpu.reason else seen.readings(f"gpu/{gpu.uuid}")
 
 
 def report(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, Any]:
-    """A GPU as every `--json` shows it: its readings by name, unknown ones left out."""
+    """A GPU as `--json` shows it: its known readings by name."""
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -98,7 +100,7 @@ def line(gpu: GpuInfo, now: dict[str, float]) -> tuple[str, ...]:
 
 
 def unknown(gpu: GpuInfo, now: dict[str, float]) -> list[str]:
-    """Why a cell of `line` says nothing, a sentence a reason: `SM, tensor, DRAM unknown: …`."""
+    """Why cells of `line` are unknown, one sentence per reason: `SM, tensor, DRAM unknown: …`."""
     reasons: dict[str, list[str]] = {}
     for label, name in (*SHARES, *_OTHERS) if now else ():
         keys = (*GPU[name].needs, name)
@@ -109,7 +111,7 @@ def unknown(gpu: GpuInfo, now: dict[str, float]) -> list[str]:
 
 
 def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
-    """The readings of a run's GPUs in a few words: means of shares, the sum of watts."""
+    """Summarize the readings of a run's GPUs: the mean of each share, the sum of the power."""
     if not all_of_them:
         return []
     shares = [f"{label} {_share(_mean(all_of_them, name))}" for label, name in SHARES]
@@ -119,17 +121,17 @@ def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
 
 
 def derived(seen: NodeSnapshot, run: RunState) -> dict[str, float]:
-    """What the GPUs and the run say together, by the names of the source `derived/<run>`."""
+    """Values derived from GPUs and training, by the metric names of the source `derived/<run>`."""
     return seen.readings(f"derived/{run.run}") if seen.lives(run) else {}
 
 
 def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str]]:
-    """The same as rows of a table, unknown parts left out."""
+    """The derived values as rows of a table, without the unknown ones."""
     get = found.get
     lines: list[tuple[str, str]] = []
     if (watts := get("power_w")) is not None:
         idle = get("idle_power_w")
-        aside = f", {numbers.grouped(idle)} W of it for SM time without work" if idle is not None else ""
+        aside = f", {numbers.grouped(idle)} W of it while SMs are idle" if idle is not None else ""
         lines.append(("power", f"{numbers.grouped(watts)} W{aside}"))
     energies = [
         units.small(found[name], "J") + suffix
@@ -160,7 +162,7 @@ def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str
 
 
 def _list(seen: NodeSnapshot, processes: Sequence[GpuProcess]) -> None:
-    """Each GPU and below it who is on it."""
+    """Print each GPU and its processes below it."""
     every = seen.node.gpus
     rows = [line(gpu, readings(seen, gpu)) for gpu in every]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -176,7 +178,7 @@ def _list(seen: NodeSnapshot, processes: Sequence[GpuProcess]) -> None:
         if here:
             table([_process_line(seen, process) for process in here], right=(2, 3), indent="    ")
         elif "processes" in gpu.missing:
-            say(f"    who is on it is unknown: {numbers.clean(gpu.missing['processes'])}")
+            say(f"    its processes are unknown: {numbers.clean(gpu.missing['processes'])}")
 
 
 def _process_line(seen: NodeSnapshot, process: GpuProcess) -> tuple[str, ...]:
@@ -192,7 +194,7 @@ def _process_line(seen: NodeSnapshot, process: GpuProcess) -> tuple[str, ...]:
 
 
 def _details(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[str, Any]:
-    """A GPU as `gpus --json` shows it: the report, its facts, and who is on it: null where that is unknown."""
+    """A GPU as `gpus --json` shows it: report, static facts and processes (null if unknown)."""
     known = bool(readings(seen, gpu)) and "processes" not in gpu.missing
     return {
         "power_limit_w": gpu.power_limit_w,
@@ -222,7 +224,7 @@ def _details(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) 
 
 
 def _name(gpu: GpuInfo) -> str:
-    """What it is, and of a MIG instance as much of its UUID as tells it from its like."""
+    """The name of a GPU; for a MIG instance also the start of its UUID."""
     name = numbers.clean(gpu.name.removeprefix("NVIDIA "), 40)
     return f"{name} {numbers.clean(gpu.uuid[:12])}" if gpu.parent else name
 
@@ -245,6 +247,6 @@ def _of(part: str, whole: str | float | None, unit: str) -> str:
 
 
 def _unit(run: RunState, found: dict[str, float]) -> str:
-    """What the headline rate counts: `env step`, `token`."""
+    """The unit that the headline rate counts: `env step`, `token`."""
     name, _ = headline(run, found)
     return numbers.clean(name.removesuffix("_per_s").replace("_", " ").removesuffix("s"), 20) or "unit"

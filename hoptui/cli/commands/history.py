@@ -1,4 +1,4 @@
-"""`hoptui history`: every command ever given to a run, from the daemon and from the run's recording."""
+"""`hoptui history`: list every command sent to a run, from the daemon and the recording."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ def history(
         str,
         Parameter(
             show_default=False,
-            help="Only commands of which all these words are said; also stage:applied and by:ana.",
+            help="Show only commands matching all of these words. Supports stage:NAME and by:USER.",
         ),
     ] = "",
     as_commands: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="What to type to give each of them again.")
+        bool,
+        Parameter(negative=(), show_default=False, help="Print the shell command that repeats each of them."),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Every command ever given to a run, the newest last: who, when, from, to, and what it did."""
+    """List every command sent to a run, newest last: who, when, from, to, effect."""
     if as_commands and json:
-        raise usage("--as-commands is text: it cannot be had with --json")
+        raise usage("--as-commands and --json cannot be combined")
     wanted = Filter.parse(filter)
     if wanted.stage and not any(stage.startswith(wanted.stage) for stage in vocabulary.STAGES):
-        raise usage(f"no command is in a stage {wanted.stage!r}: there are {', '.join(vocabulary.STAGES)}")
+        raise usage(f"there is no stage {wanted.stage!r}; the stages are {', '.join(vocabulary.STAGES)}")
     found, node, records = _asked(run)
     kept = [record for record in records if wanted.wants(record)]
     if json:
@@ -51,9 +52,9 @@ def history(
         known = {record.id: record for record in records}
         table([_line(record, known, found.units) for record in kept])
     elif records:
-        say(f"none of the {len(records)} commands given to {found.name} ({found.run}) is {str(wanted)!r}")
+        say(f"none of the {len(records)} commands sent to {found.name} ({found.run}) matches {str(wanted)!r}")
     else:
-        say(f"nobody has given {found.name} ({found.run}) a command")
+        say(f"no commands have been sent to {found.name} ({found.run})")
     return OK
 
 
@@ -93,8 +94,10 @@ def _line(
 
 
 def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
-    """The run, its node if there is one, and its commands as it has left them if it is over: the daemon has the newest of them, the
-    recording the older ones too."""
+    """The run, its node if known, and its commands.
+
+    The daemon has the newest commands; the recording also has older ones.
+    """
     try:
         with look() as seen:
             try:
@@ -109,7 +112,7 @@ def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
 
 
 def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
-    """These, and before them those that only the recording knows still."""
+    """The newest commands, preceded by those that only the recording has."""
     from hoptui.model.recorded import commands
     from hoptui.recording import RecordingError
 
@@ -118,7 +121,7 @@ def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
     try:
         recorded = commands.recorded(path)
     except RecordingError as error:
-        warn(f"hoptui: {error}: older commands than those that the daemon knows are not listed")
+        warn(f"hoptui: {error}: older commands are not listed")
         return newest
     known = {record.id: record for record in (*recorded, *newest)}
     return sorted(known.values(), key=lambda record: (record.wall, record.seq))
@@ -133,7 +136,8 @@ def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     found = recordings.entries(where)
     if not recordings.matching(found, name):
         raise Fail(
-            f"no run {name!r} on this node, and no recording of one in {where.state}; hoptui ls --all lists all there is",
+            f"no run {name!r} on this node, and no recording of it in {where.state}; "
+            "hoptui ls --all lists all runs",
             MISSING,
         )
     entry = recordings.one(found, name, where)

@@ -1,4 +1,4 @@
-"""`hoptui ls`: one line per run, with `--all` also those that only a recording knows."""
+"""`hoptui ls`: list runs, with `--all` also those that exist only as recordings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState
 
-if TYPE_CHECKING:  # it brings sqlite3, which a plain `ls` has no use for
+if TYPE_CHECKING:  # it imports sqlite3, which a plain `ls` does not need
     from hoptui.recording.library import RecordingEntry
 
 EXITED_SHOWN = 5
@@ -27,12 +27,12 @@ def ls(
             name="--all",
             negative=(),
             show_default=False,
-            help="Also every run that has exited, and recordings.",
+            help="Also list all exited runs and recordings.",
         ),
     ] = False,
     json: Json = False,
 ) -> int:
-    """One line per run on this node; with --all also its recordings on disk, with their size."""
+    """List the runs on this node, one per line; --all adds recordings and their size."""
     if everything:
         return _everything(json=json)
     with look() as seen:
@@ -71,30 +71,30 @@ def _line(seen: NodeSnapshot, run: RunState) -> tuple[str, ...]:
     return (f"{symbol} {word}", numbers.clean(run.name, 40), run.run, iteration + total, rate, age(run))
 
 
-# with recordings -------------------------------------------------------------------------------------------------------
+# with recordings
 
 
 def _everything(*, json: bool) -> int:
-    """Runs and recordings; the daemon's part is left out, and said so, where there can be none."""
+    """List runs and recordings. Without a daemon, list recordings only and print a warning."""
     from hoptui.cli.support import recordings
 
     where = recordings.places()
     kept = {entry.run: entry for entry in recordings.entries(where)}
-    told: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     lines: list[tuple[str, ...]] = []
     try:
         with look() as seen:
             for run in _sorted(seen):
                 entry = kept.pop(run.run, None)
-                told.append({**summary(seen, run), **_on_disk(run, entry)})
+                found.append({**summary(seen, run), **_on_disk(run, entry)})
                 lines.append((*_line(seen, run), *_kept(run, entry)))
     except Fail as error:
         warn(f"hoptui: {error}; only recordings are listed")
     for entry in kept.values():
-        told.append(_recorded(entry))
+        found.append(_recorded(entry))
         lines.append((*_recorded_line(entry), *_kept(entry.state, entry)))
     if json:
-        dump(told)
+        dump(found)
     elif lines:
         table(lines, right=(3, 4, 5, 6))
     else:
@@ -103,7 +103,7 @@ def _everything(*, json: bool) -> int:
 
 
 def _on_disk(run: RunState | None, entry: RecordingEntry | None) -> dict[str, Any]:
-    """What `--all --json` tells of every run besides `summary`."""
+    """The fields that `--all --json` adds to `summary`."""
     return {
         "started": run.started_wall if run else None,
         "exited": (run.exited_wall or None) if run else None,
@@ -115,7 +115,7 @@ def _on_disk(run: RunState | None, entry: RecordingEntry | None) -> dict[str, An
 
 
 def _recorded(entry: RecordingEntry) -> dict[str, Any]:
-    """A run that only its recording knows, with the keys of `summary`."""
+    """A run that exists only as a recording, with the keys of `summary`."""
     run = entry.state
     return {
         "run": entry.run,

@@ -1,4 +1,4 @@
-"""`hoptui pause`: a run pauses after its present iteration, for a time or until Ctrl-C."""
+"""`hoptui pause`: pause a run after its current iteration, for a time or until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def pause(
     /,
     *,
     seconds: Annotated[
-        float, Parameter(name="--for", help="Seconds after which it goes on by itself.")
+        float, Parameter(name="--for", help="Seconds after which the run resumes automatically.")
     ] = 60.0,
     hold: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Stay paused until Ctrl-C, then resume.")
     ] = False,
     timeout: Timeout = TIMEOUT_S,
 ) -> int:
-    """Pause a run after its present iteration; it goes on by itself, so that nobody can forget it."""
+    """Pause a run after its current iteration. It resumes automatically."""
     if not 1 <= seconds <= LONGEST_PAUSE_S:
-        raise usage(f"--for takes 1 to {LONGEST_PAUSE_S:g} seconds, not {seconds:g}")
+        raise usage(f"--for must be 1 to {LONGEST_PAUSE_S:g} seconds, not {seconds:g}")
     with look(steers=True) as seen:
         found = seen.find_living(run)
         code = send_verb(seen, found, "pause", timeout, hold_s=seconds)
@@ -42,12 +42,12 @@ def pause(
         if code == OK:
             name = numbers.clean(found.name)
             ends = command_line("resume", named(found, seen.node))
-            say(f"{name} goes on by itself in {numbers.duration(seconds)}; {ends} ends the pause")
+            say(f"{name} resumes in {numbers.duration(seconds)}; to resume it now: {ends}")
         return code
 
 
 def _hold(seen: NodeSnapshot, run: RunState, timeout: float) -> int:
-    """Renew the pause until Ctrl-C, then end it; if this process dies, the run goes on within a minute."""
+    """Renew the pause until Ctrl-C, then end it; if this process dies, the run resumes within a minute."""
     say("paused until Ctrl-C")
     try:
         while seen.lives(seen.store.run(run.run) or run):

@@ -1,4 +1,4 @@
-"""`hoptui profile`: a run traces its next iterations with its profiler."""
+"""`hoptui profile`: ask a run to trace its next iterations with its profiler."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def profile(
     steps: Annotated[int, Parameter(help="Iterations to trace.")] = 10,
     timeout: Timeout = TIMEOUT_S,
 ) -> int:
-    """Have a run trace its next iterations with its profiler; an event says where the trace was written."""
+    """Ask a run to trace its next iterations with its profiler. An event reports the path of the trace."""
     if steps < 1:
-        raise usage(f"--steps takes a number of iterations, at least 1, not {steps}")
+        raise usage(f"--steps must be at least 1 iteration, not {steps}")
     with look(steers=True) as seen:
         return send_verb(seen, seen.find_living(run), "profile", timeout, value=steps)

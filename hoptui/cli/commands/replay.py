@@ -1,4 +1,4 @@
-"""`hoptui replay`: the dashboard on a recording."""
+"""`hoptui replay`: play a recording in the dashboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hoptui.cli.support.terminal import usage
 
 def replay(
     recording: Annotated[
-        str | None, Parameter(help="A recording's file, or the name or id of a recorded run.")
+        str | None, Parameter(help="A recording file, or the name or id of a recorded run.")
     ] = None,
     /,
     *,
@@ -23,18 +23,19 @@ def replay(
         Parameter(
             negative=(),
             show_default=False,
-            help="A recording that comes with hoptui; RECORDING is its name [default: ppo-h100].",
+            help="Play a recording that ships with hoptui; RECORDING is its name [default: ppo-h100].",
         ),
     ] = False,
     options: Dashboard = AS_SET,
 ) -> int:
-    """The dashboard on a recording, as it was then; it needs neither a daemon nor a GPU."""
+    """Play a recording in the dashboard. This needs neither a daemon nor a GPU."""
     if example:
         from hoptui.cli.support import recordings
 
         recording = str(recordings.example(recordings.EXAMPLE if recording is None else recording))
     if recording is None:
         raise usage(
-            "hoptui replay needs RECORDING (hoptui ls --all lists them) or --example; try hoptui replay --help"
+            "hoptui replay needs RECORDING (hoptui ls --all lists them) or --example; "
+            "try hoptui replay --help"
         )
     return launcher.replay(recording, dataclasses.asdict(options))

@@ -1,4 +1,4 @@
-"""`hoptui report`: one page on a recorded run, to be read and sent to others."""
+"""`hoptui report`: write a one-page report of a recorded run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,22 @@ Format = Literal["md", "html"]
 
 
 def report(
-    recording: Annotated[str, Parameter(help="A recording's file, or the name or id of a recorded run.")],
+    recording: Annotated[str, Parameter(help="A recording file, or the name or id of a recorded run.")],
     /,
     *,
     format: Annotated[  # noqa: A002 - the option's name
-        Format | None, Parameter(show_default=False, help="md unless the name of --output says another.")
+        Format | None,
+        Parameter(
+            show_default=False, help="The format. By default the suffix of --output decides, otherwise md."
+        ),
     ] = None,
     output: Output = "-",
     force: Force = False,
 ) -> int:
-    """One page on a run: throughput over time with what was changed, before and after, what held it back, energy, the tuner.
+    """Write a one-page report of a run: throughput, changes, bottlenecks, energy and the tuner.
 
-    A run that goes on is told as far as its recording reaches. The HTML is one file without scripts that loads nothing.
+    For a live run, the report ends where the recording ends. The HTML is one file without scripts or
+    external resources.
     """
     path = target(output, force=force)
     found = recordings.find(recording)
@@ -54,25 +58,25 @@ def report(
 
 
 def _kind(path: Path | None) -> Format:
-    """What the name of the file says; a name that says nothing is Markdown's."""
+    """The format for a file name. Without a known suffix it is Markdown."""
     match path.suffix.lower() if path is not None else "":
         case ".html" | ".htm":
             return "html"
         case ".md" | ".markdown" | ".txt":
             return "md"
-        case other if other[1:].isalpha():  # and not the end of a name like v1.2
+        case other if other[1:].isalpha():  # not the end of a name such as v1.2
             raise usage(f"a report is Markdown or HTML, not {other}: name it .md or .html, or give --format")
     return "md"
 
 
 def _written(path: Path, kind: Format) -> str:
     from hoptui.cli.report import html, markdown
-    from hoptui.cli.report import page as telling
+    from hoptui.cli.report import page as pages
     from hoptui.model import report as facts
 
     try:
         with Recording.open(path) as opened:
-            document = telling.page(facts.read(opened), time.time())
+            document = pages.page(facts.read(opened), time.time())
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None
     return html.write(document) if kind == "html" else markdown.write(document)

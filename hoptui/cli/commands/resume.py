@@ -1,4 +1,4 @@
-"""`hoptui resume`: a paused run goes on."""
+"""`hoptui resume`: resume a paused run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from hoptui.cli.support.snapshot import look
 
 
 def resume(run: Run, /, *, timeout: Timeout = TIMEOUT_S) -> int:
-    """Let a paused run go on."""
+    """Resume a paused run."""
     with look(steers=True) as seen:
         return send_verb(seen, seen.find_living(run), "resume", timeout)

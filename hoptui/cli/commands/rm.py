@@ -1,4 +1,4 @@
-"""`hoptui rm`: deletes recordings of runs that have exited, after naming them."""
+"""`hoptui rm`: delete recordings of exited runs after listing them."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from hoptui.recording import RecordingError, library
 from hoptui.recording.library import RecordingEntry
 
 FEWEST_LETTERS, WHOLE_ID = 4, 100
-"""How much of an id names a recording to delete."""
+"""The shortest part of an id that selects a recording to delete."""
 UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 def rm(
     *runs: Annotated[
         str,
-        Parameter(
-            help="Names or ids of recorded runs; the first letters of an id do only where you are asked."
-        ),
+        Parameter(help="Names or ids of recorded runs. With --yes, ids must be complete."),
     ],
     older_than: Annotated[
-        str | None, Parameter(show_default=False, help="Only those whose last row is older: 7d, 12h.")
+        str | None,
+        Parameter(show_default=False, help="Delete only recordings whose last row is older: 7d, 12h."),
     ] = None,
     dry_run: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Only say what would be deleted.")
+        bool,
+        Parameter(negative=(), show_default=False, help="Show what would be deleted, and delete nothing."),
     ] = False,
     yes: Yes = False,
 ) -> int:
-    """Delete recordings of runs that have exited; all of them that are old enough, or those that are named."""
+    """Delete recordings of exited runs: the named ones, or all that are old enough."""
     if not runs and older_than is None:
         raise usage("nothing to delete: name runs (hoptui ls --all lists them), or give --older-than 7d")
     if not dry_run:
@@ -47,7 +47,7 @@ def rm(
     least_age = _stretch(older_than)
     where = recordings.places()
     found = recordings.entries(where)
-    # Where nobody is asked, the beginning of an id is too little to delete by.
+    # Without a question, the beginning of an id is not safe enough.
     shortest = WHOLE_ID if yes else FEWEST_LETTERS
     matched = [recordings.one(found, name, where, shortest=shortest) for name in runs]
     named = list({entry.run: entry for entry in matched}.values())
@@ -56,7 +56,7 @@ def rm(
     if alive:
         names = ", ".join(f"{title(entry)} ({entry.run})" for entry in alive)
         does = "is live" if len(alive) == 1 else "are live"
-        raise Fail(f"{names} {does}: nothing was deleted; hoptui stop ends a run", REJECTED)
+        raise Fail(f"{names} {does}: nothing was deleted. To stop a run: hoptui stop", REJECTED)
     chosen = [entry for entry in named or found if entry.run not in living and age_s(entry) >= least_age]
     if not chosen:
         say("no recording is that old" if older_than else "nothing to delete")
@@ -65,7 +65,7 @@ def rm(
 
 
 def _stretch(typed: str | None) -> float:
-    """Seconds of `7d`, `1h30m`; 0 where nothing was typed."""
+    """Parse `7d` or `1h30m` to seconds; 0 for None."""
     if typed is None:
         return 0.0
     if not re.fullmatch(r"(?:\d+(?:\.\d+)?[wdhms])+", typed):
@@ -74,13 +74,13 @@ def _stretch(typed: str | None) -> float:
 
 
 def _living(found: Sequence[RecordingEntry]) -> set[str]:
-    """The runs that have not exited: the daemon knows, and where it does not, a process of that pid counts as the run."""
+    """The runs that have not exited. For a run unknown to the daemon, check whether its pid exists."""
     known: dict[str, bool] = {}
     try:
         with look(start_daemon=False) as seen:
             known = {run.run: seen.lives(run) for run in seen.node.runs}
     except (NoDaemon, Fail):
-        pass  # nobody to ask: what the recordings say has to do
+        pass  # no daemon: rely on the recordings
     return {entry.run for entry in found if known.get(entry.run, _seems_alive(entry))}
 
 
@@ -94,7 +94,7 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # somebody else's
+        return True  # a process of another user
     return True
 
 
@@ -108,7 +108,7 @@ def _delete(chosen: Sequence[RecordingEntry], *, dry_run: bool, yes: bool) -> in
         return OK
     if not yes:
         if not interactive():
-            raise usage(f"deleting {count} needs --yes where nobody can be asked")
+            raise usage(f"no terminal to confirm deleting {count}: add --yes")
         if not agreed(f"delete {count}, {total}?"):
             raise Fail("nothing was deleted", REJECTED)
     for number, entry in enumerate(chosen):

@@ -1,4 +1,4 @@
-"""`hoptui serve`: the dashboard in a browser, on this machine's loopback."""
+"""`hoptui serve`: serve the dashboard to a browser on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ DRIVER = "hoptui.tui.driver:BrowserDriver"
 
 
 def serve(
-    run: Annotated[str, Parameter(help="A run's name or id, or the file of a recording.")] | None = None,
+    run: Annotated[str, Parameter(help="A run's name or id, or a recording file.")] | None = None,
     /,
     *,
-    port: Annotated[int, Parameter(help="The port on 127.0.0.1; 0 takes any free one.")] = PORT,
+    port: Annotated[int, Parameter(help="The port on 127.0.0.1; 0 selects any free port.")] = PORT,
     steer: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="Let the browser send commands; else it only looks."),
+        Parameter(
+            negative=(), show_default=False, help="Let the browser send commands (default: read-only)."
+        ),
     ] = False,
 ) -> int:
-    """The dashboard in a browser on this machine, behind an address that opens once; Ctrl-C ends it."""
+    """Serve the dashboard to a browser on this machine. The address works once; Ctrl-C stops it."""
     try:
         from hoptui.web.gate import Gate
         from hoptui.web.server import Dashboards
@@ -38,7 +40,7 @@ def serve(
         raise usage(f"hoptui serve needs textual-serve: pip install 'hoptui[web]' ({error})") from None
 
     if not 0 <= port < 1 << 16:
-        raise usage(f"--port takes 0 to 65535, not {port}")
+        raise usage(f"--port must be 0 to 65535, not {port}")
     if steer:
         refuse_read_only("the browser could send nothing")
     title, target = "hoptui", run
@@ -60,22 +62,24 @@ def serve(
             say(f"  http://127.0.0.1:{bound}/?token={gate.token}")
 
         def entered() -> None:
-            say("it was opened; for another browser:")
+            say("opened; for another browser use:")
             invite()
 
         say(
-            f"{title}: {'commands are sent' if steer else 'read-only'}, Ctrl-C ends it; this address opens once:"
+            f"{title}: {'commands are sent' if steer else 'read-only'}, Ctrl-C stops it; "
+            "this address works once:"
         )
         invite()
         say(
-            f"from another machine: ssh -L {bound}:127.0.0.1:{bound} {socket.gethostname()}, then the same address"
+            f"from another machine: ssh -L {bound}:127.0.0.1:{bound} {socket.gethostname()}, "
+            "then use the same address"
         )
         serve_until_ended(Dashboards(_command(target, steer=steer), title, gate, entered), listening)
     return OK
 
 
 def _command(run: str | None, *, steer: bool) -> str:
-    """A shell command that runs the dashboard of one tab in the place of the shell."""
+    """A shell command that replaces the shell by the dashboard of one tab."""
     words = [sys.executable, "-m", "hoptui"]
     words += [] if run is None else ["attach", run]
     words += [] if steer else ["--read-only"]
@@ -83,6 +87,8 @@ def _command(run: str | None, *, steer: bool) -> str:
 
 
 def _faults() -> str:
-    """Has the shell tell a tab's faults on our stderr, behind what stands there if it is a file. A socket, as that of a service,
-    cannot be opened once more: textual-serve then tells them, as far as it has read them."""
+    """A redirection that appends a tab's errors to our stderr.
+
+    A socket, such as the stderr of a service, cannot be opened again. Then textual-serve reports the errors.
+    """
     return "" if stat.S_ISSOCK(os.fstat(2).st_mode) else f" 2>>/proc/{os.getpid()}/fd/2"

@@ -1,4 +1,4 @@
-"""`hoptui set`: change knobs of a run. A value that a declaration forbids is refused before anything is sent."""
+"""`hoptui set`: change knobs of a run. Nothing is sent if a value breaks the declaration of its knob."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from msgspec import structs
 
 from hoptui.cli.support.options import Json, Run, Timeout
-from hoptui.cli.support.outcomes import Given, follow, told
+from hoptui.cli.support.outcomes import Given, follow, knob_outcome
 from hoptui.cli.support.snapshot import knob_named, look
 from hoptui.cli.support.terminal import REJECTED, dump, usage, warn
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value
@@ -18,7 +18,7 @@ TIMEOUT_S = 600.0
 
 
 class _Wish(NamedTuple):
-    """One k=v as it was typed; `refusal` is why the declaration of the knob forbids it."""
+    """One parsed k=v. `refusal` is the reason if the declaration of the knob forbids the value."""
 
     knob: KnobState
     value: KnobValue
@@ -31,14 +31,15 @@ def set(  # noqa: A001 - the command's name
     *values: Annotated[str, Parameter(help="knob=value, e.g. lr=1e-4 grad_accum=8")],
     why: Annotated[str, Parameter(show_default=False, help="A note for the history.")] = "",
     expect: Annotated[
-        int | None, Parameter(help="Only if the knob still has this version (see get --json).")
+        int | None, Parameter(help="Change the knob only if it still has this version (see get --json).")
     ] = None,
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> int:
-    """Change knobs of a run and wait until they took effect.
+    """Change knobs of a run and wait until the changes take effect.
 
-    Exit code 0: all applied; 1: one was refused, failed or superseded; 2: bad usage; 3: no such run, or no answer in time.
+    Exit codes: 0 all applied; 1 one was refused, failed or superseded; 2 bad usage; 3 no such run or no
+    answer in time.
     """
     pairs = [_pair(pair) for pair in values]
     _check(pairs, expect, timeout)
@@ -75,20 +76,20 @@ def _check(pairs: list[tuple[str, str]], expect: int | None, timeout: float) -> 
     if twice:
         raise usage(f"{twice[0]} is given twice")
     if expect is not None and len(pairs) > 1:
-        raise usage(f"--expect belongs to one knob, and {len(pairs)} are given")
+        raise usage(f"--expect needs exactly one knob, not {len(pairs)}")
     if not timeout > 0:
-        raise usage(f"--timeout takes seconds, more than 0, not {timeout:g}")
+        raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
 
 
 def _pair(pair: str) -> tuple[str, str]:
     name, equals, value = pair.partition("=")
     if not equals or not name:
-        raise usage(f"{pair!r} is not of the form knob=value")
+        raise usage(f"{pair!r} does not have the form knob=value")
     return name.strip(), value
 
 
 def _wish(run: RunState, name: str, typed: str) -> _Wish:
-    """What was typed as a value of the knob: what is no such value is bad usage, what is out of bounds a refusal."""
+    """Parse a value for a knob. A malformed value is bad usage; a value out of bounds is a refusal."""
     knob = knob_named(run, name)
     free = structs.replace(knob.spec, min=None, max=None, choices=(), scale="linear")
     try:
@@ -102,7 +103,7 @@ def _wish(run: RunState, name: str, typed: str) -> _Wish:
 
 
 def _refuse(run: RunState, refused: list[_Wish], *, json: bool) -> int:
-    """Nothing is sent: either all of the values may be sent or none is."""
+    """Report the refused values. Nothing is sent unless all values are allowed."""
     for wish in refused:
         warn(f"hoptui: {wish.refusal}; nothing was changed")
     if json:
@@ -117,4 +118,4 @@ def _given(command_id: str, wish: _Wish) -> Given:
 
 
 def _report(run: RunState, given: list[Given], outcomes: list[CommandRecord]) -> dict[str, Any]:
-    return {"run": run.run, "commands": list(map(told, given, outcomes))}
+    return {"run": run.run, "commands": list(map(knob_outcome, given, outcomes))}

@@ -1,4 +1,4 @@
-"""`hoptui status`: one run, as text or JSON, once."""
+"""`hoptui status`: show one run as text or JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LAST = 10  # events and commands in `status`
 
 
 def status(run: Run, /, *, json: Json = False) -> int:
-    """One run as plain text."""
+    """Show one run as plain text: state, throughput, phases, knobs, last events."""
     with look() as seen:
         found = seen.find(run)
         if json:
             dump(_details(seen, found))
         else:
-            _tell(seen, found)
+            _print(seen, found)
     return OK
 
 
@@ -46,7 +46,7 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
 
 
 def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) -> str:
-    """`512 k steps/s`: over the last iterations where the headline is a rate, else its newest value."""
+    """`512 k steps/s`: over the last iterations if the headline is a rate, otherwise its newest value."""
     name, value = headline(run, metrics)
     if vital is not None and vital.throughput is not None:
         value = vital.throughput
@@ -58,7 +58,7 @@ def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) ->
 
 
 def age(run: RunState) -> str:
-    """How long a run has been going, or how long ago it ended."""
+    """How long a run has been running, or how long ago it ended."""
     if run.exited_wall:
         return f"{numbers.duration(time.time() - run.exited_wall)} ago"
     return numbers.duration(time.time() - run.started_wall)
@@ -101,7 +101,7 @@ def _phases(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _ranks(seen: NodeSnapshot, run: RunState) -> list[dict[str, Any]]:
-    """The run's processes on this node with the newest iteration of each, and how old that is, in seconds."""
+    """The run's processes on this node: the newest iteration of each and its age in seconds."""
     sources = [(0, run.pid, f"run/{run.run}")]
     sources += [(rank.rank, rank.pid, f"rank/{run.run}/{rank.rank}") for rank in run.ranks]
     return [
@@ -115,7 +115,7 @@ def _ranks(seen: NodeSnapshot, run: RunState) -> list[dict[str, Any]]:
     ]
 
 
-def _tell(seen: NodeSnapshot, run: RunState) -> None:
+def _print(seen: NodeSnapshot, run: RunState) -> None:
     vital = seen.store.vital(run.run)
     metrics = seen.store.latest(f"run/{run.run}")
     symbol = vocabulary.STATES[vital.state].symbol if vital else vocabulary.UNKNOWN_STATE.symbol
@@ -135,14 +135,14 @@ def _tell(seen: NodeSnapshot, run: RunState) -> None:
         ]
         table(rows, right=(1, 2), indent="  ")
     if run.diagnosis is not None:
-        _tell_diagnosis(run.diagnosis, ended=not seen.lives(run))
+        _print_diagnosis(run.diagnosis, ended=not seen.lives(run))
     if run.tuner is not None and run.tuner.stand != "off" and seen.lives(run):
         say()
         say("the tuner")
         say(f"  {tuner.standing(run.tuner)}")
     if run.world > 1:
-        _tell_ranks(seen, run)
-    _tell_gpus(seen, run)
+        _print_ranks(seen, run)
+    _print_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
     plain = [(name, numbers.si(metrics[name]), run.units.get(name, "")) for name in own]
@@ -154,10 +154,10 @@ def _tell(seen: NodeSnapshot, run: RunState) -> None:
         say()
         say("knobs")
         table([knob_line(knob) for knob in run.knobs], right=(1,), indent="  ")
-    _tell_past(seen, run)
+    _print_past(seen, run)
 
 
-def _tell_diagnosis(found: Diagnosis, *, ended: bool) -> None:
+def _print_diagnosis(found: Diagnosis, *, ended: bool) -> None:
     say()
     say("what limited it last" if ended else "what limits it")
     say(f"  {numbers.clean(diagnosis.sentence(found))}")
@@ -167,7 +167,7 @@ def _tell_diagnosis(found: Diagnosis, *, ended: bool) -> None:
         say(f"  {'try ' if advice.knob else ''}{numbers.clean(advice.text)}")
 
 
-def _tell_ranks(seen: NodeSnapshot, run: RunState) -> None:
+def _print_ranks(seen: NodeSnapshot, run: RunState) -> None:
     found = _ranks(seen, run)
     say()
     say(f"ranks on this node: {len(found)} of {run.world}")
@@ -183,7 +183,7 @@ def _tell_ranks(seen: NodeSnapshot, run: RunState) -> None:
     table(rows, right=(2, 3), indent="  ")
 
 
-def _tell_gpus(seen: NodeSnapshot, run: RunState) -> None:
+def _print_gpus(seen: NodeSnapshot, run: RunState) -> None:
     mine = seen.gpus_of(run)
     together = gpus.derived_lines(run, gpus.derived(seen, run))
     if mine:
@@ -204,7 +204,7 @@ def _inset(phase: str) -> str:
     return "  " * len(outer) + name
 
 
-def _tell_past(seen: NodeSnapshot, run: RunState) -> None:
+def _print_past(seen: NodeSnapshot, run: RunState) -> None:
     lines = [(e.wall, vocabulary.happened(e)) for e in _events(seen, run)]
     lines += [(c.wall, vocabulary.sentence(c)) for c in seen.store.commands.values() if c.run == run.run]
     if lines:
@@ -227,7 +227,7 @@ def _pace(seen: NodeSnapshot, run: RunState, metrics: dict[str, float]) -> str:
 
 
 def _left_s(seen: NodeSnapshot, run: RunState, vital: Vital) -> float | None:
-    """How long it has still to go, as the dashboard tells it; None where that is not known, or nothing is heard of it."""
+    """The remaining seconds, as on the dashboard; None if unknown or the run is unresponsive."""
     if not run.total or run.total <= vital.step or vital.state in ("unresponsive", "exited"):
         return None
     source = f"run/{run.run}"

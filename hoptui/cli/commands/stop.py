@@ -1,4 +1,4 @@
-"""`hoptui stop`: a run ends after its present iteration."""
+"""`hoptui stop`: stop a run after its current iteration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stop(
     yes: Yes = False,
     timeout: Timeout = TIMEOUT_S,
 ) -> int:
-    """Have a run end after its present iteration, in its own orderly way."""
+    """Ask a run to stop after its current iteration. It shuts down normally."""
     with look(steers=True) as seen:
         found = seen.find_living(run)
         if not yes:
@@ -28,6 +28,6 @@ def stop(
 def _confirm(run: RunState) -> None:
     name = numbers.clean(run.name)
     if not interactive():
-        raise usage(f"stopping {name} (pid {run.pid}) needs --yes where nobody can be asked")
+        raise usage(f"no terminal to confirm stopping {name} (pid {run.pid}): add --yes")
     if not agreed(f"stop {name} (pid {run.pid})?"):
         raise Fail(f"{name} was not stopped", REJECTED)

@@ -1,4 +1,4 @@
-"""`hoptui tune`: have the daemon turn a run's speed knobs, watch what it tries, and end it."""
+"""`hoptui tune`: start, watch and stop the tuner of a run's speed knobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hoptui.presentation import numbers, tuner, vocabulary
 from hoptui.protocol.messages import RunState
 
 RETURN_S = 30.0
-"""How long a daemon that is gone may take to come back: runs start another by themselves."""
+"""How long to wait for a lost daemon to come back. Runs start a new one automatically."""
 AGAIN_S = 0.2
 LEARNING = "learning"
 
 
 class _Act(NamedTuple):
-    """What else than to start it."""
+    """An operation on the tuner other than starting it."""
 
     op: Literal["stop", "status", "freeze", "release"]
     knob: str = ""
@@ -42,14 +42,14 @@ def tune(
             consume_multiple=(1, None),
             negative=(),
             show_default=False,
-            help="Limits of a trial: memory=90% of each GPU, power=400 watts a GPU.",
+            help="Limits of a trial: memory=90% of each GPU, power=400 watts per GPU.",
         ),
     ] = None,
     budget: Annotated[
-        str | None, Parameter(show_default=False, help="Share of the run's time that trials may take (2%).")
+        str | None, Parameter(show_default=False, help="Share of the run's time that trials may cost (2%).")
     ] = None,
     objective: Annotated[
-        Objective | None, Parameter(show_default=False, help="What is to become better (throughput).")
+        Objective | None, Parameter(show_default=False, help="The quantity to improve (throughput).")
     ] = None,
     allow: Annotated[
         list[str] | None,
@@ -57,32 +57,36 @@ def tune(
             consume_multiple=(1, None),
             negative=(),
             show_default=False,
-            help="Knobs that change what is learned and may be turned all the same; `learning`: all but those of cost free.",
+            help=(
+                "Also allow these knobs even though they affect training results. "
+                "`learning` allows all of them except those with cost `free`."
+            ),
         ),
     ] = None,
     dry_run: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Say what it would try, and try nothing.")
+        bool, Parameter(negative=(), show_default=False, help="Show what it would try without trying it.")
     ] = False,
     detach: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Start it, and do not watch.")
+        bool, Parameter(negative=(), show_default=False, help="Start the tuner without watching it.")
     ] = False,
     status: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="How it stands, and what it has tried.")
+        bool, Parameter(negative=(), show_default=False, help="Show the tuner's state and its trials.")
     ] = False,
     stop: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="End it; a trial is taken back.")
+        bool, Parameter(negative=(), show_default=False, help="Stop the tuner; a running trial is reverted.")
     ] = False,
     freeze: Annotated[
-        str | None, Parameter(show_default=False, help="A knob that it is to leave alone.")
+        str | None, Parameter(show_default=False, help="Exclude this knob from tuning.")
     ] = None,
     release: Annotated[
-        str | None, Parameter(show_default=False, help="A knob that it may turn again.")
+        str | None, Parameter(show_default=False, help="Allow tuning of a frozen knob again.")
     ] = None,
     json: Json = False,
 ) -> int:
-    """Let the daemon turn the speed knobs of a run, keep what helps and take back what does not; a line for each trial.
+    """Let the daemon tune the speed knobs of a run, and print one line per trial.
 
-    It goes on when you leave: Ctrl-C ends the watching only, `--stop` ends it. Where it is on already, this watches.
+    The tuner keeps changes that help and reverts the rest. Ctrl-C only stops watching; `--stop` stops the
+    tuner. If the tuner is already on, this command watches it.
     """
     limits = _limits(within or [], budget, objective, allow or [], dry=dry_run)
     acts = [_Act("stop")] if stop else []
@@ -90,11 +94,11 @@ def tune(
     acts += [_Act("freeze", freeze)] if freeze is not None else []
     acts += [_Act("release", release)] if release is not None else []
     if len(acts) > 1:
-        raise usage("hoptui tune starts, stops, freezes, releases or tells: one of them at a time")
+        raise usage("give only one of --stop, --status, --freeze and --release")
     if acts and (detach or limits != Limits()):
-        raise usage(f"--{acts[0].op} stands alone: limits, --dry-run and --detach are for the start")
+        raise usage(f"--{acts[0].op} cannot be combined with limits, --dry-run or --detach")
     if detach and dry_run:
-        raise usage("a dry run ends with the watching: give --dry-run or --detach")
+        raise usage("--dry-run and --detach cannot be combined: a dry run ends when you stop watching")
     if acts:
         return _act(run, acts[0], json=json)
     return _start(run, limits, detach=detach, json=json)
@@ -119,7 +123,7 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
             does = "leaves alone" if act.op == "freeze" else "may turn"
             say(f"the tuner of {numbers.clean(found.name)} {does} {numbers.clean(act.knob)}")
         else:
-            _tell(state)
+            _print_state(state)
     return OK
 
 
@@ -131,7 +135,7 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
                 knob_named(found, name)
         answer = seen.session.tune(found.run, "start", limits=limits)
         state = answer.state
-        # One that is on already is no answer to who asks for limits of their own.
+        # Do not watch a tuner that is already on with other limits than those requested.
         asked = structs.replace(limits, dry=False) != Limits()
         watches = not answer.granted and state.stand != "off" and not detach and not asked
         if not answer.granted and not watches:
@@ -145,16 +149,15 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
                 say(f"{numbers.clean(found.name)} is being tuned: {tuner.limits(state.limits)}")
             return OK
         if not json:
-            say(
-                f"{'watching' if watches else 'tuning'} {numbers.clean(found.name)}: {tuner.limits(state.limits)}"
-            )
+            doing = "watching" if watches else "tuning"
+            say(f"{doing} {numbers.clean(found.name)}: {tuner.limits(state.limits)}")
         return _watch(seen, found, state.tried if answer.granted else (), json=json)
 
 
 def _dry(seen: NodeSnapshot, run: RunState, state: TunerState, *, mine: bool, json: bool) -> int:
-    """Tell what the tuner would try next, as soon as it knows; a dry tuner of our own ends with that."""
+    """Wait for the next trial that the tuner plans and print it. Then stop a tuner that we started dry."""
     if not json and state.stand == "baseline":
-        say(f"looking at {numbers.clean(run.name)} (Ctrl-C ends it)")
+        say(f"looking at {numbers.clean(run.name)} (Ctrl-C stops it)")
     version = 0
     try:
         while not (state.next or state.stand in ("holding", "off")):
@@ -174,38 +177,40 @@ def _dry(seen: NodeSnapshot, run: RunState, state: TunerState, *, mine: bool, js
 
 
 def _watch(seen: NodeSnapshot, run: RunState, earlier: Iterable[Trial], *, json: bool) -> int:
-    """A line for each trial as it ends, until the tuner or the run does; none for those of `earlier` tuners."""
+    """Print a line per finished trial until the tuner or the run ends. Skip `earlier` trials."""
     name = numbers.clean(run.name)
-    told = {trial.t for trial in earlier}
-    said = ""
+    printed = {trial.t for trial in earlier}
+    last = ""
     version = 0
     try:
         while True:
             version = _next(seen, run, version)
             now = seen.store.run(run.run)
             if now is None or now.tuner is None:
-                raise Fail(f"{name} ({run.run}) is not known any more", MISSING)
+                raise Fail(f"{name} ({run.run}) is no longer known", MISSING)
             state = now.tuner
             for trial in state.tried:
-                if trial.t not in told:
-                    told.add(trial.t)
-                    _tell_trial(seen, now, trial, json=json)
+                if trial.t not in printed:
+                    printed.add(trial.t)
+                    _print_trial(seen, now, trial, json=json)
             standing = tuner.standing(state)
-            words_alone = re.sub(r"[\d.,]+", "", standing)  # a figure that moves is no news
-            if standing and words_alone != said and not json:
-                said = words_alone
+            words_alone = re.sub(r"[\d.,]+", "", standing)  # ignore changes of numbers alone
+            if standing and words_alone != last and not json:
+                last = words_alone
                 say(f"{numbers.clock(time.time())}  {standing}")
             if state.stand == "off":
                 return OK
     except KeyboardInterrupt:
         ends = command_line("tune", named(run, seen.node), "--stop")
-        warn(f"hoptui: this ends the watching only, {name} is tuned on; {ends} ends that")
+        warn(f"hoptui: stopped watching; the tuner of {name} is still on. To stop it: {ends}")
         raise
 
 
 def _next(seen: NodeSnapshot, run: RunState, version: int = 0) -> int:
-    """Wait up to a second for a state of the node other than `version`, take it in and return its version. A daemon that is
-    gone gets time to come back."""
+    """Wait up to a second for a node state newer than `version`, apply it, and return its version.
+
+    A lost daemon gets time to come back.
+    """
     end = time.monotonic() + RETURN_S
     while True:
         try:
@@ -219,7 +224,7 @@ def _next(seen: NodeSnapshot, run: RunState, version: int = 0) -> int:
         return delta.state
 
 
-def _tell_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool) -> None:
+def _print_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool) -> None:
     wall = (trial.t + seen.node.wall_offset_ns) / 1e9 + trial.seconds
     if json:
         dump({"run": run.run, "time": wall, "trial": trial})
@@ -228,8 +233,8 @@ def _tell_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool) 
     say("  ".join(filter(None, (numbers.clock(wall), tuner.sentence(trial), speeds))))
 
 
-def _tell(state: TunerState) -> None:
-    """How a tuner stands, in a few lines."""
+def _print_state(state: TunerState) -> None:
+    """Print the state of a tuner and its trials."""
     word = tuner.STANDS[state.stand]
     say(f"{word.symbol} {word.text}: {numbers.clean(state.text, 300) or tuner.STANDS_FOR[state.stand]}")
     if not state.started:
@@ -250,12 +255,12 @@ def _tell(state: TunerState) -> None:
 def _limits(
     within: list[str], budget: str | None, objective: Objective | None, allow: list[str], *, dry: bool
 ) -> Limits:
-    """The limits as they were typed."""
+    """Parse the limits."""
     given: dict[str, str] = {}
     for word in within:
         name, equals, value = word.partition("=")
         if name not in ("memory", "power") or not equals or name in given:
-            raise usage(f"--within takes memory=90% and power=400, each once, not {word!r}")
+            raise usage(f"--within accepts memory=90% and power=400, each once, not {word!r}")
         given[name] = value
     usual = Limits()
     learning = tuple("*" if name == LEARNING else name for name in allow)
@@ -275,7 +280,7 @@ def _limits(
 
 
 def _share(name: str, typed: str, such: str) -> float:
-    """A share as it was typed: `90%`, `90 %` or `0.9`; `such` are two ways to give one."""
+    """Parse a share: `90%`, `90 %` or `0.9`. `such` names two examples for the error."""
     number, percent, rest = typed.strip().partition("%")
     try:
         value = float(number)

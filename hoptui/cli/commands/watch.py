@@ -1,4 +1,4 @@
-"""`hoptui watch`: a run's rows as they come, one line each, until the run exits."""
+"""`hoptui watch`: print a run's rows as they arrive, until the run exits."""
 
 from __future__ import annotations
 
@@ -25,24 +25,22 @@ def watch(
     run: Run,
     /,
     *,
-    every: Annotated[float, Parameter(help="Seconds between two lines at least; 0 prints every row.")] = 1.0,
+    every: Annotated[float, Parameter(help="Minimum seconds between two lines; 0 prints every row.")] = 1.0,
     hz: Annotated[
         float | None,
-        Parameter(
-            show_default=False, help="Also print the rows of its GPUs, sampled so often, at most 10 a second."
-        ),
+        Parameter(show_default=False, help="Also print GPU rows, at this rate (at most 10 per second)."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """A stream of a run's rows with its GPUs' readings, one line each; ends when the run does."""
+    """Print a run's rows with GPU readings as they arrive, one per line, until the run exits."""
     if not (math.isfinite(every) and every >= 0):
-        raise usage(f"--every takes seconds, 0 or more, not {every:g}")
+        raise usage(f"--every must be 0 seconds or more, not {every:g}")
     if hz is not None and not 0 < hz <= MOST_HZ:
-        raise usage(f"--hz takes more than 0 and at most {MOST_HZ:g} a second, not {hz:g}")
+        raise usage(f"--hz must be more than 0 and at most {MOST_HZ:g} per second, not {hz:g}")
     with look() as seen:
         found = seen.find(run)
         metrics = seen.store.latest(f"run/{found.run}")
-        printer = _Printer(seen, found, list(_telling(found, metrics)), json=json)
+        printer = _Printer(seen, found, list(_chosen(found, metrics)), json=json)
         if seen.lives(found):
             _stream(seen, found, printer, every, hz)
         elif metrics and (vital := seen.store.vital(found.run)):
@@ -64,7 +62,7 @@ class _Printer:
         self._verdict = "unknown"
 
     def row(self, t: int, step: int, metrics: dict[str, float]) -> None:
-        """A row of the run, with what its GPUs read now."""
+        """Print a row of the run with the current GPU readings."""
         run = self._seen.store.run(self._run.run) or self._run
         wall = (t + self._offset) / SECOND
         mine = self._seen.gpus_of(run)
@@ -82,17 +80,17 @@ class _Printer:
                 }
             )
             return
-        self._names = self._names or list(_telling(run, metrics))
+        self._names = self._names or list(_chosen(run, metrics))
         shown = [f"{numbers.clean(name, 30)} {numbers.si(metrics.get(name))}" for name in self._names]
         summed = gpus.together([gpus.readings(self._seen, gpu) for gpu in mine])
         say("  ".join([numbers.clock(wall), f"iteration {numbers.grouped(step)}", *shown, *summed]))
         if run.diagnosis is not None and run.diagnosis.verdict != self._verdict:
             self._verdict = run.diagnosis.verdict
-            told = diagnosis.line(run.diagnosis, advises=self._seen.lives(run))
-            say(f"{numbers.clock(wall)}  {numbers.clean(told, 400)}")
+            text = diagnosis.line(run.diagnosis, advises=self._seen.lives(run))
+            say(f"{numbers.clock(wall)}  {numbers.clean(text, 400)}")
 
     def gpu(self, gpu: GpuInfo, t: int, readings: dict[str, float]) -> None:
-        """A row of one of its GPUs."""
+        """Print a row of one of its GPUs."""
         wall = (t + self._offset) / SECOND
         if self._json:
             row = {"run": self._run.run, "t": t, "time": wall, "gpu": gpu.uuid, "index": gpu.index}
@@ -102,8 +100,8 @@ class _Printer:
         say("  ".join([f"{numbers.clock(wall)}.{int(wall * 10) % 10}", f"GPU {gpu.index}", *cells]))
 
 
-def _telling(run: RunState, metrics: dict[str, float]) -> dict[str, None]:
-    """The metrics worth a place on a line: the headline first, then the run's own, no phases and no plain totals."""
+def _chosen(run: RunState, metrics: dict[str, float]) -> dict[str, None]:
+    """The metrics shown on a line: the headline, then the run's own. Phases and totals are left out."""
     first, _ = headline(run, metrics)
     own = [n for n in metrics if not n.startswith("phase/") and not n.endswith(("_per_s", "_total"))]
     aside = {n.removesuffix("_per_s") for n in metrics if n.endswith("_per_s")}

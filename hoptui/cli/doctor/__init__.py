@@ -1,4 +1,5 @@
-"""What `hoptui doctor` looks at: each probe answers with a `Check`, touches nothing, and is given little time.
+"""The checks of `hoptui doctor`. Each probe returns a `Check`, changes nothing and has a time limit.
 
-Only `hoptui.cli.commands.doctor` calls it. Probes take the places they read (`/proc`, `/dev`, an environment) as arguments.
+Only `hoptui.cli.commands.doctor` uses them. Probes take what they read (`/proc`, `/dev`, an environment)
+as arguments.
 """

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and how a probe is kept from hanging or taking the doctor down."""
+"""The result of one check, and a time limit for probes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT_S = 3.0
 
 
 class Check(NamedTuple):
-    """One thing that was looked at; `unknown` if it could not be. `advice` may be empty where nothing needs to be done."""
+    """The result of one check; `unknown` if it could not be made. `advice` is empty if none is needed."""
 
     id: str
     status: Status
@@ -20,10 +20,10 @@ class Check(NamedTuple):
 
 
 def within(check_id: str, probe: Callable[[], Check], limit_s: float = LIMIT_S) -> Check:
-    """What `probe` finds, or that it failed or took longer than `limit_s`.
+    """Run `probe`. Return its result, or a failure if it raises or exceeds `limit_s`.
 
-    It runs in a thread of its own that is left alone when its time is up: a stale network file system or a wedged driver
-    blocks whoever looks at it.
+    The probe runs in its own thread, which is abandoned at the limit: a stale network file system or a hung
+    driver blocks every caller.
     """
     found: list[Check] = []
 
@@ -31,7 +31,7 @@ def within(check_id: str, probe: Callable[[], Check], limit_s: float = LIMIT_S) 
         try:
             found.append(probe())
         except Exception as error:
-            detail = f"could not be looked at: {type(error).__name__}: {error}"
+            detail = f"the check failed: {type(error).__name__}: {error}"
             found.append(Check(check_id, "failed", detail, "this is a fault of hoptui: please report it"))
 
     thread = threading.Thread(target=look, name=f"check-{check_id}", daemon=True)

@@ -19,11 +19,14 @@ ROOT = Path("/")
 NVIDIA = "0x10de"  # PCI vendor
 DISPLAY = "0x03"  # PCI class: VGA and 3D controllers
 NONE_YET = "no counters have arrived yet"
-PROFILING = "in a container: --cap-add SYS_ADMIN; on the host: the module option NVreg_RestrictProfilingToAdminUsers=0"
+PROFILING = (
+    "in a container: --cap-add SYS_ADMIN; "
+    "on the host: the module option NVreg_RestrictProfilingToAdminUsers=0"
+)
 
 
 def driver(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
-    """The kernel module, as /proc says; a sandbox may hide that and still pass NVML through."""
+    """Check the kernel module in /proc. A sandbox may hide /proc and still provide NVML."""
     try:
         found = (root / "proc/driver/nvidia/version").read_text()
     except OSError as error:
@@ -139,9 +142,9 @@ def _advice(reason: str) -> str:
     known = {
         NEEDS_DRIVER: "update the NVIDIA driver",
         IN_MIG_MODE: "make instances (nvidia-smi mig -cgi … -C) or leave MIG mode",
-        NONE_YET: "look again in a few seconds",
+        NONE_YET: "try again in a few seconds",
     }
-    return known.get(reason, "it is asked again by itself; nvidia-smi and dmesg may say more")
+    return known.get(reason, "hoptui retries automatically; see nvidia-smi and dmesg")
 
 
 def _which(gpus: Sequence[GpuInfo]) -> str:

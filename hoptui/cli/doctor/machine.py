@@ -58,10 +58,10 @@ def clock(
     root: Path = ROOT,
     synchronised: Callable[[], bool | None] | None = None,
 ) -> Check:
-    """Wall time is for people's eyes only, but people compare it: is it synchronised, did it jump?
+    """Check whether the wall clock is synchronised and has not jumped. Users compare displayed times.
 
-    `daemon_started` is how many seconds the wall clock has gained on the monotonic one since the daemon started, None
-    where that is unknown.
+    `daemon_started` is the number of seconds that the wall clock gained on the monotonic clock since the
+    daemon started; None if unknown.
     """
     boot = _text(root / "proc/sys/kernel/random/boot_id")[:8]
     synced = (synchronised or ntp)()
@@ -72,7 +72,9 @@ def clock(
         jumped = (
             f"the wall clock jumped {way} by {numbers.duration(abs(daemon_started))} since the daemon started"
         )
-        advice = "rows are in order all the same (monotonic time); hoptui daemon stop makes it look at the clock anew"
+        advice = (
+            "the order of rows is correct (monotonic time); hoptui daemon stop makes it read the clock again"
+        )
         return Check("clock", "warning", f"{detail}; {jumped}", advice)
     if synced is False:
         advice = "times shown may be off against other hosts: start chrony or systemd-timesyncd"
@@ -81,7 +83,7 @@ def clock(
 
 
 def ntp() -> bool | None:
-    """Whether the kernel counts its clock as synchronised (adjtimex(2) with no modes, which needs no rights)."""
+    """Whether the kernel reports a synchronised clock (adjtimex(2) without modes needs no rights)."""
     state = ctypes.create_string_buffer(256)  # struct timex has 208 bytes where long has 64 bits
     if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
         return None
@@ -92,7 +94,7 @@ def ntp() -> bool | None:
 def gained(pid: int, started_wall: float, root: Path = ROOT) -> float | None:
     """How many seconds the wall clock has gained on the boot clock since a process of this host started.
 
-    `started_wall` is what the wall clock showed then; None where the process cannot be looked at.
+    `started_wall` is what the wall clock showed then; None if the process cannot be read.
     """
     stat = _text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
     if len(stat) < 20:
@@ -102,7 +104,7 @@ def gained(pid: int, started_wall: float, root: Path = ROOT) -> float | None:
 
 
 def container(environ: Mapping[str, str], root: Path = ROOT) -> Check:
-    """Whether this is one, what it hides, and how a run then finds its GPUs."""
+    """Check whether this is a container, what it hides, and how a run finds its GPUs."""
     kind = _kind(environ, root)
     own_pids = whose_pids(root / "proc") == "container"
     here, there = _gpus_here(root), _gpus_there(root)
@@ -111,8 +113,8 @@ def container(environ: Mapping[str, str], root: Path = ROOT) -> Check:
     advice = ""
     if own_pids:
         parts.append(
-            "the driver's pids are the host's and cannot be seen here: a run has the GPUs that it declares or that "
-            "CUDA_VISIBLE_DEVICES names"
+            "the driver's pids are the host's and cannot be seen here: "
+            "a run has the GPUs that it declares or that CUDA_VISIBLE_DEVICES names"
         )
         advice = "to see the users and commands of GPU processes start it with --pid=host"
     if here < there:

@@ -1,4 +1,4 @@
-"""The terminal that a dashboard would be drawn on, and what stands between it and the person."""
+"""Checks of the terminal, tmux, SSH and the configuration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def terminal(environ: Mapping[str, str]) -> Check:
 
 
 def multiplexer(environ: Mapping[str, str]) -> Check:
-    """tmux, screen and SSH: each may take colours away, and only the first two keep a dashboard when the line drops."""
+    """Check tmux, screen and SSH. Each may reduce colours; SSH alone loses the dashboard on disconnect."""
     name = environ.get("TERM", "")
     ssh = "SSH_CONNECTION" in environ
     if environ.get("TMUX"):
@@ -56,25 +56,27 @@ def multiplexer(environ: Mapping[str, str]) -> Check:
 
 
 def configuration(environ: Mapping[str, str]) -> Check:
-    """What the person has set, and what of it could not be used."""
+    """Check the settings of the user and report invalid ones."""
     config = read(environ=environ)
     if config.problems:
         where = short(config.file) if config.file else "the environment"
-        return Check("configuration", "warning", "; ".join(config.problems), f"mend it in {where}")
+        return Check("configuration", "warning", "; ".join(config.problems), f"fix it in {where}")
     chosen = [
         f"{name} by {value.origin}" for name, value in config.values.items() if value.origin != "default"
     ]
     chosen += [f"{len(config.keys)} keys"] if config.keys else []
-    return Check("configuration", "ok", ", ".join(chosen) or "nothing is set: everything is as it comes")
+    return Check(
+        "configuration", "ok", ", ".join(chosen) or "nothing is set: all settings have their defaults"
+    )
 
 
 def true_colour(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal says that it knows 24-bit colour."""
+    """Whether the terminal announces 24-bit colour."""
     return environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
 
 
 def _tmux_features() -> str | None:
-    """What tmux knows of the terminal outside, None where it does not tell."""
+    """The features of the outer terminal according to tmux; None if unknown."""
     try:
         done = subprocess.run(
             ["tmux", "display-message", "-p", "#{client_termfeatures}"],

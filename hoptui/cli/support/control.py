@@ -1,4 +1,4 @@
-"""Verbs that a run carries out between two iterations: sent and followed in one way by all commands."""
+"""Send a verb to a run and wait for its outcome. The run executes it between two iterations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def send_verb(
         Fail: the timeout is not positive.
     """
     if not timeout > 0:
-        raise usage(f"--timeout takes seconds, more than 0, not {timeout:g}")
+        raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
     command = seen.session.submit(run, verb, hold_s=hold_s, value=value)
     code, _ = follow(seen.session, [Given(command, f"{verb} {numbers.clean(run.name)}")], timeout_s=timeout)
     return code

@@ -1,4 +1,4 @@
-"""The demo's training process: started apart from this terminal, found on the wire, and always reaped or left on purpose."""
+"""The demo's training process: start it detached, find its run, and stop it or leave it running."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ class Training:
         return self._process.poll()
 
     def leave(self) -> None:
-        """Let it go on when this process ends."""
+        """Let the training continue after this process ends."""
         self._left = True
-        self._process.returncode = 0  # it is not ours to wait for any more
+        self._process.returncode = 0  # we no longer wait for it
 
     def live(self, seen: NodeSnapshot) -> RunState:
-        """Wait until it trains and is on the wire.
+        """Wait until the daemon reports that it trains.
 
         Raises:
-            Fail: it ended before, or did not come up in time.
+            Fail: it ended, or did not start in time.
         """
         until = time.monotonic() + LIVE_S
         while time.monotonic() < until:
@@ -104,14 +104,14 @@ class Training:
                     return run
             time.sleep(0.1)
         raise Fail(
-            f"the demo's training did not come up within {LIVE_S:g} s; its output is in {self.log}", REJECTED
+            f"the demo's training did not start within {LIVE_S:g} s; its output is in {self.log}", REJECTED
         )
 
     def check(self) -> None:
-        """See that it still runs.
+        """Check that it still runs.
 
         Raises:
-            Fail: it has ended; with the last line that it printed.
+            Fail: it has ended. The sentence has its last line of output.
         """
         code = self.ended
         if code is None:
@@ -123,7 +123,7 @@ class Training:
         )
 
     def wait(self) -> int | None:
-        """Wait for its end after a stop; its exit code, or None if it still runs."""
+        """Wait for its end after a stop. Return its exit code, or None if it still runs."""
         try:
             return self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -131,5 +131,5 @@ class Training:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End by way of the `with` blocks, so that the training ends too."""
+    """Exit through the `with` blocks, so that the training stops too."""
     raise SystemExit(128 + number)

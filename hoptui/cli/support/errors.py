@@ -1,4 +1,4 @@
-"""What happens to the errors of a command: one sentence, an exit code, and nothing lost."""
+"""Turn the errors of a command into one sentence and an exit code, and keep the traceback."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from hoptui.cli.support.terminal import INTERRUPTED, REJECTED, Fail, dump, give_up_stdout, warn
 
 PIPE_CLOSED = 128 + 13
-"""As of a program that the signal ends: who reads its output left early, which is no error."""
+"""The code of a program that SIGPIPE ends: its reader closed the pipe, which is not an error."""
 
 
 def carried_out(command: Callable[[], int], words: Sequence[str]) -> int:
-    """Run one command and return its exit code; `words` are those of the command line."""
+    """Run one command and return its exit code; `words` is the command line."""
     try:
         return command()
     except Fail as fail:
         if str(fail):
-            _tell(str(fail), fail.code, words)
+            _print_error(str(fail), fail.code, words)
         return fail.code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -26,17 +26,19 @@ def carried_out(command: Callable[[], int], words: Sequence[str]) -> int:
         give_up_stdout()
         return PIPE_CLOSED
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # the same, while a help page was printed
+        if isinstance(
+            ended.__context__, BrokenPipeError
+        ):  # the pipe was closed while a help page was printed
             return PIPE_CLOSED
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {one_line(str(error))}; {_keep_traceback(words)}"
-        _tell(said, REJECTED, words)
+        text = f"{type(error).__name__}: {one_line(str(error))}; {_keep_traceback(words)}"
+        _print_error(text, REJECTED, words)
         return REJECTED
 
 
-def _tell(sentence: str, code: int, words: Sequence[str]) -> None:
-    """On stderr for a person; where JSON was asked for, as JSON on stdout too, which is then never just empty."""
+def _print_error(sentence: str, code: int, words: Sequence[str]) -> None:
+    """Print an error on stderr, and with --json also as JSON on stdout."""
     warn(f"hoptui: {sentence}")
     if "--json" in words:
         with contextlib.suppress(Fail, BrokenPipeError):
@@ -44,12 +46,12 @@ def _tell(sentence: str, code: int, words: Sequence[str]) -> None:
 
 
 def one_line(text: str) -> str:
-    """The same words with single blanks between them."""
+    """The text with single spaces between its words."""
     return " ".join(text.split())
 
 
 def _keep_traceback(words: Sequence[str]) -> str:
-    """Write the traceback where it can be read later, and say where."""
+    """Write the traceback to a log file and return a sentence with its path."""
     import traceback
 
     from hoptui.node.addresses import AddressError, addresses
@@ -59,5 +61,5 @@ def _keep_traceback(words: Sequence[str]) -> str:
         with path.open("a") as file:
             file.write(f"{' '.join((sys.argv[0], *words))}\n{traceback.format_exc()}\n")
     except (AddressError, OSError) as error:
-        return f"its traceback could not be kept ({error})"
+        return f"the traceback could not be saved ({error})"
     return f"the traceback is in {path}"

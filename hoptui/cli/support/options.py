@@ -9,28 +9,33 @@ from cyclopts import Parameter
 
 Run = Annotated[str, Parameter(help="A run's name, its id, or the beginning of its id.")]
 Json = Annotated[
-    bool, Parameter(name="--json", negative=(), show_default=False, help="JSON instead of text.")
+    bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON instead of text.")
 ]
 Timeout = Annotated[float, Parameter(help="Seconds to wait for the outcome.")]
-Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask.")]
+Yes = Annotated[
+    bool,
+    Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask for confirmation."),
+]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Dashboard:
-    """Options of the commands that open the dashboard; None: as the environment or `config.toml` has it."""
+    """Options of the commands that open the dashboard. None means: use the environment or `config.toml`."""
 
     theme: Annotated[
         Literal["auto", "dark", "light", "ansi", "none"] | None,
-        Parameter(show_default=False, help="Colours; auto is dark, or what the terminal can show."),
+        Parameter(
+            show_default=False, help="Colours. auto is dark, or the closest that the terminal supports."
+        ),
     ] = None
     ascii: Annotated[bool | None, Parameter(show_default=False, help="Draw with ASCII only.")] = None
     mouse: Annotated[
-        bool | None, Parameter(show_default=False, help="Whether the dashboard uses the mouse (it does).")
+        bool | None, Parameter(show_default=False, help="Use the mouse in the dashboard (default).")
     ] = None
     read_only: Annotated[
         bool | None,
-        Parameter(show_default=False, help="Look and send nothing: no knob, no command, no signal."),
+        Parameter(show_default=False, help="Send nothing to runs: no knob changes, no commands, no signals."),
     ] = None
 
 

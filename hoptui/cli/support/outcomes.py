@@ -1,4 +1,4 @@
-"""Commands that were sent: wait for what becomes of them, tell it, and turn it into an exit code."""
+"""Wait for the outcomes of sent commands, report them, and derive the exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOON_S = 1.0  # an outcome that takes longer is announced first
 
 
 class Given(NamedTuple):
-    """A command as it was given: a knob (`spec`) from one value to another, or a verb alone."""
+    """A sent command: a change of a knob (`spec`), or a verb alone."""
 
     id: str
     verb: str
@@ -33,10 +33,10 @@ class Given(NamedTuple):
 def follow(
     session: Session, given: list[Given], *, timeout_s: float, quiet: bool = False
 ) -> tuple[int, list[CommandRecord]]:
-    """Wait for the outcomes of all, at most `timeout_s` altogether, and tell each unless `quiet`.
+    """Wait up to `timeout_s` in total for all outcomes. Report each of them unless `quiet`.
 
-    The exit code is 0 if all were applied, 1 if one came to nothing, 3 if one has no outcome yet. Interrupting only ends the
-    waiting, and says so.
+    The exit code is 0 if all were applied, 1 if one failed, 3 if one has no outcome yet.
+    Ctrl-C only ends the wait; the command remains in effect.
     """
     until = time.monotonic() + timeout_s
     outcomes: list[CommandRecord] = []
@@ -45,7 +45,7 @@ def follow(
         try:
             waiting = session.outcome(one.id, timeout_s=min(SOON_S, until - time.monotonic()))
             if waiting.stage not in FINAL and not quiet and until - time.monotonic() > 0:
-                warn(f"{one}  {_so_far(waiting)} (Ctrl-C ends the waiting only)")
+                warn(f"{one}  {_so_far(waiting)} (Ctrl-C only stops waiting)")
             if waiting.stage not in FINAL:
                 waiting = session.outcome(one.id, timeout_s=max(0.0, until - time.monotonic()))
         except KeyboardInterrupt:
@@ -59,8 +59,8 @@ def follow(
     return REJECTED if stages & FINAL - {"applied"} else MISSING, outcomes
 
 
-def told(one: Given, outcome: CommandRecord) -> dict[str, Any]:
-    """A knob's change as `--json` shows it."""
+def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
+    """The outcome of a knob change as `--json` shows it."""
     return {
         "id": one.id,
         "knob": one.spec.name if one.spec else "",

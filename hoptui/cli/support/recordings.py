@@ -1,4 +1,4 @@
-"""Recordings as the command line names them: a file's path, or the name or id of a run that was recorded here."""
+"""Find recordings by a file's path, or by the name or id of a recorded run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hoptui.recording.library import RecordingEntry
 
 MOST_LISTED = 5
 EXAMPLES = Path(hoptui.__file__).parent / "examples"
-"""The recordings that come with hoptui."""
+"""The recordings that ship with hoptui."""
 EXAMPLE = "ppo-h100"
 
 
@@ -25,7 +25,7 @@ def places() -> Addresses:
     """This user's directories.
 
     Raises:
-        Fail: they are not to be trusted.
+        Fail: others can write to them.
     """
     try:
         return addresses()
@@ -39,7 +39,7 @@ def entries(where: Addresses) -> list[RecordingEntry]:
 
 
 def find(name: str) -> Path:
-    """The file that is meant.
+    """The file of a recording.
 
     Raises:
         Fail: no such file or recording, or several.
@@ -47,12 +47,12 @@ def find(name: str) -> Path:
     if is_path(name):
         path = Path(name).expanduser()
         if not path.exists():
-            raise Fail(f"there is no file {numbers.clean(name)}", MISSING)
+            raise Fail(f"no such file: {numbers.clean(name)}", MISSING)
         return path
     where = places()
     found = entries(where)
     if not matching(found, name) and Path(name).is_file():
-        return Path(name)  # in this directory, under another ending
+        return Path(name)  # in this directory, with another suffix
     return one(found, name, where).path
 
 
@@ -87,14 +87,17 @@ def one(found: Sequence[RecordingEntry], name: str, where: Addresses, *, shortes
         listed = ", ".join(f"{e.run} ({age(e)} ago)" for e in which[:MOST_LISTED])
         more = f" and {len(which) - MOST_LISTED} more" if len(which) > MOST_LISTED else ""
         raise Fail(
-            f"{numbers.clean(name, 60)!r} is {len(which)} recordings: {listed}{more}; say which by its id",
+            f"{numbers.clean(name, 60)!r} matches {len(which)} recordings: {listed}{more}; give an id",
             MISSING,
         )
     return which[0]
 
 
 def matching(found: Sequence[RecordingEntry], name: str, *, shortest: int = 1) -> list[RecordingEntry]:
-    """Those with this id; if there is none, with this name; if there is none, whose id begins so, in `shortest` characters."""
+    """The recordings with this id, otherwise with this name, otherwise with this beginning of an id.
+
+    A beginning needs at least `shortest` characters.
+    """
     return (
         [entry for entry in found if entry.run == name]
         or [entry for entry in found if entry.state is not None and entry.state.name == name]
@@ -103,11 +106,11 @@ def matching(found: Sequence[RecordingEntry], name: str, *, shortest: int = 1) -
 
 
 def taken(state: Path) -> tuple[int, int]:
-    """How many recordings there are and what they take; none of them is opened."""
+    """The number of recordings and their total size. No recording is opened."""
     files = list(state.glob(f"*{RECORDED}*"))
     sizes = 0
     for path in files:
-        with contextlib.suppress(OSError):  # deleted meanwhile
+        with contextlib.suppress(OSError):  # deleted in the meantime
             sizes += path.stat().st_size
     return sum(path.name.endswith(RECORDED) for path in files), sizes
 
@@ -128,18 +131,18 @@ def size(count: float) -> str:
 
 
 def age_s(entry: RecordingEntry) -> float:
-    """Seconds since its last row or event; of a file that cannot be read, since it was last written."""
+    """Seconds since its last row or event; for an unreadable file, since it was last written."""
     return time.time() - (entry.last_wall or entry.modified)
 
 
 def age(entry: RecordingEntry) -> str:
-    """The same for people."""
+    """The age as text."""
     return numbers.duration(age_s(entry))
 
 
 def _there(found: Sequence[RecordingEntry]) -> str:
     names = list(dict.fromkeys(title(entry) for entry in found if entry.state is not None))
     if not names:
-        return "; none is there"
+        return "; there are none"
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:MOST_LISTED])}{more}"

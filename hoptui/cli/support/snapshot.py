@@ -1,4 +1,4 @@
-"""The node as one command sees it: a session with the daemon, a store filled once, and runs found by name."""
+"""The state of the node for one command: a session with the daemon, a filled store, and run lookup."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ ANSWER_S = 5.0
 STALE_S = 5.0
 """Readings older than this are unknown."""
 SAMPLER_S = 5.0
-"""How long a sampler gets to find the GPUs and to count for the first time."""
+"""How long to wait for a new sampler to find the GPUs and read their counters."""
 RETURN_S = 3.0
-"""How long a daemon that has just been started gets to hear from the runs that its recordings know."""
+"""How long to wait for a new daemon to hear from the runs in its recordings."""
 BACK_S = 15.0
-"""The rows of GPUs that one look takes in: the slowest readings (energy, ECC, links) are in a row every five to ten seconds."""
+"""How far back to fetch GPU rows. The slowest readings (energy, ECC, links) arrive every 5 to 10 seconds."""
 NONE = 1 << 62
-"""A cursor beyond every event and command: rows are all that is wanted."""
+"""A cursor beyond every event and command: fetch rows only."""
 
 
 class NodeSnapshot:
-    """A session, and what the daemon said of the node when it began; without `readings` of GPUs, where none are told."""
+    """A session and the state of the node at its start. `readings=False` skips GPU readings."""
 
     def __init__(self, session: Session, *, readings: bool = True) -> None:
         self.session = session
@@ -51,7 +51,7 @@ class NodeSnapshot:
             self._await_runs(time.monotonic() + RETURN_S)
 
     def _await_runs(self, end: float) -> None:
-        """Training outlives its daemon: give each run time to say hello to the new one."""
+        """Give each run time to connect to a new daemon."""
         while self._unheard() and time.monotonic() < end:
             self.store.apply(self.session.fetch(latest=True, state=0, wait_s=0.0))
             time.sleep(0.02)
@@ -69,13 +69,13 @@ class NodeSnapshot:
         return self.store.node
 
     def refresh(self) -> None:
-        """Ask for everything again."""
+        """Fetch everything again."""
         newest = self.session.fetch(latest=True)
         rows = self._gpu_rows(newest) if self._readings else ()
         self.store.apply(structs.replace(newest, columns=(*rows, *newest.columns)))
 
     def _gpu_rows(self, newest: Delta) -> tuple[Columns, ...]:
-        """The last rows of the GPUs: the newest one alone has not got the readings that are taken now and then."""
+        """The last rows of the GPUs. The newest row alone lacks the slow readings."""
         gpus = newest.node.gpus if newest.node else ()
         cursors = {f"gpu/{gpu.uuid}": newest.now - int(BACK_S * SECOND) for gpu in gpus if not gpu.reason}
         found: list[Columns] = []
@@ -88,10 +88,10 @@ class NodeSnapshot:
         return tuple(found)
 
     def find(self, name: str) -> RunState:
-        """The run that is meant.
+        """Find a run by name or id.
 
         Raises:
-            Fail: none or several; exit code 3.
+            Fail: no run matches, or several do; exit code 3.
         """
         try:
             return find_run(self.node, self.store.vitals, name)
@@ -101,7 +101,7 @@ class NodeSnapshot:
             raise Fail(f"{error}{self._recorded(name) or self._where_else()}", MISSING) from None
 
     def _recorded(self, name: str) -> str:
-        """Where to look instead, if only recordings know the run."""
+        """A hint for a run that exists only as a recording."""
         state = self.session.where.state
         if next(state.glob("*.hoptui"), None) is None:
             return ""
@@ -115,11 +115,11 @@ class NodeSnapshot:
         return f"; it was recorded: {command_line('replay', name if enough else which[0].run)}"
 
     def _where_else(self) -> str:
-        """Where to look where no run lives; the names of those that do are told anyway."""
-        return "" if any(map(self.lives, self.node.runs)) else "; hoptui ls --all lists all there is"
+        """A hint if no run is live. Otherwise the error already lists the live runs."""
+        return "" if any(map(self.lives, self.node.runs)) else "; hoptui ls --all lists all runs"
 
     def lives(self, run: RunState) -> bool:
-        """Whether it has not exited."""
+        """Whether a run has not exited."""
         return lives(run, self.store.vitals)
 
     def age_s(self, source: str) -> float | None:
@@ -128,20 +128,20 @@ class NodeSnapshot:
         return (self.store.now() - max(known)) / SECOND if known else None
 
     def readings(self, source: str) -> dict[str, float]:
-        """The newest values of a source that is sampled all the time; none where they are old."""
+        """The newest values of a continuously sampled source; empty if they are old."""
         age = self.age_s(source)
         return self.store.latest(source) if age is not None and age <= STALE_S else {}
 
     def gpus_of(self, run: RunState) -> list[GpuInfo]:
-        """The GPUs that a run has, by their index; none once it has exited, because others may have them now."""
+        """The GPUs of a run by index. Empty after it exited, because others may use them now."""
         return [gpu for gpu in self.node.gpus if gpu.uuid in run.gpus] if self.lives(run) else []
 
     def processes(self) -> tuple[GpuProcess, ...]:
-        """Who is on the GPUs."""
+        """The processes on the GPUs."""
         return self.session.fetch(processes=0).processes or ()
 
     def await_readings(self) -> None:
-        """Give a sampler that has just begun time to find the GPUs and to count for the first time."""
+        """Wait until a new sampler has found the GPUs and read their counters."""
         end = time.monotonic() + SAMPLER_S
         while self._begins() and time.monotonic() < end:
             time.sleep(0.1)
@@ -158,24 +158,22 @@ class NodeSnapshot:
         )
 
     def find_living(self, name: str) -> RunState:
-        """The run that is meant, if it can still be steered.
+        """Find a live run by name or id.
 
         Raises:
-            Fail: none, several, or it has exited; exit code 3.
+            Fail: no run matches, several do, or it has exited; exit code 3.
         """
         run = self.find(name)
         if not self.lives(run):
-            raise Fail(
-                f"{run.name} ({run.run}) has exited ({run.exit_reason or 'for no known reason'})", MISSING
-            )
+            raise Fail(f"{run.name} ({run.run}) has exited ({run.exit_reason or 'reason unknown'})", MISSING)
         return run
 
 
 def refuse_read_only(what: str) -> None:
-    """For a command that changes something, before it does: tell what is wrong with the configuration, refuse if read-only.
+    """Warn about configuration problems and refuse if read-only. Call this before a change.
 
     Args:
-        what: what does not happen then: `nothing is sent`.
+        what: the consequence of the refusal: `nothing is sent`.
 
     Raises:
         Fail: this is read-only (exit code 1).
@@ -193,14 +191,14 @@ def _read_only(found: Config, why: str) -> Fail:
 
 @contextlib.contextmanager
 def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = True) -> Iterator[NodeSnapshot]:
-    """Connect, look once, and turn everything that can go wrong on the way into a Fail.
+    """Connect and fetch the state of the node. Turn every failure into a Fail.
 
-    `steers` is said by a command that is going to send something: it ends here if this is read-only, before anybody is asked.
-    `readings=False` by one that tells none of the GPUs.
+    `steers=True` is for commands that send something: they are refused at once if read-only.
+    `readings=False` is for commands that show no GPU readings.
 
     Raises:
-        NoDaemon: there is none, and it was not to be started.
-        Fail: the daemon cannot be reached (exit code 3) or refuses (1), or this is read-only and was to send something (1).
+        NoDaemon: there is no daemon, and `start_daemon` is false.
+        Fail: the daemon is unreachable (exit code 3), or refuses (1), or read-only forbids `steers` (1).
     """
     if steers:
         refuse_read_only("nothing is sent")
@@ -235,13 +233,13 @@ def knobs_of(run: RunState) -> dict[str, dict[str, Any]]:
 
 
 def headline(run: RunState, metrics: dict[str, float]) -> tuple[str, float | None]:
-    """The metric that stands for throughput, and its newest value: the declared one, or the first rate there is."""
+    """The headline metric and its newest value: the declared metric, or the first rate."""
     name = run.headline or next((n for n in metrics if n.endswith("_per_s")), "")
     return name, metrics.get(name)
 
 
 def knob_named(run: RunState, name: str) -> KnobState:
-    """The knob of this name. Raises Fail, with the names that may have been meant (exit code 2)."""
+    """The knob of this name. Raises Fail with similar names (exit code 2)."""
     for knob in run.knobs:
         if knob.spec.name == name:
             return knob

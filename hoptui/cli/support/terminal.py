@@ -1,4 +1,4 @@
-"""What reaches the terminal: lines, tables and JSON on stdout, one sentence and an exit code for what went wrong."""
+"""Terminal output: lines, tables and JSON on stdout; failures as one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TextIO
 
 OK = 0
 REJECTED = 1
-"""The command was refused, failed, or did not take effect for another reason."""
+"""The command was refused, failed or did not take effect."""
 USAGE = 2
 MISSING = 3
 """No such run, or no answer."""
 INTERRUPTED = 130
 
 
-class Fail(Exception):  # noqa: N818 - the sentence a person reads, and the exit code
-    """Ends the command: one sentence that names the offending thing, and the exit code."""
+class Fail(Exception):  # noqa: N818 - the sentence that the user reads, and the exit code
+    """Ends the command: one sentence that names the cause, and the exit code."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -28,29 +28,29 @@ class Fail(Exception):  # noqa: N818 - the sentence a person reads, and the exit
 
 
 def usage(text: str) -> Fail:
-    """To be raised where what was typed makes no sense."""
+    """A failure for bad usage."""
     return Fail(text, USAGE)
 
 
 def say(text: str = "") -> None:
-    """A line on stdout, at once: without control characters, and in ASCII where the terminal knows no more."""
+    """Print a line on stdout and flush it. Remove control characters; use ASCII if the terminal needs it."""
     _print(_fit(text, sys.stdout.encoding))
 
 
 def warn(text: str) -> None:
-    """A line on stderr."""
+    """Print a line on stderr."""
     print(_fit(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
 
 def dump(value: object) -> None:
-    """One JSON value as one line on stdout; unknown numbers (NaN) become null."""
+    """Print a JSON value as one line on stdout; unknown numbers (NaN) become null."""
     import msgspec
 
     _print(msgspec.json.encode(value).decode())
 
 
 def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
-    """Aligned columns two spaces apart; the columns in `right` are aligned to the right."""
+    """Print aligned columns two spaces apart; the columns in `right` are aligned to the right."""
     from hoptui.presentation.numbers import clean
 
     kept = [[clean(cell) for cell in row] for row in rows]
@@ -64,18 +64,18 @@ def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: s
 
 
 def interactive() -> bool:
-    """Whether a person sits at both ends: stdin and stdout are terminals."""
+    """Whether stdin and stdout are terminals."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def agreed(question: str) -> bool:
-    """Whether the person at the terminal says yes to a question; no is the default."""
+    """Ask a question on the terminal. Return whether the answer is yes; the default is no."""
     say(f"{question} [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def give_up_stdout() -> None:
-    """Standard output takes no more: what Python still holds for it goes nowhere, instead of failing once more at exit."""
+    """Redirect stdout to /dev/null, so that buffered output does not fail again at exit."""
     with contextlib.suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -87,7 +87,7 @@ def _print(line: str) -> None:
         raise
     except OSError as error:
         give_up_stdout()
-        raise Fail(f"standard output cannot be written: {error.strerror}", REJECTED) from None
+        raise Fail(f"cannot write to standard output: {error.strerror}", REJECTED) from None
 
 
 def _fit(text: str, encoding: str | None) -> str:
@@ -100,10 +100,10 @@ def _fit(text: str, encoding: str | None) -> str:
 
 
 def target(output: str, *, force: bool) -> Path | None:
-    """The file that is meant, None for standard output.
+    """The output file, or None for standard output.
 
     Raises:
-        Fail: it cannot be written there, or is there already and was not to be overwritten.
+        Fail: it cannot be written, or it exists and `force` is false.
     """
     if output == "-":
         return None
@@ -111,20 +111,20 @@ def target(output: str, *, force: bool) -> Path | None:
     if path.is_dir():
         raise Fail(f"{path} is a directory", REJECTED)
     if path.exists() and not force:
-        raise Fail(f"{path} is there already: give another name, or --force to overwrite it", REJECTED)
+        raise Fail(f"{path} already exists: give another name, or --force to overwrite it", REJECTED)
     if not path.absolute().parent.is_dir():
-        raise Fail(f"there is no directory {path.absolute().parent}", REJECTED)
+        raise Fail(f"no such directory: {path.absolute().parent}", REJECTED)
     return path
 
 
 def keep_recording(path: Path | None, recording: Path) -> None:
-    """Refuse to write over what is read. Raises Fail."""
+    """Refuse to overwrite the recording that is read. Raises Fail."""
     if path is not None and path.resolve() == recording.resolve():
-        raise Fail(f"{path} is the recording itself", REJECTED)
+        raise Fail(f"{path} is the recording itself: give another name", REJECTED)
 
 
 def to_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside `path` and rename, so that a file of that name is always whole."""
+    """Write beside `path` and rename, so that the file is never partial."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(part)
@@ -140,18 +140,18 @@ def to_file(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[TextIO]:
-    """Standard output as UTF-8 with the writer's own line ends, whatever the terminal's encoding is."""
+    """Standard output as UTF-8 with unchanged line ends, independent of the terminal's encoding."""
     stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
     try:
         yield stream
         stream.flush()
     except KeyboardInterrupt:
-        warn("hoptui: interrupted; the output ends early")
+        warn("hoptui: interrupted; the output is incomplete")
         raise
     except OSError as error:
         give_up_stdout()
         if isinstance(error, BrokenPipeError):
             raise
-        raise Fail(f"standard output cannot be written: {error.strerror or error}", REJECTED) from None
+        raise Fail(f"cannot write to standard output: {error.strerror or error}", REJECTED) from None
     finally:
         stream.detach()

@@ -1,4 +1,4 @@
-"""One sentence for a command line that the parser refuses. It ends with where to read how the command is used."""
+"""One sentence for a command line that the parser refuses. It ends with the help command to try."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hoptui.cli.support.errors import one_line
 
 LISTED = {"RUN": "hoptui ls lists them", "RECORDING": "hoptui ls --all lists them"}
 ELSEWHERE = {"top": "hoptui alone shows every GPU and run"}
-"""Commands of other programs, and what does the same here."""
+"""Commands of other programs, and their equivalent here."""
 
 
 def usage_sentence(error: CycloptsError, words: Sequence[str], commands: Sequence[str]) -> str:
-    """The sentence; `words` are the command line, `commands` the names that its first word may be."""
+    """Explain a parser error. `words` is the command line, `commands` are the valid first words."""
     first = words[0] if words else ""
     known = first in commands
     command = f"hoptui {first}" if known else "hoptui"

@@ -62,7 +62,7 @@ def test_terminals(
 
 def test_what_is_set_and_what_of_it_cannot_be_used(tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    assert terminal.configuration(environ).detail == "nothing is set: everything is as it comes"
+    assert terminal.configuration(environ).detail == "nothing is set: all settings have their defaults"
     found = terminal.configuration(environ | {"HOPTUI_THEME": "light"})
     assert (found.status, found.detail) == ("ok", "theme by HOPTUI_THEME")
     file = tmp_path / "hoptui" / "config.toml"
