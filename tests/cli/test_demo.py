@@ -151,8 +151,8 @@ def test_leaving_the_dashboard_leaves_the_run(
     assert ended.code == 0
     assert ended.out.splitlines()[1:] == [
         f"demo (pid {process.pid}) continues to train",
-        f"  hoptui attach {run}   to see it again",
-        f"  hoptui stop {run}     to end it",
+        f"  hoptui attach {run}   to open it again",
+        f"  hoptui stop {run}     to stop it",
     ]
     assert hoptui("stop", run, "--yes").code == 0
     until(lambda: not trainers(node.where.directory))

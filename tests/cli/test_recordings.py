@@ -210,7 +210,7 @@ def test_rm_asks(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyP
         ((), 2, "nothing to delete: name runs (hoptui ls --all lists them), or give --older-than 7d"),
         (("--older-than", "soon"), 2, "--older-than takes a length of time such as 7d or 12h, not 'soon'"),
         (("nope",), 3, "no recording of a run 'nope' in "),
-        (("twin",), 3, "'twin' is 2 recordings: "),
+        (("twin",), 3, "'twin' matches 2 recordings: "),
     ],
 )
 def test_rm_wrong_words(

@@ -155,7 +155,7 @@ def test_ctrl_c_ends_the_watching_only_and_says_so(hoptui: Hoptui, tuning: Tunin
         ended = hoptui("tune", "ppo")
     assert ended.code == 130
     assert ended.err == (
-        "hoptui: this ends the watching only, ppo is tuned on; hoptui tune ppo --stop ends that\n"
+        "hoptui: stopped watching; the tuner of ppo is still on. To stop it: hoptui tune ppo --stop\n"
     )
     assert [t.op for t in tuning.asked] == ["start"]
 
