@@ -1,4 +1,4 @@
-"""Open the dashboard. Only this module imports `hoptui.tui`; it avoids the command-line parser (see `main`)."""
+"""Open the dashboard. Only this module imports `hoptui.tui`. `main` avoids the command-line parser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
     """Open the dashboard on these places until the user quits. `hoptui` is the command on remote hosts.
 
     Raises:
-        Fail: a recording or two runs of one node are named (exit code 2), or there is no socket directory (3).
+        Fail: a recording or two runs of one node are named (exit code 2), or no socket directory (3).
     """
     named: dict[Place, str] = {}
     for place in places:

@@ -1,4 +1,4 @@
-"""A report as a page that people send to each other: its sections in words, and two ways to write them, Markdown and HTML.
+"""The report page: its sections as text, and writers for Markdown and HTML.
 
-Pure: facts in, text out. Everything that comes from a run is foreign text, and each writer escapes all that it is given.
+Pure functions from facts to text. Text from a run is untrusted, so each writer escapes all its input.
 """

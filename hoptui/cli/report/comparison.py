@@ -1,4 +1,4 @@
-"""The beginning of a run beside its end: what was gained on the way, in words."""
+"""Compare the beginning of a run with its end."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ OF_GPUS = (
     "memory_used_bytes",
 )
 ALWAYS = ("busy", "sm_active", "tensor_active", "dram_active", "memory_used_bytes", "power_w")
-"""What everybody looks for on a GPU, and finds as unknown where it is."""
+"""Readings that are always listed, also if unknown."""
 GROUPS = {"gpm": "how active SMs, tensor cores and memory are", "energy": "energy"}
-"""What a GPU may not tell at all, by the key of `GpuInfo.missing`."""
+"""Groups of readings that a GPU may lack, by the key of `GpuInfo.missing`."""
 TOGETHER = ("mfu", "mfu_estimated", "power_w", "energy_per_unit_j")
 
 
@@ -70,7 +70,7 @@ def section(report: Report) -> Section:
 
 
 def difference(before: float | None, after: float | None) -> str:
-    """`+6.1 %`, from twice on `× 2.00`, up to a half `÷ 2.00`; unknown where either is, or where there is nothing to compare with."""
+    """`+6.1 %`; `× 2.00` from twice on; `÷ 2.00` up to a half; unknown if either value is unknown."""
     if before is None or after is None or before <= 0 or after <= 0:
         return numbers.UNKNOWN
     ratio = after / before

@@ -152,7 +152,7 @@ def _marks(chart: ReportChart) -> Iterator[str]:
 
 
 def _notes(chart: ReportChart) -> Iterator[str]:
-    """What nobody did, as a triangle on the axis."""
+    """Unexplained changes, as triangles on the axis."""
     y = HEIGHT - BOTTOM
     for t, said in chart.notes:
         x = _x(t, chart)
@@ -176,7 +176,7 @@ def _escape(plain: str) -> str:
 
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What a browser may load for the page: nothing. Should a text of a run ever get through as markup, it can do nothing."""
+"""The page may load nothing. So markup that slips through from a run has no effect."""
 LEVELS = ("warning", "alarm")
 LONGEST = 4000
 
@@ -202,7 +202,7 @@ def write(document: Document) -> str:
 
 
 def escape(plain: str) -> str:
-    """Foreign text as text, in an element or a quoted attribute: no markup, no control or invisible characters."""
+    """Escape untrusted text for an element or a quoted attribute. Remove invisible characters."""
     return html.escape(numbers.clean(plain, LONGEST))
 
 

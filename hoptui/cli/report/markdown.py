@@ -36,7 +36,7 @@ def write(document: Document) -> str:
 
 
 def escape(plain: str) -> str:
-    """Foreign text as text: no markup, no HTML, no end of a table's cell. An underscore within a word marks nothing."""
+    """Escape untrusted text: no markup, no HTML, no table separator. An underscore within a word is safe."""
     return _SPECIAL.sub(lambda found: f"\\{found.group()}", " ".join(numbers.clean(plain, LONGEST).split()))
 
 
@@ -94,7 +94,7 @@ def _filled(cells: float, partial: str) -> str:
 
 
 def drawn(chart: ReportChart) -> Iterator[str]:
-    """A chart as lines: the mean in each column of time, an axis, the numbers of the changes, and the time."""
+    """Draw a chart as lines: the mean per column of time, an axis, change numbers and the time."""
     means = columns(chart, COLUMNS)
     scale = value_scale([0.0, *means], 3)
     label = max((len(one) for one in scale.labels), default=0)

@@ -1,4 +1,4 @@
-"""A report in words: from its facts to the page. The same for Markdown and HTML, and in the words of the dashboard."""
+"""Build the page of a report from its facts. Markdown and HTML share it; the dashboard uses the same terms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def page(report: Report, made: float) -> Document:
 
 
 def summary(report: Report) -> str:
-    """What a reader in a hurry has to know, in a few sentences."""
+    """The main results in a few sentences."""
     gained = comparison.gained(report) + _by_itself(report)
     applied = [change for change in report.changes if change.stage == "applied"]
     if not applied:
@@ -52,11 +52,12 @@ def summary(report: Report) -> str:
     of_them = "all" if tuned == len(applied) else numbers.grouped(tuned)
     by = "" if not tuned else f", {of_them} of them by the tuner" if len(applied) > 1 else " by the tuner"
     many = f"{numbers.grouped(len(applied))} changes of knobs" if len(applied) > 1 else "One change of a knob"
-    return f"{gained} {many} took effect{by}; {numbers.grouped(found) if found else 'none'} changed throughput measurably."
+    measurable = numbers.grouped(found) if found else "none"
+    return f"{gained} {many} took effect{by}; {measurable} changed throughput measurably."
 
 
 def _by_itself(report: Report) -> str:
-    """That the throughput changed without anybody's doing, which the figures of beginning and end would hide."""
+    """A sentence on throughput changes without a knob change, which the two ends do not show."""
     times = len(report.shifts)
     often = "once" if times == 1 else f"{numbers.grouped(times)} times"
     return f" It changed {often} though no knob was turned." if times else ""
@@ -110,7 +111,8 @@ def _lasted(report: Report) -> str:
     if report.state.epoch < 2:
         return numbers.duration(whole)
     restarts = "one restart" if report.state.epoch == 2 else f"{report.state.epoch - 1} restarts"
-    return f"{numbers.duration(whole)} with {restarts}; a process lived for {numbers.duration(report.alive_s)} of it"
+    alive = numbers.duration(report.alive_s)
+    return f"{numbers.duration(whole)} with {restarts}; a process lived for {alive} of it"
 
 
 def _iterations(report: Report) -> str:
@@ -119,7 +121,7 @@ def _iterations(report: Report) -> str:
 
 
 def _events(report: Report) -> Section:
-    """What happened, the same things told once; where there is too much of it, what is worth a warning and the lives of the run."""
+    """The events, with equal events grouped. A long list keeps only warnings, starts and ends of the run."""
     grouped: dict[tuple[str, str, str], list[Event]] = {}
     for event in report.events:
         grouped.setdefault((event.level, event.source, event.text), []).append(event)
