@@ -64,9 +64,9 @@ def section(report: Report) -> Section:
         edge = "The beginning is before the first change of a knob and the end after the last, a minute of each at most"
     else:
         edge = "The beginning and the end are a third of the run each, a minute at most"
-    told = f"{edge}: {_told(report.first)}, and {_told(report.last)}."
+    shown = f"{edge}: {_iterations_of(report.first)}, and {_iterations_of(report.last)}."
     warned = "What lies between them need not be the changes alone: a run that learns, or a neighbour on the node, changes the pace too."
-    return Section(title, (*blocks, Paragraph(f"{told} {warned}", faint=True)))
+    return Section(title, (*blocks, Paragraph(f"{shown} {warned}", faint=True)))
 
 
 def difference(before: float | None, after: float | None) -> str:
@@ -127,10 +127,10 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
             if before is None and after is None and (not report.gpus or name not in ALWAYS):
                 continue
             unit, label = meanings[name].unit, meanings[name].label
-            told = difference(before, after)
+            shown = difference(before, after)
             if unit in ("%", "°C") and before is not None and after is not None:
-                told = _apart(after - before, unit)
-            yield label, value_text(unit, before), value_text(unit, after), told
+                shown = _apart(after - before, unit)
+            yield label, value_text(unit, before), value_text(unit, after), shown
 
 
 def _why_unknown(report: Report) -> Iterator[str]:
@@ -147,8 +147,8 @@ def _why_unknown(report: Report) -> Iterator[str]:
 
 def _apart(by: float, unit: str) -> str:
     """`+29.1 points` between two shares, `+5 °C` between two temperatures."""
-    told = f"{by:+.0f} °C" if unit == "°C" else f"{by:+.1f} points"
-    return told if told.strip("+-0. °Cpoints") else told.lstrip("+-").replace("0.0", "0")
+    shown = f"{by:+.0f} °C" if unit == "°C" else f"{by:+.1f} points"
+    return shown if shown.strip("+-0. °Cpoints") else shown.lstrip("+-").replace("0.0", "0")
 
 
 def _knobs(report: Report) -> str:
@@ -158,12 +158,12 @@ def _knobs(report: Report) -> str:
         name = knob.spec.name
         before = report.knobs_at_first.get(name)
         if name in report.knobs_at_first and before != knob.value:
-            told = numbers.alike(before, knob.value)
-            found.append(f"{numbers.clean(name, 40)} {told[0]} → {told[1]}")
+            shown = numbers.alike(before, knob.value)
+            found.append(f"{numbers.clean(name, 40)} {shown[0]} → {shown[1]}")
     return ", ".join(found)
 
 
-def _told(stretch: Period | None) -> str:
+def _iterations_of(stretch: Period | None) -> str:
     if stretch is None:
         return "too few iterations"
     first, last = (numbers.grouped(step) for step in stretch.steps)

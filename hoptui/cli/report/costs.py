@@ -31,7 +31,7 @@ def diagnosis(report: Report) -> Section:
     blocks: list[Block] = [ShareBar(shares)]
     last = report.state.diagnosis
     if last is not None and last.verdict != "unknown":
-        # A run that has ended is told from its events, which do not say how sure they are.
+        # The diagnosis of an ended run comes from its events, which have no confidence.
         sure = f", {numbers.percent(last.confidence, decimals=0)} confident" if last.confidence else ""
         advice = "; ".join(numbers.clean(one.text, 300) for one in last.advice if one.text)
         blocks.append(

@@ -106,7 +106,9 @@ def drawn(chart: ReportChart) -> Iterator[str]:
             strict=True,
         )
     )
-    rows = {min(LINES - 1, round(place * LINES)): told for place, told in marks.items() if place < 1}
+    rows = {
+        min(LINES - 1, round(place * LINES)): tick_label for place, tick_label in marks.items() if place < 1
+    }
     for row in range(LINES):
         bottom = (LINES - 1 - row) / LINES
         line = "".join(_cell((value - scale.bottom) / (scale.top - scale.bottom), bottom) for value in means)

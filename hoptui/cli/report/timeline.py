@@ -18,8 +18,10 @@ def section(report: Report) -> Section:
     blocks = [_chart(report), *_changes(report)]
     if report.shifts:
         events, more = cut(report.shifts)
-        told = [(when(report, e.t), numbers.grouped(e.step), numbers.clean(e.text, 300)) for e in events]
-        blocks += [Table(("after", "iteration", "not by a knob"), told, right=(0, 1)), *more]
+        shift_rows = [
+            (when(report, e.t), numbers.grouped(e.step), numbers.clean(e.text, 300)) for e in events
+        ]
+        blocks += [Table(("after", "iteration", "not by a knob"), shift_rows, right=(0, 1)), *more]
     for title, records in (
         ("Asked for, without effect:", report.refused),
         ("Other commands:", report.commands),

@@ -41,7 +41,7 @@ def section(report: Report) -> Section:
             blocks.append(Paragraph("It has ended no trial."))
     elif report.tuner:
         commands, more = cut(report.tuner)
-        told = [
+        command_rows = [
             (
                 when(report, c.t),
                 vocabulary.change(c),
@@ -50,7 +50,7 @@ def section(report: Report) -> Section:
             )
             for c in commands
         ]
-        blocks += [Table(("after", "tried", "outcome", "effect"), told, right=(0,)), *more]
+        blocks += [Table(("after", "tried", "outcome", "effect"), command_rows, right=(0,)), *more]
     trials = state.tried if state is not None else ()
     rest = [e for e in report.tuner_events if not any(tuner.tells(e.text, trial) for trial in trials)]
     if rest:
