@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import ActiveBinding, BindingType
 from textual.command import CommandPalette
@@ -25,6 +25,9 @@ from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.snapshot import View, ViewerClient, undoable
 from hoptui.tui.staged_changes import Staging
+
+if TYPE_CHECKING:
+    from hoptui.tui.app_protocol import Dashboard
 
 FAST_HZ = 10.0
 
@@ -161,6 +164,12 @@ class HoptuiApp(DrawnApp):
         if found is not None and view.run is not None:
             self.push_screen(KnobEditor(run, found, view.run.epoch, staged.value if staged else None))
 
+    def open_staged_changes(self, run: str) -> None:
+        """Show the staged changes of a run, on top of what is on screen."""
+        from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+
+        self.push_screen(StagedBox(run))
+
     # keys --------------------------------------------------------------------------------------------------------------
 
     def action_leave(self) -> None:
@@ -258,3 +267,9 @@ class HoptuiApp(DrawnApp):
             if isinstance(screen, LiveScreen):
                 self.furnish(screen)
                 screen.redraw()
+
+
+if TYPE_CHECKING:
+
+    def _satisfies_protocol(app: HoptuiApp) -> Dashboard:
+        return app

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from textual.binding import BindingType
 from textual.screen import Screen
@@ -26,7 +26,7 @@ from hoptui.tui.render_loop import RENEW_EVERY_S
 from hoptui.tui.run_control import Steering, left_paused
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.hosts import content
-from hoptui.tui.screens.hosts.screen import HostsScreen
+from hoptui.tui.screens.hosts.screen import Fleet, HostsScreen
 from hoptui.tui.snapshot import SECOND, View, ViewerClient
 from hoptui.tui.staged_changes import Staging
 from hoptui.tui.widgets.key_bar import KeyBar
@@ -228,3 +228,9 @@ def run(ways: Mapping[str, Way], here: str | None, run: str | None, *, config: C
         for held in host.steering.held:
             print(left_paused(host.client.store, held, host.name))
     return app.return_code or 0
+
+
+if TYPE_CHECKING:
+
+    def _satisfies_protocol(app: FleetApp) -> Fleet:
+        return app

@@ -14,7 +14,7 @@ from textual.widget import Widget
 from hoptui.tui.styled_text import FULL, as_shown
 
 if TYPE_CHECKING:
-    from hoptui.tui.app import HoptuiApp
+    from hoptui.tui.app_protocol import Appearance
 
 BORDER, SIDES = 2, 4
 """The lines, and the cells of a line, that a panel takes for its border and blanks."""
@@ -88,5 +88,5 @@ class Panel(Vertical):
         return as_shown(string, ink, plain=app.ascii, colours=app.colours)
 
     @property
-    def _hoptui(self) -> HoptuiApp:
-        return cast("HoptuiApp", self.app)
+    def _hoptui(self) -> Appearance:
+        return cast("Appearance", self.app)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from hoptui.tui.dialogs import Choice, Finder, Option
 
 if TYPE_CHECKING:
-    from hoptui.tui.app import HoptuiApp
+    from hoptui.tui.app_protocol import Dashboard
 
 
 async def ask(
-    app: HoptuiApp, run: str, replayed: Path | None, *, comparing: bool, chosen: Callable[[Path | None], None]
+    app: Dashboard, run: str, replayed: Path | None, *, comparing: bool, chosen: Callable[[Path | None], None]
 ) -> None:
     """Ask what to compare a run with, which may be `replayed` from a file, and call `chosen` with the file.
 

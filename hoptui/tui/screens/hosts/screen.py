@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from textual.app import ComposeResult
 
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
+from hoptui.tui.app_protocol import Dashboard
 from hoptui.tui.components import header
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.messages import Moved, Picked
@@ -20,8 +21,13 @@ from hoptui.tui.widgets.list_view import Choices
 from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
 from hoptui.tui.widgets.text_block import Lines
 
-if TYPE_CHECKING:
-    from hoptui.tui.hosts_app import FleetApp
+
+class Fleet(Dashboard, Protocol):
+    """The app on several hosts, as their screen sees it."""
+
+    def hosts_seen(self) -> list[content.HostStatus]: ...
+    def wall(self) -> float: ...
+    def choose(self, name: str) -> None: ...
 
 
 class HostsScreen(LiveScreen):
@@ -30,8 +36,8 @@ class HostsScreen(LiveScreen):
     BINDINGS = bindings()
 
     @property
-    def fleet(self) -> FleetApp:
-        return cast("FleetApp", self.app)
+    def fleet(self) -> Fleet:
+        return cast("Fleet", self.app)
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")

@@ -29,7 +29,6 @@ from hoptui.tui.frame_clock import Frame
 from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveScreen, set_height
-from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
 from hoptui.tui.screens.run import compact
 from hoptui.tui.screens.run.panels import (
     HardwarePanel,
@@ -269,7 +268,7 @@ class RunScreen(LiveScreen):
 
     def action_staged(self) -> None:
         if self.run_id is not None:
-            self.app.push_screen(StagedBox(self.run_id))
+            self.hoptui.open_staged_changes(self.run_id)
 
     def action_pause(self) -> None:
         self.hoptui.tell(self.hoptui.steering.pause_or_resume(self.view(), self.hoptui.clock()).refused)
