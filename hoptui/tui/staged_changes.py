@@ -6,7 +6,22 @@ from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue
 from hoptui.protocol.messages import RunState
-from hoptui.tui.screens.knob_editor.draft import Seen
+
+
+class Seen(NamedTuple):
+    """A knob as it was on screen when the person decided: its value, and its version in that epoch of the run."""
+
+    epoch: int
+    version: int
+    value: KnobValue
+
+    @classmethod
+    def of(cls, knob: KnobState, epoch: int) -> Seen:
+        return cls(epoch, knob.version, knob.value)
+
+    def overtaken(self, knob: KnobState, epoch: int) -> bool:
+        """Whether the knob was changed since. Versions begin anew with an epoch: across a restart the values tell."""
+        return knob.value != self.value if epoch != self.epoch else knob.version != self.version
 
 
 class Staged(NamedTuple):

@@ -11,9 +11,8 @@ import pytest
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.components import knobs
 from hoptui.tui.screens.knob_editor import staged_content as panel
-from hoptui.tui.screens.knob_editor.draft import Seen
 from hoptui.tui.snapshot import View
-from hoptui.tui.staged_changes import Staged, Staging
+from hoptui.tui.staged_changes import Seen, Staged, Staging
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"

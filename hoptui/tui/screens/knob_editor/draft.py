@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, parse_value
 from hoptui.model.command_history import as_typed
 from hoptui.presentation import numbers
+from hoptui.tui.staged_changes import Seen
 
 ROUND = (1, 2, 3, 5)
 """What people try of each power of ten on a log scale: 1e-4, 2e-4, 3e-4, 5e-4, 1e-3."""
 MOST_POWER = 308  # of ten that a float holds
 LEAP = 8
 """Sizes go three doublings at once, which is about the power of ten of a real number."""
-
-
-class Seen(NamedTuple):
-    """A knob as it was on screen when the person decided: its value, and its version in that epoch of the run."""
-
-    epoch: int
-    version: int
-    value: KnobValue
-
-    @classmethod
-    def of(cls, knob: KnobState, epoch: int) -> Seen:
-        return cls(epoch, knob.version, knob.value)
-
-    def overtaken(self, knob: KnobState, epoch: int) -> bool:
-        """Whether the knob was changed since. Versions begin anew with an epoch: across a restart the values tell."""
-        return knob.value != self.value if epoch != self.epoch else knob.version != self.version
 
 
 class KnobDraft:

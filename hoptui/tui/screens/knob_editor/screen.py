@@ -17,8 +17,9 @@ from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.frame_clock import EVERYTHING, Frame
 from hoptui.tui.screen_base import LiveBox, set_height
 from hoptui.tui.screens.knob_editor import content
-from hoptui.tui.screens.knob_editor.draft import KnobDraft, Seen
+from hoptui.tui.screens.knob_editor.draft import KnobDraft
 from hoptui.tui.snapshot import View
+from hoptui.tui.staged_changes import Seen
 from hoptui.tui.styled_text import Line, Span
 from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.text_block import Lines
