@@ -34,6 +34,7 @@ SHOWN = 60  # lines of a difference
 Step = str | Callable[[HoptuiApp], object]
 """A key as Textual names it, or something that happens to the app; what is awaitable is awaited."""
 Snapshot = Callable[..., None]
+Golden = Callable[[str], None]
 Drawn = dict[tuple[int, int], dict[str, list[Strip]]]
 """The rows of a screen, by its size and the theme."""
 
@@ -64,10 +65,22 @@ def nothing_in_vain() -> Iterator[None]:
 
 
 @pytest.fixture
-def snapshot(request: pytest.FixtureRequest) -> Snapshot:
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(text)`: compare a text with the golden file of the test's name."""
+
+    def compare(now: str) -> None:
+        update = request.config.getoption("update_snapshots")
+        check(golden_file(request.function.__name__), now, update=update)
+
+    return compare
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest, golden: Golden) -> Snapshot:
     """`snapshot(app, *steps)`: take the steps, and compare what is then on screen with the golden file of the test's name.
 
-    `sizes` and `themes` may be others; the steps are taken at the first size, and the first theme is the one that the app has.
+    `sizes` and `themes` may be others. The steps are taken at the first size. The first theme is the one that the app has;
+    the golden file has its styles. The other themes must have the same text, and a name for each style that has one.
     A function that makes the app of a theme is for what cannot change its theme while it is seen.
     """
 
@@ -83,23 +96,22 @@ def snapshot(request: pytest.FixtureRequest) -> Snapshot:
         else:
             for theme in themes:
                 asyncio.run(take(drawn, app(theme), steps, [theme]))
-        views = [picture.view(size, [looks[theme] for theme in themes]) for size, looks in drawn.items()]
+        views = [
+            picture.view(size, themes, [looks[theme] for theme in themes]) for size, looks in drawn.items()
+        ]
         title = " ".join((request.function.__doc__ or "").split())
-        now = picture.text(title, themes, views)
-        check(
-            golden_file(request.function.__name__), now, update=request.config.getoption("update_snapshots")
-        )
+        golden(picture.text(title, themes[0], views))
 
     return compare
 
 
-def check(golden: Path, now: str, *, update: bool) -> None:
+def check(file: Path, now: str, *, update: bool) -> None:
     """Fail where a picture is not what its golden file says; `update` writes the file instead."""
     if update:
-        golden.write_text(now)
-    elif not golden.exists():
-        pytest.fail(f"there is no {golden.name}: pytest --update-snapshots writes it", pytrace=False)
-    elif (before := golden.read_text()) != now:
+        file.write_text(now)
+    elif not file.exists():
+        pytest.fail(f"there is no {file.name}: pytest --update-snapshots writes it", pytrace=False)
+    elif (before := file.read_text()) != now:
         keeps = "it looks different (pytest --update-snapshots keeps that)"
         pytest.fail(f"{keeps}:\n{difference(before, now)}", pytrace=False)
 

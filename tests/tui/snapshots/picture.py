@@ -1,42 +1,41 @@
-"""A picture of the dashboard as text that a person can review in a diff: what is written, and beneath it in which styles.
+"""A picture of the dashboard as text, for review in a diff.
 
-A row of styles reads `a12b3`: twelve cells in style `a`, three in `b`; rows that look alike are one line. The legend at the end
-has each style in every theme, so that another colour changes a line of the legend and nothing else.
+It has the text of each size, then the styles of one size in one theme. A line of styles names the styled spans of
+a row: `row 3: 1-12 title/key · 15-21 good on surface`. Rows and columns count from 1. Equal rows share a line.
+Plain text on the background of the theme has no entry. `palette` explains the names.
 """
 
 from __future__ import annotations
 
 import re
-import string
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 
-LETTERS = string.ascii_letters + "αβγδεζηθικλμνξοπρστυφχψω"
-RULE = 80
-WORDS = re.compile(r"\s+|\S+")
-ATTRIBUTES = ("bold", "dim", "italic", "underline", "reverse", "strike")
-SEEN_ON_BLANKS = ("underline", "reverse", "strike")
+from tests.tui.snapshots.palette import PLAIN, name
 
-Look = tuple[str, ...]
-"""How a cell is drawn: in words, one a theme."""
+RULE = 80
+STYLED = (120, 40)
+"""The size whose styles are in a picture; the last size where a screen is not drawn at this one."""
+WORDS = re.compile(r"\s+|\S+")
 
 
 class Piece(NamedTuple):
-    """A word or blanks in one look, and the cells of the screen that they take; a blank's look is that of its ground alone."""
+    """A word or blanks in one style, and their width in cells.
+
+    `style` and `ground` are names: of the style, and of what a blank in this style shows.
+    """
 
     text: str
     width: int
-    look: Look
-    ground: Look
+    style: str
+    ground: str
 
     @property
     def blank(self) -> bool:
@@ -45,53 +44,57 @@ class Piece(NamedTuple):
 
 @dataclass
 class _Run:
-    """Pieces of one style beside each other; of blanks alone while there is no ink."""
+    """Adjacent pieces of one style; `ink` is `None` while all of them are blank."""
 
-    ground: Look
-    ink: Look | None = None
+    ground: str
+    ink: str | None = None
     width: int = 0
 
     def takes(self, piece: Piece) -> bool:
-        """Whether a piece next to these looks like them."""
-        return piece.ground == self.ground and (piece.blank or self.ink in (None, piece.look))
+        """Whether the next piece has the style of this run."""
+        return piece.ground == self.ground and (piece.blank or self.ink in (None, piece.style))
 
     def add(self, piece: Piece) -> None:
         self.width += piece.width
         if not piece.blank:
-            self.ink = piece.look
+            self.ink = piece.style
 
 
 class View(NamedTuple):
-    """A screen at one size, row by row, in the themes of its picture."""
+    """A screen at one size, row by row, with the styles of its first theme."""
 
     size: tuple[int, int]
     rows: list[list[Piece]]
 
 
 class OtherTextError(Exception):
-    """A theme changes what is written on a screen, and not only its colours."""
+    """A theme changes the text of a screen, and not only its colours."""
 
 
-def view(size: tuple[int, int], themes: Sequence[Sequence[Iterable[Segment]]]) -> View:
-    """A screen from its rows of segments as each of the themes draws them.
+class OtherStyleError(Exception):
+    """A theme draws in a colour without a name what the first theme draws in a named style."""
+
+
+def view(
+    size: tuple[int, int], themes: Sequence[str], screens: Sequence[Sequence[Iterable[Segment]]]
+) -> View:
+    """A screen from its rows of segments in each of the themes.
 
     Raises:
-        OtherTextError: the text is not the same in all of them.
+        OtherTextError: the text differs between themes.
+        OtherStyleError: only the first theme has a name for a style.
     """
-    return View(size, [list(_pieces([list(row) for row in rows])) for rows in zip(*themes, strict=True)])
+    rows = zip(*screens, strict=True)
+    return View(size, [list(_pieces([list(row) for row in drawn], themes)) for drawn in rows])
 
 
-def text(title: str, themes: Sequence[str], views: Sequence[View]) -> str:
-    """The whole picture: for each size what is written and its styles, and at the end what the letters mean."""
-    letters: dict[Look, str] = {}
+def text(title: str, theme: str, views: Sequence[View]) -> str:
+    """The whole picture: the text of each size, then the styles of one size in one theme."""
     parts = [title]
     for size, rows in views:
         parts += ["", _rule(f"{size[0]} × {size[1]}"), *("".join(piece.text for piece in row).rstrip() for row in rows)]  # fmt: skip
-        parts += [_rule("styles"), *_styles(rows, letters)]
-    parts += ["", _rule("legend")]
-    for look, letter in letters.items():
-        told = " │ ".join(f"{theme} {one:<36}" for theme, one in zip(themes, look, strict=True))
-        parts.append(f"{letter}  {told.rstrip()}")
+    size, rows = next((one for one in views if one.size == STYLED), views[-1])
+    parts += ["", _rule(f"styles, {size[0]} × {size[1]}, {theme}"), *_styles(rows)]
     return "\n".join(parts) + "\n"
 
 
@@ -99,60 +102,48 @@ def _rule(name: str) -> str:
     return f"── {name} ".ljust(RULE, "─")
 
 
-def _pieces(themes: Sequence[Sequence[Segment]]) -> Iterator[Piece]:
+def _pieces(drawn: Sequence[Sequence[Segment]], themes: Sequence[str]) -> Iterator[Piece]:
     """One row, cut wherever a style of any theme ends and where blanks begin or end."""
-    written = ["".join(segment.text for segment in row) for row in themes]
+    written = ["".join(segment.text for segment in row) for row in drawn]
     for other in written[1:]:
         if other != written[0]:
             raise OtherTextError(f"one theme writes {written[0].rstrip()!r}, another {other.rstrip()!r}")
-    styles = [[segment.style or Style.null() for segment in row] for row in themes]
-    ends = [list(accumulate(len(segment.text) for segment in row)) for row in themes]
+    styles = [[segment.style or Style.null() for segment in row] for row in drawn]
+    ends = [list(accumulate(len(segment.text) for segment in row)) for row in drawn]
     at = 0
     for end in sorted(set().union(*ends)):
         here = [style[bisect_right(stops, at)] for style, stops in zip(styles, ends, strict=True) if at < end]
         for word in WORDS.findall(written[0][at:end]):
-            ground = tuple(_words(style, blank=True) for style in here)
-            look = ground if word.isspace() else tuple(_words(style, blank=False) for style in here)
-            yield Piece(word, cell_len(word), look, ground)
+            names = [name(s, theme, blank=word.isspace()) for s, theme in zip(here, themes, strict=True)]
+            for other, theme in zip(names[1:], themes[1:], strict=True):
+                if "#" in other and "#" not in names[0]:
+                    raise OtherStyleError(f"{word!r} is {names[0]!r} in {themes[0]}, {other!r} in {theme}")
+            yield Piece(word, cell_len(word), names[0], name(here[0], themes[0], blank=True))
         at = end
 
 
-@lru_cache(maxsize=4096)
-def _words(style: Style, *, blank: bool) -> str:
-    """`bold #d0d0d0 on #121212`; of a blank only what is seen of it."""
-    attributes = [name for name in (SEEN_ON_BLANKS if blank else ATTRIBUTES) if getattr(style, name)]
-    inked = not blank or attributes
-    ink = [_colour(style.color)] if inked else []
-    return " ".join((*attributes, *ink, "on", _colour(style.bgcolor)))
-
-
-def _colour(colour: Color | None) -> str:
-    if colour is None or colour.is_default:
-        return "default"
-    return colour.triplet.hex if colour.triplet else colour.name
-
-
-def _styles(rows: list[list[Piece]], letters: dict[Look, str]) -> Iterator[str]:
-    """A line for each stretch of rows that look alike."""
+def _styles(rows: list[list[Piece]]) -> Iterator[str]:
+    """A line for each stretch of equal rows that have a styled span."""
     at = 1
-    for runs, alike in groupby(_runs(row, letters) for row in rows):
-        count = len(list(alike))
-        where = f"{at}" if count == 1 else f"{at}-{at + count - 1}"
-        yield f"{where:<6} {runs}"
+    for spans, equal in groupby(_spans(row) for row in rows):
+        count = len(list(equal))
+        if spans:
+            yield f"row {at}: {spans}" if count == 1 else f"rows {at}-{at + count - 1}: {spans}"
         at += count
 
 
-def _runs(row: list[Piece], letters: dict[Look, str]) -> str:
-    """`a12b3`. A blank between two words joins the run before it, or the one after it, where the ground is the same."""
+def _spans(row: list[Piece]) -> str:
+    """`1-12 title · 15-21 good`. A blank joins the run before it, or the one after it, if the ground is equal."""
     runs: list[_Run] = []
     for piece in row:
         if not (runs and runs[-1].takes(piece)):
             runs.append(_Run(piece.ground))
         runs[-1].add(piece)
-    return "".join(f"{_letter(run.ink or run.ground, letters)}{run.width}" for run in runs)
-
-
-def _letter(look: Look, letters: dict[Look, str]) -> str:
-    if look not in letters:
-        letters[look] = LETTERS[len(letters)]
-    return letters[look]
+    spans: list[str] = []
+    end = 0
+    for run in runs:
+        first, end = end + 1, end + run.width
+        style = run.ground if run.ink is None else run.ink
+        if style not in ("", PLAIN):
+            spans.append(f"{first}-{end} {style}" if end > first else f"{first} {style}")
+    return " · ".join(spans)
