@@ -27,7 +27,7 @@ from hoptui.tui.snapshot import View, ViewerClient, undoable
 from hoptui.tui.staged_changes import Staging
 
 if TYPE_CHECKING:
-    from hoptui.tui.app_protocol import Dashboard
+    from hoptui.tui.app_protocol import AppProtocol
 
 FAST_HZ = 10.0
 
@@ -271,5 +271,5 @@ class HoptuiApp(DrawnApp):
 
 if TYPE_CHECKING:
 
-    def _satisfies_protocol(app: HoptuiApp) -> Dashboard:
+    def _satisfies_protocol(app: HoptuiApp) -> AppProtocol:
         return app

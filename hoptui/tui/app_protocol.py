@@ -37,7 +37,7 @@ class Appearance(Protocol):
     def screen(self) -> Screen[Any]: ...
 
 
-class Dashboard(Appearance, Protocol):
+class AppProtocol(Appearance, Protocol):
     """The app, as a screen or a box sees it."""
 
     @property

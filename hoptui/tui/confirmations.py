@@ -12,13 +12,13 @@ from hoptui.tui.dialogs import Confirm
 from hoptui.tui.run_control import advised
 
 if TYPE_CHECKING:
-    from hoptui.tui.app_protocol import Dashboard
+    from hoptui.tui.app_protocol import AppProtocol
 
 STOPPED = "It ends at its next boundary. It cannot be taken back."
 
 
 def about_change(
-    app: Dashboard, title: str, question: str, knobs: list[KnobState], then: Callable[[], object]
+    app: AppProtocol, title: str, question: str, knobs: list[KnobState], then: Callable[[], object]
 ) -> None:
     """Do `then` once the person has agreed to change these knobs; at once where none of them needs a question."""
     asked = [knob for knob in knobs if consequences.must_ask(knob.spec)]
@@ -28,7 +28,7 @@ def about_change(
     _ask(app, title, question, "\n".join(consequences.consequences(asked)), then)
 
 
-def to_stop(app: Dashboard, run: str) -> None:
+def to_stop(app: AppProtocol, run: str) -> None:
     """Stop a run after a question that names it."""
     found = app.view(run).run
     if found is None:
@@ -42,7 +42,7 @@ def to_stop(app: Dashboard, run: str) -> None:
     _ask(app, f"Stop {name}", question, STOPPED, stop)
 
 
-def to_undo(app: Dashboard, run: str) -> None:
+def to_undo(app: AppProtocol, run: str) -> None:
     """Set the last change back; after a question where that costs more than a step."""
     view = app.view(run)
     record, problem = app.steering.undoable(view)
@@ -59,7 +59,7 @@ def to_undo(app: Dashboard, run: str) -> None:
     about_change(app, f"Undo {name}", f"Set {name} back, {change}?", [knob], undo)
 
 
-def to_take_advice(app: Dashboard, run: str) -> None:
+def to_take_advice(app: AppProtocol, run: str) -> None:
     """Make the first change that the diagnosis advises; after a question where that costs more than a step. Where only the
     direction is known, the person types the value."""
     found = advised(app.view(run))
@@ -78,7 +78,7 @@ def to_take_advice(app: Dashboard, run: str) -> None:
     about_change(app, f"Set {name}", f"Set {name} {change}?", [knob], send)
 
 
-def _ask(app: Dashboard, title: str, question: str, consequence: str, then: Callable[[], object]) -> None:
+def _ask(app: AppProtocol, title: str, question: str, consequence: str, then: Callable[[], object]) -> None:
     def answered(yes: bool | None) -> None:
         if yes:
             then()

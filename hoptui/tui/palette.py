@@ -20,7 +20,7 @@ from hoptui.tui.components import learning_metrics, runs
 from hoptui.tui.preferences import HIDEABLE
 
 if TYPE_CHECKING:
-    from hoptui.tui.app_protocol import Dashboard
+    from hoptui.tui.app_protocol import AppProtocol
 
 
 _LAST = ("list", "everywhere")
@@ -80,7 +80,7 @@ class Palette(Provider):
         from hoptui.tui.screens.gpu.screen import GpusScreen
         from hoptui.tui.screens.run.screen import RunScreen
 
-        app, screen = cast("Dashboard", self.app), self.screen
+        app, screen = cast("AppProtocol", self.app), self.screen
         yield from self._actions(lambda action: action.scope not in _LAST)
         if isinstance(screen, RunScreen):
             view = screen.view()
@@ -109,7 +109,7 @@ class Palette(Provider):
 
     def _actions(self, wanted: Callable[[Action], bool]) -> Iterator[PaletteEntry]:
         """The actions whose keys worked on the screen when the palette was opened over it, each once."""
-        active = {found.binding.id: found for found in cast("Dashboard", self.app).worked.values()}
+        active = {found.binding.id: found for found in cast("AppProtocol", self.app).worked.values()}
         for action in ACTIONS:
             found = active.get(action.id)
             if found is None or not wanted(action):
@@ -118,7 +118,7 @@ class Palette(Provider):
             yield PaletteEntry(_title(action.id), action.help, run)
 
 
-def _panels(app: Dashboard, screen: Screen[Any]) -> Iterator[PaletteEntry]:
+def _panels(app: AppProtocol, screen: Screen[Any]) -> Iterator[PaletteEntry]:
     """Panels of the screen to hide or to show again, where there is room for all of them."""
     if not (screen.has_class("-wide") and screen.has_class("-tall")):
         return

@@ -20,7 +20,7 @@ from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.text_block import Lines
 
 if TYPE_CHECKING:
-    from hoptui.tui.app_protocol import Dashboard
+    from hoptui.tui.app_protocol import AppProtocol
 
 
 class Live(Widget):
@@ -31,8 +31,8 @@ class Live(Widget):
     _redrawing = False
 
     @property
-    def hoptui(self) -> Dashboard:
-        return cast("Dashboard", self.app)
+    def hoptui(self) -> AppProtocol:
+        return cast("AppProtocol", self.app)
 
     def draw(self, frame: Frame) -> None:
         """Bring the parts that are due up to date."""

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from hoptui.tui.styled_text import Line, lay
 
 if TYPE_CHECKING:
-    from hoptui.tui.app_protocol import Dashboard
+    from hoptui.tui.app_protocol import AppProtocol
 
 
 DIM = Style(dim=True, bold=False)
@@ -100,5 +100,5 @@ class Lines(Widget):
         return top is not self.screen and top.styles.background.a > 0
 
     @property
-    def _hoptui(self) -> Dashboard:
-        return cast("Dashboard", self.app)
+    def _hoptui(self) -> AppProtocol:
+        return cast("AppProtocol", self.app)

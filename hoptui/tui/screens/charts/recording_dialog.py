@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 from hoptui.tui.dialogs import Choice, Finder, Option
 
 if TYPE_CHECKING:
-    from hoptui.tui.app_protocol import Dashboard
+    from hoptui.tui.app_protocol import AppProtocol
 
 
 async def ask(
-    app: Dashboard, run: str, replayed: Path | None, *, comparing: bool, chosen: Callable[[Path | None], None]
+    app: AppProtocol,
+    run: str,
+    replayed: Path | None,
+    *,
+    comparing: bool,
+    chosen: Callable[[Path | None], None],
 ) -> None:
     """Ask what to compare a run with, which may be `replayed` from a file, and call `chosen` with the file.
 

@@ -29,10 +29,10 @@ from hoptui.tui.widgets.panel import Panel
 from hoptui.tui.widgets.text_block import Lines
 
 if TYPE_CHECKING:
-    from hoptui.tui.app_protocol import Dashboard
+    from hoptui.tui.app_protocol import AppProtocol
 
 
-def copy_again(app: Dashboard, view: View, record: CommandRecord) -> None:
+def copy_again(app: AppProtocol, view: View, record: CommandRecord) -> None:
     """Ask the terminal to copy it (OSC 52: it reaches through SSH, and some refuse it), and show it to be copied by hand."""
     run = view.store.run(record.run)
     if run is None:

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
-from hoptui.tui.app_protocol import Dashboard
+from hoptui.tui.app_protocol import AppProtocol
 from hoptui.tui.components import header
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.messages import Moved, Picked
@@ -22,7 +22,7 @@ from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
 from hoptui.tui.widgets.text_block import Lines
 
 
-class Fleet(Dashboard, Protocol):
+class Fleet(AppProtocol, Protocol):
     """The app on several hosts, as their screen sees it."""
 
     def hosts_seen(self) -> list[content.HostStatus]: ...
