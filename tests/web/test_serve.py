@@ -241,7 +241,7 @@ def test_what_cannot_be_served_is_one_sentence(node: TestNode) -> None:
         f"hoptui: 127.0.0.1:{port} cannot be served: Address already in use\n",
     )
     done = node.hoptui("serve", "--port", "99999")
-    assert (done.returncode, done.stderr) == (2, "hoptui: --port takes 0 to 65535, not 99999\n")
+    assert (done.returncode, done.stderr) == (2, "hoptui: --port must be 0 to 65535, not 99999\n")
     node.environment["HOPTUI_READ_ONLY"] = "1"
     done = node.hoptui("serve", "--steer", "--port", "0")
     assert (done.returncode, done.stdout) == (1, "")
