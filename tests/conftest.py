@@ -25,6 +25,8 @@ from hoptui.node import presence
 from hoptui.node.addresses import Addresses, addresses
 from hoptui.protocol import codec, messages
 
+pytest_plugins = ["tests.golden"]
+
 T = TypeVar("T")
 DEADLINE_S = 15.0
 
@@ -38,14 +40,6 @@ for i in run.iterations():
         time.sleep(0.01)
     run.log(samples=100 * grad_accum.value, loss=1.0 / (i + 1))
 """
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-snapshots",
-        action="store_true",
-        help="write what the screens look like now as the golden files",
-    )
 
 
 def until(
