@@ -16,9 +16,9 @@ from benchmarks.eight_gpus import eight_gpus
 from benchmarks.measure import Bench, Terminal, bench, quantile, report, spread, tell, until
 from benchmarks.sshd import HOST, Sshd
 from hoptui.client.client import Client
+from hoptui.client.routes import There
 from hoptui.client.session import Session
-from hoptui.client.transport.routes import There
-from hoptui.client.transport.target import Place
+from hoptui.client.target import Place
 from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import RunState
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, interactive, usage
-from hoptui.client.transport.routes import Here, There, Way
-from hoptui.client.transport.target import BadPlace, Place, is_path, parse
+from hoptui.client.routes import Here, There, Way
+from hoptui.client.target import BadPlace, Place, is_path, parse
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.settings import config
 from hoptui.settings.config import Config
@@ -67,7 +67,7 @@ def is_plain(words: Sequence[str]) -> bool:
 
 def main(words: Sequence[str]) -> int:
     """Run a plain command line."""
-    from hoptui.cli.support.errors import carried_out
+    from hoptui.cli.support.terminal import carried_out
 
     return carried_out(lambda: attach(words[1:]), words)
 
@@ -89,8 +89,6 @@ def attach(typed: Sequence[str], hoptui: str = "hoptui", options: Options | None
             "hoptui ls, hoptui status RUN and hoptui watch RUN print plain text"
         )
     if remote:
-        from hoptui.cli.launcher import open_hosts
-
         with _uncollected():
             return open_hosts(places, hoptui, configured(options))
     found = None

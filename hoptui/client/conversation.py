@@ -15,8 +15,7 @@ from typing import Literal, TypedDict
 
 import msgspec
 
-from hoptui.client.bandwidth import Flow
-from hoptui.client.subscriptions import Following
+from hoptui.client.subscriptions import Flow, Following
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.model.store import Store

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hoptui.diagnosis.evidence import Means
-from hoptui.diagnosis.idle_causes import noticed
+from hoptui.diagnosis.causes import FULL_SM, HALF_EMPTY, Means, noticed
 from hoptui.diagnosis.knob_roles import (
     Direction,
     Role,
@@ -25,7 +24,6 @@ from hoptui.diagnosis.knob_roles import (
     switched_off,
     switched_on,
 )
-from hoptui.diagnosis.saturation import FULL_SM, HALF_EMPTY
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Verdict

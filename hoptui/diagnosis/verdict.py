@@ -9,9 +9,21 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from hoptui.diagnosis.advice import advise
-from hoptui.diagnosis.evidence import UNSURE, Finding, Means, share_text
-from hoptui.diagnosis.idle_causes import WAITING, launching, noticed, waiting, waits_for_the_host
-from hoptui.diagnosis.saturation import capacity, healthy, protection, unused_memory
+from hoptui.diagnosis.causes import (
+    UNSURE,
+    WAITING,
+    Finding,
+    Means,
+    capacity,
+    healthy,
+    launching,
+    noticed,
+    protection,
+    share_text,
+    unused_memory,
+    waiting,
+    waits_for_the_host,
+)
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Diagnosis, Verdict

@@ -15,7 +15,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from hoptui.client.client import Change, Client
-from hoptui.client.transport.routes import Way
+from hoptui.client.routes import Way
 from hoptui.protocol.messages import RunState
 from hoptui.settings.config import Config
 from hoptui.tui.actions import Action, bindings, of

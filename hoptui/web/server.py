@@ -1,16 +1,62 @@
-"""The web server: textual-serve's page and websocket, under the gate's secret path."""
+"""The web server: the page and the websocket of textual-serve, under a secret path.
+
+A token opens once and leads to the path. Only loopback names are served. Every user of a node can reach a
+port on its loopback, and so can every page in the browser of its owner. All ports of a host share cookies,
+and they do not share paths. So what was opened has a path that no other user can guess.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from textual_serve.server import Server
 
-from hoptui.web.gate import Gate, refusal
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+SECRET_BYTES = 24
+
+
+class Gate:
+    """`session` is the path of what is served, without slashes; `token` the word that leads there, once."""
+
+    def __init__(self) -> None:
+        self.session = secrets.token_urlsafe(SECRET_BYTES)
+        self.token = secrets.token_urlsafe(SECRET_BYTES)
+
+    def admit(self, token: str) -> bool:
+        """Whether this is the token; one that was right opens nothing again."""
+        right = hmac.compare_digest(token.encode(), self.token.encode())
+        if right:
+            self.token = secrets.token_urlsafe(SECRET_BYTES)
+        return right
+
+
+def refusal(headers: Mapping[str, str], *, websocket: bool) -> str:
+    """Why a request is turned away before anything is looked at, "" if it is not.
+
+    A name other than loopback's is a page elsewhere that had its own name point here; a websocket is open to
+    any page of the browser unless its Origin is looked at.
+    """
+    host = headers.get("Host", "")
+    if _hostname(f"http://{host}") not in LOOPBACK:
+        return "this is served on localhost alone"
+    if websocket and headers.get("Origin") != f"http://{host}":
+        return "a page elsewhere may not open this"
+    return ""
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
 
 HERE = Path(__file__).parent
 MOST_TABS = 8

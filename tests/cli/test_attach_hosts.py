@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hoptui.cli import launcher
-from hoptui.client.transport.routes import Here, There, Way
-from hoptui.client.transport.target import Place
+from hoptui.client.routes import Here, There, Way
+from hoptui.client.target import Place
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.tui import hosts_app
 from tests.cli.conftest import Hoptui

@@ -11,8 +11,8 @@ from typing import NoReturn
 import psutil
 import pytest
 
+from hoptui.cli.commands import demo
 from hoptui.cli.commands import demo as demo_module
-from hoptui.cli.support import demo_process
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
 from tests.conftest import TestNode, until
@@ -32,8 +32,8 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_process, "TRAINER", ("-c", STAND_IN))
-    monkeypatch.setattr(demo_process, "END_S", 5.0)
+    monkeypatch.setattr(demo, "TRAINER", ("-c", STAND_IN))
+    monkeypatch.setattr(demo, "END_S", 5.0)
     monkeypatch.setattr(demo_module, "SETTLE_S", 0.05)
 
 
@@ -80,9 +80,7 @@ def test_headless_in_words(hoptui: Hoptui, node: TestNode) -> None:
 def test_training_that_dies_at_once(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        demo_process, "TRAINER", ("-c", "import sys; print('first'); sys.exit('CUDA is on fire')")
-    )
+    monkeypatch.setattr(demo, "TRAINER", ("-c", "import sys; print('first'); sys.exit('CUDA is on fire')"))
     daemon.start()
     ended = hoptui("demo", "--json")
     [log] = logs(daemon.where.state)
@@ -97,9 +95,9 @@ def test_training_that_dies_at_once(
 def test_training_that_never_comes_up_is_ended(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo_process, "TRAINER", ("-c", DEAF))
-    monkeypatch.setattr(demo_process, "LIVE_S", 0.5)
-    monkeypatch.setattr(demo_process, "END_S", 0.1)
+    monkeypatch.setattr(demo, "TRAINER", ("-c", DEAF))
+    monkeypatch.setattr(demo, "LIVE_S", 0.5)
+    monkeypatch.setattr(demo, "END_S", 0.1)
     daemon.start()
     ended = hoptui("demo", "--json")
     assert ended.code == 1
@@ -110,11 +108,11 @@ def test_training_that_never_comes_up_is_ended(
 def test_ctrl_c_ends_the_training(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: demo_process.Training, seen: object) -> NoReturn:
+    def interrupt(self: demo.Training, seen: object) -> NoReturn:
         assert [process.pid for process in trainers(daemon.where.directory)] == [self.pid]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo_process.Training, "live", interrupt)
+    monkeypatch.setattr(demo.Training, "live", interrupt)
     daemon.start()
     assert hoptui("demo", "--json").code == 130
     assert trainers(daemon.where.directory) == []
@@ -125,7 +123,7 @@ def test_a_signal_ends_the_training(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     before = signal.getsignal(number)
-    monkeypatch.setattr(demo_process.Training, "live", lambda self, seen: os.kill(os.getpid(), number))
+    monkeypatch.setattr(demo.Training, "live", lambda self, seen: os.kill(os.getpid(), number))
     daemon.start()
     with pytest.raises(SystemExit) as ended:
         hoptui("demo", "--json")

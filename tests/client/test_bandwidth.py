@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.client.bandwidth import HUNGRY, LATE_S, MODEST, RECOVER_S, THRIFTY, Appetite, Flow, on_the_line
 from hoptui.client.conversation import Conversation, Outbox
-from hoptui.client.subscriptions import Following
+from hoptui.client.subscriptions import (
+    HUNGRY,
+    LATE_S,
+    MODEST,
+    RECOVER_S,
+    THRIFTY,
+    Appetite,
+    Flow,
+    Following,
+    on_the_line,
+)
 from hoptui.domain.columns import pack
 from hoptui.model.store import Store
 from hoptui.protocol.messages import PROTOCOL, Buckets, Delta, Fetch, FromViewer, Query, ViewerWelcome

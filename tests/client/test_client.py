@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from hoptui.client import routes
 from hoptui.client.client import Change, Client
 from hoptui.client.conversation import ReadOnlyError
-from hoptui.client.transport import routes
-from hoptui.client.transport.routes import Here, Trouble
-from hoptui.client.transport.target import Place
+from hoptui.client.routes import Here, Trouble
+from hoptui.client.target import Place
 from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Limits, Tune
 from hoptui.node import presence

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.client.bandwidth import HUNGRY
 from hoptui.client.conversation import (
     HELLO_S,
     LATEST_S,
@@ -16,6 +15,7 @@ from hoptui.client.conversation import (
     Conversation,
     Outbox,
 )
+from hoptui.client.subscriptions import HUNGRY
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuProcess
 from hoptui.model.store import Store

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.client.transport import ssh
-from hoptui.client.transport.target import Place
+from hoptui.client import tunnel
+from hoptui.client.target import Place
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.protocol.version import VERSION
 
@@ -16,7 +16,7 @@ GPU07 = Place("gpu07", "ana", 2222)
 
 
 def test_the_command_line() -> None:
-    words = ssh.command(GPU07, Path("/tmp/h/ssh-1-a"), "/tmp/hoptui-via-a/viewers.sock")
+    words = tunnel.command(GPU07, Path("/tmp/h/ssh-1-a"), "/tmp/hoptui-via-a/viewers.sock")
     assert words[0] == "ssh"
     assert words[-3:] == ["--", "ana@gpu07", "hoptui daemon forward /tmp/hoptui-via-a/viewers.sock"]
     assert words[words.index("-L") + 1] == "/tmp/h/ssh-1-a:/tmp/hoptui-via-a/viewers.sock"
@@ -35,7 +35,7 @@ def test_the_command_line() -> None:
     ],
 )
 def test_the_command_there_is_one_word_of_the_shell(hoptui: str, there: str) -> None:
-    assert ssh.command(GPU07, Path("/l"), "/r", hoptui)[-1].startswith(there)
+    assert tunnel.command(GPU07, Path("/l"), "/r", hoptui)[-1].startswith(there)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_command_there_is_one_word_of_the_shell(hoptui: str, there: str) -> 
     ],
 )  # fmt: skip
 def test_its_end_in_words(code: int, errors: str, words: str, lasting: bool) -> None:
-    ended = ssh.ended(GPU07, code, errors)
+    ended = tunnel.ended(GPU07, code, errors)
     assert words in ended.text
     assert ended.lasting == lasting
     assert "\n" not in ended.text
@@ -67,25 +67,25 @@ def test_its_end_in_words(code: int, errors: str, words: str, lasting: bool) -> 
 
 @pytest.mark.parametrize("why", ["administratively prohibited: open failed", "connect failed: open failed"])
 def test_a_server_that_forbids_sockets_is_named(why: str) -> None:
-    assert "AllowStreamLocalForwarding" in ssh.forbidden(GPU07, f"channel 2: open failed: {why}")
+    assert "AllowStreamLocalForwarding" in tunnel.forbidden(GPU07, f"channel 2: open failed: {why}")
 
 
 @pytest.mark.parametrize(
     "said", ["bind: Address already in use", "channel 2: open failed: connect failed: Connection refused"]
 )
 def test_what_else_ssh_says_forbids_nothing(said: str) -> None:
-    assert not ssh.forbidden(GPU07, said)
+    assert not tunnel.forbidden(GPU07, said)
 
 
 @pytest.mark.parametrize(
     "line", ["", "Welcome!", "{}", '{"protocol":"1"}', "[1]", '{"protocol":1}', "\x1b[0m{"]
 )
 def test_what_a_shell_prints_by_itself_is_no_word_of_the_other_end(line: str) -> None:
-    assert ssh.heard(line) is None
+    assert tunnel.heard(line) is None
 
 
 def test_the_word_of_the_other_end() -> None:
-    told = ssh.heard('{"protocol":7,"version":"0.9","user":"ana","new":1}')
-    assert told == ssh.Forwarded(protocol=7, version="0.9", user="ana")
+    told = tunnel.heard('{"protocol":7,"version":"0.9","user":"ana","new":1}')
+    assert told == tunnel.Forwarded(protocol=7, version="0.9", user="ana")
     assert told is not None
-    assert f"protocol 7 and this one ({VERSION}) {PROTOCOL}" in ssh.mismatch(GPU07, told)
+    assert f"protocol 7 and this one ({VERSION}) {PROTOCOL}" in tunnel.mismatch(GPU07, told)

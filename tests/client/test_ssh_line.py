@@ -20,8 +20,8 @@ import pytest
 
 from benchmarks.sshd import HOST, STRANGER, NoSshdError, Sshd, found_sshd
 from hoptui.client.client import Client
-from hoptui.client.transport.routes import There
-from hoptui.client.transport.target import Place
+from hoptui.client.routes import There
+from hoptui.client.target import Place
 from hoptui.node.addresses import addresses
 from hoptui.node.credentials import user_name
 from tests.conftest import TestNode, until
@@ -32,8 +32,8 @@ for one."""
 KILLED = """
 import sys, time
 from hoptui.client.client import Client
-from hoptui.client.transport.target import Place
-from hoptui.client.transport.routes import There
+from hoptui.client.target import Place
+from hoptui.client.routes import There
 client = Client(way=There(Place("far"), hoptui=sys.argv[1]))
 client.start()
 while client.link.state != "live":

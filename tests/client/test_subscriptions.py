@@ -5,8 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from hoptui.client.bandwidth import HUNGRY
-from hoptui.client.subscriptions import FINE_NS, RECENT_NS, RETURN_S, Following
+from hoptui.client.subscriptions import FINE_NS, HUNGRY, RECENT_NS, RETURN_S, Following
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.model.store import Store

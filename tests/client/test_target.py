@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.client.transport.target import BadPlace, Place, parse
+from hoptui.client.target import BadPlace, Place, parse
 
 
 @pytest.mark.parametrize(

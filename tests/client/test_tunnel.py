@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.client.transport.routes import There
-from hoptui.client.transport.target import Place
-from hoptui.client.transport.tunnel import AGAIN_S, LOOK_S, OPEN_S, SshProcess, Tunnel, sweep
+from hoptui.client.routes import There
+from hoptui.client.target import Place
+from hoptui.client.tunnel import AGAIN_S, LOOK_S, OPEN_S, SshProcess, Tunnel, sweep
 from hoptui.node.addresses import AddressError
 from hoptui.protocol.messages import PROTOCOL
 from tests.conftest import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.client.bandwidth import HUNGRY
+from hoptui.client.subscriptions import HUNGRY
 from hoptui.daemon.timings import DEFAULT
 from hoptui.domain import pacing
 

@@ -13,8 +13,7 @@ pytest.importorskip("textual_serve", reason="needs the extra 'web'")
 from aiohttp import WSServerHandshakeError
 from aiohttp.test_utils import TestClient, TestServer
 
-from hoptui.web.gate import Gate, refusal
-from hoptui.web.server import Dashboards
+from hoptui.web.server import Dashboards, Gate, refusal
 
 Script = Callable[[TestClient[Any, Any], Dashboards], Awaitable[None]]
 

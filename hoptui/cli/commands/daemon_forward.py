@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, give_up_stdout, usage, warn
-from hoptui.client.transport.routes import Here
-from hoptui.client.transport.ssh import Forwarded
+from hoptui.client.routes import Here
+from hoptui.client.tunnel import Forwarded
 from hoptui.node import presence
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.credentials import user_name

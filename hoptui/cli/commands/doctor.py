@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from hoptui.cli.doctor import daemon, gpus, machine, storage, terminal
-from hoptui.cli.doctor import machine as software
+from hoptui.cli.doctor import gpus, machine, storage
 from hoptui.cli.doctor.check import Check, within
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.terminal import dump, say
@@ -71,12 +70,12 @@ def _every() -> Iterator[Check]:
 
 
 def _checks() -> Iterator[Check]:
-    yield software.python()
-    yield within("zmq", software.zmq)
-    yield within("parquet", software.parquet)
-    yield within("terminal", lambda: terminal.terminal(os.environ))
-    yield within("tmux", lambda: terminal.multiplexer(os.environ))
-    yield within("configuration", lambda: terminal.configuration(os.environ))
+    yield machine.python()
+    yield within("zmq", machine.zmq)
+    yield within("parquet", machine.parquet)
+    yield within("terminal", lambda: machine.terminal(os.environ))
+    yield within("tmux", lambda: machine.multiplexer(os.environ))
+    yield within("configuration", lambda: machine.configuration(os.environ))
     yield within("container", lambda: machine.container(os.environ))
     try:
         where = addresses()
@@ -100,13 +99,13 @@ def _node(where: Addresses) -> Iterator[Check]:
     try:
         with look() as seen:
             node = seen.node
-            yield daemon.daemon(node, started=seen.session.started_daemon)
+            yield machine.daemon(node, started=seen.session.started_daemon)
             before = time.monotonic()
             seen.refresh()
             answer_s = time.monotonic() - before
             yield within("sockets", lambda: storage.sockets(where, answer_s))
             seen.await_readings()
-            yield daemon.sampler(seen, log)
+            yield machine.sampler(seen, log)
             node = seen.node
             found = {gpu.uuid: seen.readings(f"gpu/{gpu.uuid}") for gpu in node.gpus}
     except Fail as error:
@@ -114,8 +113,8 @@ def _node(where: Addresses) -> Iterator[Check]:
         yield Check("daemon", "failed", str(error), f"see {where_to_look}")
         yield from _machine()
         return
-    yield daemon.history(node)
-    yield daemon.metrics(node, os.environ, log)
+    yield machine.history(node)
+    yield machine.metrics(node, os.environ, log)
     yield within("clock", lambda: machine.clock(machine.gained(node.pid, node.started_wall)))
     yield within("driver", lambda: gpus.driver(node.gpus))
     yield within("gpu-permissions", lambda: gpus.permissions(node.gpus))

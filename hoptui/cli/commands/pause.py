@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hoptui.cli.support.control import TIMEOUT_S, send_verb
 from hoptui.cli.support.options import Run, Timeout
+from hoptui.cli.support.outcomes import TIMEOUT_S, send_verb
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, say, usage
 from hoptui.model.command_history import command_line, named

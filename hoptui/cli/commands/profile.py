@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hoptui.cli.support.control import TIMEOUT_S, send_verb
 from hoptui.cli.support.options import Run, Timeout
+from hoptui.cli.support.outcomes import TIMEOUT_S, send_verb
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import usage
 

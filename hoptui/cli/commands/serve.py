@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from hoptui.cli.support.snapshot import look, refuse_read_only
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, say, usage
-from hoptui.client.transport.target import is_path
+from hoptui.client.target import is_path
 
 PORT = 8765
 DRIVER = "hoptui.tui.driver:BrowserDriver"
@@ -33,8 +33,7 @@ def serve(
 ) -> int:
     """Serve the dashboard to a browser on this machine. The address works once; Ctrl-C stops it."""
     try:
-        from hoptui.web.gate import Gate
-        from hoptui.web.server import Dashboards
+        from hoptui.web.server import Dashboards, Gate
         from hoptui.web.server import serve as serve_until_ended
     except ImportError as error:
         raise usage(f"hoptui serve needs textual-serve: pip install 'hoptui[web]' ({error})") from None

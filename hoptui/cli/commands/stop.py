@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hoptui.cli.support.control import TIMEOUT_S, send_verb
 from hoptui.cli.support.options import Run, Timeout, Yes
+from hoptui.cli.support.outcomes import TIMEOUT_S, send_verb
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import REJECTED, Fail, agreed, interactive, usage
 from hoptui.presentation import numbers

@@ -1,11 +1,17 @@
-"""The node itself: its clocks, and whether this is a container."""
+"""Checks of the machine, of the daemon and what it serves, and of the terminal.
+
+The machine: its software, its clocks, and whether this is a container. The terminal: tmux, SSH and the
+configuration too.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+import shutil
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,8 +20,12 @@ from pathlib import Path
 
 from hoptui import __version__
 from hoptui.cli.doctor.check import Check
+from hoptui.cli.support.snapshot import STALE_S, NodeSnapshot
+from hoptui.cli.support.terminal import interactive
 from hoptui.node.pid_namespace import whose_pids
 from hoptui.presentation import numbers
+from hoptui.protocol.messages import NodeState
+from hoptui.settings.config import read, short
 
 LEAST_ZMQ = (4, 3, 5)
 
@@ -156,3 +166,135 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def daemon(node: NodeState, *, started: bool) -> Check:
+    """That it runs, and is of this version."""
+    found = "has been started now (it leaves when idle)" if started else "is running"
+    detail = f"{found}, pid {node.pid}, hoptui {node.version}"
+    if node.version != __version__:
+        advice = "hoptui daemon stop, then start it again to have the new one (runs survive)"
+        return Check("daemon", "warning", f"{detail}, and this is {__version__}", advice)
+    return Check("daemon", "ok", detail)
+
+
+def sampler(seen: NodeSnapshot, log: str) -> Check:
+    """How often the GPUs are read, and how fresh and how wide the newest readings are."""
+    node = seen.node
+    if node.sampler:
+        return Check("sampler", "failed", numbers.clean(node.sampler), f"see {log}")
+    sources = [f"gpu/{gpu.uuid}" for gpu in node.gpus if not gpu.reason]
+    rate = f"GPUs are read {numbers.often(node.hz)}" if sources else "the host is read"
+    sources = sources or ["host"]
+    ages = [seen.age_s(source) for source in sources]
+    known = [age for age in ages if age is not None]
+    if len(known) < len(ages) or max(known) > STALE_S:
+        age = f"the newest is {numbers.seconds(max(known))} old" if known else "none has arrived"
+        return Check("sampler", "warning", f"{rate}, but {age}", f"see {log}")
+    detail = f"{rate}, the newest is {numbers.seconds(max(known))} old"
+    windows = [w for s in sources if (w := seen.store.latest(s).get("window_s")) is not None]
+    if windows:
+        detail += f", counters over {numbers.seconds(max(windows))}"
+    return Check("sampler", "ok", detail)
+
+
+def history(node: NodeState) -> Check:
+    """Whether recordings are being written."""
+    if node.history:
+        return Check("history", "warning", numbers.clean(node.history), "see state-directory and disk")
+    return Check("history", "ok", "is being kept")
+
+
+def metrics(node: NodeState, environ: Mapping[str, str], log: str) -> Check:
+    """The Prometheus endpoint: never there unless asked for."""
+    if node.metrics:
+        return Check("metrics", "ok", f"served at http://{numbers.clean(node.metrics)}/metrics")
+    asked = environ.get("HOPTUI_METRICS")
+    if find_spec("prometheus_client") is None:
+        advice = "pip install 'hoptui[metrics]'"
+        detail = "no endpoint for Prometheus: prometheus-client is not installed"
+        return Check("metrics", "warning" if asked else "ok", detail, advice)
+    if asked:
+        detail = f"HOPTUI_METRICS={numbers.clean(asked, 60)}, but the daemon serves none"
+        advice = f"{log} says why; it takes an address such as 127.0.0.1:9400, or :9400 for loopback"
+        return Check("metrics", "warning", detail, advice)
+    return Check("metrics", "ok", "not asked for: hoptui daemon --metrics :9400 serves them to Prometheus")
+
+
+TMUX_S = 1.0
+
+
+def terminal(environ: Mapping[str, str]) -> Check:
+    """Its name, colours, size and encoding."""
+    if not interactive():
+        return Check("terminal", "ok", "no terminal here: plain text and JSON only")
+    width, height = shutil.get_terminal_size()
+    name = environ.get("TERM", "")
+    colours = "true colour" if true_colour(environ) else "256 colours" if "256" in name else "16 colours"
+    detail = f"{name or 'TERM is not set'}, {colours}, {width} × {height}, {sys.stdout.encoding}"
+    if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
+        return Check("terminal", "warning", detail, "without UTF-8 it draws in ASCII: export LANG=C.UTF-8")
+    if name in ("", "dumb"):
+        return Check("terminal", "failed", detail, "the dashboard needs a real TERM, e.g. xterm-256color")
+    if width < 80 or height < 24:
+        return Check("terminal", "warning", detail, "80 × 24 is the least for more than the key numbers")
+    return Check("terminal", "ok", detail)
+
+
+def multiplexer(environ: Mapping[str, str]) -> Check:
+    """Check tmux, screen and SSH. Each may reduce colours; SSH alone loses the dashboard on disconnect."""
+    name = environ.get("TERM", "")
+    ssh = "SSH_CONNECTION" in environ
+    if environ.get("TMUX"):
+        detail = f"in tmux{' over SSH' if ssh else ''}, TERM={name or 'not set'}"
+        if not name.startswith(("tmux", "screen")):
+            advice = "in ~/.tmux.conf: set -g default-terminal tmux-256color"
+            return Check("tmux", "warning", f"{detail}, which is not tmux's own", advice)
+        features = _tmux_features()
+        if features is not None and "RGB" not in features and not true_colour(environ):
+            advice = "for true colour, in ~/.tmux.conf: set -as terminal-features ',*:RGB'"
+            return Check("tmux", "ok", f"{detail}, 256 colours", advice)
+        return Check("tmux", "ok", detail)
+    if environ.get("STY"):
+        return Check("tmux", "ok", f"in screen, TERM={name or 'not set'}")
+    if not ssh:
+        return Check("tmux", "ok", "no tmux and no SSH in between")
+    if true_colour(environ):
+        return Check("tmux", "ok", "over SSH, with true colour")
+    advice = "for true colour: export COLORTERM=truecolor; in tmux a dashboard outlives the connection"
+    return Check("tmux", "ok", f"over SSH without tmux, TERM={name or 'not set'}", advice)
+
+
+def configuration(environ: Mapping[str, str]) -> Check:
+    """Check the settings of the user and report invalid ones."""
+    config = read(environ=environ)
+    if config.problems:
+        where = short(config.file) if config.file else "the environment"
+        return Check("configuration", "warning", "; ".join(config.problems), f"fix it in {where}")
+    chosen = [
+        f"{name} by {value.origin}" for name, value in config.values.items() if value.origin != "default"
+    ]
+    chosen += [f"{len(config.keys)} keys"] if config.keys else []
+    return Check(
+        "configuration", "ok", ", ".join(chosen) or "nothing is set: all settings have their defaults"
+    )
+
+
+def true_colour(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal announces 24-bit colour."""
+    return environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
+
+
+def _tmux_features() -> str | None:
+    """The features of the outer terminal according to tmux; None if unknown."""
+    try:
+        done = subprocess.run(
+            ["tmux", "display-message", "-p", "#{client_termfeatures}"],
+            capture_output=True,
+            text=True,
+            timeout=TMUX_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

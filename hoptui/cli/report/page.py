@@ -1,14 +1,36 @@
-"""Build the page of a report from its facts. Markdown and HTML share it; the dashboard uses the same terms."""
+"""Build the page of a report from its facts: the sections with the course of the run, what its time and energy
+went into, and what the tuner tried. Markdown and HTML share the page; the dashboard uses the same terms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hoptui.cli.report import comparison, costs, timeline, tuner_trials
-from hoptui.cli.report.document import Document, Facts, Paragraph, Section, Table, when
+from hoptui.cli.report import comparison
+from hoptui.cli.report.comparison import watt_hours
+from hoptui.cli.report.document import (
+    Block,
+    ChartMark,
+    Document,
+    Facts,
+    Paragraph,
+    ReportChart,
+    Section,
+    Share,
+    ShareBar,
+    Table,
+    cut,
+    spent,
+    when,
+)
+from hoptui.model.command_history import reason
 from hoptui.model.report import Report
-from hoptui.presentation import numbers, vocabulary
-from hoptui.protocol.messages import Event
+from hoptui.model.report.diagnosis_time import UNDIAGNOSED
+from hoptui.model.report.facts import ITERATION
+from hoptui.presentation import numbers, tuner, vocabulary
+from hoptui.presentation.readings import value_text
+from hoptui.protocol.authors import author_word
+from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.protocol.version import VERSION
 
 LIFE = ("started", "restarted", "reconnected", "exited")
@@ -24,12 +46,12 @@ def page(report: Report, made: float) -> Document:
         Paragraph(_where_and_when(report), faint=True),
     )
     sections = [
-        timeline.section(report),
+        timeline_section(report),
         comparison.section(report),
-        costs.diagnosis(report),
-        costs.time(report),
-        costs.energy(report),
-        tuner_trials.section(report),
+        diagnosis_section(report),
+        time_section(report),
+        energy_section(report),
+        tuner_section(report),
         _events(report),
         Section("The run", (_head(report),)),
     ]
@@ -151,3 +173,220 @@ def _again(report: Report, group: Sequence[Event]) -> str:
     if len(group) == 1:
         return ""
     return f"{numbers.grouped(len(group))} times, the last after {when(report, group[-1].t)}"
+
+
+def timeline_section(report: Report) -> Section:
+    """The chart, every change that took effect, and what became of all else that was asked for."""
+    blocks = [_chart(report), *_changes(report)]
+    if report.shifts:
+        events, more = cut(report.shifts)
+        shift_rows = [
+            (when(report, e.t), numbers.grouped(e.step), numbers.clean(e.text, 300)) for e in events
+        ]
+        blocks += [Table(("after", "iteration", "not by a knob"), shift_rows, right=(0, 1)), *more]
+    for title, records in (
+        ("Asked for, without effect:", report.refused),
+        ("Other commands:", report.commands),
+    ):
+        if records:
+            shown, more = cut(records)
+            rows = [
+                (when(report, c.t), vocabulary.change(c), author_word(c.origin), vocabulary.stage_text(c))
+                for c in shown
+            ]
+            table = Table(("after", "command", "by", "outcome"), rows, right=(0,))
+            blocks += [Paragraph(title), table, *more]
+    return Section("Throughput over time", blocks)
+
+
+def _chart(report: Report) -> Block:
+    curve = report.curve
+    if curve is None:
+        return Paragraph("No iteration is recorded.")
+    marks = [
+        ChartMark(c.settled or c.t, number, vocabulary.change(c))
+        for number, c in enumerate(report.changes, start=1)
+    ]
+    ends = (("beginning", report.first), ("end", report.last))
+    stretches = [(name, found.t0, found.t1) for name, found in ends if found is not None]
+    title = "Time of an iteration" if curve.metric == ITERATION else "Throughput"
+    unit = "s" if curve.metric == ITERATION else vocabulary.unit_of(curve.metric, report.state.units)
+    notes = [(event.t, event.text) for event in report.shifts]
+    return ReportChart(title, unit, curve, report.span, marks, stretches, notes)
+
+
+def _changes(report: Report) -> list[Block]:
+    if not report.changes:
+        return []
+    units = {vocabulary.unit_of(c.measured.metric, report.state.units) for c in report.changes if c.measured}
+    unit = units.pop() if len(units) == 1 else ""
+    known = {record.id: record for record in (*report.changes, *report.refused, *report.commands)}
+    shown, more = cut(report.changes)
+    rows = [_change(report, number, c, known, unit) for number, c in enumerate(shown, start=1)]
+    speeds = f"throughput, {unit}" if unit else "throughput"
+    head = ("#", "after", "iteration", "change", "by", speeds, "effect", "stood still")
+    said = (
+        "An effect is what the iterations just before and just after a change tell, with its 95 % interval."
+    )
+    return [Table(head, rows, right=(0, 1, 2, 7)), *more, Paragraph(said, faint=True)]
+
+
+def _change(
+    report: Report, number: int, record: CommandRecord, known: Mapping[str, CommandRecord], unit: str
+) -> tuple[str, ...]:
+    measured = record.measured
+    # The tuner's reasons stand in a section of their own.
+    said = reason(record, known) if record.origin.kind == "person" else ""
+    if record.stage == "reverted":
+        effect = vocabulary.stage_text(record)
+    else:
+        effect = vocabulary.effect_text(measured) or "not measured"
+    speeds = vocabulary.speeds(measured, report.state.units)
+    return (
+        str(number),
+        when(report, record.settled or record.t),
+        numbers.grouped(record.step),
+        ", ".join(
+            filter(None, (vocabulary.change(record), vocabulary.followed(record), said and f"“{said}”"))
+        ),
+        author_word(record.origin),
+        speeds.removesuffix(f" {unit}") or numbers.UNKNOWN,
+        effect,
+        numbers.seconds(record.took_s),
+    )
+
+
+LEAST = 0.005  # a remainder smaller than that is not worth a line
+
+
+def diagnosis_section(report: Report) -> Section:
+    """The share of the run's life that each verdict held, and what was found last."""
+    title = "What held it back"
+    if not report.verdicts:
+        return Section(title, (Paragraph("Not diagnosed: no verdict is recorded of this run."),))
+    whole = sum(one.seconds for one in report.verdicts)
+    shares = [
+        Share(
+            "not diagnosed" if one.verdict == UNDIAGNOSED else one.verdict,
+            one.seconds / whole,
+            spent(one.seconds),
+            numbers.clean(one.evidence, 300),
+        )
+        for one in report.verdicts
+    ]
+    blocks: list[Block] = [ShareBar(shares)]
+    last = report.state.diagnosis
+    if last is not None and last.verdict != "unknown":
+        # The diagnosis of an ended run comes from its events, which have no confidence.
+        sure = f", {numbers.percent(last.confidence, decimals=0)} confident" if last.confidence else ""
+        advice = "; ".join(numbers.clean(one.text, 300) for one in last.advice if one.text)
+        blocks.append(
+            Paragraph(f"The last verdict: {last.verdict}{sure}.{f' Advice: {advice}.' if advice else ''}")
+        )
+    return Section(title, blocks)
+
+
+def time_section(report: Report) -> Section:
+    """The outermost phases, and what lay outside of phases and of iterations, as shares of the run's life."""
+    title = "Where the time went"
+    whole = report.alive_s
+    if report.iterating_s is None or not whole > 0:
+        if not report.phases:
+            return Section(title, (Paragraph("Not known: no phase is recorded, or not all of the run."),))
+        rows = [Share(numbers.clean(p.name, 40), p.share, spent(p.seconds)) for p in report.phases]
+        said = "Of the iterations that are still recorded one by one."
+        return Section(title, (ShareBar(rows), Paragraph(said, faint=True)))
+    in_phases = sum(phase.seconds for phase in report.phases)
+    whole = max(whole, report.iterating_s, in_phases)
+    rows = [Share(numbers.clean(p.name, 40), p.seconds / whole, spent(p.seconds)) for p in report.phases]
+    between = report.iterating_s - in_phases
+    named = "in no phase" if rows else "in iterations"
+    outside = whole - max(report.iterating_s, in_phases)
+    stood = sum(change.took_s or 0.0 for change in report.changes)
+    note = (
+        f"{spent(stood)} of it for changes of knobs"
+        if stood >= vocabulary.NOTICED_S and stood <= outside * 1.1
+        else ""
+    )
+    for label, seconds, said in ((named, between, ""), ("outside iterations", outside, note)):
+        if seconds > LEAST * whole:
+            rows.append(Share(label, seconds / whole, spent(seconds), said))
+    return Section(title, (ShareBar(rows),))
+
+
+def energy_section(report: Report) -> Section:
+    """What the run's GPUs used."""
+    title, used = "Energy", report.energy
+    if used.joules is None and used.watts is None:
+        return Section(title, (Paragraph("Not known: no energy reading of this run's GPUs is recorded."),))
+    rows = [("all", watt_hours(used.joules)), ("mean power", value_text("W", used.watts))]
+    if used.idle is not None:
+        part = watt_hours(used.joules * used.idle) if used.joules is not None else numbers.UNKNOWN
+        rows.append(("for idle SM time", f"{numbers.percent(used.idle, decimals=0)}, {part}"))
+    else:
+        rows.append(("for idle SM time", numbers.UNKNOWN))
+    if report.curve is not None and report.curve.metric != ITERATION:
+        unit = (
+            vocabulary.unit_of(report.curve.metric, report.state.units).removesuffix("/s").removesuffix("s")
+        )
+        rows.append((f"per {unit}", _all_in(used.per_unit_j)))
+    said = (
+        "Of the run's GPUs on this node, their boards and neighbours on them included; not of CPUs, network and cooling. Energy for idle "
+        "SM time is power × (1 − SM active): what waiting cost, not what could have been saved, since an idle GPU draws power too."
+    )
+    return Section(title, (Facts(rows), Paragraph(said, faint=True)))
+
+
+def _all_in(joules: float | None) -> str:
+    return numbers.UNKNOWN if joules is None else f"{value_text('J', joules)}, start-up and pauses included"
+
+
+def tuner_section(report: Report) -> Section:
+    """Its trials, or where only their commands are known these, and what else it said."""
+    state = report.state.tuner
+    blocks: list[Block] = []
+    if state is not None:
+        who = f" by {numbers.clean(state.user, 40)}" if state.user else ""
+        within, spent = tuner.limits(state.limits), f"took {tuner.cost(state)}"
+        again = sum(event.text.startswith("started by") for event in report.tuner_events) > 1
+        if again:
+            blocks.append(Paragraph(f"Started last{who}: {within}. Since then trials {spent}."))
+        else:
+            blocks.append(Paragraph(f"Started{who}: {within}. Trials {spent}."))
+        listed, more = cut(state.tried)
+        rows = [
+            (
+                when(report, trial.t),
+                tuner.changes(trial.changes),
+                " ".join(tuner.RESULTS[trial.result]),
+                vocabulary.effect_text(trial.measured) or numbers.UNKNOWN,
+                tuner.progress(trial),
+                numbers.clean(trial.text, 300),
+            )
+            for trial in listed
+        ]
+        if rows:
+            note = "An effect here is the one that decided; that of the change above may be taken from other iterations."
+            blocks += [Table(("after", "tried", "result", "effect", "over", "why"), rows, right=(0,)), *more]
+            blocks.append(Paragraph(note, faint=True))
+        else:
+            blocks.append(Paragraph("It has ended no trial."))
+    elif report.tuner:
+        commands, more = cut(report.tuner)
+        command_rows = [
+            (
+                when(report, c.t),
+                vocabulary.change(c),
+                vocabulary.stage_text(c),
+                vocabulary.effect_text(c.measured) or numbers.UNKNOWN,
+            )
+            for c in commands
+        ]
+        blocks += [Table(("after", "tried", "outcome", "effect"), command_rows, right=(0,)), *more]
+    trials = state.tried if state is not None else ()
+    rest = [e for e in report.tuner_events if not any(tuner.tells(e.text, trial) for trial in trials)]
+    if rest:
+        said, more = cut(rest)
+        lines = [(when(report, event.t), numbers.clean(event.text, 300)) for event in said]
+        blocks += [Table(("after", "it said"), lines, right=(0,)), *more]
+    return Section("What the tuner tried", blocks or (Paragraph("Nothing: it was not on."),))

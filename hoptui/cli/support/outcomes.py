@@ -1,15 +1,16 @@
-"""Wait for the outcomes of sent commands, report them, and derive the exit code."""
+"""Send verbs, wait for the outcomes of commands, report them, and derive the exit code."""
 
 from __future__ import annotations
 
 import time
 from typing import Any, NamedTuple
 
-from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, warn
+from hoptui.cli.support.snapshot import NodeSnapshot
+from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, usage, warn
 from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobSpec, KnobValue
 from hoptui.presentation import numbers, vocabulary
-from hoptui.protocol.messages import FINAL, CommandRecord
+from hoptui.protocol.messages import FINAL, CommandRecord, RunState, Verb
 
 SOON_S = 1.0  # an outcome that takes longer is announced first
 
@@ -101,3 +102,27 @@ def _so_far(outcome: CommandRecord | None) -> str:
         return f"waiting for the run, which is {outcome.reason}"
     step = f" for iteration {numbers.grouped(outcome.step)}" if outcome.step is not None else ""
     return f"scheduled{step}"
+
+
+TIMEOUT_S = 600.0
+
+
+def send_verb(
+    seen: NodeSnapshot,
+    run: RunState,
+    verb: Verb,
+    timeout: float,
+    *,
+    hold_s: float = 60.0,
+    value: KnobValue | None = None,
+) -> int:
+    """Send a verb to a run, report its outcome, and return the exit code.
+
+    Raises:
+        Fail: the timeout is not positive.
+    """
+    if not timeout > 0:
+        raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
+    command = seen.session.submit(run, verb, hold_s=hold_s, value=value)
+    code, _ = follow(seen.session, [Given(command, f"{verb} {numbers.clean(run.name)}")], timeout_s=timeout)
+    return code

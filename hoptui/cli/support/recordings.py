@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hoptui
 from hoptui.cli.support.terminal import MISSING, Fail
-from hoptui.client.transport.target import RECORDED, is_path
+from hoptui.client.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.presentation import numbers
 from hoptui.recording import library

@@ -106,7 +106,7 @@ class NodeSnapshot:
         if next(state.glob("*.hoptui"), None) is None:
             return ""
         from hoptui.cli.support.recordings import entries, matching
-        from hoptui.client.transport.target import is_path
+        from hoptui.client.target import is_path
 
         which = matching(entries(self.session.where), name)
         if not which:

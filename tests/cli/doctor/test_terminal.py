@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.cli.doctor import terminal
+from hoptui.cli.doctor import machine
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ from hoptui.cli.doctor import terminal
 def test_what_stands_between(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], detail: str, status: str
 ) -> None:
-    monkeypatch.setattr(terminal, "_tmux_features", lambda: "256,title")
-    found = terminal.multiplexer(environ)
+    monkeypatch.setattr(machine, "_tmux_features", lambda: "256,title")
+    found = machine.multiplexer(environ)
     assert (found.detail, found.status) == (detail, status)
 
 
 def test_tmux_with_true_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "_tmux_features", lambda: "256,RGB,title")
-    assert terminal.multiplexer({"TERM": "tmux-256color", "TMUX": "x"}).advice == ""
+    monkeypatch.setattr(machine, "_tmux_features", lambda: "256,RGB,title")
+    assert machine.multiplexer({"TERM": "tmux-256color", "TMUX": "x"}).advice == ""
 
 
 @pytest.mark.parametrize(
@@ -53,22 +53,22 @@ def test_terminals(
     encoding: str,
     status: str,
 ) -> None:
-    monkeypatch.setattr(terminal, "interactive", lambda: True)
+    monkeypatch.setattr(machine, "interactive", lambda: True)
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size(size))
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
-    found = terminal.terminal(environ)
+    found = machine.terminal(environ)
     assert found.status == status
 
 
 def test_what_is_set_and_what_of_it_cannot_be_used(tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    assert terminal.configuration(environ).detail == "nothing is set: all settings have their defaults"
-    found = terminal.configuration(environ | {"HOPTUI_THEME": "light"})
+    assert machine.configuration(environ).detail == "nothing is set: all settings have their defaults"
+    found = machine.configuration(environ | {"HOPTUI_THEME": "light"})
     assert (found.status, found.detail) == ("ok", "theme by HOPTUI_THEME")
     file = tmp_path / "hoptui" / "config.toml"
     file.parent.mkdir()
     file.write_text('theme = "blue"\n')
-    found = terminal.configuration(environ)
+    found = machine.configuration(environ)
     assert found.status == "warning"
     assert "line 1" in found.detail
     assert "config.toml" in found.advice

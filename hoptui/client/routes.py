@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from hoptui.client.transport import ssh, tunnel
-from hoptui.client.transport.target import Place
-from hoptui.client.transport.tunnel import Tunnel
+from hoptui.client import tunnel
+from hoptui.client.target import Place
+from hoptui.client.tunnel import Tunnel
 from hoptui.node import presence
 from hoptui.node.addresses import Addresses, addresses
 from hoptui.node.presence import unstable
@@ -173,7 +173,7 @@ class There:
         before, self._at = self._at, (way.socket, way.daemons)
         if before[0] == way.socket and before != self._at:
             return Trouble(f"another daemon has begun on {self.place.name}")
-        why = "" if greeted else ssh.forbidden(self.place, way.errors)
+        why = "" if greeted else tunnel.forbidden(self.place, way.errors)
         return Trouble(why, failed=True) if why else None
 
     def silent(self, now: float, pid: int | None) -> Trouble:

@@ -1,18 +1,108 @@
-"""What a GPU waits for: input, environments, other ranks, or the next kernel.
+"""The causes of a verdict: what a GPU waits for, and what limits a GPU that has work.
 
-An SM without work is time lost. Phases claim a part of it; what they do not claim is the kernels': too small,
-or launched too slowly. Where no other source is named, figures are means of the H100 traces of which extracts
-are in `tests/diagnosis/data`.
+A GPU waits for input, environments, other ranks, or the next kernel. An SM without work is lost time. Phases
+claim a part of it; the rest belongs to the kernels, which are too small or launched too slowly. A GPU with
+work is limited by its arithmetic, its memory bus, its power, its heat, or by how the work is cut.
+
+Where no other source is named, figures are means of the H100 traces of which extracts are in
+`tests/diagnosis/data`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from hoptui.diagnosis.evidence import UNSURE, ConfidenceScale, Finding, Means, share_text, watts
-from hoptui.diagnosis.window import ObservationWindow
+from hoptui.diagnosis.knob_roles import pieces
+from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Verdict
+
+MOST_CERTAIN = 0.95
+UNSURE = 0.6
+"""The most that is believed of a verdict that rests on little, or on evidence that another cause would leave
+as well."""
+
+
+class Finding(NamedTuple):
+    """A verdict that may be; `lost` is the share of the time, or of the speed, that it explains."""
+
+    verdict: Verdict
+    confidence: float
+    lost: float
+    evidence: tuple[str, ...]
+
+    def at_most(self, confidence: float) -> Finding:
+        """The same, with no more confidence than that."""
+        return self._replace(confidence=min(self.confidence, confidence))
+
+
+class ConfidenceScale(NamedTuple):
+    """From where on a cause is named, at even odds, and where it is all but certain."""
+
+    named: float
+    certain: float
+
+    def confidence(self, value: float) -> float:
+        """0 below the first figure (and for NaN), 0.5 at it, `MOST_CERTAIN` from the second on."""
+        if not value >= self.named:
+            return 0.0
+        return 0.5 + (MOST_CERTAIN - 0.5) * min(1.0, (value - self.named) / (self.certain - self.named))
+
+
+class Means:
+    """Readings of `GpuWindow`, averaged over those of the run's GPUs that have them; NaN where none has.
+
+    `memory` is that of the fullest; `uploading` the share of what PCIe carries.
+    """
+
+    def __init__(self, gpus: Sequence[GpuWindow]) -> None:
+        def over(reading: Callable[[GpuWindow], float]) -> float:
+            known = [value for value in map(reading, gpus) if math.isfinite(value)]
+            return sum(known) / len(known) if known else math.nan
+
+        self.sm = over(lambda g: g.sm)
+        busy = over(lambda g: g.busy)
+        self.busy = busy if busy == busy else self.sm  # a MIG instance has counters and no busy time
+        self.tensor = over(lambda g: g.tensor)
+        self.fp32 = over(lambda g: g.fp32)
+        self.dram = over(lambda g: g.dram)
+        self.power_w = over(lambda g: g.power_w)
+        self.power_limit_w = over(lambda g: g.power_limit_w)
+        self.clock_mhz = over(lambda g: g.clock_mhz)
+        self.clock_max_mhz = over(lambda g: g.clock_max_mhz)
+        self.clock_lost = over(lambda g: g.clock_lost)
+        self.capped = over(lambda g: g.capped)
+        self.memory = max((g.memory for g in gpus if g.memory == g.memory), default=math.nan)
+        self.upload = over(lambda g: g.upload)
+        self.uploading = over(lambda g: g.uploading)
+        self.link = over(lambda g: g.link)
+
+    @property
+    def idle(self) -> float:
+        """The share of the time in which no kernel runs; 1 where that is not known: then nothing speaks
+        against waiting."""
+        return 1 - self.busy if self.busy == self.busy else 1.0
+
+
+def share_text(what: str, share: float) -> tuple[str, ...]:
+    """`SM active 5.6 %`, nothing where it is not known."""
+    return (f"{what} {percent(share)}",) if math.isfinite(share) else ()
+
+
+def watts(seen: Means) -> tuple[str, ...]:
+    """`693 of 700 W`, as far as it is known."""
+    if not math.isfinite(seen.power_w):
+        return ()
+    limit = f" of {seen.power_limit_w:.0f}" if seen.power_limit_w > 0 else ""
+    return (f"{seen.power_w:.0f}{limit} W",)
+
+
+def clocks(mhz: float, highest: float) -> tuple[str, ...]:
+    """`clock 1365 of 1980 MHz`, as far as it is known."""
+    return (f"clock {mhz:.0f} of {highest:.0f} MHz",) if math.isfinite(mhz) and highest > 0 else ()
+
 
 DATA = frozenset(
     (
@@ -186,3 +276,78 @@ def _host(window: ObservationWindow) -> tuple[str, ...]:
     if not window.cpus or window.host_cpu != window.host_cpu:
         return ()
     return (f"CPU {percent(window.host_cpu)} of {window.cpus} cores",)
+
+
+TENSOR = ConfidenceScale(0.7, 0.85)
+"""Of the tensor cores: 8192³ products read 0.91 to 0.94, language models at 41 to 56 % MFU 0.37 to 0.6."""
+FP32 = ConfidenceScale(0.55, 0.7)
+"""cuBLAS's 8192³ product in FP32, 51.6 of 67 TFLOP/s, reads 0.77; everything else at most 0.23."""
+BANDWIDTH = ConfidenceScale(0.55, 0.75)
+"""Of the memory bus: a copy reads 0.90, PPO limited by its activations 0.72
+(docs/internals/benchmark_log.md), an eager language model 0.57, compiled ones at most 0.51."""
+CAPPED = 0.5
+CLOCK_LOST = ConfidenceScale(0.05, 0.15)
+"""At the power limit a language model loses 0.045 of the clock with a micro-batch of 8, 0.11 with 16, 0.17
+with 64."""
+HOT = ConfidenceScale(0.2, 0.5)
+"""Share of the readings in which heat or the power brake holds the clocks down: unlike the power limit, that
+is never normal."""
+HEAT_COSTS = 0.2
+"""At least so much is lost to heat: a board that is too hot halves its clocks now and then (nvml.h)."""
+HALF_EMPTY = 0.45
+"""With less of its memory in use a GPU holds twice the size, whatever part of it is fixed, below the 92 %
+that the tuner keeps to."""
+FULL_SM = 0.9
+
+
+def capacity(seen: Means) -> Iterator[Finding]:
+    """Findings of arithmetic, memory bandwidth and power."""
+    sm = share_text("SM active", seen.sm)
+    at_limit = ("at its power limit", *clocks(seen.clock_mhz, seen.clock_max_mhz))
+    capped = seen.capped >= CAPPED
+    tensor, fp32 = TENSOR.confidence(seen.tensor), FP32.confidence(seen.fp32)
+    if tensor or fp32:
+        unit = share_text("tensor cores", seen.tensor) if tensor else share_text("FP32 units", seen.fp32)
+        evidence = (*unit, *(at_limit if capped else ()), *sm)
+        yield Finding("compute-bound", tensor or fp32, seen.tensor if tensor else seen.fp32, evidence)
+    elif capped and (sure := CLOCK_LOST.confidence(seen.clock_lost)):
+        yield Finding("power-limited", sure, seen.clock_lost, (*watts(seen), *at_limit[1:], *sm))
+    if sure := BANDWIDTH.confidence(seen.dram):
+        evidence = (*share_text("memory bandwidth", seen.dram), *sm, *share_text("tensor cores", seen.tensor))
+        yield Finding("memory-bandwidth-bound", sure, seen.dram, evidence)
+
+
+def protection(window: ObservationWindow) -> Iterator[Finding]:
+    """Findings of clocks that are held down to protect the hardware: one GPU of a run holds up all others."""
+    many = len(window.gpus) > 1
+    for gpu in window.gpus:
+        name = f"GPU {gpu.index} " if many else ""
+        lost = max(HEAT_COSTS, gpu.clock_lost) if gpu.clock_lost == gpu.clock_lost else HEAT_COSTS
+        clock = clocks(gpu.clock_mhz, gpu.clock_max_mhz)
+        if sure := HOT.confidence(gpu.hot):
+            degrees = (f"{gpu.temperature_c:.0f} °C",) if gpu.temperature_c > 0 else ()
+            evidence = (f"{name}too hot {percent(gpu.hot)} of the time", *degrees, *clock)
+            yield Finding("heat-limited", sure, lost, evidence)
+        if sure := HOT.confidence(gpu.braked):
+            evidence = (f"{name}power brake {percent(gpu.braked)} of the time", *clock)
+            yield Finding("power-limited", sure, lost, evidence)
+
+
+def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
+    """A finding of work that is cut smaller than memory asks for, where the GPU is at work most of the
+    time."""
+    count = pieces(window.knobs)
+    if count > 1 and seen.sm >= ENOUGH_SM and seen.memory < HALF_EMPTY:
+        sure = UNSURE + 0.2 * (1 - seen.memory / HALF_EMPTY)
+        memory = f"memory {percent(seen.memory)} in use"
+        evidence = (f"computed in {count} pieces", memory, *share_text("SM active", seen.sm))
+        yield Finding("memory-unused", sure, 1 - seen.sm, evidence)
+
+
+def healthy(seen: Means) -> Iterator[Finding]:
+    """That all is well: the SMs have work, and no part of the GPU is at its limit."""
+    if seen.sm >= ENOUGH_SM:
+        sure = 0.5 + 0.4 * min(1.0, (seen.sm - ENOUGH_SM) / (FULL_SM - ENOUGH_SM))
+        shares = (("SM active", seen.sm), ("tensor cores", seen.tensor), ("memory bandwidth", seen.dram))
+        evidence = tuple(figure for what, share in shares for figure in share_text(what, share))
+        yield Finding("healthy", sure, 0.0, evidence)

@@ -1,1 +1,0 @@
-"""Ways to a daemon: the local socket, or a tunnel through ssh."""
