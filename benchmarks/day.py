@@ -17,15 +17,15 @@ from benchmarks.eight_gpus import ALL, GPUS, row
 from benchmarks.measure import until
 from hoptui.client.client import Change, Link
 from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Outbox, TuneOp
+from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
+from hoptui.daemon.recordings import RetentionLimits
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
-from hoptui.daemon.storage.archive import Archive
-from hoptui.daemon.storage.retention import RetentionLimits
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, HostInfo, Sample
 from hoptui.domain.knobs import KnobSpec, KnobState

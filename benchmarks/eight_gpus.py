@@ -18,7 +18,7 @@ from benchmarks.measure import Bench, bench, until
 from benchmarks.replay import gpu_row
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import Devices, FromSampler, GpuInfo, Sample
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import addresses
 from hoptui.protocol import codec
 
@@ -65,7 +65,7 @@ def eight_gpus() -> Iterator[Bench]:
     """A node of its own with them, whose daemon serves already."""
     with bench() as node:
         node.python(SERVE, PYTHONPATH=str(ROOT))
-        until(lambda: presence.daemon_lives(addresses()) and addresses().viewers.exists(), what="the daemon")
+        until(lambda: processes.daemon_lives(addresses()) and addresses().viewers.exists(), what="the daemon")
         yield node
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from benchmarks.gpu_node import Load
 from benchmarks.measure import SPELL_S, machine, quantile, report, tell, until
-from hoptui.daemon.sampling.process import SamplerProcess
+from hoptui.daemon.sampler_supervisor import SamplerProcess
 from hoptui.domain.devices import Sample, Watch
 
 HZ = 10.0

@@ -27,7 +27,7 @@ from benchmarks.tuner_grid import CASES, LEAST_RATIO, MOST_TRIALS, TUNE_S, found
 from benchmarks.tuner_simulated import GB, HOUR, SECOND, Steered, knob
 from hoptui.daemon.diagnosis import FEW, LEAST_NS, WINDOW_NS
 from hoptui.daemon.timings import DEFAULT
-from hoptui.daemon.tuning.observations import POINTS
+from hoptui.daemon.tuning import POINTS
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.knobs import KnobState

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import zmq
 
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import Addresses, addresses
 from hoptui.protocol import codec, messages
 
@@ -185,8 +185,8 @@ class TestNode:
 
     def daemon(self) -> int:
         """The daemon's pid; starts it if there is none."""
-        if not presence.daemon_lives(self.where):
-            presence.start_daemon(self.where)
+        if not processes.daemon_lives(self.where):
+            processes.start_daemon(self.where)
         return until(self.daemon_pid, what="the daemon")
 
     def daemon_pid(self) -> int:
@@ -195,7 +195,7 @@ class TestNode:
             pid = int(json.loads(self.where.info.read_text())["pid"])
         except (OSError, ValueError):
             return 0
-        return pid if presence.daemon_lives(self.where) and self.where.viewers.exists() else 0
+        return pid if processes.daemon_lives(self.where) and self.where.viewers.exists() else 0
 
     def hoptui(self, *arguments: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
         """The command line, as a person would call it."""

@@ -9,7 +9,7 @@ MODULES: dict[str, str] = {
     "cli": "hoptui.cli.main",
     "actions": "hoptui.tui.actions",
     "config": "hoptui.settings.config",
-    "retention": "hoptui.daemon.storage.retention",
+    "retention": "hoptui.daemon.recordings",
     "messages": "hoptui.protocol.messages",
     "devices": "hoptui.domain.devices",
     "readings": "hoptui.presentation.readings",

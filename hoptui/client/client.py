@@ -28,7 +28,7 @@ from hoptui.client.target import Place
 from hoptui.domain.tuning import Limits
 from hoptui.model.store import Store
 from hoptui.node.addresses import AddressError, Addresses, addresses
-from hoptui.node.credentials import user_name
+from hoptui.node.processes import user_name
 from hoptui.protocol import codec
 from hoptui.protocol.messages import Buckets, Command, Origin, State, Verb, ViewerBye
 

@@ -15,7 +15,7 @@ from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.devices import Level
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model.recorded.store import RecordedStore
-from hoptui.node.credentials import user_name
+from hoptui.node.processes import user_name
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import CommandRecord, Origin, Verb
 from hoptui.recording import Recording

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 from hoptui.client import tunnel
 from hoptui.client.target import Place
 from hoptui.client.tunnel import Tunnel
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import Addresses, addresses
-from hoptui.node.presence import unstable
+from hoptui.node.processes import unstable
 
 QUIET_S = 1.0  # after so long without a word the daemon's lock is looked at
 START_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -86,14 +86,14 @@ class Here:
         return self._where.viewers
 
     def begin(self, now: float) -> None:
-        if not presence.daemon_lives(self._where):
+        if not processes.daemon_lives(self._where):
             self._start(now)
 
     def check(self, now: float, heard: float, greeted: bool) -> Trouble | None:
         if now < self.wake_at(heard):
             return None
         self._check_at = now + QUIET_S / 2
-        if presence.daemon_lives(self._where):
+        if processes.daemon_lives(self._where):
             return None
         self._start(now)
         return Trouble(
@@ -122,8 +122,8 @@ class Here:
         self._start_at = now + START_AGAIN_S[self._starts]
         self._failed = ""
         try:
-            presence.start_daemon(self._where)
-        except presence.StartError as error:
+            processes.start_daemon(self._where)
+        except processes.StartError as error:
             self._failed = str(error)
         else:
             if self._starts > STARTS:

@@ -18,9 +18,9 @@ import zmq
 
 from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp, mismatch, pause_renewal
 from hoptui.domain.tuning import Limits, Tune, Tuned
-from hoptui.node import presence
+from hoptui.node import processes as node_processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
-from hoptui.node.presence import unstable
+from hoptui.node.processes import unstable
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord, RunState, Verb
 
@@ -157,12 +157,12 @@ class Session:
     def __enter__(self) -> Session:
         try:
             where = self._where or addresses()
-            if not presence.daemon_lives(where):
+            if not node_processes.daemon_lives(where):
                 if not self._start_daemon:
                     raise NoDaemon("no daemon is running on this node")
-                presence.start_daemon(where)
+                node_processes.start_daemon(where)
                 self.started_daemon = True
-        except (AddressError, presence.StartError) as error:
+        except (AddressError, node_processes.StartError) as error:
             raise Unreachable(str(error)) from None
         self._where = where
         self._context = zmq.Context()
@@ -303,7 +303,7 @@ class Session:
         self._must_steer()
         self._send(messages.Shutdown(id=self._next()))
         until = time.monotonic() + self._timeout_s
-        while presence.daemon_lives(self.where):
+        while node_processes.daemon_lives(self.where):
             if time.monotonic() > until:
                 raise Unreachable(f"the daemon (pid {self.hello.pid}) does not end")
             self._receive(0.02)
@@ -320,7 +320,7 @@ class Session:
                 lambda m: m if isinstance(m, messages.ViewerWelcome) else None, self._timeout_s
             )
         except Unreachable:
-            if self.started_daemon and not presence.daemon_lives(self.where):
+            if self.started_daemon and not node_processes.daemon_lives(self.where):
                 raise Unreachable(unstable(self.where)) from None
             raise
         if welcome.protocol != PROTOCOL:
@@ -354,7 +354,7 @@ class Session:
             got = self._receive(left)
             if got is not None and (found := answer(got)) is not None:
                 return found
-        if not presence.daemon_lives(self.where):
+        if not node_processes.daemon_lives(self.where):
             raise Unreachable("the daemon is gone; runs go on without it")
         raise Unreachable(f"the daemon is running but does not answer within {timeout_s:g} s")
 

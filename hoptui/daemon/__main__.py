@@ -73,7 +73,7 @@ def _options(arguments: list[str]) -> tuple[bool, str]:
         if argument == "--detach":
             detach = True
         elif name == "--metrics":
-            from hoptui.daemon.prometheus.endpoint import parse
+            from hoptui.daemon.prometheus import parse
 
             metrics = value or next(rest, "")
             parse(metrics)

@@ -16,25 +16,23 @@ from typing import Any
 
 import zmq
 
-from hoptui.daemon import pidfile
-from hoptui.daemon.auth import Authenticator
+from hoptui.daemon import sockets
+from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
-from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.handlers.runs import Lives, RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
-from hoptui.daemon.process_watch import Lives
-from hoptui.daemon.prometheus.endpoint import Endpoint, MetricsError, snapshot
-from hoptui.daemon.sampling.supervisor import Sampler
-from hoptui.daemon.sockets import Doorway, Lock
+from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
+from hoptui.daemon.recordings import limits, refused
+from hoptui.daemon.sampler_supervisor import Sampler
+from hoptui.daemon.sockets import Authenticator, Doorway, Lock
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
-from hoptui.daemon.storage.archive import Archive
-from hoptui.daemon.storage.retention import limits, refused
 from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import devices
 from hoptui.node.addresses import Addresses
-from hoptui.node.credentials import Peer
+from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
 
 log = logging.getLogger("hoptui.daemon")
@@ -114,10 +112,10 @@ class Server:
         self._viewers = Doorway(self._context, where.viewers)
         self._malformed = 0
         self._pipes: dict[int, Sampler] = {}
-        metrics = metrics or pidfile.metrics_left_behind(where.info)
+        metrics = metrics or sockets.metrics_left_behind(where.info)
         self._endpoint = self._open_metrics(metrics)
         try:
-            pidfile.write(where.info, self._node.metrics or metrics)
+            sockets.write(where.info, self._node.metrics or metrics)
         except OSError as error:  # a full disk: it is of use only to the daemon after this one
             log.warning("%s cannot be written: %s", where.info, error)
         for thing in (self._gate.socket, self._runs.socket, self._viewers.socket, self._wake_in):

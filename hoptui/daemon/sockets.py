@@ -1,20 +1,31 @@
-"""The daemon's two sockets on the file system: bound under another name and renamed, healed when somebody
-removes them."""
+"""The daemon's two sockets, who may connect to them, and the file that names the daemon's process.
+
+A socket is bound under another name and renamed, and bound again if its file was removed. ZAP decides who may
+connect (RFC 27, https://rfc.zeromq.org/spec/27): the kernel names the user of a peer, and only this user
+passes. `daemon.json` names the process of the daemon and what the next one takes over. A daemon removes it
+when it ends in good order, so a file that is found is from a daemon that was killed.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import json
+import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import zmq
 
 from hoptui.node.addresses import Addresses
-from hoptui.node.credentials import Peer, peer_of
+from hoptui.node.processes import Peer, peer_of
 from hoptui.protocol.codec import MAX_BYTES
+from hoptui.protocol.messages import PROTOCOL
+from hoptui.protocol.version import VERSION
+from hoptui.recording.clock_offsets import this_boot
 
 ZAP_DOMAIN = b"hoptui"
 READABLE = int(zmq.POLLIN)
@@ -122,3 +133,70 @@ class Lock:
 
 class AlreadyRunningError(Exception):
     """Another daemon has the lock."""
+
+
+log = logging.getLogger("hoptui.daemon")
+
+ENDPOINT = "inproc://zeromq.zap.01"
+
+
+class Authenticator:
+    """Answers every request, whatever is in it; one that is never answered would leave the peer hanging."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind(ENDPOINT)
+        self.refused = 0
+        self._uid = os.getuid()
+
+    def answer(self) -> None:
+        """Take one request off the socket and answer it."""
+        frames = self.socket.recv_multipart()
+        self.socket.send_multipart(self.judge(frames))
+
+    def judge(self, frames: Sequence[bytes]) -> list[bytes]:
+        """The reply to a request: 200 for this user's processes, 400 for everybody else."""
+        if len(frames) < 6:
+            return [b"1.0", frames[1] if len(frames) > 1 else b"", b"500", b"malformed request", b"", b""]
+        version, request, _, address = frames[:4]
+        peer = peer_of(address.decode("ascii", "replace"))
+        if peer is not None and peer.uid == self._uid:
+            return [version, request, b"200", b"OK", str(peer.uid).encode(), b""]
+        self.refused += 1
+        who = (
+            f"{peer.user} (uid {peer.uid}, pid {peer.pid})"
+            if peer
+            else address.decode("ascii", "replace")[:80]
+        )
+        log.warning("refused a connection of %s", who)
+        return [version, request, b"400", b"only the owner may connect", b"", b""]
+
+
+def write(path: Path, metrics: str) -> None:
+    """Say who the daemon is and where it was asked to serve metrics ("": nowhere); all at once, as others may
+    read it."""
+    told = {
+        "pid": os.getpid(),
+        "version": VERSION,
+        "protocol": PROTOCOL,
+        "started": time.time(),
+        "boot": this_boot().id,
+        "metrics": metrics,
+    }
+    new = path.with_suffix(".tmp")
+    with new.open("w") as file:
+        json.dump(told, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+
+
+def metrics_left_behind(path: Path) -> str:
+    """Where a daemon that was killed served metrics, since the machine was started; "" if nowhere, or if none
+    was killed."""
+    try:
+        told = json.loads(path.read_text())
+        return str(told["metrics"]) if told["boot"] == this_boot().id else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -14,7 +14,7 @@ from types import TracebackType
 import psutil
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.node.pid_namespace import whose_pids
+from hoptui.node.processes import whose_pids
 from hoptui.protocol.messages import NodeState
 
 CLOCKS_APART_S = 30.0

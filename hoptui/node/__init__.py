@@ -1,1 +1,1 @@
-"""Places and identities on a node: socket paths, credentials, process namespaces, the daemon's presence."""
+"""Places and processes of a node: socket paths, credentials of peers, PID namespaces, the daemon."""

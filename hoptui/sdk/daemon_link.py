@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from hoptui.domain import pacing
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
 from hoptui.sdk import environment, fork
@@ -318,13 +318,13 @@ class DaemonLink:
     # the daemon ---------------------------------------------------------------------------------------------
 
     def _ensure_daemon(self, where: Addresses, now: float) -> None:
-        if self._state.rank or self._retired or now < self._next_start or presence.daemon_lives(where):
+        if self._state.rank or self._retired or now < self._next_start or processes.daemon_lives(where):
             return
         self._next_start = now + START_AGAIN_S[min(self._starts, len(START_AGAIN_S) - 1)]
         self._starts += 1
         try:
-            presence.start_daemon(where)
-        except presence.StartError as error:
+            processes.start_daemon(where)
+        except processes.StartError as error:
             if not self._warned:
                 self._warned = True
                 log.warning("hoptui: %s. Training goes on without it.", error)

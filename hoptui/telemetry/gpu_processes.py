@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.node.pid_namespace import whose_pids
+from hoptui.node.processes import whose_pids
 from hoptui.telemetry.nvml_errors import NOT_FOUND, SECOND_NS
 
 LONGEST_COMMAND = 200

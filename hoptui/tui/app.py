@@ -11,7 +11,7 @@ from textual.command import CommandPalette
 from textual.screen import Screen
 
 from hoptui.client.client import Change
-from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
+from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
 from hoptui.protocol.messages import RunState
 from hoptui.settings.config import Config
 from hoptui.tui.actions import ACTIONS, bindings

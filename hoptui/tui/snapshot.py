@@ -10,7 +10,7 @@ from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Tuned
-from hoptui.model import eta
+from hoptui.model import runs
 from hoptui.model.command_history import UNDO, left
 from hoptui.model.series import SeriesWindow
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
@@ -140,13 +140,13 @@ class View(NamedTuple):
         if run is None or vital is None or self.stale:
             return None
 
-        def read(start: int) -> eta.Ends | None:
-            found = steps.window(start, steps.last_t, eta.POINTS) if steps is not None else None
+        def read(start: int) -> runs.Ends | None:
+            found = steps.window(start, steps.last_t, runs.POINTS) if steps is not None else None
             return (found.t, found.high) if found is not None else None
 
         begun = self.now - int((self.wall - run.started_wall) * SECOND)
         last_t = steps.last_t if steps is not None else 0
-        return eta.left_s(run, vital, self.commands(), read, begun=begun, last_t=last_t)
+        return runs.left_s(run, vital, self.commands(), read, begun=begun, last_t=last_t)
 
     @property
     def stale(self) -> bool:

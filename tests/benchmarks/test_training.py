@@ -28,7 +28,7 @@ from benchmarks import (
 from benchmarks.measure import Bench
 from benchmarks.training import Iteration, Trained, options
 from hoptui.domain.columns import pack
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui_trainer.__main__ import app
 from hoptui_trainer.lm.config import PRESETS as LM_PRESETS
 from hoptui_trainer.ppo.config import PRESETS as PPO_PRESETS
@@ -164,7 +164,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         close(node)
 
     monkeypatch.setattr(
-        presence, "start_daemon", lambda where: started.append(daemon_child(where, flush_s=0.1))
+        processes, "start_daemon", lambda where: started.append(daemon_child(where, flush_s=0.1))
     )
     monkeypatch.setattr(Bench, "close", ended)
 

@@ -15,7 +15,7 @@ from hoptui.cli.doctor.check import Check, within
 from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
-from hoptui.node import presence
+from hoptui.node import processes
 from tests.cli.conftest import Hoptui
 from tests.cli.doctor.conftest import H100
 from tests.client.fake_daemon import FakeDaemon, make_node, make_run
@@ -91,9 +91,9 @@ def test_a_daemon_that_does_not_start(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(where: object) -> None:
-        raise presence.StartError("the daemon could not be started: no disk")
+        raise processes.StartError("the daemon could not be started: no disk")
 
-    monkeypatch.setattr(presence, "start_daemon", fail)
+    monkeypatch.setattr(processes, "start_daemon", fail)
     code, checks = diagnose(hoptui)
     assert code == 2
     assert checks["daemon"]["detail"] == "the daemon could not be started: no disk"

@@ -11,7 +11,7 @@ from hoptui.cli.commands.gpus import derived_lines
 from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.protocol.messages import Delta, Fetch, FromViewer, ToViewer, Vital
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import SECOND, FakeDaemon, make_run
@@ -155,7 +155,7 @@ def test_a_sampler_that_has_just_begun_gets_time(
             daemon.columns = [pack("gpu/GPU-a", [(daemon.now, -1, READ)])]
 
     daemon.answer = answer
-    monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
+    monkeypatch.setattr(processes, "start_daemon", lambda where: daemon.start())
     assert hoptui("gpus").out.startswith("0  H100 80GB HBM3  busy 100 %")
 
 

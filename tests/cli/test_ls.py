@@ -14,7 +14,7 @@ from msgspec import structs
 from hoptui.cli.commands import daemon as daemon_module
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import Measured
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.protocol.messages import Event, Origin, ViewerHello
 from hoptui.recording import Recording
 from hoptui.recording.metadata import KnownRun
@@ -47,7 +47,7 @@ def test_no_daemon(hoptui: Hoptui, daemon: FakeDaemon) -> None:
 
 
 def test_daemon_start(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
+    monkeypatch.setattr(processes, "start_daemon", lambda where: daemon.start())
     assert hoptui("daemon", "start") == (0, "the daemon is running: pid 77\n", "")
     assert hoptui("daemon", "start") == (0, "the daemon was already running: pid 77\n", "")
     assert hoptui("daemon", "start", "--json").json["already"] is True
@@ -57,9 +57,9 @@ def test_a_daemon_that_cannot_start(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(where: object) -> None:
-        raise presence.StartError("the daemon could not be started: no disk")
+        raise processes.StartError("the daemon could not be started: no disk")
 
-    monkeypatch.setattr(presence, "start_daemon", fail)
+    monkeypatch.setattr(processes, "start_daemon", fail)
     assert hoptui("daemon", "start") == (3, "", "hoptui: the daemon could not be started: no disk\n")
 
 
@@ -132,7 +132,7 @@ def test_daemon_with_metrics(
         daemon.start()
         daemon.node = structs.replace(daemon.node, metrics=f"127.0.0.1{asked}")
 
-    monkeypatch.setattr(presence, "start_daemon", start)
+    monkeypatch.setattr(processes, "start_daemon", start)
     ended = hoptui(*words, "--metrics", ":9400")
     assert (ended.code, ended.out.splitlines()[1]) == (
         0,
@@ -160,7 +160,7 @@ def test_metrics_that_cannot_be_served(
 ) -> None:
     event = Event(seq=1, t=1, wall=2.0, kind="metrics", text="no metrics for Prometheus: the port is taken")
     daemon.events = [event] if says else []
-    monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
+    monkeypatch.setattr(processes, "start_daemon", lambda where: daemon.start())
     monkeypatch.setattr(daemon_module, "METRICS_S", 60.0 if says else 0.1)
     ended = hoptui("daemon", "--metrics", ":9400")
     assert ended.code == 1

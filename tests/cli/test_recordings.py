@@ -16,7 +16,7 @@ from hoptui.cli import launcher
 from hoptui.cli.commands import rm
 from hoptui.cli.support.recordings import size
 from hoptui.domain.columns import pack
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
@@ -75,9 +75,9 @@ def test_ls_all_adds_recordings(hoptui: Hoptui, ppo: FakeDaemon) -> None:
 
 def test_ls_all_without_a_daemon(hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(where: object) -> None:
-        raise presence.StartError("the daemon could not be started: no disk")
+        raise processes.StartError("the daemon could not be started: no disk")
 
-    monkeypatch.setattr(presence, "start_daemon", fail)
+    monkeypatch.setattr(processes, "start_daemon", fail)
     record(daemon, over("eeee5555", "old"))
     ended = hoptui("ls", "--all")
     assert ended.code == 0

@@ -13,7 +13,7 @@ from msgspec import structs
 from hoptui.cli.report import html, markdown
 from hoptui.cli.report import page as telling
 from hoptui.cli.report.document import MOST_ROWS, Document
-from hoptui.daemon.tuning import controller as daemon_tuning
+from hoptui.daemon import tuning as daemon_tuning
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Measured, Trial, TunerState
 from hoptui.model.report import read

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Measured
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.presentation.numbers import duration
 from hoptui.protocol.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
 from tests.cli.conftest import Hoptui
@@ -71,7 +71,7 @@ def test_ls_starts_the_daemon_and_without_runs_says_what_to_do(
         started.append(where)
         daemon.start()
 
-    monkeypatch.setattr(presence, "start_daemon", start)
+    monkeypatch.setattr(processes, "start_daemon", start)
     text = "no runs on this node; start one with `hoptui demo` or hoptui.connect() in a training script\n"
     assert hoptui("ls") == (0, text, "")
     assert hoptui("ls", "--json") == (0, "[]\n", "")
@@ -90,7 +90,7 @@ def test_a_daemon_just_started_gets_time_to_hear_from_its_runs(
             daemon.vitals = {"abcd2345": Vital(state="live", pulse_age_s=0.1)}
 
     daemon.answer = answer
-    monkeypatch.setattr(presence, "start_daemon", lambda where: daemon.start())
+    monkeypatch.setattr(processes, "start_daemon", lambda where: daemon.start())
     [run] = hoptui("ls", "--json").json
     assert run["state"] == "live"
 
@@ -215,9 +215,9 @@ def test_no_daemon_possible_is_one_sentence(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(where: object) -> None:
-        raise presence.StartError("the daemon could not be started: no space left")
+        raise processes.StartError("the daemon could not be started: no space left")
 
-    monkeypatch.setattr(presence, "start_daemon", fail)
+    monkeypatch.setattr(processes, "start_daemon", fail)
     assert hoptui("status", "ppo") == (3, "", "hoptui: the daemon could not be started: no space left\n")
 
 

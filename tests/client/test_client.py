@@ -16,7 +16,7 @@ from hoptui.client.routes import Here, Trouble
 from hoptui.client.target import Place
 from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Limits, Tune
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import Command, Fetch, Lease, Outcome, ViewerHello, Vital
 from tests.client.fake_daemon import SECOND, FakeDaemon, make_run, tuned
@@ -229,10 +229,10 @@ def test_it_starts_the_daemon_and_tries_again(daemon: FakeDaemon, monkeypatch: p
     def start(where: object) -> None:
         calls.append(where)
         if len(calls) == 1:
-            raise presence.StartError("the daemon could not be started: no disk")
+            raise processes.StartError("the daemon could not be started: no disk")
         daemon.start()
 
-    monkeypatch.setattr(presence, "start_daemon", start)
+    monkeypatch.setattr(processes, "start_daemon", start)
     monkeypatch.setattr(routes, "QUIET_S", 0.1)
     monkeypatch.setattr(routes, "START_AGAIN_S", (0.0, 0.05))
     client = Watched(daemon, start_daemon=True)
@@ -258,8 +258,8 @@ def test_a_daemon_that_never_stays_is_told_with_where_the_reason_is(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, room: int, writable: bool, why: str
 ) -> None:
     starts: list[Addresses] = []
-    monkeypatch.setattr(presence, "daemon_lives", lambda where: False)
-    monkeypatch.setattr(presence, "start_daemon", starts.append)
+    monkeypatch.setattr(processes, "daemon_lives", lambda where: False)
+    monkeypatch.setattr(processes, "start_daemon", starts.append)
     monkeypatch.setattr(os, "statvfs", lambda place: SimpleNamespace(f_bavail=room))
     monkeypatch.setattr(os, "access", lambda place, mode: writable)
     here = routes.Here(daemon.where)

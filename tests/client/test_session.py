@@ -6,7 +6,7 @@ from hoptui.client.conversation import ReadOnlyError
 from hoptui.client.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Tune
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.protocol.messages import (
     Command,
     Error,
@@ -39,7 +39,7 @@ def test_without_a_daemon(daemon: FakeDaemon) -> None:
 def test_a_daemon_that_ends_as_soon_as_it_is_started(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "start_daemon", lambda where: None)
+    monkeypatch.setattr(processes, "start_daemon", lambda where: None)
     with (
         pytest.raises(Unreachable, match=r"ends as soon as it is started: .*daemon\.log says why"),
         Session(daemon.where, start_daemon=True, timeout_s=0.05),

@@ -23,7 +23,7 @@ from hoptui.client.client import Client
 from hoptui.client.routes import There
 from hoptui.client.target import Place
 from hoptui.node.addresses import addresses
-from hoptui.node.credentials import user_name
+from hoptui.node.processes import user_name
 from tests.conftest import TestNode, until
 
 YOUNG_S = 2.0

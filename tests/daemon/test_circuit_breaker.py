@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.circuit_breaker import AFTER_FAULT_NS, Faults
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.tuners import BROKE
+from hoptui.daemon.state.node import AFTER_FAULT_NS, Faults
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.tuning import Diagnosis, TunerState
 from hoptui.protocol.messages import PROTOCOL, Bye, RunHello
@@ -123,7 +123,7 @@ def test_a_tuner_that_cannot_be_taken_up_is_off(
 def test_a_tuner_that_breaks_again_while_it_is_ended_is_off(
     trying: QuietNode, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr(f"hoptui.daemon.tuning.controller.TunerController.{part}", broken)
+    monkeypatch.setattr(f"hoptui.daemon.tuning.TunerController.{part}", broken)
     trying.script.plan.append(ZeroDivisionError())
     for _ in range(5):
         trying.look()
@@ -145,6 +145,6 @@ def test_a_tuner_that_breaks_at_the_end_of_its_run_does_not_keep_the_run_from_en
 def test_a_way_back_that_breaks_does_not_keep_the_daemon_from_ending(
     trying: QuietNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hoptui.daemon.tuning.controller.TunerController.leave", broken)
+    monkeypatch.setattr("hoptui.daemon.tuning.TunerController.leave", broken)
     trying.tuners.close()
     assert not trying.commands[1:]

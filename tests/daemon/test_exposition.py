@@ -16,8 +16,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hoptui.daemon.prometheus.endpoint import Endpoint, MetricsError, parse
-from hoptui.daemon.prometheus.exposition import DERIVED, GPU, GPU_EVENTS, HOST, PROCESS, Snapshot, families
+from hoptui.daemon.prometheus import (
+    DERIVED,
+    GPU,
+    GPU_EVENTS,
+    HOST,
+    PROCESS,
+    Endpoint,
+    MetricsError,
+    Snapshot,
+    families,
+    parse,
+)
 from hoptui.domain.devices import REASONS, GpuInfo
 from hoptui.protocol.messages import NodeState, RunState, Vital
 from hoptui.telemetry.events import XIDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from hoptui.daemon.sampling.hardware import NOT_LISTED, Hardware, changes
+from hoptui.daemon.handlers.samplers import NOT_LISTED, Hardware, changes
 from hoptui.domain.devices import Devices, GpuInfo
 from hoptui.node.driver_probe import DRIVER
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hoptui.daemon.sampling.supervisor import FORGIVEN_S, Suspects
+from hoptui.daemon.sampler_supervisor import FORGIVEN_S, Suspects
 
 
 def test_it_is_tried_again_ever_more_rarely() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.tuning.observations import RECORDS, observe
+from hoptui.daemon.tuning import RECORDS, observe
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.tuning import Change

@@ -10,8 +10,7 @@ import pytest
 
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.samplers import SamplerDesk
-from hoptui.daemon.prometheus.endpoint import snapshot
-from hoptui.daemon.prometheus.exposition import families
+from hoptui.daemon.prometheus import families, snapshot
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import Devices, GpuInfo, HostInfo, Sample

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.daemon import pidfile
+from hoptui.daemon import sockets
 
 
 @pytest.fixture
@@ -16,21 +16,21 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_address_is_left_behind(path: Path) -> None:
-    assert pidfile.metrics_left_behind(path) == ""
-    pidfile.write(path, "127.0.0.1:9400")
-    assert pidfile.metrics_left_behind(path) == "127.0.0.1:9400"
+    assert sockets.metrics_left_behind(path) == ""
+    sockets.write(path, "127.0.0.1:9400")
+    assert sockets.metrics_left_behind(path) == "127.0.0.1:9400"
     assert [entry.name for entry in path.parent.iterdir()] == ["daemon.json"]
-    pidfile.write(path, "")
-    assert pidfile.metrics_left_behind(path) == ""
+    sockets.write(path, "")
+    assert sockets.metrics_left_behind(path) == ""
 
 
 def test_what_was_served_before_the_machine_was_started_anew_is_past(path: Path) -> None:
-    pidfile.write(path, ":9400")
+    sockets.write(path, ":9400")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"boot": "another"}))
-    assert pidfile.metrics_left_behind(path) == ""
+    assert sockets.metrics_left_behind(path) == ""
 
 
 @pytest.mark.parametrize("raw", ["", "{", "[]", "7", '{"pid": 7}', '{"boot": 1}', "\xff"])
 def test_a_file_that_makes_no_sense_tells_nothing(path: Path, raw: str) -> None:
     path.write_bytes(raw.encode("latin-1"))
-    assert pidfile.metrics_left_behind(path) == ""
+    assert sockets.metrics_left_behind(path) == ""

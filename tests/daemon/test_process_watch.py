@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from hoptui.daemon.process_watch import Lives
+from hoptui.daemon.handlers.runs import Lives
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.protocol.messages import RunHello
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.storage.archive import REFUSED_TOLD_S, Archive
-from hoptui.daemon.storage.recordings import History
-from hoptui.daemon.storage.retention import RetentionLimits
+from hoptui.daemon.archive import REFUSED_TOLD_S, Archive
+from hoptui.daemon.recordings import History, RetentionLimits
 from hoptui.daemon.timings import Timings
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
@@ -213,7 +212,7 @@ def test_jobs_that_were_refused_are_told_for_a_minute(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr("hoptui.daemon.storage.archive.JOBS", 1)
+    monkeypatch.setattr("hoptui.daemon.archive.JOBS", 1)
     archive = Archive(
         Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None
     )  # its thread takes nothing

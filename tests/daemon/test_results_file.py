@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.daemon.storage.archive import NAME, ResultsFile
+from hoptui.daemon.archive import NAME, ResultsFile
 from hoptui.tuner.prior_results import MOST, TunerResult
 
 ONE = TunerResult(

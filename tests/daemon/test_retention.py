@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.daemon.storage.retention import RetentionLimits, limits, refused
+from hoptui.daemon.recordings import RetentionLimits, limits, refused
 
 
 def test_the_usual() -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hoptui.daemon.auth import Authenticator
 from hoptui.daemon.server import BURST
-from hoptui.daemon.sockets import Doorway
+from hoptui.daemon.sockets import Authenticator, Doorway
 from hoptui.domain.columns import pack
-from hoptui.node.credentials import Peer
+from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
 from hoptui.recording import Recording, RecordingError
 from tests.conftest import TestNode, until

@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hoptui.daemon.sampling.process import SamplerProcess
-from hoptui.daemon.sampling.supervisor import START_S, UNDEAD, Sampler
+from hoptui.daemon.sampler_supervisor import START_S, UNDEAD, Sampler, SamplerProcess
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Tenants, Watch
 from hoptui.node.driver_probe import DRIVER, IDLE
@@ -317,8 +316,8 @@ class Undead(SamplerProcess):
 def test_what_cannot_be_killed_is_never_waited_for_and_not_multiplied(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hoptui.daemon.sampling.supervisor.SamplerProcess", Undead)
-    monkeypatch.setattr("hoptui.daemon.sampling.supervisor.CLOSE_S", 0.0)
+    monkeypatch.setattr("hoptui.daemon.sampler_supervisor.SamplerProcess", Undead)
+    monkeypatch.setattr("hoptui.daemon.sampler_supervisor.CLOSE_S", 0.0)
     sampler = bench.gpus()
     bench.hear(sampler, Sample)
     bench.hang(sampler, 0)

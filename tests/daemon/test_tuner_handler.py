@@ -7,7 +7,7 @@ import math
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.tuning.controller import trial_text
+from hoptui.daemon.tuning import trial_text
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Origin

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.model.alignment import MILLI, Course, IterationIndex, Shifted, Stepped
+from hoptui.model.reference_run import MILLI, Course, IterationIndex, Shifted, Stepped
 from hoptui.model.series import Series
 
 S = 1_000_000_000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.model.report import Report, diagnosis_time, read
-from hoptui.model.report.reader import LONGEST_S, ends
+from hoptui.model import report
+from hoptui.model.report import LONGEST_S, Report, ends, read
 from hoptui.protocol.messages import Event
 from hoptui.recording import Recording, RecordingError
 from tests.model.recorded_run import COMMANDS, EVENTS, FIRST, ID, SECOND, STATE, at, command, event, write
@@ -251,14 +251,14 @@ def test_a_verdict_holds_until_the_next_or_until_its_process_ends() -> None:
         event(80, "diagnosis", "launch-bound: SM active 7 %"),
         event(90, "diagnosis", "moon-bound"),
     )
-    found = diagnosis_time.held(events, at(0), at(100))
+    found = report.held(events, at(0), at(100))
     assert found == [
         ("launch-bound", 30.0, "SM active 7 %"),
         ("compute-bound", 20.0, ""),
         ("unknown", 10.0, "moon-bound"),
         ("", 20.0, ""),
     ]
-    assert diagnosis_time.alive_s(events, at(0), at(100)) == 80
+    assert report.alive_s(events, at(0), at(100)) == 80
 
 
 def test_the_verdicts_of_a_recording(tmp_path: Path) -> None:
@@ -285,8 +285,8 @@ def test_verdicts_never_hold_for_longer_than_the_run_lived(told: list[tuple[int,
         Event(seq=i, t=FIRST + s * SECOND, wall=0.0, kind=kind, text=text)
         for i, (s, kind, text) in enumerate(sorted(told, key=lambda one: one[0]))
     ]
-    found = diagnosis_time.held(events, at(0), at(100))
-    lived = diagnosis_time.alive_s(events, at(0), at(100))
+    found = report.held(events, at(0), at(100))
+    lived = report.alive_s(events, at(0), at(100))
     assert sum(one.seconds for one in found) == pytest.approx(lived)
     assert 0 <= lived <= 100
     assert len({one.verdict for one in found}) == len(found)

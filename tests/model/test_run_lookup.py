@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
+from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
 from hoptui.protocol.messages import RunState, Vital
 from tests.client.fake_daemon import make_node, make_run
 

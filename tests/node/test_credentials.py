@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from hoptui.node.credentials import Peer, peer_of, user_name
+from hoptui.node.processes import Peer, peer_of, user_name
 
 NO_SUCH_UID = 4_000_000_123
 

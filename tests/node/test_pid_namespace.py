@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.node.pid_namespace import whose_pids
+from hoptui.node.processes import whose_pids
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import Addresses
-from hoptui.node.presence import StartError, daemon_lives, start_daemon
+from hoptui.node.processes import StartError, daemon_lives, start_daemon
 
 # Takes the lock as the daemon does and waits; with "fork", a child of it that does nothing outlives it.
 HOLDER = """
@@ -104,7 +104,7 @@ def daemon_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) ->
     (package / "__init__.py").touch()
     (package / "daemon" / "__init__.py").touch()
     (package / "daemon" / "__main__.py").write_text(body)
-    monkeypatch.setattr(presence, "__file__", str(package / "wire" / "presence.py"))
+    monkeypatch.setattr(processes, "__file__", str(package / "wire" / "presence.py"))
 
 
 def test_a_daemon_is_started_apart_and_told_where(

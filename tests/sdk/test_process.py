@@ -294,16 +294,16 @@ for i in run.iterations():
 def test_a_stopped_daemon_is_not_started_again_by_the_run(node: TestNode) -> None:
     script = f"""
 from hoptui.sdk import daemon_link
-from hoptui.node import presence
+from hoptui.node import processes
 daemon_link.PULSE_EVERY_S = 0.1
 ensure = daemon_link.DaemonLink._ensure_daemon
 def seen(self, where, now):
-    gone = not presence.daemon_lives(where)
+    gone = not processes.daemon_lives(where)
     ensure(self, where, now)
     if gone:
         print("none is there", flush=True)
 daemon_link.DaemonLink._ensure_daemon = seen
-presence.start_daemon = lambda where: print("started one", flush=True)
+processes.start_daemon = lambda where: print("started one", flush=True)
 {SCRIPT}
 """
     node.daemon()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hoptui.model.alignment import MILLI, IterationIndex
+from hoptui.model.reference_run import MILLI, IterationIndex
 from hoptui.protocol.messages import Event
 from hoptui.tui.charts.grid import Board, Chart, Pick
 from hoptui.tui.charts.plot import Curve

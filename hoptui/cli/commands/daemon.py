@@ -19,7 +19,7 @@ from hoptui.cli.support.snapshot import NodeSnapshot, look, refuse_read_only
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
 from hoptui.client.session import NoDaemon, Session, Unreachable
 from hoptui.domain.quantities import counted
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import NodeState
@@ -82,7 +82,7 @@ def start(*, metrics: Metrics = None, json: Json = False) -> int:
     """Start the daemon if it is not running, and wait until it answers."""
     if metrics is not None:
         _check_metrics(metrics)
-    there = presence.daemon_lives(_where())
+    there = processes.daemon_lives(_where())
     with _with_metrics(metrics), look() as seen:
         found = {**_identity(seen.session), "already": there, "metrics": _await_metrics(seen, metrics, there)}
     if json:
@@ -137,7 +137,7 @@ def _print_status(node: NodeState, found: dict[str, Any]) -> None:
 
 def _check_metrics(typed: str) -> None:
     """Check the form [HOST]:PORT. The daemon reports an address that it cannot bind."""
-    from hoptui.daemon.prometheus.endpoint import parse
+    from hoptui.daemon.prometheus import parse
 
     try:
         parse(typed)
@@ -190,7 +190,7 @@ def _no_metrics(seen: NodeSnapshot) -> str:
 
 def _is_it(served: str, asked: str) -> bool:
     """Whether the endpoint is the requested one. Port 0 matches any port."""
-    from hoptui.daemon.prometheus.endpoint import parse
+    from hoptui.daemon.prometheus import parse
 
     (host, port), (wanted, its_port) = parse(served), parse(asked)
     return host == wanted and its_port in (0, port)
@@ -234,7 +234,7 @@ def _end_by_signal(where: Addresses, why: str) -> int:
     except OSError as error:
         raise Fail(f"{why}; and pid {pid} cannot be stopped: {error.strerror}", MISSING) from None
     until = time.monotonic() + STOP_S
-    while presence.daemon_lives(where):
+    while processes.daemon_lives(where):
         if time.monotonic() > until:
             raise Fail(f"the daemon (pid {pid}) did not stop within {STOP_S:g} s", MISSING)
         time.sleep(0.02)

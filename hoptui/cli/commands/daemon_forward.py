@@ -22,9 +22,9 @@ from pathlib import Path
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, give_up_stdout, usage, warn
 from hoptui.client.routes import Here
 from hoptui.client.tunnel import Forwarded
-from hoptui.node import presence
+from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
-from hoptui.node.credentials import user_name
+from hoptui.node.processes import user_name
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.protocol.version import VERSION
 
@@ -81,7 +81,7 @@ def _socket_of(where: Addresses) -> tuple[int, int] | None:
         found = where.viewers.stat()
     except OSError:
         return None
-    return (found.st_ino, found.st_mtime_ns) if presence.daemon_lives(where) else None
+    return (found.st_ino, found.st_mtime_ns) if processes.daemon_lives(where) else None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
 from hoptui.model.command_history import Filter, again, left, named, reason
-from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run
+from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState

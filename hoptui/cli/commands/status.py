@@ -12,7 +12,7 @@ from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, headline, knobs_of
 from hoptui.cli.support.terminal import OK, dump, say, table
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Diagnosis
-from hoptui.model import eta
+from hoptui.model import runs
 from hoptui.presentation import diagnosis, numbers, tuner, vocabulary
 from hoptui.protocol.messages import Event, RunState, Vital
 
@@ -234,12 +234,12 @@ def _left_s(seen: NodeSnapshot, run: RunState, vital: Vital) -> float | None:
     begun = int(run.started_wall * SECOND) - seen.node.wall_offset_ns
     commands = (record for record in seen.store.commands.values() if record.run == run.run)
 
-    def read(start: int) -> eta.Ends:
-        metrics, points = ("iteration_s",), eta.POINTS
+    def read(start: int) -> runs.Ends:
+        metrics, points = ("iteration_s",), runs.POINTS
         found = seen.session.query(source, metrics, run=run.run, t0=start, t1=vital.last_t, points=points)
         return array("q", found.t), array("q", found.step)
 
-    return eta.left_s(run, vital, commands, read, begun=begun, last_t=vital.last_t)
+    return runs.left_s(run, vital, commands, read, begun=begun, last_t=vital.last_t)
 
 
 def knob_line(knob: KnobState) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from hoptui import __version__
 from hoptui.cli.doctor.check import Check
 from hoptui.cli.support.snapshot import STALE_S, NodeSnapshot
 from hoptui.cli.support.terminal import interactive
-from hoptui.node.pid_namespace import whose_pids
+from hoptui.node.processes import whose_pids
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import NodeState
 from hoptui.settings.config import read, short

@@ -77,7 +77,7 @@ def disk(where: Addresses) -> Check:
 
 def recordings(where: Addresses, environ: Mapping[str, str]) -> Check:
     """How many there are, and what they take of what they may."""
-    from hoptui.daemon.storage.retention import GB, limits, refused
+    from hoptui.daemon.recordings import GB, limits, refused
     from hoptui.recording import library
 
     entries = library.entries(where.state) if where.state.is_dir() else []

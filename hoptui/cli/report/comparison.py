@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hoptui.cli.report.document import Block, Figure, FigureRow, Paragraph, Section, Table
-from hoptui.model.report import Period, Report
-from hoptui.model.report.facts import ITERATION
+from hoptui.model.report import ITERATION, Period, Report
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.readings import DERIVED, GPU, value_text
 

@@ -24,9 +24,7 @@ from hoptui.cli.report.document import (
     when,
 )
 from hoptui.model.command_history import reason
-from hoptui.model.report import Report
-from hoptui.model.report.diagnosis_time import UNDIAGNOSED
-from hoptui.model.report.facts import ITERATION
+from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
 from hoptui.presentation import numbers, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.authors import author_word

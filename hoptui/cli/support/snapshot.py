@@ -16,7 +16,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.knobs import KnobState, missing
 from hoptui.model.command_history import command_line
-from hoptui.model.run_lookup import Ambiguous, NoSuchRun, find_run, lives
+from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import Delta, NodeState, RunState

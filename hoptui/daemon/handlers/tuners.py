@@ -14,11 +14,9 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from hoptui.daemon.circuit_breaker import AFTER_FAULT_NS
-from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.node import AFTER_FAULT_NS, Node
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.daemon.tuning.controller import NAME, Forward, TunerController
-from hoptui.daemon.tuning.observations import observe
+from hoptui.daemon.tuning import NAME, Forward, TunerController, observe
 from hoptui.domain.knobs import missing
 from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 from hoptui.protocol.authors import author

@@ -13,7 +13,7 @@ from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns
 from hoptui.domain.tuning import Tune
-from hoptui.node.credentials import Peer
+from hoptui.node.processes import Peer
 from hoptui.protocol import messages
 from hoptui.protocol.codec import MAX_BYTES
 from hoptui.protocol.messages import CommandRecord, Origin

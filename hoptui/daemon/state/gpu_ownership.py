@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
-from hoptui.node.pid_namespace import whose_pids
+from hoptui.node.processes import whose_pids
 
 MOST_ANCESTORS = 64
 

@@ -1,18 +1,21 @@
-"""What the daemon knows: runs, GPUs, rows, commands and events, in one place that both desks share. No
-I/O."""
+"""What the daemon knows: runs, GPUs, rows, commands and events, in one place that all handlers share.
+
+No I/O, except that a fault of repeated work goes to the log: a fault costs that work and nothing else. The
+clock is passed in.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import platform
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
 
-from hoptui.daemon.circuit_breaker import Faults
 from hoptui.daemon.state import change_effects
 from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
@@ -25,6 +28,41 @@ from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
 from hoptui.protocol.version import VERSION
 from hoptui.recording.metadata import KnownRun
+
+log = logging.getLogger("hoptui.daemon")
+
+AFTER_FAULT_NS = 600_000_000_000
+"""So long after a fault the same work is not begun again: the fault would come again."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Faults:
+    """What has broken of late. `now` tells monotonic nanoseconds."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._until: dict[str, int] = {}
+
+    def attempt(self, what: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Do some work; None where it breaks, which is logged, and where `what` has broken of late."""
+        if self.resting(what):
+            return None
+        try:
+            return work(*args, **kwargs)
+        except Exception:
+            log.exception("%s broke", what)
+            self._until[what] = self._now() + AFTER_FAULT_NS
+            return None
+
+    def resting(self, what: str) -> bool:
+        """Whether it is left alone, because it has broken of late."""
+        if self._now() < self._until.get(what, 0):
+            return True
+        self._until.pop(what, None)
+        return False
+
 
 EVENTS_KEPT = 4000
 MOST_EVENTS = 500

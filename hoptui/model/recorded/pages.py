@@ -14,8 +14,15 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from hoptui.domain.columns import Columns, concatenate
-from hoptui.model.detail_requests import STEPS, iterations
-from hoptui.model.tiles import ENTRY_BYTES, Cache, Entries, entries_bytes, known_entries
+from hoptui.model.detail_requests import (
+    ENTRY_BYTES,
+    STEPS,
+    Cache,
+    Entries,
+    entries_bytes,
+    iterations,
+    known_entries,
+)
 from hoptui.protocol.messages import Buckets
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.pyramid import FACTOR as GROUP

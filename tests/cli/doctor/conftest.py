@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hoptui.domain.devices import GpuInfo
-from hoptui.node.pid_namespace import THE_MACHINES
+from hoptui.node.processes import THE_MACHINES
 
 H100 = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", driver="580.65")
 ANOTHER = GpuInfo(uuid="GPU-b", index=1, name="NVIDIA H100 80GB HBM3", driver="580.65")

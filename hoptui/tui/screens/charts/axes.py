@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from hoptui.model.alignment import MILLI, IterationIndex, Shifted, Stepped
 from hoptui.model.detail_requests import STEPS
+from hoptui.model.reference_run import MILLI, IterationIndex, Shifted, Stepped
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
 from hoptui.tui.charts.grid import LEAST_NS, Pick

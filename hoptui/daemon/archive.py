@@ -16,9 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from hoptui.daemon.recordings import History, RecordedRun, RetentionLimits, rows_as_buckets
 from hoptui.daemon.state.change_effects import CHANGED
-from hoptui.daemon.storage.recordings import History, RecordedRun, rows_as_buckets
-from hoptui.daemon.storage.retention import RetentionLimits
 from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain.columns import Columns
 from hoptui.node.addresses import AddressError, Addresses, secure

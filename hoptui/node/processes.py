@@ -1,7 +1,10 @@
-"""Is there a daemon, and if not, start one: the same few lines for the SDK and for every viewer.
+"""Processes of a node: the peer of a socket, the namespace of PIDs, and the daemon, which is started if absent.
 
-Liveness is the lock, never the socket file: a socket file survives a crash, an fcntl lock does not, and a
-forked child that outlives its parent does not keep it (flock would).
+The kernel vouches for the peer of an ipc socket (SO_PEERCRED, through libzmq). A container may count PIDs of
+its own; see pid_namespaces(7).
+
+The lock shows that a daemon lives, never the socket file. A socket file survives a crash, and an fcntl lock
+does not. Unlike a flock lock, it is not kept by a forked child that outlives its parent.
 """
 
 from __future__ import annotations
@@ -9,12 +12,65 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
+import re
 import struct
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from hoptui.node.addresses import Addresses
+
+_PEER = re.compile(r"localhost:(\d+):(\d+):(\d+)")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A process on this machine."""
+
+    uid: int
+    gid: int
+    pid: int
+
+    @property
+    def user(self) -> str:
+        """The login name, or the number where there is none."""
+        return user_name(self.uid)
+
+
+def peer_of(address: str) -> Peer | None:
+    """The peer in libzmq's `Peer-Address`, `localhost:<uid>:<gid>:<pid>`; None where it is of another
+    form."""
+    found = _PEER.fullmatch(address)
+    return Peer(*map(int, found.groups())) if found else None
+
+
+def user_name(uid: int | None = None) -> str:
+    """The login name of a uid (this process's by default), or the number where the system knows none."""
+    uid = os.getuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+THE_MACHINES = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the first namespace, which sees every process."""
+
+
+def whose_pids(proc: Path = Path("/proc")) -> Literal["machine", "container", "unknown"]:
+    """By whose count this process and those it sees have their pids.
+
+    Args:
+        proc: where the kernel lists processes.
+    """
+    try:
+        inode = str((proc / "self/ns/pid").readlink())  # pid:[4026531836]
+    except OSError:
+        return "unknown"
+    return "machine" if inode == f"pid:[{THE_MACHINES}]" else "container"
 
 
 def unstable(where: Addresses) -> str:

@@ -1,21 +1,182 @@
-"""From a recording to the facts of a report."""
+"""The facts of a recorded run, ended or not: figures, no words. The command line writes a page of them.
+
+It reads an open recording and keeps nothing. What a recording does not hold is None, and no figure is
+guessed. Stamps are the recording's, in ns. The durations of verdicts come from its events.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import mul
 from statistics import fmean, median
 from typing import NamedTuple
 
+from hoptui.domain.devices import GpuInfo
+from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level, usable
+from hoptui.domain.tuning import heard
 from hoptui.model.command_history import left
+from hoptui.model.recorded.point_in_time import ALIVE
 from hoptui.model.recorded.store import RecordedStore
-from hoptui.model.report import diagnosis_time
-from hoptui.model.report.facts import ITERATION, EnergyUse, MetricCurve, Period, PhaseTotal, Report
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.recording import Recording
+
+DIAGNOSIS = "diagnosis"
+UNDIAGNOSED = ""
+"""In place of a verdict: before the first one of an epoch."""
+
+
+class VerdictDuration(NamedTuple):
+    """A verdict, for how many seconds it held in all, and the evidence that was given when it last began."""
+
+    verdict: str
+    seconds: float
+    evidence: str
+
+
+class _Stretch(NamedTuple):
+    start: int
+    end: int
+    verdict: str
+    evidence: str
+
+
+def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]:
+    """The verdicts of a run that lived between two stamps, the longest first, and the time without one last.
+
+    A verdict holds until the next one, or until the process that it was found for ends; nothing is said of
+    the time in which none lived. `events` are the run's, oldest first.
+    """
+    seconds: dict[str, float] = {}
+    evidence: dict[str, str] = {}
+    for stretch in _stretches(events, first, end):
+        seconds[stretch.verdict] = seconds.get(stretch.verdict, 0.0) + (stretch.end - stretch.start) / 1e9
+        evidence[stretch.verdict] = stretch.evidence
+    found = [
+        VerdictDuration(verdict, spent, evidence[verdict]) for verdict, spent in seconds.items() if spent > 0
+    ]
+    return sorted(found, key=lambda one: (one.verdict == UNDIAGNOSED, -one.seconds))
+
+
+def alive_s(events: Iterable[Event], first: int, end: int) -> float:
+    """The seconds between two stamps in which a process of the run lived."""
+    return sum((stretch.end - stretch.start) / 1e9 for stretch in _stretches(events, first, end))
+
+
+def _stretches(events: Iterable[Event], first: int, end: int) -> Iterator[_Stretch]:
+    """A run whose beginning was not recorded lived from the start."""
+    at, verdict, evidence, lives = first, UNDIAGNOSED, "", True
+    for event in events:
+        if event.kind not in (*ALIVE, "exited", DIAGNOSIS) or not first <= event.t <= end:
+            continue
+        if lives:
+            yield _Stretch(at, event.t, verdict, evidence)
+        at = event.t
+        match event.kind:
+            case "diagnosis":
+                found = heard(event.text, event.t)
+                verdict, evidence = found.verdict, "; ".join(found.evidence)
+            case "reconnected" if lives:
+                pass
+            case kind:
+                verdict, evidence, lives = UNDIAGNOSED, "", kind != "exited"
+    if lives:
+        yield _Stretch(at, end, verdict, evidence)
+
+
+ITERATION = "iteration_s"
+"""What stands for the throughput of a run that tells no rate: the seconds of an iteration, of which fewer are
+better."""
+
+
+class MetricCurve(NamedTuple):
+    """A metric over the life of a run: its mean in buckets, oldest first, each with the stamp of its last
+    row; NaN is a gap."""
+
+    metric: str
+    t: Sequence[int]
+    mean: Sequence[float]
+
+
+class PhaseTotal(NamedTuple):
+    """What an outermost phase took of all recorded iterations: seconds, and their share of all seconds in
+    iterations."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+class Period(NamedTuple):
+    """Some seconds of a run, told by medians (throughput by `wire.pace.level`). `steps` are its first and
+    last iteration.
+
+    `figures` are by name: those of the run under their own, of its GPUs (the mean over all of them) as
+    `gpu/busy`, and of both together as `derived/power_w`.
+    """
+
+    t0: int
+    t1: int
+    steps: tuple[int, int]
+    figures: Mapping[str, float | None]
+
+
+class EnergyUse(NamedTuple):
+    """What the run's GPUs have used: joules, the mean watts, and the shares that fell on SM time without
+    work.
+
+    `per_unit_j` is all of it, start-up and pauses included, for each unit of the headline rate.
+    """
+
+    joules: float | None
+    watts: float | None
+    idle: float | None
+    per_unit_j: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All of it.
+
+    `span` are the first and last stamps of the recording, and `wall_offset_ns` added to one gives wall time.
+    `alive_s` is the time in which a process of the run lived, `iterating_s` what recorded iterations took of
+    it. `gpus` are the run's own on this node. `complete_from` is the stamp from which on all rows are there
+    still, None where none was deleted. `changes` took effect, in the order in which they did; `refused` are
+    the changes that did not, `commands` all that were none. `shifts` tell of throughput that changed though
+    no knob was turned; `events` are all others of the run and its GPUs, without verdicts and without what the
+    tuner said.
+    """
+
+    state: RunState
+    host: str
+    gpus: tuple[GpuInfo, ...]
+    span: tuple[int, int]
+    wall_offset_ns: int
+    complete_from: int | None
+    alive_s: float
+    steps: int | None
+    iterating_s: float | None
+    curve: MetricCurve | None
+    first: Period | None
+    last: Period | None
+    changes: tuple[CommandRecord, ...]
+    refused: tuple[CommandRecord, ...]
+    commands: tuple[CommandRecord, ...]
+    knobs_at_first: Mapping[str, KnobValue]
+    verdicts: tuple[VerdictDuration, ...]
+    phases: tuple[PhaseTotal, ...]
+    energy: EnergyUse
+    tuner: tuple[CommandRecord, ...]
+    tuner_events: tuple[Event, ...]
+    shifts: tuple[Event, ...]
+    events: tuple[Event, ...]
+
+    def wall(self, t: int) -> float:
+        """Seconds since 1970 of a stamp."""
+        return (t + self.wall_offset_ns) / 1e9
+
 
 PHASE = "phase/"
 
@@ -227,7 +388,7 @@ def read(recording: Recording) -> Report:
         span=store.span,
         wall_offset_ns=recording.wall_offset_ns,
         complete_from=recording.thinned_before,
-        alive_s=diagnosis_time.alive_s(own, *store.span),
+        alive_s=alive_s(own, *store.span),
         steps=rows.last_step if rows else None,
         iterating_s=rows.seconds if rows and recording.thinned_before is None else None,
         curve=curve,
@@ -245,7 +406,7 @@ def read(recording: Recording) -> Report:
         tuner=tuple(c for c in commands if c.origin.kind == TUNER),
         tuner_events=tuple(e for e in own if e.kind == TUNER),
         shifts=tuple(e for e in own if e.kind == SHIFT),
-        events=tuple(e for e in events if e.kind not in (TUNER, SHIFT, diagnosis_time.DIAGNOSIS)),
+        events=tuple(e for e in events if e.kind not in (TUNER, SHIFT, DIAGNOSIS)),
     )
 
 
@@ -269,12 +430,12 @@ def _curve(recording: Recording, run: str, metric: str, span: tuple[int, int], r
     return MetricCurve(metric, array("q", found.t), array("d", found.mean[0]))
 
 
-def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[diagnosis_time.VerdictDuration, ...]:
+def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[VerdictDuration, ...]:
     """Nothing where none was ever told: a recording without a diagnosis is not one that was undiagnosed for
     so long."""
-    if not any(event.kind == diagnosis_time.DIAGNOSIS for event in events):
+    if not any(event.kind == DIAGNOSIS for event in events):
         return ()
-    return tuple(diagnosis_time.held(events, *span))
+    return tuple(held(events, *span))
 
 
 def _phases(rows: Sums) -> tuple[PhaseTotal, ...]:

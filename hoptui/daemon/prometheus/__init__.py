@@ -1,1 +1,0 @@
-"""The node's state as Prometheus metrics, and the HTTP endpoint that serves them."""

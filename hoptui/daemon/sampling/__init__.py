@@ -1,1 +1,0 @@
-"""The sampler processes: started, read, replaced when a driver call hangs."""

@@ -1,1 +1,0 @@
-"""Recordings and tuner results on disk. One thread owns them."""

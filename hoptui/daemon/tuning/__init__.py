@@ -1,1 +1,0 @@
-"""The tuner of each run, as the daemon drives it."""
