@@ -43,8 +43,8 @@ MOST = 0.01
 
 
 class Samplers:
-    """The GPU sampler and the host's, both running; `stamps` are when (monotonic seconds) the former sent
-    readings."""
+    """The GPU sampler and the host's, both running; `stamps` are when (monotonic seconds) a message with
+    readings came from the former. Above 5 Hz a message carries more than one tick."""
 
     def __init__(self) -> None:
         now = time.monotonic()
@@ -154,7 +154,7 @@ def measure(name: str, pairs: int) -> dict[str, Any]:
         "hz": HZ,
         "pairs": len(differences),
         "block_s": BLOCK_S,
-        "samples_per_s": {
+        "messages_per_s": {
             "on": round(ticks[True] / pairs / (BLOCK_S - SPELL_S), 2),
             "off": round(ticks[False] / pairs / (BLOCK_S - SPELL_S), 2),
         },
