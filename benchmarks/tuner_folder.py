@@ -32,7 +32,7 @@ from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits
-from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.tuner import Tuner
 from hoptui_trainer.vision.images import CHUNK

@@ -19,7 +19,7 @@ from msgspec import structs
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import CommandRecord, Origin
-from hoptui.tuner.measurement.change_points import ChangePointDetector
+from hoptui.tuner.change_points import ChangePointDetector
 from hoptui.tuner.observation import MemoryReading, Observation, Proposal
 from hoptui.tuner.tuner import Tuner
 

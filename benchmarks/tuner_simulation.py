@@ -27,7 +27,7 @@ from benchmarks.tuner_simulated import (
     knob,
 )
 from hoptui.domain.tuning import Limits
-from hoptui.tuner.measurement.change_points import ChangePointDetector
+from hoptui.tuner.change_points import ChangePointDetector
 from hoptui.tuner.search.space import notches
 from hoptui.tuner.tuner import Tuner
 

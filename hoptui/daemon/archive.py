@@ -23,7 +23,7 @@ from hoptui.domain.columns import Columns
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 from hoptui.recording import RecordingError
-from hoptui.recording.metadata import KnownRun
+from hoptui.recording.library import KnownRun
 from hoptui.tuner.prior_results import MOST, TunerResult, with_newer
 
 log = logging.getLogger("hoptui.daemon")

@@ -13,7 +13,7 @@ from hoptui.diagnosis.window import PHASE, GpuWindow, ObservationWindow, gpu_win
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import told
-from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.effect import WARM_UP
 
 SECOND = 1_000_000_000
 WINDOW_NS = 20 * SECOND

@@ -22,8 +22,8 @@ from hoptui.domain.knobs import shown
 from hoptui.domain.tuning import Change, Trial, TunerState, written
 from hoptui.protocol.messages import Command, CommandRecord, Origin
 from hoptui.tuner.observation import MemoryReading, Observation
-from hoptui.tuner.trial.rollback import BACK, Rollback, cut_off, unfinished
-from hoptui.tuner.trial.trial import ChangeSet
+from hoptui.tuner.rollback import BACK, Rollback, cut_off, unfinished
+from hoptui.tuner.trial import ChangeSet
 from hoptui.tuner.tuner import TOLD, Tuner
 
 POINTS = 512

@@ -22,10 +22,9 @@ from hoptui.recording.database import (
     open_for_writing,
     transaction,
 )
-from hoptui.recording.event_tables import Records
+from hoptui.recording.ingest import Pending
 from hoptui.recording.pyramid import Summary
-from hoptui.recording.row_tables import Tables
-from hoptui.recording.write_buffer import Pending
+from hoptui.recording.tables import Records, Tables
 
 
 class Recording:

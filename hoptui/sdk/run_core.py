@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hoptui.sdk import environment, fork, restart
+from hoptui.sdk import process, restart
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.iteration_boundary import IterationBoundary
 from hoptui.sdk.iteration_recorder import IterationRecorder
@@ -45,19 +45,19 @@ class RunCore:
             run=str(resume.get("run") or new_run_id()),
             epoch=(whole(resume.get("epoch")) or 0) + 1,
             nonce=secrets.token_hex(8),
-            on=not environment.switched_off(os.environ),
+            on=not process.switched_off(os.environ),
         )
         known = self.meeting.agree_on_identity(own)
         state.id, state.epoch, state.nonce = known.run, known.epoch, known.nonce
         state.inbox.epoch = state.epoch
         if ranks is None:
-            state.rank, state.world = environment.ranks(os.environ)
+            state.rank, state.world = process.ranks(os.environ)
             if state.world > 1:
                 state.inbox.refusal = (
                     f"this run has {state.world} ranks, and one rank alone must not change a knob"
                 )
         self.execution.handover = restart.take(os.environ, os.getpid(), state.id)
-        fork.guard(self)
+        process.guard(self)
         if own.on and known.on and (state.rank == 0 or ranks is not None):
             state.link = _start_link(self)
 

@@ -61,8 +61,7 @@ def _options() -> argparse.Namespace:
 
 
 def _host() -> HostSampler:
-    from hoptui.telemetry.host import HostReader
-    from hoptui.telemetry.processes import Processes
+    from hoptui.telemetry.host import HostReader, Processes
     from hoptui.telemetry.sampler import HostSampler
 
     clock = time.monotonic_ns

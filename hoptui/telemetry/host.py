@@ -1,14 +1,142 @@
-"""Readings of the whole node: processors, memory, disks and network."""
+"""Readings of the node: processors, memory, disks and network. And of each run's process and its descendants,
+summed.
+
+The kernel's text files are the source (proc(5)). Those of the node stay open and are read with one call.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from hoptui.telemetry.procfs import ProcFile, Rate
+from hoptui.domain.columns import Columns, pack
+
+
+class Rate:
+    """The rate of one counter between two readings of it.
+
+    It is unknown at the first reading, after a reading that failed, and when the counter went back (a device
+    was reset or replaced): a rate over such a gap would be a number that nobody measured.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+
+    def update(self, t: int, counter: float | None) -> float | None:
+        """Counts per second since the reading before this one.
+
+        Args:
+            t: when the counter was read, monotonic ns.
+            counter: its value, None where it could not be read.
+        """
+        before, self._last = self._last, None if counter is None else (t, counter)
+        if before is None or counter is None or counter < before[1] or t <= before[0]:
+            return None
+        return (counter - before[1]) * 1e9 / (t - before[0])
+
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PIECE = 1 << 14
+"""More than the kernel gives at once of a file that is a list."""
+ENDED = (b"Z", b"X", b"x")
+_IO = re.compile(rb"^read_bytes: (\d+)\nwrite_bytes: (\d+)$", re.M)
+
+
+class ProcFile:
+    """A file of `/proc` that is there as long as the node is. It stays open: a reading is a `pread`, where
+    opening it anew for each would cost three times as much.
+
+    Args:
+        path: it may be missing; whoever reads it is told.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def head(self, size: int) -> bytes:
+        """Its first bytes, at most `size`.
+
+        Raises:
+            OSError: it cannot be read; the next reading opens it again.
+        """
+        return self._pread(size, 0)
+
+    def whole(self) -> bytes:
+        """All of it, however long the list is; raises as `head`."""
+        found = b""
+        while piece := self._pread(PIECE, len(found)):
+            found += piece
+        return found
+
+    def close(self) -> None:
+        """Let go of the file; the next reading opens it again."""
+        if self._fd is not None:
+            with suppress(OSError):
+                os.close(self._fd)
+        self._fd = None
+
+    def _pread(self, size: int, at: int) -> bytes:
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(self._fd, size, at)
+        except OSError:
+            self.close()
+            raise
+
+
+class Stat(NamedTuple):
+    """One process: who started it, how long it ran (s, of all its threads), what it holds. `started` (ticks
+    since boot) and the pid together name a process for ever."""
+
+    parent: int
+    started: int
+    cpu_s: float
+    threads: int
+    rss_bytes: int
+
+
+def stat_of(proc: Path, pid: int) -> Stat | None:
+    """A process as `/proc/<pid>/stat` tells of it, None if there is none, or only its zombie."""
+    try:
+        fields = (
+            _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+        )  # its name may hold spaces and brackets
+        if fields[0] in ENDED:
+            return None
+        cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        return Stat(int(fields[1]), int(fields[19]), cpu_s, int(fields[17]), int(fields[21]) * PAGE_BYTES)
+    except (OSError, IndexError, ValueError):  # gone; or cut off, because it is going
+        return None
+
+
+def io_of(proc: Path, pid: int) -> tuple[int, int] | None:
+    """Bytes that a process has read from disks and written to them, None where it does not let us know."""
+    try:
+        found = _IO.search(_read(f"{proc}/{pid}/io"))
+    except OSError:
+        return None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def pids(proc: Path) -> list[int]:
+    """All processes there are."""
+    return [int(name) for name in os.listdir(proc) if name.isdecimal()]  # noqa: PTH208 - thousands, and no Path of each
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
 
 KIB = 1024
 SECTOR_BYTES = 512
@@ -160,3 +288,162 @@ class Traffic:
         if counted != self._counted:  # a device that came or went would look like a burst of traffic
             self._counted = counted
             self._rates = (Rate(), Rate())
+
+
+WALK_EVERY_NS = 5_000_000_000
+REST = 300  # work that took 1 ms rests for 300 ms: walking and reading each stay under 1/300 of a core
+
+
+class Processes:
+    """The readings of the sources `process/<run id>`, from /proc (proc(5)).
+
+    | name | unit |
+    |---|---|
+    | `cpu_percent` | % of one core, since the reading before |
+    | `memory_rss_bytes` | bytes, resident; a page shared by workers counts once for each of them |
+    | `threads`, `processes` | how many, of all descendants and the run's own process |
+    | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s from and to disks of those that let us read it |
+
+    Descendants are looked for every five seconds, and more rarely where that is slow; a new worker counts
+    from then on. Trees of hundreds of workers are read less often than asked.
+
+    Args:
+        clock: monotonic ns.
+        proc: where the kernel lists its processes.
+    """
+
+    def __init__(self, clock: Callable[[], int], proc: Path = Path("/proc")) -> None:
+        self._clock = clock
+        self._proc = proc
+        self._family = Family(proc)
+        self._trees: dict[str, _Tree] = {}
+        self._walk_at = 0
+        self._read_at = 0
+
+    def watch(self, pids: Mapping[str, int]) -> None:
+        """Whose processes to read from now on: run id -> pid. A run whose pid stays the same keeps its
+        counters."""
+        known, self._trees = self._trees, {}
+        for run, pid in pids.items():
+            tree = known.get(run)
+            if tree is None or tree.pid != pid:
+                tree = _Tree(self._proc, pid)
+                self._walk_at = self._read_at = 0
+            self._trees[run] = tree
+
+    def read(self) -> list[Columns]:
+        """One row for each run whose process lives; none while the reading before is still being rested
+        from."""
+        start = self._clock()
+        if not self._trees or start < self._read_at:
+            return []
+        if start >= self._walk_at:
+            self._family.look()
+            for tree in self._trees.values():
+                tree.walk(self._family)
+            end = self._clock()
+            self._walk_at = start + max(WALK_EVERY_NS, REST * (end - start))
+            start = end
+        parts = []
+        for run, tree in self._trees.items():
+            t = self._clock()
+            row = tree.read(t)
+            if row:
+                parts.append(pack(f"process/{run}", [(t, -1, row)]))
+        self._read_at = start + REST * (self._clock() - start)
+        return parts
+
+
+class Family:
+    """Who started whom, of all processes there are.
+
+    Asking one costs 15 µs and a node has thousands, so each is asked once: it has the same parent as long as
+    that lives, and what an ancestor leaves behind when it dies is not its descendant any more. A pid that
+    came to be another process's between two looks is the other's; there are many more of them than are used
+    up in that time.
+
+    Args:
+        proc: where the kernel lists its processes.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._known: dict[int, Stat] = {}
+        self._children: dict[int, list[int]] = {}
+
+    def look(self) -> None:
+        """See who came and who went."""
+        known, self._known, self._children = self._known, {}, {}
+        for pid in pids(self._proc):
+            stat = known.get(pid) or stat_of(self._proc, pid)
+            if stat is not None:
+                self._known[pid] = stat
+                self._children.setdefault(stat.parent, []).append(pid)
+
+    def of(self, pid: int) -> Iterator[tuple[int, int]]:
+        """A process and its descendants, each as its pid and when it started, in ticks since boot."""
+        waiting = [pid] if pid in self._known else []
+        while waiting:
+            parent = waiting.pop()
+            started = self._known[parent].started
+            yield parent, started
+            # one that is older than its parent was started by another of the same number
+            waiting += [c for c in self._children.get(parent, ()) if self._known[c].started >= started]
+
+
+class _Tree:
+    """A run's process and its descendants. Once the process is gone it stays gone: its pid may become
+    another's."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        self._proc = proc
+        self.pid = pid
+        root = stat_of(proc, pid)
+        self._root = (pid, root.started if root is not None else -1)
+        self._members: dict[tuple[int, int], _Member] = {}
+
+    def walk(self, family: Family) -> None:
+        """Find the descendants anew; those that stay keep their counters."""
+        found = list(family.of(self.pid))
+        if self._root not in found:
+            found = []
+        self._members = {key: self._members.get(key) or _Member(self._proc, *key) for key in found}
+
+    def read(self, t: int) -> dict[str, float]:
+        """The sums over the tree at `t`; empty when the run's own process is gone."""
+        row: dict[str, float] = {}
+        for key, member in self._members.items():
+            readings = member.read(t)
+            if readings is None:
+                if key == self._root:
+                    return {}
+                continue
+            for name, value in readings.items():
+                row[name] = row.get(name, 0.0) + value
+        return row
+
+
+class _Member:
+    """One process and its counters."""
+
+    def __init__(self, proc: Path, pid: int, started: int) -> None:
+        self._proc = proc
+        self._pid = pid
+        self._started = started
+        self._cpu, self._read, self._written = Rate(), Rate(), Rate()
+
+    def read(self, t: int) -> dict[str, float] | None:
+        """What this process adds to its tree at `t`; rates from the second reading on. None: it is gone, or
+        only a zombie."""
+        stat = stat_of(self._proc, self._pid)
+        if stat is None or stat.started != self._started:
+            return None
+        read, written = io_of(self._proc, self._pid) or (None, None)
+        cores = self._cpu.update(t, stat.cpu_s)
+        rates = {
+            "cpu_percent": None if cores is None else 100 * cores,
+            "disk_read_bytes_per_s": self._read.update(t, read),
+            "disk_written_bytes_per_s": self._written.update(t, written),
+        }
+        row: dict[str, float] = {"memory_rss_bytes": stat.rss_bytes, "threads": stat.threads, "processes": 1}
+        return row | {name: value for name, value in rates.items() if value is not None}

@@ -13,9 +13,8 @@ from hoptui.node.driver_probe import DRIVER, IDLE, SetProbe, no_probe
 from hoptui.telemetry.gpm import GpmQuery
 from hoptui.telemetry.gpu import Job, Surroundings
 from hoptui.telemetry.gpu_processes import ProcessOwners
-from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Slot, lost
+from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Bell, Slot, address, lost
 from hoptui.telemetry.nvml_errors import DRIVER_GONE, SECOND_NS
-from hoptui.telemetry.nvml_events import Bell, address
 
 LISTEN_NS = SECOND_NS
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
-from hoptui.telemetry.host import HostReader
+from hoptui.telemetry.host import HostReader, Processes
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.nvml_errors import SECOND_NS
-from hoptui.telemetry.processes import Processes
 
 DEFAULT_HZ = 1.0
 MIN_HZ = 0.1

@@ -9,18 +9,16 @@ from msgspec import structs
 
 from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState, written
 from hoptui.protocol.messages import CommandRecord
-from hoptui.tuner.measurement.effect import WARM_UP, measure, plan_for
-from hoptui.tuner.measurement.incumbent import Incumbent
-from hoptui.tuner.measurement.throughput_series import ObjectiveSeries
+from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.observation import Observation, PriorResult, Proposal
+from hoptui.tuner.overrides import KnobOverrides, asks
+from hoptui.tuner.rollback import Rollback
 from hoptui.tuner.search.memory_guard import MemoryGuard
 from hoptui.tuner.search.parameter_history import ParameterHistories
 from hoptui.tuner.search.space import Candidate, Lever
 from hoptui.tuner.search.strategy import NoCandidate, Search
-from hoptui.tuner.trial.budget import Budget
-from hoptui.tuner.trial.overrides import KnobOverrides, asks
-from hoptui.tuner.trial.rollback import Rollback
-from hoptui.tuner.trial.trial import ChangeSet, RunningTrial, again, blames, figured, length, obstacle
+from hoptui.tuner.throughput_series import Incumbent, ObjectiveSeries
+from hoptui.tuner.trial import Budget, ChangeSet, RunningTrial, again, blames, figured, length, obstacle
 
 TOLD = 50
 """So many ended trials are told."""

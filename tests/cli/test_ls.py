@@ -17,7 +17,7 @@ from hoptui.domain.tuning import Measured
 from hoptui.node import processes
 from hoptui.protocol.messages import Event, Origin, ViewerHello
 from hoptui.recording import Recording
-from hoptui.recording.metadata import KnownRun
+from hoptui.recording.library import KnownRun
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon, make_record, make_run
 

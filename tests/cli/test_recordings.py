@@ -20,7 +20,7 @@ from hoptui.node import processes
 from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
-from hoptui.recording.metadata import KnownRun
+from hoptui.recording.library import KnownRun
 from hoptui.settings.config import Config
 from hoptui.tui import dashboard
 from tests.cli.conftest import Hoptui

@@ -25,12 +25,12 @@ from hoptui.protocol.messages import (
     Query,
     RunState,
 )
-from hoptui.recording.metadata import KnownRun
+from hoptui.recording.library import KnownRun
 from hoptui.tuner.observation import Observation, PriorResult, Proposal
+from hoptui.tuner.overrides import KnobOverrides
 from hoptui.tuner.prior_results import TunerResult, with_newer
-from hoptui.tuner.trial.overrides import KnobOverrides
-from hoptui.tuner.trial.rollback import Rollback
-from hoptui.tuner.trial.trial import figured
+from hoptui.tuner.rollback import Rollback
+from hoptui.tuner.trial import figured
 from hoptui.tuner.tuner import Tuner
 
 SECOND = 1_000_000_000

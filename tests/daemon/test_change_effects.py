@@ -10,7 +10,7 @@ from hoptui.daemon.state import change_effects
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.tuning import Change, Measured, Result, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord, Origin
-from hoptui.tuner.measurement.effect import WARM_UP
+from hoptui.tuner.effect import WARM_UP
 
 METRIC = "tokens_per_s"
 

@@ -22,9 +22,9 @@ from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.tuning import Diagnosis
 from hoptui.protocol.messages import CommandRecord, Pulse
 from hoptui.recording import Recording
-from hoptui.recording.metadata import NODE as KNOWN_NODE
-from hoptui.recording.metadata import RUN as KNOWN_RUN
-from hoptui.recording.metadata import KnownRun, decode_node
+from hoptui.recording.library import NODE as KNOWN_NODE
+from hoptui.recording.library import RUN as KNOWN_RUN
+from hoptui.recording.library import KnownRun, decode_node
 from tests.conftest import until
 from tests.daemon.conftest import GpuNode
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode

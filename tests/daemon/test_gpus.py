@@ -19,7 +19,7 @@ import pytest
 from hoptui.domain.columns import Columns
 from hoptui.protocol import messages
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.metadata import RUN
+from hoptui.recording.library import RUN
 from tests.conftest import RawViewer, TestNode, until
 from tests.daemon.conftest import GpuNode
 

@@ -15,7 +15,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunHello, RunState
-from hoptui.recording.metadata import KnownRun
+from hoptui.recording.library import KnownRun
 
 S = 1_000_000_000
 A = GpuInfo(uuid="GPU-a", index=0, name="H100")

@@ -10,7 +10,7 @@ from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, TunerState
 from hoptui.protocol.messages import Bye, CommandRecord, Declare, Outcome
 from hoptui.tuner.observation import PriorResult
-from hoptui.tuner.trial.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_S
+from hoptui.tuner.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_S
 from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
 
 

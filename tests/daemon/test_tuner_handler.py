@@ -12,7 +12,7 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.observation import PriorResult
-from hoptui.tuner.trial.rollback import unfinished
+from hoptui.tuner.rollback import unfinished
 from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
 BEN = Origin(user="ben", pid=8, client="dashboard")

@@ -16,7 +16,7 @@ from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Origin, RunState
 from hoptui.recording import Recording
 from hoptui.recording.clock_offsets import Boot
-from hoptui.recording.metadata import NODE, RUN, KnownRun, encode_node
+from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 
 SECOND = 1_000_000_000
 FIRST = 1_000 * SECOND

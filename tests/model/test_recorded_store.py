@@ -16,7 +16,7 @@ from hoptui.model.recorded.store import RAW_ROWS, RecordedStore
 from hoptui.model.series import SeriesWindow, bucketed
 from hoptui.model.store import Store
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.metadata import KnownRun
+from hoptui.recording.library import KnownRun
 from hoptui.tui.snapshot import AnyStore
 from tests.model.recorded_run import (
     BOOT,

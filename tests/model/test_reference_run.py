@@ -11,7 +11,7 @@ import pytest
 from hoptui.domain.columns import pack
 from hoptui.model.reference_run import AGAIN_S, CannotCompare, Companion, comparable
 from hoptui.recording import Recording
-from hoptui.recording.metadata import RUN, KnownRun
+from hoptui.recording.library import RUN, KnownRun
 from tests.model.recorded_run import BOOT, FIRST, ID, LENGTH_S, SECOND, STATE, write
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.recording import Recording, RecordingError, export, row_tables
-from hoptui.recording.row_tables import ROWS
+from hoptui.recording import Recording, RecordingError, export, tables
+from hoptui.recording.tables import ROWS
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
@@ -177,13 +177,13 @@ def test_blocks_are_read_when_it_is_their_turn(
     recording.flush()
     opened: list[str] = []
 
-    decode = row_tables.decode
+    decode = tables.decode
 
     def spied(source: str, *rest: Any) -> Columns:
         opened.append(source)
         return decode(source, *rest)
 
-    monkeypatch.setattr(row_tables, "decode", spied)
+    monkeypatch.setattr(tables, "decode", spied)
     reading = export.rows(recording)
     seen = []
     for turn in range(1, 9):

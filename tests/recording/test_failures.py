@@ -20,7 +20,7 @@ from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
-from hoptui.recording.write_buffer import Pending
+from hoptui.recording.ingest import Pending
 
 MakeRows = Callable[..., Columns]
 

@@ -14,7 +14,7 @@ from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.clock_offsets import Boot
-from hoptui.recording.metadata import RUN, KnownRun
+from hoptui.recording.library import RUN, KnownRun
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

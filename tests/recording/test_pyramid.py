@@ -22,7 +22,7 @@ from hoptui.protocol.messages import Buckets
 from hoptui.recording import Recording, resample
 from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.pyramid import FACTOR, Summary, coarsen, summarise
-from hoptui.recording.row_tables import ROWS, decode_summary, encode_summary
+from hoptui.recording.tables import ROWS, decode_summary, encode_summary
 
 SECOND = 1_000_000_000
 FAMILY = ROWS * FACTOR  # rows below a block of level 1

@@ -19,7 +19,7 @@ from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
-from hoptui.recording.row_tables import ROWS
+from hoptui.recording.tables import ROWS
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.sdk.environment import (
+from hoptui.sdk.process import (
     LONGEST_COMMAND,
     command_line,
     ranks,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from hoptui.telemetry.host import HostReader, Traffic
-from hoptui.telemetry.procfs import ProcFile
+from hoptui.telemetry.host import HostReader, ProcFile, Traffic
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock

@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.telemetry.processes import Family, Processes
-from hoptui.telemetry.procfs import PAGE_BYTES, TICKS_PER_S, Stat, io_of, stat_of
+from hoptui.telemetry.host import PAGE_BYTES, TICKS_PER_S, Family, Processes, Stat, io_of, stat_of
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock
@@ -109,9 +108,7 @@ def test_disk_rates_are_of_the_processes_that_let_us_read_them(
 ) -> None:
     counters = (1000, 5000)
     child = 0
-    monkeypatch.setattr(
-        "hoptui.telemetry.processes.io_of", lambda proc, pid: counters if pid == child else None
-    )
+    monkeypatch.setattr("hoptui.telemetry.host.io_of", lambda proc, pid: counters if pid == child else None)
     with forked() as process:
         [forked_child] = psutil.Process(process.pid).children()
         child = forked_child.pid
@@ -247,7 +244,7 @@ def test_a_process_is_asked_once_who_its_parent_is(proc: Proc, monkeypatch: pyte
         asked.append(pid)
         return stat_of(folder, pid)
 
-    monkeypatch.setattr("hoptui.telemetry.processes.stat_of", spied)
+    monkeypatch.setattr("hoptui.telemetry.host.stat_of", spied)
     proc.put(1, 0)
     proc.put(10, 1, started=5)
     family = Family(proc.folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.telemetry.procfs import Rate
+from hoptui.telemetry.host import Rate
 
 SECOND = 1_000_000_000
 

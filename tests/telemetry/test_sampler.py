@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hoptui.domain.devices import Devices, FromSampler, Happened, HostInfo, Sample, Tenants, Watch
-from hoptui.telemetry.host import HostReader
+from hoptui.telemetry.host import HostReader, Processes
 from hoptui.telemetry.nvml import NOT_ASKED, Gpus
-from hoptui.telemetry.processes import Processes
 from hoptui.telemetry.sampler import GpuSampler, HostSampler, TickSchedule
 
 if TYPE_CHECKING:

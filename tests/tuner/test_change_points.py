@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.tuner.measurement.change_points import ChangePointDetector
+from hoptui.tuner.change_points import ChangePointDetector
 from hoptui.tuner.observation import ChangePoint, MemoryReading, Observation
 from tests.tuner.simulated_run import GIB, SECOND, knob
 from tests.tuner.test_waiting_runs import reading

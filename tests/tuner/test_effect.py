@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoptui.domain.tuning import Measured
-from hoptui.tuner.measurement import effect
-from hoptui.tuner.measurement.effect import LOOKS, WARM_UP, MeasurementPlan, measure
+from hoptui.tuner import effect
+from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, measure
 
 SEEDS = 300
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.protocol.messages import CommandRecord, Origin, Stage
-from hoptui.tuner.trial.overrides import KnobOverrides, asks
+from hoptui.tuner.overrides import KnobOverrides, asks
 from tests.tuner.simulated_run import Course
 
 

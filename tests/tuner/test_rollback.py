@@ -12,9 +12,9 @@ from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Change, Trial
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.observation import Observation
-from hoptui.tuner.trial.overrides import KnobOverrides
-from hoptui.tuner.trial.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_ITERATIONS, UNHEARD_S, Rollback
-from hoptui.tuner.trial.trial import ChangeSet
+from hoptui.tuner.overrides import KnobOverrides
+from hoptui.tuner.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_ITERATIONS, UNHEARD_S, Rollback
+from hoptui.tuner.trial import ChangeSet
 from tests.tuner.simulated_run import SECOND, knob
 
 BEGAN = 100

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hoptui.domain.tuning import Objective
-from hoptui.tuner.measurement.effect import WARM_UP
-from hoptui.tuner.measurement.throughput_series import BASELINE, BEFORE, LEAST, ObjectiveSeries
+from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.observation import Observation
+from hoptui.tuner.throughput_series import BASELINE, BEFORE, LEAST, ObjectiveSeries
 from tests.tuner.simulated_run import SECOND
 
 SCATTERED = [

@@ -8,9 +8,8 @@ import random
 import pytest
 
 from hoptui.domain.tuning import YOUNG_S, Measured
-from hoptui.tuner.measurement.effect import WARM_UP, measure, plan_for
-from hoptui.tuner.trial.budget import Budget
-from hoptui.tuner.trial.trial import decide, doubt, figure, harmful
+from hoptui.tuner.effect import WARM_UP, measure, plan_for
+from hoptui.tuner.trial import Budget, decide, doubt, figure, harmful
 
 SECOND = 1_000_000_000
 TRIAL = plan_for(["micro_batch"], trial=True)

@@ -8,8 +8,8 @@ from msgspec import structs
 
 from hoptui.domain.tuning import Change
 from hoptui.protocol.messages import CommandRecord, Stage
-from hoptui.tuner.trial.rollback import DECLARED_S, RETRY_S, TRIES
-from hoptui.tuner.trial.trial import harmful
+from hoptui.tuner.rollback import DECLARED_S, RETRY_S, TRIES
+from hoptui.tuner.trial import harmful
 from tests.tuner.simulated_run import GIB, SECOND, Course, knob, launch_bound, level, pair, results
 
 

@@ -9,8 +9,8 @@ from statistics import median
 import pytest
 
 from hoptui.domain.throughput import level, uneven
-from hoptui.tuner.measurement.effect import BLOCK, LOOKS, WARM_UP, measure, plan_for
-from hoptui.tuner.trial.trial import harmful
+from hoptui.tuner.effect import BLOCK, LOOKS, WARM_UP, measure, plan_for
+from hoptui.tuner.trial import harmful
 from tests.tuner.test_effect import throughput
 
 COMPUTE_S = 0.01

@@ -21,11 +21,11 @@ from hoptui.domain.knobs import missing
 from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import Origin
-from hoptui.tuner.measurement.change_points import ChangePointDetector
+from hoptui.tuner.change_points import ChangePointDetector
 from hoptui.tuner.observation import PriorResult
+from hoptui.tuner.overrides import KnobOverrides
 from hoptui.tuner.prior_results import TunerResult, best, key
-from hoptui.tuner.trial.overrides import KnobOverrides
-from hoptui.tuner.trial.rollback import cut_off
+from hoptui.tuner.rollback import cut_off
 from hoptui.tuner.tuner import Tuner
 
 log = logging.getLogger("hoptui.daemon")

@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.domain.columns import Columns
 from hoptui.domain.tuning import Measured, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord
-from hoptui.tuner.measurement.effect import WARM_UP, measure, plan_for
+from hoptui.tuner.effect import WARM_UP, measure, plan_for
 
 LATEST = 32
 """So many of a run's newest commands are looked at: as many knobs may be changed together and still be

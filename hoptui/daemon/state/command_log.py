@@ -22,7 +22,7 @@ from hoptui.protocol.messages import (
     Outcome,
     Stage,
 )
-from hoptui.tuner.trial.overrides import KnobOverrides, asks
+from hoptui.tuner.overrides import KnobOverrides, asks
 
 KEPT = 2000
 LONGEST_HOLD_S = 3600.0

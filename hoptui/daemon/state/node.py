@@ -27,7 +27,7 @@ from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
 from hoptui.protocol.version import VERSION
-from hoptui.recording.metadata import KnownRun
+from hoptui.recording.library import KnownRun
 
 log = logging.getLogger("hoptui.daemon")
 

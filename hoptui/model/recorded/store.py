@@ -23,7 +23,7 @@ from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import FORGET, NAN, SeriesWindow, bucketed
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.metadata import NODE, RUN, KnownRun, decode_node
+from hoptui.recording.library import NODE, RUN, KnownRun, decode_node
 
 BACK_PAGES = 3  # how far back a value is looked for that the newest rows do not have
 

@@ -12,7 +12,7 @@ from statistics import fmean, linear_regression
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Limits, Measured
-from hoptui.tuner.measurement.effect import WORTH
+from hoptui.tuner.effect import WORTH
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_model import NOTICED, MemoryModel
 from hoptui.tuner.search.space import READERS, Candidate, Lever, levers

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hoptui.domain.knobs import KnobError, KnobValue, check_value, shown
 from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Diagnosis, Verdict
-from hoptui.tuner.measurement.effect import WORTH
+from hoptui.tuner.effect import WORTH
 from hoptui.tuner.observation import Observation, PriorResult
 from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, ParameterHistory
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked

@@ -15,8 +15,8 @@ from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Change, Trial, TunerState
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tuner.observation import Observation
-from hoptui.tuner.trial.overrides import ASKED, KnobOverrides
-from hoptui.tuner.trial.trial import ChangeSet, figured
+from hoptui.tuner.overrides import ASKED, KnobOverrides
+from hoptui.tuner.trial import ChangeSet, figured
 
 RETRY_S, TRIES = 10.0, 5
 """A refused rollback is sent again after so many seconds, so often in all. A retry costs nothing; giving up

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.quantities import percent
 from hoptui.domain.throughput import level, uneven, usable
-from hoptui.tuner.measurement.effect import BLOCK, WARM_UP
+from hoptui.tuner.effect import BLOCK, WARM_UP
 from hoptui.tuner.observation import ChangePoint, MemoryReading, Observation
 from hoptui.tuner.search.memory_model import NOTICED
 

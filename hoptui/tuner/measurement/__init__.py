@@ -1,1 +1,0 @@
-"""How fast a run is, what a change did to it, and changes that nobody made."""
