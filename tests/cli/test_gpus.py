@@ -122,6 +122,7 @@ def test_a_sampler_that_is_gone_is_told_and_is_no_success(hoptui: Hoptui, node: 
     node.now += int((node_module.STALE_S + 1) * SECOND)
     ended = hoptui("gpus")
     assert (ended.code, ended.err) == (3, f"hoptui: no GPU readings: {problem}\n")
+    assert "pid" not in ended.out, "old processes are unknown too"
     assert ended.out.startswith("0  H100 80GB HBM3  busy –")
     told = hoptui("gpus", "--json")
     assert told.code == 3

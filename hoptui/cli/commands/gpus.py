@@ -17,6 +17,7 @@ from hoptui.protocol.messages import RunState
 
 NUMBERS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
 """The columns of `line` that are aligned to the right."""
+NO_READINGS = "no recent readings"
 SHARES = (("busy", "busy"), ("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active"))
 _OTHERS = (
     ("power", "power_w"),
@@ -61,7 +62,7 @@ def _why_none(seen: NodeSnapshot) -> str:
     if not node.gpus:
         return node.gpu_reason or node.sampler or "no GPU was found"
     return node.sampler or (
-        "no GPU can be read" if all(gpu.reason for gpu in node.gpus) else "no recent readings"
+        "no GPU can be read" if all(gpu.reason for gpu in node.gpus) else NO_READINGS
     )
 
 
@@ -174,11 +175,21 @@ def _list(seen: NodeSnapshot, processes: Sequence[GpuProcess]) -> None:
         say("  ".join(padded).rstrip())
         for sentence in unknown(gpu, readings(seen, gpu)):
             say(f"    {sentence}")
-        here = [process for process in processes if process.gpu == gpu.uuid]
+        here = _processes(seen, gpu, processes)
         if here:
             table([_process_line(seen, process) for process in here], right=(2, 3), indent="    ")
-        elif "processes" in gpu.missing:
-            say(f"    its processes are unknown: {numbers.clean(gpu.missing['processes'])}")
+        elif here is None and not gpu.reason:
+            why = gpu.missing.get("processes", NO_READINGS)
+            say(f"    its processes are unknown: {numbers.clean(why)}")
+
+
+def _processes(
+    seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]
+) -> list[GpuProcess] | None:
+    """The processes on a GPU; None if they are unknown, as with old readings."""
+    if "processes" in gpu.missing or not readings(seen, gpu):
+        return None
+    return [process for process in processes if process.gpu == gpu.uuid]
 
 
 def _process_line(seen: NodeSnapshot, process: GpuProcess) -> tuple[str, ...]:
@@ -195,7 +206,7 @@ def _process_line(seen: NodeSnapshot, process: GpuProcess) -> tuple[str, ...]:
 
 def _details(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> dict[str, Any]:
     """A GPU as `gpus --json` shows it: report, static facts and processes (null if unknown)."""
-    known = bool(readings(seen, gpu)) and "processes" not in gpu.missing
+    here = _processes(seen, gpu, processes)
     return {
         "power_limit_w": gpu.power_limit_w,
         "memory_total_bytes": gpu.memory_total_bytes,
@@ -215,10 +226,9 @@ def _details(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) 
                 "sm_percent": process.sm_percent,
                 "run": process.run or None,
             }
-            for process in processes
-            if process.gpu == gpu.uuid
+            for process in here
         ]
-        if known
+        if here is not None
         else None,
     }
 
