@@ -1,9 +1,17 @@
-"""The command line against a fake daemon, in this process: `hoptui("ls")` gives the exit code and what was printed."""
+"""The command line against a fake daemon, in this process.
+
+`hoptui("ls")` gives the exit code and what was printed. `golden(hoptui.transcript())` compares what a user reads.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,7 +36,52 @@ class Ended(NamedTuple):
         return json.loads(self.out)
 
 
-Hoptui = Callable[..., Ended]
+class Hoptui:
+    """The command line: a call runs one command, and the transcript has what a terminal showed of all of them."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+        self._capsys = capsys
+        self._directory = directory
+        self._shown: list[str] = []
+
+    def __call__(self, *words: str) -> Ended:
+        code = main(words)
+        ended = Ended(code, *self._capsys.readouterr())
+        if "--json" not in words:
+            self._shown.append(shown(words, ended))
+        return ended
+
+    def transcript(self) -> str:
+        """The commands since the last call of this, what each printed and its exit code; without those with
+        `--json`.
+
+        Lines on standard error begin with `2> `. A directory of this test is shown by its variable. A made-up run
+        started in 1970: its age is `AGE`.
+        """
+        text = "\n".join(self._shown)
+        self._shown.clear()
+        places = {name: os.environ.get(name) for name in ("HOPTUI_STATE_DIR", "HOPTUI_DIR")}
+        for name, place in (places | {"TMP": str(self._directory)}).items():
+            text = text.replace(place, f"${name}") if place else text
+        return re.sub(r"\b\d{5} d \d+ h\b", "AGE", text)
+
+
+def shown(words: tuple[str, ...], ended: Ended) -> str:
+    """A command and its end, as in a terminal."""
+    errors = "".join(f"2> {line}" for line in ended.err.splitlines(keepends=True))
+    printed = [part if part.endswith("\n") else f"{part}%\n" for part in (ended.out, errors) if part]
+    exit_code = f"exit {ended.code}\n" if ended.code else ""
+    return f"$ {shlex.join(['hoptui', *words])}\n{''.join(printed)}{exit_code}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_time_zone() -> Iterator[None]:
+    """Times of day are printed in UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +94,8 @@ def a_person_who_has_set_nothing(
 
 
 @pytest.fixture
-def hoptui(capsys: pytest.CaptureFixture[str]) -> Hoptui:
-    def call(*words: str) -> Ended:
-        code = main(words)
-        return Ended(code, *capsys.readouterr())
-
-    return call
+def hoptui(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Hoptui:
+    return Hoptui(capsys, tmp_path)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from hoptui.protocol.messages import PROTOCOL
 from hoptui.tui import hosts_app
 from tests.cli.conftest import Hoptui
 from tests.conftest import TestNode, until
+from tests.golden import Golden
 
 
 @pytest.fixture(autouse=True)
@@ -26,21 +28,12 @@ def drawable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "_drawable", lambda: True)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("ssh://",), "ssh:// names no host: ssh://[user@]host[:port][/run]"),
-        (
-            ("ssh://a:b@c",),
-            "ssh://a:…@c has a password in it: ssh takes none from an address, set up a key",
-        ),
-        (("a", "b"), "two runs of this node are named, a and b: open one, n goes to the next"),
-        (("ssh://x/a", "ssh://x/b"), "two runs of x are named, a and b: open one, n goes to the next"),
-        (("ssh://x", "old.hoptui"), "a recording cannot be combined with hosts: hoptui replay old.hoptui"),
-    ],
-)
-def test_wrong_places_are_one_sentence(hoptui: Hoptui, words: tuple[str, ...], sentence: str) -> None:
-    assert hoptui("attach", *words) == (2, "", f"hoptui: {sentence}\n")
+def test_wrong_places_are_one_sentence(hoptui: Hoptui, golden: Golden) -> None:
+    for words in ("ssh://", "ssh://a:b@c", "a b", "ssh://x/a ssh://x/b", "ssh://x old.hoptui"):
+        ended = hoptui("attach", *words.split())
+        assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+        assert ":b@" not in ended.err, "no password is printed"
+    golden(hoptui.transcript())
 
 
 def test_hosts_are_set_out_for_before_the_dashboard_opens(
@@ -61,13 +54,12 @@ def test_hosts_are_set_out_for_before_the_dashboard_opens(
 
 
 def test_a_place_without_a_directory_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hoptui: Hoptui
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hoptui: Hoptui, golden: Golden
 ) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "open"))
-    ended = hoptui("attach", "ssh://a")
-    assert ended.code == 3
-    assert "is open to others" in ended.err
+    assert hoptui("attach", "ssh://a").code == 3
+    golden(hoptui.transcript())
 
 
 def test_the_other_end_lends_its_socket_for_as_long_as_it_is_listened_to(
@@ -92,7 +84,8 @@ def test_the_other_end_lends_its_socket_for_as_long_as_it_is_listened_to(
             command, env=node.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
         assert second.returncode == 1
-        assert f"{link} cannot be made: File exists" in second.stderr
+        assert f"{link} " in second.stderr
+        assert os.strerror(errno.EEXIST) in second.stderr
     finally:
         other.communicate(timeout=20)
     assert other.returncode == 0
@@ -104,4 +97,4 @@ def test_the_other_end_is_not_for_people(words: list[str], capsys: pytest.Captur
     from hoptui.cli.commands.daemon_forward import main
 
     assert main(words) == 2
-    assert "hoptui attach ssh://HOST runs it" in capsys.readouterr().err
+    assert "hoptui attach ssh://HOST" in capsys.readouterr().err

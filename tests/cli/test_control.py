@@ -1,22 +1,23 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hoptui.protocol.messages import Command, FromViewer, Lease, Outcome, Shutdown, ToViewer
+from hoptui.protocol.messages import Command, FromViewer, Lease, Outcome, Shutdown, Stage, ToViewer
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon, make_run
+from tests.golden import Golden
 
 
 def sent(daemon: FakeDaemon) -> list[tuple[str, str, object]]:
     return [(m.verb, m.knob, m.value) for m in daemon.of(Command) if isinstance(m, Command)]
 
 
-def test_get(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_get(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ended = hoptui("get", "ppo", "--json")
     assert list(ended.json) == ["run", "knobs"]
     assert list(ended.json["knobs"]) == ["grad_accum", "lr", "precision"]
@@ -32,38 +33,35 @@ def test_get(hoptui: Hoptui, ppo: FakeDaemon) -> None:
             "took_s": None,
         }
     }
-    assert hoptui("get", "ppo", "lr").out == "lr  3.0e-4  1.0e-6 … 0.1  learning  free\n"
-    ended = hoptui("get", "ppo", "lrr")
-    assert (ended.code, ended.err) == (2, "hoptui: ppo has no knob 'lrr'; did you mean lr?\n")
+    assert hoptui("get", "ppo", "lr").code == 0
+    assert hoptui("get", "ppo", "lrr").code == 2
+    golden(hoptui.transcript())
 
 
-def test_set_waits_and_says_what_took_effect(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_set_waits_and_says_what_took_effect(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ended = hoptui("set", "ppo", "grad_accum=8", "--why", "more per step", "--expect", "0")
-    assert ended == (0, "grad_accum 4 → 8  applied at iteration 1 205\n", "")
+    assert (ended.code, ended.err) == (0, "")
+    golden(hoptui.transcript())
     [command] = ppo.of(Command)
     assert isinstance(command, Command)
     assert (command.run, command.epoch, command.value, command.expect_version) == ("abcd2345", 1, 8, 0)
     assert command.why == "more per step"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("set", "ppo", "grad_accum=8"), ("pause", "ppo"), ("checkpoint", "ppo"), ("stop", "ppo"), ("daemon", "stop")],
-)  # fmt: skip
 def test_read_only_sends_nothing_and_says_who_set_it(
-    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setenv("HOPTUI_READ_ONLY", "1")
-    ended = hoptui(*words)
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith("hoptui: read-only: ")
-    assert ended.err.endswith("(read_only is set by HOPTUI_READ_ONLY)\n")
-    assert [m for kind in (Command, Lease, Shutdown) for m in ppo.of(kind)] == []
+    for words in ("set ppo grad_accum=8", "pause ppo", "checkpoint ppo", "stop ppo", "daemon stop"):
+        ended = hoptui(*words.split())
+        assert (ended.code, ended.out) == (1, "")
+        assert [m for kind in (Command, Lease, Shutdown) for m in ppo.of(kind)] == []
+    golden(hoptui.transcript())
     assert hoptui("get", "ppo", "grad_accum").code == 0
 
 
 def test_what_is_wrong_with_the_configuration_is_told_where_a_command_steers(
-    hoptui: Hoptui, ppo: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hoptui: Hoptui, ppo: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     (tmp_path / "hoptui").mkdir()
     written = tmp_path / "hoptui/config.toml"
@@ -71,22 +69,21 @@ def test_what_is_wrong_with_the_configuration_is_told_where_a_command_steers(
     written.write_text("readonly = true\n")
     ended = hoptui("set", "ppo", "grad_accum=8")
     assert ended.code == 0
-    assert ended.err == f"hoptui: {written} line 1: there is no setting readonly, did you mean read_only?\n"
+    assert f"{written} line 1" in ended.err
     written.write_text("[keys]\nread_only = true\n")
     ended = hoptui("set", "ppo", "grad_accum=8")
     assert ended.code == 1
-    assert ended.err.splitlines()[1:] == [
-        f"hoptui: read-only: nothing is sent (read_only is set by {written} line 2)"
-    ]
+    assert f"{written} line 2" in ended.err
     assert hoptui("get", "ppo", "grad_accum").err == "", "who only looks is not bothered"
     assert len(sent(ppo)) == 1
+    golden(hoptui.transcript())
 
 
-def test_several_knobs_go_in_order(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_several_knobs_go_in_order(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ended = hoptui("set", "ppo", "lr=1e-4", "precision=fp32", "grad_accum=16")
     assert ended.code == 0
     assert sent(ppo) == [("set", "lr", 1e-4), ("set", "precision", "fp32"), ("set", "grad_accum", 16)]
-    assert ended.out.splitlines()[0] == "lr 3.0e-4 → 1.0e-4  applied at iteration 1 205"
+    golden(hoptui.transcript())
 
 
 def test_set_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -108,61 +105,46 @@ def test_set_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     }
 
 
-def test_a_value_read_back_that_is_another_is_told(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_a_value_read_back_that_is_another_is_told(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     reason = "not in effect as asked: this is the value read back"
     ppo.stages = (Outcome(id="", stage="applied", step=7, before=4, effective=6, reason=reason),)
-    assert hoptui("set", "ppo", "grad_accum=8").out == (
-        f"grad_accum 4 → 8  applied at iteration 7: 6 is in effect: {reason}\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("stage", "reason"),
-    [("rejected", "the run has ended"), ("failed", "CUDA out of memory"), ("voided", "it ended")],
-)
-def test_what_came_to_nothing_is_exit_code_1(
-    hoptui: Hoptui, ppo: FakeDaemon, stage: Any, reason: str
-) -> None:
-    ppo.stages = (Outcome(id="", stage=stage, reason=reason),)
     ended = hoptui("set", "ppo", "grad_accum=8")
-    assert (ended.code, ended.out, ended.err) == (1, "", f"hoptui: grad_accum 4 → 8  {stage}: {reason}\n")
-    assert hoptui("set", "ppo", "grad_accum=8", "--json").json["commands"][0]["stage"] == stage
+    assert ": 6 " in ended.out
+    assert ended.out.endswith(f": {reason}\n")
+    golden(hoptui.transcript())
 
 
-@pytest.mark.parametrize(
-    ("pair", "code", "sentence"),
-    [
-        ("grad_accum=800", 1, "grad_accum = 800 is out of bounds: the most is 64; nothing was changed"),
-        ("precision=fp8", 1, "precision must be one of 'bf16', 'fp32', not 'fp8'; nothing was changed"),
-        ("grad_acum=8", 2, "ppo has no knob 'grad_acum'; did you mean grad_accum?"),
-        ("zzz=8", 2, "ppo has no knob 'zzz'; it has grad_accum, lr, precision"),
-        ("lr=fast", 2, "lr takes a number, not 'fast'"),
-        ("lr=nan", 2, "lr must be a finite number, not nan"),
-        ("lr=inf", 2, "lr must be a finite number, not inf"),
-        ("grad_accum=1.5", 2, "grad_accum takes a whole number, not '1.5'"),
-        ("grad_accum", 2, "'grad_accum' does not have the form knob=value"),
-        ("=8", 2, "'=8' does not have the form knob=value"),
-    ],
-)
-def test_a_bad_value_changes_nothing(
-    hoptui: Hoptui, ppo: FakeDaemon, pair: str, code: int, sentence: str
-) -> None:
-    ended = hoptui("set", "ppo", "lr=1e-3", pair) if not pair.startswith("lr") else hoptui("set", "ppo", pair)
-    assert (ended.code, ended.out, ended.err) == (code, "", f"hoptui: {sentence}\n")
-    assert sent(ppo) == []
+def test_what_came_to_nothing_is_exit_code_1(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
+    stages: tuple[tuple[Stage, str], ...] = (
+        ("rejected", "the run has ended"),
+        ("failed", "CUDA out of memory"),
+        ("voided", "it ended"),
+    )
+    for stage, reason in stages:
+        ppo.stages = (Outcome(id="", stage=stage, reason=reason),)
+        ended = hoptui("set", "ppo", "grad_accum=8")
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.endswith(f"{stage}: {reason}\n")
+        assert hoptui("set", "ppo", "grad_accum=8", "--json").json["commands"][0]["stage"] == stage
+    golden(hoptui.transcript())
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ((), "nothing to set: give knob=value, e.g. hoptui set RUN grad_accum=8"),
-        (("lr=1e-3", "lr=1e-4"), "lr is given twice"),
-        (("lr=1e-3", "grad_accum=2", "--expect", "1"), "--expect needs exactly one knob, not 2"),
-        (("lr=1e-3", "--timeout", "0"), "--timeout must be more than 0 seconds, not 0"),
-    ],
-)
-def test_bad_usage_of_set(hoptui: Hoptui, ppo: FakeDaemon, words: tuple[str, ...], sentence: str) -> None:
-    assert hoptui("set", "ppo", *words) == (2, "", f"hoptui: {sentence}\n")
+def test_a_bad_value_changes_nothing(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
+    out_of_bounds = ("grad_accum=800", "precision=fp8")
+    no_value = ("grad_acum=8", "zzz=8", "lr=fast", "lr=nan", "lr=inf", "grad_accum=1.5", "grad_accum", "=8")
+    for pair in (*out_of_bounds, *no_value):
+        others = [] if pair.startswith("lr") else ["lr=1e-3"]
+        ended = hoptui("set", "ppo", *others, pair)
+        assert (ended.code, ended.out) == (1 if pair in out_of_bounds else 2, "")
+        assert sent(ppo) == []
+    golden(hoptui.transcript())
+
+
+def test_bad_usage_of_set(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
+    for words in ("", "lr=1e-3 lr=1e-4", "lr=1e-3 grad_accum=2 --expect 1", "lr=1e-3 --timeout 0"):
+        ended = hoptui("set", "ppo", *words.split())
+        assert (ended.code, ended.out) == (2, "")
+    golden(hoptui.transcript())
 
 
 def test_a_refusal_is_json_too(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -172,19 +154,18 @@ def test_a_refusal_is_json_too(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert ended.json["commands"][0]["code"] == "out_of_range"
 
 
-def test_no_outcome_in_time(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_no_outcome_in_time(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ppo.stages = ppo.stages[:2]
     ended = hoptui("set", "ppo", "grad_accum=8", "--timeout", "0.1")
-    assert ended.code == 3
-    assert ended.err == "hoptui: grad_accum 4 → 8  still scheduled for iteration 1 205 after 0.1 s\n"
+    assert (ended.code, ended.out) == (3, "")
     ppo.stages = ()
     ended = hoptui("set", "ppo", "grad_accum=8", "--timeout", "0.1")
     assert (ended.code, ended.out) == (3, "")
-    assert ended.err == "hoptui: grad_accum 4 → 8  still on its way to the run after 0.1 s\n"
+    golden(hoptui.transcript())
 
 
 def test_ctrl_c_ends_the_waiting_only(
-    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     ppo.stages = ppo.stages[:2]
     monkeypatch.setattr("hoptui.cli.support.outcomes.SOON_S", 0.05)
@@ -197,26 +178,21 @@ def test_ctrl_c_ends_the_waiting_only(
     monkeypatch.setattr("hoptui.cli.support.outcomes.warn", interrupt)
     ended = hoptui("set", "ppo", "grad_accum=8")
     assert ended.code == 130
-    assert ended.err.splitlines() == [
-        "grad_accum 4 → 8  scheduled for iteration 1 205 (Ctrl-C only stops waiting)",
-        "hoptui: interrupted; grad_accum 4 → 8 stays scheduled for iteration 1 205",
-    ]
+    golden(hoptui.transcript())
 
 
-def test_an_exited_run_cannot_be_steered(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_an_exited_run_cannot_be_steered(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ppo.add(make_run("eeee5555", "old", exit_reason="finished"))
     for words in (("set", "old", "lr=1e-3"), ("pause", "old"), ("resume", "old"), ("stop", "old", "-y")):
-        ended = hoptui(*words)
-        assert (ended.code, ended.err) == (3, "hoptui: old (eeee5555) has exited (finished)\n")
+        assert hoptui(*words).code == 3
+    assert sent(ppo) == []
+    golden(hoptui.transcript())
 
 
-def test_a_pause_is_a_lease(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_a_pause_is_a_lease(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ended = hoptui("pause", "ppo", "--for", "90")
     assert ended.code == 0
-    assert ended.out.splitlines() == [
-        "pause ppo  applied at iteration 1 205",
-        "ppo resumes in 1 m 30 s; to resume it now: hoptui resume ppo",
-    ]
+    golden(hoptui.transcript())
     [command] = ppo.of(Command)
     assert isinstance(command, Command)
     assert (command.verb, command.hold_s) == ("pause", 90.0)
@@ -225,9 +201,9 @@ def test_a_pause_is_a_lease(hoptui: Hoptui, ppo: FakeDaemon) -> None:
 
 
 def test_the_way_to_end_a_pause_is_no_strangers_words(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    ppo.add(make_run("eeee5555", "b; rm -rf ~"))
-    told = hoptui("pause", "eeee5555").out.splitlines()[1]
-    assert told.endswith("; to resume it now: hoptui resume 'b; rm -rf ~'")
+    name = "b; rm -rf ~"
+    ppo.add(make_run("eeee5555", name))
+    assert hoptui("pause", "eeee5555").out.endswith(f" hoptui resume {shlex.quote(name)}\n")
 
 
 def test_a_held_pause_is_renewed_and_ends_with_a_resume(
@@ -252,23 +228,22 @@ def test_a_refused_pause_is_not_held(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert ppo.of(Lease) == []
 
 
-def test_resume_and_checkpoint(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_resume_and_checkpoint(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     assert hoptui("resume", "ppo").code == 0
     ppo.stages = (Outcome(id="", stage="applied", step=9, reason="written to /tmp/x.pt"),)
-    assert hoptui("checkpoint", "ppo").out == "checkpoint ppo  applied at iteration 9: written to /tmp/x.pt\n"
+    assert hoptui("checkpoint", "ppo").code == 0
+    golden(hoptui.transcript())
     assert [verb for verb, _, _ in sent(ppo)] == ["resume", "checkpoint"]
 
 
-def test_profile_asks_for_so_many_iterations(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_profile_asks_for_so_many_iterations(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ppo.stages = (Outcome(id="", stage="applied", step=9, reason="tracing 20 iterations", took_s=0.0213),)
     ended = hoptui("profile", "ppo", "--steps", "20")
-    assert ended == (0, "profile ppo  applied at iteration 9, took 21.3 ms: tracing 20 iterations\n", "")
+    assert (ended.code, ended.err) == (0, "")
+    ended = hoptui("profile", "ppo", "--steps", "0")
+    assert (ended.code, ended.out) == (2, "")
     assert sent(ppo) == [("profile", "", 20)]
-    assert hoptui("profile", "ppo", "--steps", "0") == (
-        2,
-        "",
-        "hoptui: --steps must be at least 1 iteration, not 0\n",
-    )
+    golden(hoptui.transcript())
 
 
 class Terminal(io.StringIO):
@@ -276,18 +251,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_stop_asks_first(hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_asks_first(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     ended = hoptui("stop", "ppo")
     assert ended.code == 2
-    assert ended.err == "hoptui: no terminal to confirm stopping ppo (pid 4121): add --yes\n"
     monkeypatch.setattr("hoptui.cli.commands.stop.interactive", lambda: True)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     ended = hoptui("stop", "ppo")
-    assert (ended.code, ended.out, ended.err) == (
-        1,
-        "stop ppo (pid 4121)? [y/N]\n",
-        "hoptui: ppo was not stopped\n",
-    )
+    assert ended.code == 1
+    golden(hoptui.transcript())
     assert sent(ppo) == []
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert hoptui("stop", "ppo").code == 0

@@ -12,6 +12,7 @@ from hoptui.presentation.numbers import duration
 from hoptui.protocol.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run
+from tests.golden import Golden
 
 RUN = "run/abcd2345"
 
@@ -43,27 +44,18 @@ def test_ls_json_is_exactly_what_scripts_rely_on(hoptui: Hoptui, ppo: FakeDaemon
     assert knobs["precision"]["min"] is None
 
 
-def test_ls_is_one_aligned_line_a_run(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_ls_is_one_aligned_line_a_run(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ppo.add(make_run("eeee5555", "a-longer-name", total=None), Vital(state="busy", step=3))
     for i in range(7):
         gone = make_run(f"x{i}", "old", exit_reason="finished", exited_wall=1_000_000.0 + i)
         ppo.add(gone, Vital(state="exited", step=9))
-    lines = hoptui("ls").out.splitlines()
-    assert lines[0].startswith("● live")
-    assert lines[0].split()[2:7] == ["ppo", "abcd2345", "1", "204", "/"]
-    assert "512 k steps/s" in lines[0]
-    assert lines[1].startswith("◐ busy    a-longer-name  eeee5555")
-    assert [line.startswith("✕ exited") for line in lines[2:7]] == [True] * 5
-    assert lines[7] == "and 2 more that have exited: hoptui ls --all"
-    assert (
-        len({line.index("abcd2345") if "abcd2345" in line else line.index("eeee5555") for line in lines[:2]})
-        == 1
-    )
+    assert hoptui("ls").code == 0
+    golden(hoptui.transcript())
     assert len(hoptui("ls", "--all").out.splitlines()) == 9  # no recording of any
 
 
 def test_ls_starts_the_daemon_and_without_runs_says_what_to_do(
-    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     started: list[object] = []
 
@@ -72,8 +64,9 @@ def test_ls_starts_the_daemon_and_without_runs_says_what_to_do(
         daemon.start()
 
     monkeypatch.setattr(processes, "start_daemon", start)
-    text = "no runs on this node; start one with `hoptui demo` or hoptui.connect() in a training script\n"
-    assert hoptui("ls") == (0, text, "")
+    ended = hoptui("ls")
+    assert (ended.code, ended.err, "hoptui demo" in ended.out) == (0, "", True)
+    golden(hoptui.transcript())
     assert hoptui("ls", "--json") == (0, "[]\n", "")
     assert started == [daemon.where]
 
@@ -118,7 +111,7 @@ def test_how_long_is_left_counts_evaluations_as_in_the_dashboard(hoptui: Hoptui,
     assert "to go" not in hoptui("status", "ppo").out
 
 
-def test_status(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_status(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     row = {"env_steps_per_s": 512_345.0, "loss": 0.183, "iteration_s": 2.0}
     phases = {"phase/rollout/env": 0.5, "phase/update": 0.8, "phase/rollout": 1.2}
     ppo.columns = [pack(RUN, [(ppo.now, 1204, row | phases)])]
@@ -129,24 +122,8 @@ def test_status(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ]
     ended = hoptui("status", "ppo")
     assert ended.code == 0
-    lines = ended.out.splitlines()
-    assert lines[0] == "ppo  abcd2345  pid 4121  on gpu07"
-    assert lines[1] == "● live"
-    assert lines[2].startswith("iteration 1 204 of 5 000, 512 k steps/s, 1.82 s an iteration, 1 h 55 m to go")
-    at = lines.index("where the last iteration went")
-    assert lines[at + 1 : at + 4] == [
-        "  rollout  1.20 s  60 %",
-        "    env    500 ms  25 %",
-        "  update   800 ms  40 %",
-    ]
-    assert "  loss  0.183" in lines
-    assert lines[lines.index("knobs") + 1 : lines.index("knobs") + 4] == [
-        "  grad_accum       4  1 … 64        speed     free",
-        "  lr          3.0e-4  1.0e-6 … 0.1  learning  free",
-        "  precision     bf16  bf16 | fp32   learning  rebuild",
-    ]
-    assert lines[-2].endswith("checkpoint[2J written")
-    assert lines[-1].endswith("ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2")
+    assert "\x1b" not in ended.out
+    golden(hoptui.transcript())
 
 
 def test_status_tells_what_happened_to_the_runs_gpus(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -170,17 +147,17 @@ def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert [command["id"] for command in found["commands"]] == ["c1"]
 
 
-def test_an_exited_run_keeps_its_last_values(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_an_exited_run_keeps_its_last_values(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     over = make_run(
         "eeee5555", "old", exit_reason="exception", exit_detail="RuntimeError: no", exited_wall=1e6
     )
     ppo.add(over, Vital(state="exited", step=7), {"loss": 0.5})
-    out = hoptui("status", "old").out
-    assert "✕ exited: exception: RuntimeError: no" in out
-    assert "loss  0.500" in out
+    ended = hoptui("status", "old")
+    assert (ended.code, over.exit_detail in ended.out) == (0, True)
+    golden(hoptui.transcript())
 
 
-def test_a_run_that_is_not_there(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_a_run_that_is_not_there(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     for words in (
         ("status",),
         ("watch",),
@@ -192,33 +169,34 @@ def test_a_run_that_is_not_there(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ):
         ended = hoptui(words[0], "nope", *words[1:])
         assert (ended.code, ended.out) == (3, "")
-        assert ended.err == "hoptui: no run 'nope' on this node; there is ppo\n"
+    golden(hoptui.transcript())
 
 
-def test_where_no_run_lives_it_is_told_where_to_look(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+def test_where_no_run_lives_it_is_told_where_to_look(
+    hoptui: Hoptui, daemon: FakeDaemon, golden: Golden
+) -> None:
     daemon.start()
     ended = hoptui("status", "nope")
-    assert (ended.code, ended.err) == (
-        3,
-        "hoptui: no run 'nope' on this node; hoptui ls --all lists all runs\n",
-    )
+    assert (ended.code, "hoptui ls --all" in ended.err) == (3, True)
+    golden(hoptui.transcript())
 
 
-def test_two_runs_of_one_name(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_two_runs_of_one_name(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ppo.add(make_run("eeee5555", "ppo", pid=9))
-    ended = hoptui("status", "ppo")
-    assert ended.code == 3
-    assert "abcd2345 (pid 4121), eeee5555 (pid 9)" in ended.err
+    assert hoptui("status", "ppo").code == 3
+    golden(hoptui.transcript())
 
 
 def test_no_daemon_possible_is_one_sentence(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    problem = "the daemon could not be started: no space left"
+
     def fail(where: object) -> None:
-        raise processes.StartError("the daemon could not be started: no space left")
+        raise processes.StartError(problem)
 
     monkeypatch.setattr(processes, "start_daemon", fail)
-    assert hoptui("status", "ppo") == (3, "", "hoptui: the daemon could not be started: no space left\n")
+    assert hoptui("status", "ppo") == (3, "", f"hoptui: {problem}\n")
 
 
 class Ending:
@@ -244,14 +222,11 @@ class Ending:
         return None
 
 
-def test_watch_streams_rows_until_the_run_ends(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_watch_streams_rows_until_the_run_ends(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ppo.answer = Ending(ppo)
     ended = hoptui("watch", "ppo", "--every", "0")
     assert ended.code == 0
-    assert [line.split("  ")[1:3] for line in ended.out.splitlines()] == [
-        [f"iteration {step}", "env_steps_per_s –"] for step in ("1 205", "1 206", "1 207")
-    ]
-    assert ended.err == "ppo (abcd2345) exited: finished\n"
+    golden(hoptui.transcript())
 
 
 def test_watch_json_prints_at_most_one_row_in_so_many_seconds(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -262,12 +237,11 @@ def test_watch_json_prints_at_most_one_row_in_so_many_seconds(hoptui: Hoptui, pp
     assert rows[0]["time"] == 1_000_000 + 2000.5
 
 
-def test_watch_of_a_run_that_is_over_ends_at_once(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+def test_watch_of_a_run_that_is_over_ends_at_once(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     over = make_run("eeee5555", "old", exit_reason="finished")
     ppo.add(over, Vital(state="exited", step=7, last_t=1), {"loss": 0.5})
-    ended = hoptui("watch", "old")
-    assert (ended.code, ended.err) == (0, "old (eeee5555) exited: finished\n")
-    assert ended.out.endswith("iteration 7  env_steps_per_s –  iteration_s –  loss 0.500\n")
+    assert hoptui("watch", "old").code == 0
+    golden(hoptui.transcript())
 
 
 def test_every_must_be_a_time(hoptui: Hoptui, ppo: FakeDaemon) -> None:
@@ -276,10 +250,9 @@ def test_every_must_be_a_time(hoptui: Hoptui, ppo: FakeDaemon) -> None:
 
 
 def test_a_daemon_that_hangs_is_one_sentence(
-    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setattr("hoptui.cli.support.snapshot.ANSWER_S", 0.2)
     ppo.answer = lambda message: [] if isinstance(message, Fetch | Query) else None
-    ended = hoptui("ls")
-    assert ended.code == 3
-    assert ended.err == "hoptui: the daemon is running but does not answer within 0.2 s\n"
+    assert hoptui("ls").code == 3
+    golden(hoptui.transcript())

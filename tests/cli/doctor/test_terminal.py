@@ -7,29 +7,25 @@ from pathlib import Path
 import pytest
 
 from hoptui.cli.doctor import machine
+from tests.cli.doctor.conftest import listed
+from tests.golden import Golden
 
 
-@pytest.mark.parametrize(
-    ("environ", "detail", "status"),
-    [
-        ({"TERM": "xterm"}, "no tmux and no SSH in between", "ok"),
-        ({"TERM": "xterm", "STY": "1"}, "in screen, TERM=xterm", "ok"),
-        ({"TERM": "xterm", "SSH_CONNECTION": "x"}, "over SSH without tmux, TERM=xterm", "ok"),
-        ({"SSH_CONNECTION": "x", "COLORTERM": "truecolor"}, "over SSH, with true colour", "ok"),
-        ({"TERM": "xterm", "TMUX": "x"}, "in tmux, TERM=xterm, which is not tmux's own", "warning"),
-        (
-            {"TERM": "tmux-256color", "TMUX": "x", "SSH_CONNECTION": "x"},
-            "in tmux over SSH, TERM=tmux-256color, 256 colours",
-            "ok",
-        ),
-    ],
-)
-def test_what_stands_between(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], detail: str, status: str
-) -> None:
+def test_what_stands_between(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.setattr(machine, "_tmux_features", lambda: "256,title")
-    found = machine.multiplexer(environ)
-    assert (found.detail, found.status) == (detail, status)
+    text = ""
+    for environ, status in (
+        ({"TERM": "xterm"}, "ok"),
+        ({"TERM": "xterm", "STY": "1"}, "ok"),
+        ({"TERM": "xterm", "SSH_CONNECTION": "x"}, "ok"),
+        ({"SSH_CONNECTION": "x", "COLORTERM": "truecolor"}, "ok"),
+        ({"TERM": "xterm", "TMUX": "x"}, "warning"),
+        ({"TERM": "tmux-256color", "TMUX": "x", "SSH_CONNECTION": "x"}, "ok"),
+    ):
+        found = machine.multiplexer(environ)
+        assert found.status == status
+        text += f"{' '.join(f'{name}={value}' for name, value in environ.items())}\n{listed(found)}\n"
+    golden(text)
 
 
 def test_tmux_with_true_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,11 +56,13 @@ def test_terminals(
     assert found.status == status
 
 
-def test_what_is_set_and_what_of_it_cannot_be_used(tmp_path: Path) -> None:
+def test_what_is_set_and_what_of_it_cannot_be_used(tmp_path: Path, golden: Golden) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    assert machine.configuration(environ).detail == "nothing is set: all settings have their defaults"
+    nothing = machine.configuration(environ)
+    assert nothing.status == "ok"
     found = machine.configuration(environ | {"HOPTUI_THEME": "light"})
-    assert (found.status, found.detail) == ("ok", "theme by HOPTUI_THEME")
+    assert (found.status, "HOPTUI_THEME" in found.detail) == ("ok", True)
+    golden(listed(nothing, found))
     file = tmp_path / "hoptui" / "config.toml"
     file.parent.mkdir()
     file.write_text('theme = "blue"\n')
