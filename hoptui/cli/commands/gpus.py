@@ -61,9 +61,7 @@ def _why_none(seen: NodeSnapshot) -> str:
     node = seen.node
     if not node.gpus:
         return node.gpu_reason or node.sampler or "no GPU was found"
-    return node.sampler or (
-        "no GPU can be read" if all(gpu.reason for gpu in node.gpus) else NO_READINGS
-    )
+    return node.sampler or ("no GPU can be read" if all(gpu.reason for gpu in node.gpus) else NO_READINGS)
 
 
 def readings(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, float]:
@@ -183,9 +181,7 @@ def _list(seen: NodeSnapshot, processes: Sequence[GpuProcess]) -> None:
             say(f"    its processes are unknown: {numbers.clean(why)}")
 
 
-def _processes(
-    seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]
-) -> list[GpuProcess] | None:
+def _processes(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> list[GpuProcess] | None:
     """The processes on a GPU; None if they are unknown, as with old readings."""
     if "processes" in gpu.missing or not readings(seen, gpu):
         return None
