@@ -1,4 +1,4 @@
-"""Recordings as the daemon keeps them: answers from memory or disk, limits, what a new daemon is told."""
+"""Recordings as the daemon keeps them: answers from memory or disk, limits, what a new daemon reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.archive import REFUSED_TOLD_S, Archive
-from hoptui.daemon.recordings import History, RetentionLimits
+from hoptui.daemon.recordings import History, RetentionLimits, limits, refused
 from hoptui.daemon.timings import Timings
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
@@ -260,3 +260,22 @@ def test_in_a_directory_that_others_may_write_nothing_is_read_or_removed(
     assert len(later.restore()) == 1
     later.tidy(time.time() + 1)
     assert not (tmp_path / "r.hoptui").exists()
+
+
+def test_the_usual() -> None:
+    assert limits({}) == RetentionLimits(10 * 10**9, 30 * 86400.0, 10**9)
+
+
+def test_what_is_asked_for() -> None:
+    asked = {"HOPTUI_KEEP_GB": "0.5", "HOPTUI_KEEP_DAYS": "7", "HOPTUI_RUN_GB": " 2 "}
+    assert limits(asked) == RetentionLimits(5 * 10**8, 7 * 86400.0, 2 * 10**9)
+
+
+@pytest.mark.parametrize("raw", ["many", "-1", "0", "nan", "inf"])
+def test_nonsense_is_told_and_not_used(raw: str) -> None:
+    assert limits({"HOPTUI_RUN_GB": raw}) == RetentionLimits()
+    assert refused({"HOPTUI_RUN_GB": raw}) == [f"HOPTUI_RUN_GB={raw!r} is no positive number: 1 is used"]
+
+
+def test_sense_is_not_complained_of() -> None:
+    assert refused({"HOPTUI_RUN_GB": "2", "HOPTUI_KEEP_DAYS": ""}) == []

@@ -1,7 +1,8 @@
-"""The daemon's doors: what is taken from them at once, and runs that nobody looks at."""
+"""The daemon's sockets and its pid file: what is taken at once, idle runs, what a killed daemon leaves."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from hoptui.daemon import sockets
 from hoptui.daemon.server import BURST
 from hoptui.daemon.sockets import Authenticator, Doorway
 from hoptui.domain.columns import pack
@@ -98,3 +100,29 @@ def recorded(path: Path) -> list[int]:
             return [step for part in recording.rows("run/quietrun") for step in part.steps()]
     except RecordingError:  # not there yet
         return []
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "daemon.json"
+
+
+def test_the_address_is_left_behind(path: Path) -> None:
+    assert sockets.metrics_left_behind(path) == ""
+    sockets.write(path, "127.0.0.1:9400")
+    assert sockets.metrics_left_behind(path) == "127.0.0.1:9400"
+    assert [entry.name for entry in path.parent.iterdir()] == ["daemon.json"]
+    sockets.write(path, "")
+    assert sockets.metrics_left_behind(path) == ""
+
+
+def test_what_was_served_before_the_machine_was_started_anew_is_past(path: Path) -> None:
+    sockets.write(path, ":9400")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"boot": "another"}))
+    assert sockets.metrics_left_behind(path) == ""
+
+
+@pytest.mark.parametrize("raw", ["", "{", "[]", "7", '{"pid": 7}', '{"boot": 1}', "\xff"])
+def test_a_file_that_makes_no_sense_tells_nothing(path: Path, raw: str) -> None:
+    path.write_bytes(raw.encode("latin-1"))
+    assert sockets.metrics_left_behind(path) == ""

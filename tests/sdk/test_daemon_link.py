@@ -1,8 +1,9 @@
-"""The line to the daemon: when it says hello again, and how it says goodbye. The socket is a stand-in."""
+"""The link to the daemon, with a stand-in for the socket; its rows: in order, resent, lost ones counted."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
-from hoptui.sdk.daemon_link import DaemonLink
+from hoptui.sdk import daemon_link
+from hoptui.sdk.daemon_link import MESSAGE_BYTES, RESEND_ROWS, RESEND_S, TAKEN_AT_ONCE, DaemonLink, SendBuffer
+from hoptui.sdk.metric_values import TimedRow
 from hoptui.sdk.run import Run
 from tests.run_state import run_state
 
@@ -77,3 +80,106 @@ def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_asked_t
     (hello,) = wire.sent
     assert isinstance(hello, messages.RunHello)
     assert hello.run == link._state.id != before
+
+
+S = 1_000_000_000
+
+
+def rows(*seconds: int, width: int = 1) -> deque[TimedRow]:
+    """What a training thread leaves: a row at each of these seconds."""
+    return deque((s * S, s, {f"m{i}": float(s) for i in range(width)}) for s in seconds)
+
+
+def steps_sent(out: SendBuffer) -> list[int]:
+    """Send all that waits."""
+    found: list[int] = []
+    while batch := out.batch():
+        found += [t // S for part in batch for t in part.times()]
+        out.sent(batch)
+    return found
+
+
+def test_rows_leave_in_order_and_once() -> None:
+    out, entries = SendBuffer("run/a"), rows(1, 2)
+    assert out.collect(entries, 2, 3 * S) == 2
+    assert not entries
+    assert out.has_rows
+    assert steps_sent(out) == [1, 2]
+    assert not out.has_rows
+    out.collect(rows(3), 3, 4 * S)
+    assert steps_sent(out) == [3]
+    assert out.dropped == 0
+
+
+def test_a_daemon_that_lost_rows_gets_those_again_and_no_others() -> None:
+    out = SendBuffer("run/a")
+    out.collect(rows(1, 2, 3), 3, 4 * S)
+    assert steps_sent(out) == [1, 2, 3]
+    out.collect(rows(4), 4, 5 * S)
+    out.resend_after(2 * S)
+    assert steps_sent(out) == [3, 4]
+    out.collect(deque(), 4, int((RESEND_S + 3.5) * S))  # all but the last are too old by now
+    out.resend_after(0)
+    assert steps_sent(out) == [4]
+    assert out.dropped == 0  # they were sent
+
+
+def test_what_grew_too_old_before_it_was_sent_is_counted() -> None:
+    out = SendBuffer("run/a")
+    out.collect(rows(1, 2), 2, 3 * S)
+    out.collect(rows(100), 3, 101 * S)
+    assert steps_sent(out) == [100]
+    assert out.dropped == 2
+
+
+def test_no_more_rows_are_kept_than_memory_should_hold() -> None:
+    out = SendBuffer("run/a")
+    for first in range(0, 2 * RESEND_ROWS, TAKEN_AT_ONCE):
+        out.collect(rows(*([1] * TAKEN_AT_ONCE)), first + TAKEN_AT_ONCE, S)
+    out.resend_after(0)
+    assert len(steps_sent(out)) <= RESEND_ROWS
+
+
+def test_rows_that_newer_ones_pushed_out_are_counted_once() -> None:
+    out, entries = SendBuffer("run/a"), rows(7, 8, 9)
+    out.collect(entries, 9, 10 * S)  # nine were appended, and three were left
+    assert out.dropped == 6
+    out.collect(rows(10), 10, 11 * S)
+    assert out.dropped == 6
+
+
+def test_a_row_appended_meanwhile_is_not_taken_for_a_lost_one() -> None:
+    out = SendBuffer("run/a")
+    out.collect(rows(1, 2), 1, 3 * S)  # the second came after they were counted
+    assert out.dropped == 0
+    out.collect(rows(3), 3, 4 * S)
+    assert out.dropped == 0
+    out.collect(rows(8), 7, 9 * S)  # of 4 to 7 none is left; 8 came after they were counted
+    out.collect(deque(), 8, 9 * S)
+    assert out.dropped == 4
+
+
+def test_messages_and_parts_stay_below_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = SendBuffer("run/a")
+    out.collect(rows(*range(TAKEN_AT_ONCE + 1), width=60), TAKEN_AT_ONCE + 1, S)
+    first = out.batch()
+    assert 0 < len(first) < TAKEN_AT_ONCE // daemon_link.PART_ROWS
+    assert sum(8 * len(part) * 62 for part in first) <= MESSAGE_BYTES
+    assert steps_sent(out) == list(range(TAKEN_AT_ONCE))  # the last one is left to the next time
+
+
+def test_rows_of_a_run_that_was_renamed_are_its_own() -> None:
+    out = SendBuffer("run/a")
+    out.collect(rows(1), 1, 2 * S)
+    out.rename("run/b")
+    assert not out.has_rows
+    out.collect(rows(2), 2, 3 * S)
+    [part] = out.batch()
+    assert part.source == "run/b"
+
+
+def test_names_that_cannot_travel_are_spelled_so_that_they_can() -> None:
+    out = SendBuffer("run/a")
+    out.collect(deque([(S, 1, {"x" * 200: 1.0, "lone \ud800": 2.0, "fine": 3.0})]), 1, S)
+    [part] = out.batch()
+    assert set(part.names) == {"x" * 100, "lone ?", "fine"}

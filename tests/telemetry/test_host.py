@@ -1,4 +1,4 @@
-"""Readings of the node: sane against the system's own, each byte counted once, one failure at a time."""
+"""Readings of the node: sane against the system's own, each byte counted once; rates of counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from hoptui.telemetry.host import HostReader, ProcFile, Traffic
+from hoptui.telemetry.host import HostReader, ProcFile, Rate, Traffic
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock
@@ -201,3 +201,31 @@ def test_interfaces_without_hardware_count_inside_a_container_and_disks_do_not(t
     disks = Traffic(tmp_path / "block", "read", "written")
     disks.update(0, counters(loop0=(0, 0)))
     assert disks.update(SECOND, counters(loop0=(7, 8))) == {}
+
+
+def test_a_rate_is_the_difference_over_the_time_between() -> None:
+    rate = Rate()
+    assert rate.update(10 * SECOND, 500) is None
+    assert rate.update(12 * SECOND, 700) == pytest.approx(100)
+    assert rate.update(12 * SECOND + SECOND // 2, 700) == 0
+
+
+def test_a_counter_that_went_back_gives_no_rate_but_a_new_beginning() -> None:
+    rate = Rate()
+    rate.update(0, 1_000)
+    assert rate.update(SECOND, 10) is None
+    assert rate.update(2 * SECOND, 25) == pytest.approx(15)
+
+
+def test_an_unreadable_tick_is_not_bridged() -> None:
+    rate = Rate()
+    rate.update(0, 100)
+    assert rate.update(SECOND, None) is None
+    assert rate.update(2 * SECOND, 300) is None
+    assert rate.update(3 * SECOND, 301) == pytest.approx(1)
+
+
+def test_two_readings_at_the_same_instant_give_no_rate() -> None:
+    rate = Rate()
+    rate.update(SECOND, 1)
+    assert rate.update(SECOND, 2) is None

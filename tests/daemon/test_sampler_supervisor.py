@@ -1,4 +1,4 @@
-"""The samplers' watchdog, with children that behave badly on purpose; time is a number."""
+"""The supervisor of samplers, with children that misbehave on purpose; time is a number."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Liveness is the lock: real processes that hold it, die with it, and leave children behind."""
+"""Processes of a node: the peer of a socket, the namespace of PIDs, and the lock as liveness."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from hoptui.node import processes
 from hoptui.node.addresses import Addresses
-from hoptui.node.processes import StartError, daemon_lives, start_daemon
+from hoptui.node.processes import Peer, StartError, daemon_lives, peer_of, start_daemon, user_name, whose_pids
 
 # Takes the lock as the daemon does and waits; with "fork", a child of it that does nothing outlives it.
 HOLDER = """
@@ -149,3 +150,52 @@ def test_an_interpreter_that_is_gone(where: Addresses, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(StartError, match=r"could not be started: .*No such file"):
         start_daemon(where)
+
+
+NO_SUCH_UID = 4_000_000_123
+
+
+def test_the_address_that_libzmq_gives() -> None:
+    assert peer_of("localhost:1000:100:4121") == Peer(uid=1000, gid=100, pid=4121)
+    assert peer_of("localhost:0:0:1") == Peer(0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "localhost",
+        "localhost:1000",
+        "localhost:1000:100",
+        "localhost:1000:100:4121:5",
+        "localhost:1000:100:4121\n",
+        " localhost:1000:100:4121",
+        "localhost:-1:100:4121",
+        "localhost:root:0:1",
+        "localhost:::",
+        "127.0.0.1",
+        "10.0.0.7:1000:100:4121",
+    ],
+)
+def test_an_address_of_another_form_is_nobody(address: str) -> None:
+    assert peer_of(address) is None
+
+
+def test_a_uid_has_a_name_or_is_a_number() -> None:
+    mine = pwd.getpwuid(os.getuid()).pw_name
+    assert user_name() == mine
+    assert user_name(os.getuid()) == mine
+    assert user_name(0) == "root"
+    assert user_name(NO_SUCH_UID) == str(NO_SUCH_UID)
+    assert Peer(NO_SUCH_UID, 0, 1).user == str(NO_SUCH_UID)
+    assert Peer(os.getuid(), 0, 1).user == mine
+
+
+@pytest.mark.parametrize(
+    ("link", "whose"), [("pid:[4026531836]", "machine"), ("pid:[4026532281]", "container"), ("", "unknown")]
+)
+def test_the_kernel_tells(tmp_path: Path, link: str, whose: str) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    if link:
+        (tmp_path / "self/ns/pid").symlink_to(link)
+    assert whose_pids(tmp_path) == whose
