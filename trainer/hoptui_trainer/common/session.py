@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -15,10 +16,9 @@ import hoptui
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter, Content
 from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.job import JobOptions
+from hoptui_trainer.common.launch import ActiveRun
 from hoptui_trainer.common.memory import greatest_bytes, pressure, prove_first_step, reset_peak
-from hoptui_trainer.common.meter import Meter
-from hoptui_trainer.common.metrics import DelayedMetrics, Finished
-from hoptui_trainer.common.phases import PhaseClock
+from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
 from hoptui_trainer.common.ranks import RankGroup, restarts
 from hoptui_trainer.common.report import Console, Ending
 from hoptui_trainer.common.restart import Restart
@@ -93,35 +93,30 @@ class SupervisedSession(TrainingSession):
 
     Args:
         about: what a checkpoint holds beside the state.
-        began: when the process began, in monotonic seconds.
         progress: the parts of a progress line.
     """
 
     def __init__(
         self,
-        workload: str,
-        job: JobOptions,
-        run: hoptui.Run,
+        active: ActiveRun,
         state: SupervisedState[Any, Any],
-        console: Console,
-        clock: PhaseClock,
-        meter: Meter,
         *,
         about: Mapping[str, str],
-        began: float,
         progress: Progress,
     ) -> None:
-        self.state, self.clock, self.meter = state, clock, meter
-        self._began, self._progress = began, progress
+        launch = active.launch
+        self.state, self.clock, self.meter = state, active.clock, active.meter
+        self._began, self._progress = launch.began, progress
+        self._metrics: Mapping[str, Tensor] = {}
         self._delayed = DelayedMetrics(state.device)
         self._reported = 0
         super().__init__(
-            workload,
-            job,
-            run,
+            launch.workload,
+            launch.job,
+            active.run,
             state.ranks,
             state.device,
-            console,
+            launch.console,
             type(state.config),
             lambda: (state.iteration, {**state.state_dict(), **about}),
         )
@@ -133,16 +128,45 @@ class SupervisedSession(TrainingSession):
         reset_peak(self.device)
         self._reported = self.state.position
 
-    def end_iteration(self, metrics: Mapping[str, Tensor]) -> None:
+    def iterations(self) -> Iterator[int]:
+        """Yield the iterations that are left, until the run stops, passes, or needs a new process."""
+        for iteration in self.run.iterations(self.job.iterations, start=self.state.iteration):
+            if self.restart.due():
+                return
+            yield iteration
+            if self.ending == "passed":
+                return
+
+    def learned(self, metrics: Mapping[str, Tensor], work: int, ideal: float | None, **row: float) -> None:
+        """Count an iteration and log its metrics, with the other figures of its `row`.
+
+        Args:
+            metrics: 0-d tensors on the device.
+            work: the tokens or images of the iteration.
+            ideal: the seconds that they take at the GPUs' peak; None where that means nothing.
+        """
+        self.state.iteration += 1
+        self._metrics = metrics
+        self.meter.add(work, ideal)
+        self.run.log(measured(metrics, self.device), **row)
+        self.meter.begin()  # The first iteration is over, and with it what had to be compiled.
+
+    @contextmanager
+    def apart(self, phase: str) -> Iterator[None]:
+        """In here is a phase that the steady rate leaves out, such as an evaluation."""
+        with self.meter.apart(), self.clock.waited(phase):
+            yield
+
+    def end_iteration(self) -> None:
         """Write a checkpoint and a progress line where they are due."""
         state, console = self.state, self.console
         if self.job.checkpoint_due(state.iteration):
-            with self.meter.apart(), self.clock.waited("checkpoint"):
+            with self.apart("checkpoint"):
                 self.checkpoints.attempt()
         self.clock.end_iteration()
         if (seconds := console.due()) > 0:
             self.run.log(pressure(self.device))
-        finished = Finished(state.iteration, state.position, metrics)
+        finished = Finished(state.iteration, state.position, self._metrics)
         if done := self._delayed.ready(finished, due=seconds > 0):
             console.line(self._progress(done, (done.work - self._reported) / seconds))
             self._reported = done.work
@@ -153,8 +177,8 @@ class SupervisedSession(TrainingSession):
         self.meter.pause()
         super().end()
 
-    def figures(self, metrics: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        """The `SupervisedResult` of the run that has ended; `metrics` are those of its last iteration."""
+    def figures(self) -> dict[str, Any]:
+        """The fields of `SupervisedResult`, after `end`."""
         return {
             "ending": self.ending,
             "iterations": self.state.iteration,
@@ -162,6 +186,6 @@ class SupervisedSession(TrainingSession):
             "seconds": time.monotonic() - self._began,
             "mfu": self.meter.mfu(),
             "peak_memory_bytes": greatest_bytes(self.device),
-            "loss": float(metrics["loss"]) if metrics else None,
+            "loss": float(self._metrics["loss"]) if self._metrics else None,
             "micro_batch": self.state.config.micro_batch,
         }

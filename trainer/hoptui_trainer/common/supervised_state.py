@@ -13,9 +13,11 @@ from torch import nn
 from hoptui_trainer.common.auto_settings import AutoSettings
 from hoptui_trainer.common.batch import Batched, pieces
 from hoptui_trainer.common.compilation import Shapes
+from hoptui_trainer.common.device import describe_device
 from hoptui_trainer.common.dry_run import DryRun
 from hoptui_trainer.common.flat_gradient import FlatGradient
 from hoptui_trainer.common.gradient import Pieces
+from hoptui_trainer.common.modes import CompileMode, Precision
 from hoptui_trainer.common.optimizer import adamw, restore
 from hoptui_trainer.common.ranks import RankGroup
 
@@ -38,6 +40,8 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     scaler: torch.amp.GradScaler
     pieces: Pieces
     dry_run: DryRun
+    precision: Precision
+    compile_mode: CompileMode
 
     def __init__(self, config: ConfigT, seed: int, device: torch.device, ranks: RankGroup) -> None:
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks
@@ -53,6 +57,18 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     @abstractmethod
     def shape(self) -> dict[str, int]:
         """The sizes of the weights."""
+
+    @property
+    def parameters(self) -> int:
+        """The number of weights."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def computation(self) -> str:
+        """How the run computes, for users: seed, number format, compilation, device and ranks."""
+        world = self.ranks.world
+        where = describe_device(self.device) + (f", {world} ranks" if world > 1 else "")
+        return f"seed {self.seed}, {self.precision}, compile {self.compile_mode}, {where}"
 
     @abstractmethod
     def fit(self) -> None:

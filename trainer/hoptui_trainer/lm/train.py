@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
-import hoptui
-from hoptui_trainer.common.checkpoint import read_checkpoint
-from hoptui_trainer.common.device import choose_device, choose_threads, describe_device, set_threads
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import conventions, mfu
+from hoptui_trainer.common.launch import Launch, connected, launched
 from hoptui_trainer.common.memory import greatest_bytes
-from hoptui_trainer.common.meter import Meter
-from hoptui_trainer.common.metrics import Finished, measured
+from hoptui_trainer.common.metrics import Finished
 from hoptui_trainer.common.options import KnobValues
-from hoptui_trainer.common.phases import phase_clock
-from hoptui_trainer.common.ranks import RankGroup, join
-from hoptui_trainer.common.report import Console, SupervisedResult, amount, line_parts, model_size, silent
+from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size
 from hoptui_trainer.common.session import SupervisedSession
-from hoptui_trainer.common.setup import check_resumed, explained, preparing
-from hoptui_trainer.common.signals import StopOnSignal
 from hoptui_trainer.lm.declarations import declare
 from hoptui_trainer.lm.job import LMOptions, LMPlan, resolve_job
 from hoptui_trainer.lm.state import LMState
@@ -32,8 +22,6 @@ from hoptui_trainer.lm.text import Text, prepare_text
 from hoptui_trainer.lm.update import learning_rate, update
 
 WORKLOAD = "lm"
-SIZES = "--micro-batch"
-"""The option that decides how much memory a step takes."""
 CONVENTIONS = (
     "loss: cross-entropy of the step's batch in nats a token; bpb: bits a byte of held-out text",
     "tokens/s: since the line before, of all GPUs together, everything included",
@@ -70,65 +58,39 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
     Raises:
         UsageError: the job cannot be run as asked.
     """
-    began = time.monotonic()
-    job.check()
-    saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
-    with join(job.device) as ranks:
-        console = Console(silent if job.json or ranks.rank else write)
-        device = choose_device(job.device)
-        plan = resolve(job, knobs, saved, ranks, device)
-        meter, metrics = Meter(device), None
-
-        run = hoptui.connect(
-            plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
-        )
-        console.unread = run.stop
-        clock = phase_clock(run, device)
-        with StopOnSignal(run) as signals, run, ranks.guard(run):
-            with preparing(run, signals, device), explained(job.resume, SIZES):
-                text, state = prepare(job, plan, saved, ranks, device)
-            threads = choose_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
-            set_threads(device, job.threads or threads // ranks.local_world)
+    with launched(WORKLOAD, job, write) as launch:
+        plan = resolve(job, knobs, launch)
+        with connected(launch, plan.name) as active:
+            with active.preparing():
+                text, state = prepare(job, plan, launch)
+            active.set_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
+            run, meter = active.run, active.meter
             declare(run, state, meter)
-            session = SupervisedSession(
-                *(WORKLOAD, job, run, state, console, clock, meter),
-                about={"preset": plan.preset, "name": plan.name, "corpus": text.digest},
-                began=began,
-                progress=partial(progress, job, state),
-            )
-            session.begin(introduction(plan, text, state, saved))
+            about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest}
+            session = SupervisedSession(active, state, about=about, progress=partial(progress, job, state))
+            session.begin(introduction(plan, text, state, launch.saved))
 
-            for iteration in run.iterations(job.iterations, start=state.iteration):
-                if session.restart.due():
-                    break
+            for iteration in session.iterations():
                 lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
-                metrics = update(state, lr, clock)
-                state.iteration = iteration + 1
-                meter.add(state.config.step_tokens, utilization(state, state.config.step_tokens))
-                run.log(
-                    measured(metrics, device),
-                    tokens=state.config.step_tokens,
-                    tokens_total=state.position,
-                    lr=lr,
-                )
-                meter.begin()  # the first iteration is over, and with it what had to be compiled
+                metrics = update(state, lr, active.clock)
+                tokens = state.config.step_tokens
+                ideal = utilization(state, tokens)
+                session.learned(metrics, tokens, ideal, tokens=tokens, tokens_total=state.position, lr=lr)
                 if job.evaluation_due(state.iteration):
-                    with meter.apart(), clock.waited("evaluation"):
+                    with session.apart("evaluation"):
                         bpb = state.evaluate()
                     run.log(val_bpb=bpb, val_loss=state.held_out.nats_per_token(bpb))
-                    console.say(f"iteration {state.iteration:,}: held out {bpb:.4f} bpb")
+                    session.console.say(f"iteration {state.iteration:,}: held out {bpb:.4f} bpb")
                     if job.until_bpb is not None and bpb <= job.until_bpb:
                         session.ending = "passed"
-                session.end_iteration(metrics)
-                if session.ending == "passed":
-                    break
-                if job.patience and state.evaluations_since_best >= job.patience:
-                    console.say(f"no better for {job.patience} evaluations: the end")
+                session.end_iteration()
+                if session.ending != "passed" and 0 < job.patience <= state.evaluations_since_best:
+                    session.console.say(f"no better for {job.patience} evaluations: the end")
                     break
 
             session.end()
             result = LMResult(
-                **session.figures(metrics),
+                **session.figures(),
                 tokens=state.position,
                 tokens_per_s=meter.rate(),
                 val_bpb=state.val_bpb,
@@ -140,32 +102,26 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
     return result
 
 
-def resolve(
-    job: LMOptions, knobs: KnobValues, saved: Mapping[str, Any] | None, ranks: RankGroup, device: torch.device
-) -> LMPlan:
-    """The settled job.
+def resolve(job: LMOptions, knobs: KnobValues, launch: Launch) -> LMPlan:
+    """The complete job.
 
     Raises:
         UsageError: it cannot be run as asked.
     """
-    with explained(job.resume, SIZES):
-        if saved:
-            check_resumed(ranks, job.resume, saved)
-        return resolve_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
+    with launch.resolving():
+        return resolve_job(job, knobs, launch.saved, world=launch.ranks.world, on_gpu=launch.on_gpu)
 
 
-def prepare(
-    job: LMOptions, plan: LMPlan, saved: Mapping[str, Any] | None, ranks: RankGroup, device: torch.device
-) -> tuple[Text, LMState]:
+def prepare(job: LMOptions, plan: LMPlan, launch: Launch) -> tuple[Text, LMState]:
     """The text of a job, and the state to start from.
 
     Raises:
         UsageError: there is no such text, or the state cannot be built as asked.
     """
-    text = prepare_text(job.corpus, plan.config, ranks)
+    text, saved = prepare_text(job.corpus, plan.config, launch.ranks), launch.saved
     if saved and saved["corpus"] != text.digest:
         raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
-    state = LMState(plan.config, plan.seed, device, ranks, text.streams)
+    state = LMState(plan.config, plan.seed, launch.device, launch.ranks, text.streams)
     if saved and not state.load_state_dict(saved):
         state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
     return text, state
@@ -175,11 +131,8 @@ def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, A
     """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
     mean."""
     config, world = state.config, state.ranks.world
-    where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
-    parameters = sum(parameter.numel() for parameter in state.model.parameters())
     lines = [
-        f"{plan.name}: {amount(parameters)} parameters ({model_size(state.shape)}), seed {plan.seed}, {state.precision}, "
-        f"compile {state.compile_mode}, {where}",
+        f"{plan.name}: {amount(state.parameters)} parameters ({model_size(state.shape)}), {state.computation}",
         f"{text.origin}: {amount(len(text.streams.train))} tokens to learn from ({config.tokenizer}), "
         f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
         f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} × "

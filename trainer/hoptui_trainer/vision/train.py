@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,32 +11,23 @@ from typing import Any
 
 import torch
 
-import hoptui
-from hoptui_trainer.common.checkpoint import read_checkpoint
-from hoptui_trainer.common.device import choose_device, choose_threads, describe_device, set_threads
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import conventions, mfu
-from hoptui_trainer.common.lr_schedule import scale
+from hoptui_trainer.common.launch import Launch, connected, launched
 from hoptui_trainer.common.memory import greatest_bytes
-from hoptui_trainer.common.meter import Meter
-from hoptui_trainer.common.metrics import Finished, measured
+from hoptui_trainer.common.metrics import Finished
 from hoptui_trainer.common.options import KnobValues
-from hoptui_trainer.common.phases import phase_clock
-from hoptui_trainer.common.ranks import RankGroup, join
-from hoptui_trainer.common.report import Console, SupervisedResult, amount, line_parts, model_size, silent
+from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size
 from hoptui_trainer.common.session import SupervisedSession
-from hoptui_trainer.common.setup import check_alike, check_resumed, explained, preparing
-from hoptui_trainer.common.signals import StopOnSignal
+from hoptui_trainer.common.setup import check_alike
 from hoptui_trainer.vision.declarations import declare
 from hoptui_trainer.vision.images import Source, digits, synthetic
 from hoptui_trainer.vision.job import VisionOptions, VisionPlan, resolve_job
 from hoptui_trainer.vision.loader import Folder
 from hoptui_trainer.vision.state import VisionState
-from hoptui_trainer.vision.update import evaluate, update
+from hoptui_trainer.vision.update import evaluate, learning_rate, update
 
 WORKLOAD = "vision"
-SIZES = "--micro-batch"
-"""The option that decides how much memory a step takes."""
 CONVENTIONS = (
     "loss: cross-entropy of the step's batch in nats an image; accuracy: of all held-out images",
     "images/s: since the line before, of all GPUs together, everything included",
@@ -76,71 +66,37 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     Raises:
         UsageError: the job cannot be run as asked, or an image cannot be read.
     """
-    began = time.monotonic()
-    job.check()
-    saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
-    with join(job.device) as ranks:
-        console = Console(silent if job.json or ranks.rank else write)
-        device = choose_device(job.device)
-        plan, source = resolve(job, knobs, saved, ranks, device)
-        meter, metrics = Meter(device), None
-
-        run = hoptui.connect(
-            plan.name, total=job.iterations, resume=saved["run"] if saved else None, ranks=ranks
-        )
-        console.unread = run.stop
-        clock = phase_clock(run, device)
-        with StopOnSignal(run) as signals, run, ranks.guard(run), ExitStack() as stack:
-            with preparing(run, signals, device), explained(job.resume, SIZES):
-                state = prepare(plan, source, saved, ranks, device)
+    with launched(WORKLOAD, job, write) as launch:
+        plan, source = resolve(job, knobs, launch)
+        with connected(launch, plan.name) as active, ExitStack() as stack:
+            with active.preparing():
+                state = prepare(plan, source, launch)
             stack.enter_context(state)
-            threads = choose_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
-            set_threads(device, job.threads or threads // ranks.local_world)
+            active.set_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
+            run, meter = active.run, active.meter
             declare(run, state, meter)
-            session = SupervisedSession(
-                *(WORKLOAD, job, run, state, console, clock, meter),
-                about={"preset": plan.preset, "data": plan.data, "name": plan.name},
-                began=began,
-                progress=partial(progress, job, state),
-            )
-            session.begin(introduction(plan, state, saved))
+            about = {"preset": plan.preset, "data": plan.data, "name": plan.name}
+            session = SupervisedSession(active, state, about=about, progress=partial(progress, job, state))
+            session.begin(introduction(plan, state, launch.saved))
 
-            for iteration in run.iterations(job.iterations, start=state.iteration):
-                if session.restart.due():
-                    break
-                config = state.config
-                part = scale(
-                    "cosine",
-                    iteration - state.born,
-                    job.iterations - state.born,
-                    warmup=config.warmup,
-                    cooldown=0,
-                    final=config.final_lr,
-                )
-                metrics = update(state, config.lr * part, clock)
-                state.iteration = iteration + 1
-                meter.add(config.batch_size, utilization(state, config.batch_size))
-                run.log(
-                    measured(metrics, device),
-                    samples=config.batch_size,
-                    samples_total=state.position,
-                    lr=config.lr * part,
-                )
-                meter.begin()  # the first iteration is over, and with it what had to be compiled
+            for iteration in session.iterations():
+                lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
+                metrics = update(state, lr, active.clock)
+                images = state.config.batch_size
+                ideal = utilization(state, images)
+                session.learned(metrics, images, ideal, samples=images, samples_total=state.position, lr=lr)
                 if job.evaluation_due(state.iteration) and state.source.judged:
-                    with meter.apart(), clock.waited("evaluation"):
+                    with session.apart("evaluation"):
                         accuracy = evaluate(state)
                     run.log(accuracy=accuracy)
-                    console.say(f"iteration {state.iteration:,}: accuracy {accuracy:.2%}")
+                    session.console.say(f"iteration {state.iteration:,}: accuracy {accuracy:.2%}")
                     if job.until_accuracy is not None and accuracy >= job.until_accuracy:
                         session.ending = "passed"
-                session.end_iteration(metrics)
-                if session.ending == "passed":
-                    break
+                session.end_iteration()
 
             session.end()
             result = VisionResult(
-                **session.figures(metrics),
+                **session.figures(),
                 data=state.source.name,
                 samples=state.position,
                 samples_per_s=meter.rate(),
@@ -152,23 +108,16 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     return result
 
 
-def resolve(
-    job: VisionOptions,
-    knobs: KnobValues,
-    saved: Mapping[str, Any] | None,
-    ranks: RankGroup,
-    device: torch.device,
-) -> tuple[VisionPlan, Source]:
-    """The settled job, and its images.
+def resolve(job: VisionOptions, knobs: KnobValues, launch: Launch) -> tuple[VisionPlan, Source]:
+    """The complete job, and its images.
 
     Raises:
         UsageError: the job cannot be run as asked.
     """
-    with explained(job.resume, SIZES):
-        if saved:
-            check_resumed(ranks, job.resume, saved)
-        plan = resolve_job(job, knobs, saved, world=ranks.world, on_gpu=device.type == "cuda")
-        source = find_source(plan, device)
+    saved, ranks = launch.saved, launch.ranks
+    with launch.resolving():
+        plan = resolve_job(job, knobs, saved, world=ranks.world, on_gpu=launch.on_gpu)
+        source = find_source(plan, launch.device)
         check_alike(ranks, (source.count, source.classes), f"--data {plan.data}", "images")
         if job.until_accuracy is not None and not source.judged:
             raise UsageError(f"--until-accuracy: there are no held-out images in {source.name}")
@@ -179,20 +128,18 @@ def resolve(
     return plan, source
 
 
-def prepare(
-    plan: VisionPlan, source: Source, saved: Mapping[str, Any] | None, ranks: RankGroup, device: torch.device
-) -> VisionState:
+def prepare(plan: VisionPlan, source: Source, launch: Launch) -> VisionState:
     """The state to start from.
 
     Raises:
         UsageError: it cannot be built as asked.
     """
     try:
-        state = VisionState(plan.config, plan.seed, device, ranks, source)
+        state = VisionState(plan.config, plan.seed, launch.device, launch.ranks, source)
     except ValueError as error:
         raise UsageError(f"--preset {plan.preset}: {error}") from None
-    if saved and not state.load_state_dict(saved):
-        state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
+    if launch.saved and not state.load_state_dict(launch.saved):
+        state.notes.append(f"weights start anew: the model before was {model_size(launch.saved['shape'])}")
     return state
 
 
@@ -211,12 +158,10 @@ def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] 
     """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
     mean."""
     config, source, world = state.config, state.source, state.ranks.world
-    where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
-    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    patches = f"{state.model.shape.tokens} patches of {config.patch_size}"
     lines = [
-        f"{plan.name}: ViT of {amount(parameters)} parameters ({model_size(state.shape)}, "
-        f"{state.model.shape.tokens} patches of {config.patch_size}), seed {plan.seed}, {state.precision}, "
-        f"compile {state.compile_mode}, {where}",
+        f"{plan.name}: ViT of {amount(state.parameters)} parameters ({model_size(state.shape)}, {patches}), "
+        f"{state.computation}",
         f"images: {source.name}, {source.channels} × {source.image_size}², {source.classes:,} classes",
         f"a step: {config.batch_size:,} images = {world} × {config.grad_accum} × {config.micro_batch} "
         "(ranks × pieces × images in one)",
