@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ OPTION = "--update-snapshots"
 PROPERTY = "golden"
 """The property of a test's report that has the path of a golden file that it used."""
 SHOWN = 100  # lines of a difference
+NOTHING = "(nothing)"
 NO_NEWLINE = " (without a newline)"
 
 
@@ -28,6 +29,7 @@ class Golden:
 
     A test with several texts gives each a `name`. `normalize` has patterns of what differs from run to run, such
     as pids and paths, and the replacement of each. They are applied in this order, as `re.sub` does.
+    `golden(sheet(texts))` compares many short texts, each below a heading.
     """
 
     def __init__(self, test: pytest.Function, *, update: bool) -> None:
@@ -72,6 +74,16 @@ class Golden:
 def golden(request: pytest.FixtureRequest) -> Golden:
     """What compares the texts of this test with its golden files."""
     return Golden(request.node, update=request.config.getoption(OPTION))
+
+
+def sheet(texts: Mapping[str, str | Iterable[str]]) -> str:
+    """One text of many: each below its heading, without the blanks at the ends of its lines."""
+    parts = []
+    for heading, text in texts.items():
+        lines = text.split("\n") if isinstance(text, str) else text
+        body = "\n".join(line.rstrip() for line in lines).rstrip("\n") or NOTHING
+        parts.append(f"== {heading}\n{body}\n")
+    return "\n".join(parts)
 
 
 def folder(module: Path) -> Path:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden import sheet
+
 pytest_plugins = ["pytester"]
 
 MODULE = """
@@ -122,3 +124,10 @@ def test_two_texts_of_one_name_are_a_fault(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--update-snapshots")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ValueError: two golden texts of this test are named ''"])
+
+
+def test_a_sheet_has_each_text_below_its_heading() -> None:
+    texts = {"wide": "one  \n\ntwo\n", "narrow": ["one ", "two"], "none": "", "no lines": []}
+    assert sheet(texts) == (
+        "== wide\none\n\ntwo\n\n== narrow\none\ntwo\n\n== none\n(nothing)\n\n== no lines\n(nothing)\n"
+    )
