@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
@@ -35,6 +35,7 @@ from hoptui.protocol.messages import (
 )
 from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
+from hoptui.tui.styled_text import Line, lay
 from hoptui.tui.widgets.text_block import Lines
 from tests.model.recorded_run import ID, write
 from tests.tui.fast_pilot import no_naps, style_sheets_parsed_once
@@ -324,6 +325,11 @@ def read_all(app: HoptuiApp) -> str:
     return "\n".join(w.text for w in app.screen.query(Lines) if w.display and w.size.height)
 
 
+def rendered(lines: Iterable[Line], width: int) -> list[str]:
+    """What lines look like at a width, without the blanks at their ends."""
+    return ["".join(piece for piece, _ in lay(line, width)).rstrip() for line in lines]
+
+
 @pytest.fixture(name="read")
 def read_fixture() -> Callable[[HoptuiApp, str], str]:
     return read
@@ -351,10 +357,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def player(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Player]:
-    """The dashboard on that recording, in UTC."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield Player(recorded)
-    monkeypatch.undo()
+def player(recorded: Path) -> Player:
+    """The dashboard on that recording."""
+    return Player(recorded)
+
+
+@pytest.fixture(autouse=True)
+def in_utc() -> Iterator[None]:
+    """Times of day are those of UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
     time.tzset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hoptui.tui import actions
 from hoptui.tui.dialogs import Finder
 from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.widgets.panel import Panel
@@ -18,7 +19,8 @@ def test_a_series_can_go_into_the_first_chart_at_once(scene: MakeScene, play: Pl
         await pilot.press("slash")
         await pilot.pause()
         assert isinstance(app.screen, Finder)
-        assert "into the chosen chart" in str(app.screen.query_one(Panel).border_subtitle)
+        (together,) = (action for action in actions.of("finder") if action.id == "finder.together")
+        assert f"tab {together.label}" in str(app.screen.query_one(Panel).border_subtitle)
         await pilot.press(*"loss", "tab")
         await pilot.pause()
         assert isinstance(app.screen, ChartScreen)

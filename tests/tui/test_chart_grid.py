@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoptui.tui.charts.grid import LEAST_CELLS, LEAST_ROWS, MOST, PAGE, Board, Pick, arrange
+from tests.golden import Golden, sheet
 
 
 def board(count: int) -> Board:
@@ -26,31 +27,36 @@ def test_a_series_is_charted_once_and_then_chosen() -> None:
     assert (len(made.charts), made.index) == (3, 0)
 
 
-def test_series_are_put_together_and_apart() -> None:
+def test_series_are_put_together_and_apart(golden: Golden) -> None:
+    shown: dict[str, str] = {}
     made = board(3)
     assert made.merge() == ""
     assert (contents(made), made.index) == ([["m0"], ["m1", "m2"]], 1)
     assert made.join(Pick("host", "m9")) == ""
-    assert made.join(Pick("host", "m9")) == "it is in this chart already"
+    shown["a series that is in the chart"] = made.join(Pick("host", "m9"))
     assert made.split() == ""
     assert contents(made) == [["m0"], ["m1"], ["m2"], ["m9"]]
     made.index = 0
-    assert made.merge() == "there is no chart before this one"
-    assert made.split() == "there is one series in this chart"
+    shown["the first chart with the one before"] = made.merge()
+    shown["a chart of one series in parts"] = made.split()
+    assert contents(made) == [["m0"], ["m1"], ["m2"], ["m9"]], "what is refused changes nothing"
+    golden(sheet(shown))
 
 
-def test_a_chart_holds_four_series() -> None:
+def test_a_chart_holds_four_series(golden: Golden) -> None:
     made = Board()
     made.add([Pick("host", f"m{i}") for i in range(4)])
-    assert made.join(Pick("host", "x")) == "a chart shows 4 series at most"
+    refused = made.join(Pick("host", "x"))
     made.add([Pick("host", "y")])
-    assert made.merge() == "a chart shows 4 series at most"
-    assert len(made.charts) == 2
+    assert made.merge() == refused
+    assert [len(chart.picks) for chart in made.charts] == [4, 1]
+    golden(refused + "\n")
 
 
-def test_there_is_an_end_to_charts() -> None:
+def test_there_is_an_end_to_charts(golden: Golden) -> None:
     made = board(MOST)
-    assert made.add([Pick("host", "one more")]) == f"there are {MOST} charts already"
+    golden(made.add([Pick("host", "one more")]) + "\n")
+    assert len(made.charts) == MOST
 
 
 def test_removing_the_last_chart_chooses_the_one_before_and_none_is_left_in_the_end() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec import structs
 from textual.events import MouseScrollUp
 
@@ -21,22 +19,15 @@ from hoptui.tui.screens.charts import content
 from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.panel import Panel
+from tests.golden import Golden, sheet
 from tests.model.recorded_run import FIRST, write
+from tests.tui.conftest import RUN
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
 SECOND = 1_000_000_000
 START, WALL = 1_000 * SECOND, 1_780_000_000.0
-
-
-@pytest.fixture(autouse=True)
-def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 async def opened(app: Any, pilot: Any) -> ChartScreen:
@@ -84,16 +75,24 @@ def test_in_the_smallest_terminal_what_the_crosshair_tells_is_whole_or_left_out(
     play(scene(gpus=1).live().app(), script, (60, 16))
 
 
-def test_it_begins_with_throughput_learning_and_gpus(scene: MakeScene, play: Play, read: Read) -> None:
+def test_it_begins_with_throughput_learning_and_gpus(
+    scene: MakeScene, play: Play, read: Read, golden: Golden
+) -> None:
+    shown: dict[str, str] = {}
     there = scene(gpus=1).live().history()
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
-        assert titles(app) == [
-            "› run · env steps per s", "run · episode return", "GPU 0 · 3 series", "GPU 0 · power",
-        ]  # fmt: skip
-        assert read(app, "legend-0") == "━ env steps per s 501 k"
-        assert read(app, "legend-2").split("  ")[0] == "━ SM active 81 %"
+        assert [
+            [(pick.source, pick.metric) for pick in chart.picks] for chart in app.screen.board.charts
+        ] == [
+            [(f"run/{RUN}", "env_steps_per_s")],
+            [(f"run/{RUN}", "episode_return")],
+            [("gpu/GPU-0", name) for name in ("sm_active", "tensor_active", "dram_active")],
+            [("gpu/GPU-0", "power_w")],
+        ]
+        for i, title in enumerate(titles(app)):
+            shown[title] = read(app, f"legend-{i}")
         assert "┆" in read(app, "chart-0")  # the changes of knobs and the events
         assert "20:26" in read(app, "chart-0")
         assert "● live   20:21:38 … 20:26:40" in read(app, "span")
@@ -104,11 +103,14 @@ def test_it_begins_with_throughput_learning_and_gpus(scene: MakeScene, play: Pla
         assert len(titles(app)) == 4  # it is as it was left
 
     play(there.app(), script)
+    golden(sheet(shown))
 
 
 def test_a_few_letters_find_a_series_for_a_chart_of_its_own_or_for_the_chosen_one(
-    scene: MakeScene, play: Play, read: Read
+    scene: MakeScene, play: Play, read: Read, golden: Golden
 ) -> None:
+    shown: dict[str, str] = {}
+
     async def script(app: Any, pilot: Any) -> None:
         await pilot.press("slash", *"polos", "enter")
         await pilot.pause()
@@ -129,11 +131,12 @@ def test_a_few_letters_find_a_series_for_a_chart_of_its_own_or_for_the_chosen_on
             "cpu_percent",
         ]
         await pilot.press(*"qqqq")
-        assert read(app, "find-list") == "nothing is called that"
+        shown["qqqq"] = read(app, "find-list")
         await pilot.press("escape", "s")
         assert titles(app)[-2:] == ["› run · policy loss", "run · value loss"]
 
     play(scene(gpus=1).live().app(), script)
+    golden(sheet(shown))
 
 
 def test_the_best_match_is_first_and_every_word_has_to_match() -> None:
@@ -231,7 +234,11 @@ def test_the_mouse_points_zooms_and_drags(scene: MakeScene, play: Play, read: Re
     play(scene(gpus=1).live().app(), script)
 
 
-def test_a_logarithmic_axis_one_chart_alone_and_none(scene: MakeScene, play: Play, read: Read) -> None:
+def test_a_logarithmic_axis_one_chart_alone_and_none(
+    scene: MakeScene, play: Play, read: Read, golden: Golden
+) -> None:
+    shown: dict[str, str] = {}
+
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
         linear = read(app, "chart-1")
@@ -245,9 +252,10 @@ def test_a_logarithmic_axis_one_chart_alone_and_none(scene: MakeScene, play: Pla
         await pilot.press("enter", "d", "d", "d", "d")
         await pilot.pause()
         assert titles(app) == []
-        assert read(app, "nothing").strip() == "no chart  / finds something to chart"
+        shown["without a chart"] = read(app, "nothing")
 
     play(scene(gpus=1).live().app(), script)
+    golden(sheet(shown))
 
 
 def test_iterations_on_the_x_axis_show_the_same_part(scene: MakeScene, play: Play, read: Read) -> None:
@@ -366,7 +374,10 @@ def test_a_recording_has_the_same_charts_as_of_its_position(read: Read, tmp_path
     asyncio.run(main())
 
 
-def test_a_small_terminal_has_four_small_charts(scene: MakeScene, play: Play, read: Read) -> None:
+def test_a_small_terminal_has_four_small_charts(
+    scene: MakeScene, play: Play, read: Read, golden: Golden
+) -> None:
+    shown: dict[str, str] = {}
     there = scene(gpus=1).live()
     there.tell(
         events=(Event(seq=9, t=START - 9 * SECOND, wall=WALL - 9, kind="x", text="slow", level="alarm"),)
@@ -374,10 +385,11 @@ def test_a_small_terminal_has_four_small_charts(scene: MakeScene, play: Play, re
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
-        assert "ppo-cartpole · chart 1 of 4" in read(app, "identity")
+        shown["title"] = read(app, "identity")
         assert len(titles(app)) == 4
         assert read(app, "legend-2").count("━") == 3
         inks = {span.ink for line in app.screen.query_one("#chart-3").lines for span in line}
         assert "bad" in inks
 
     play(there.app(), script, (80, 24))
+    golden(sheet(shown))

@@ -23,6 +23,8 @@ from hoptui.tui.components import (
 from hoptui.tui.screens.run import compact
 from hoptui.tui.snapshot import View
 from hoptui.tui.widgets.text_block import Lines
+from tests.golden import Golden, sheet
+from tests.tui.conftest import NO_DRIVER, rendered
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -39,36 +41,35 @@ def text(lines: Any) -> str:
     return "\n".join("".join(span.text for span in line) for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("link", "said"),
-    [
-        (Link("connecting", 0.0), "connecting to the daemon"),
-        (Link("connecting", 0.0, "no daemon is running"), "connecting to the daemon: no daemon is running"),
-        (Link("failed", 0.0, CANNOT), CANNOT),
-        (Link("failed", 0.0), "the daemon cannot be reached"),
-        (Link("lost", 0.0, "gone"), "the link to the daemon is lost (gone): reconnecting"),
-    ],
-)
-def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, link: Link, said: str) -> None:
+def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, golden: Golden) -> None:
     there = scene()
-    there.client.link = link
-    view = look(there)
-    assert empty_state.reason(view) == said
-    assert text(runs.rows(view, 80, -1)).splitlines()[0] == said
-    for whole in (
-        compact.summary(view, "", 100, 60.0, plain=False),
-        phases.lines(view, phases.measured(view), 100, 5),
+    shown = {}
+    for link in (
+        Link("connecting", 0.0),
+        Link("connecting", 0.0, "no daemon is running"),
+        Link("failed", 0.0, CANNOT),
+        Link("failed", 0.0),
+        Link("lost", 0.0, "gone"),
     ):
-        assert text(whole) == said
-    short = "unknown: the daemon cannot be reached" if link.state == "failed" else said
-    for lines in (
-        processes.rows(view, 80, -1)[:1],
-        events.lines(view, 5, 60),
-        knobs.rows(view, 60, 0),
-        learning_metrics.lines(view, "", 60)[:1],
-    ):
-        assert text(lines).strip() == short
-    assert gpus.none(view) == short
+        there.client.link = link
+        view = look(there)
+        reason, short = empty_state.reason(view), gpus.none(view)
+        shown[f"{link.state}: {link.reason or '–'}"] = (f"a large panel: {reason}", f"a small one: {short}")
+        assert link.reason in reason
+        assert text(runs.rows(view, 80, -1)).splitlines()[0] == reason
+        for whole in (
+            compact.summary(view, "", 100, 60.0, plain=False),
+            phases.lines(view, phases.measured(view), 100, 5),
+        ):
+            assert text(whole) == reason
+        for lines in (
+            processes.rows(view, 80, -1)[:1],
+            events.lines(view, 5, 60),
+            knobs.rows(view, 60, 0),
+            learning_metrics.lines(view, "", 60)[:1],
+        ):
+            assert text(lines).strip() == short
+    golden(sheet(shown))
 
 
 def test_a_daemon_that_cannot_be_started_is_told_with_what_to_do(scene: MakeScene) -> None:
@@ -100,46 +101,44 @@ def test_a_long_reason_is_told_whole_where_there_is_room(scene: MakeScene, play:
     play(there.app(run=None), script, (80, 24))
 
 
-def test_a_node_without_gpus_and_runs_says_why_and_how_to_begin(scene: MakeScene) -> None:
+def test_a_node_without_gpus_and_runs_says_why_and_how_to_begin(scene: MakeScene, golden: Golden) -> None:
     view = look(scene(runs=False).live(history=False))
     assert empty_state.reason(view) == ""
-    assert gpus.none(view) == "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+    assert gpus.none(view) == NO_DRIVER
     assert text(gpus.absent(view, 40)).split() == gpus.none(view).split()
     assert len(gpus.absent(view, 40)) == 2
-    assert text(processes.rows(view, 80, -1)).strip() == "there is no GPU"
-    begin = text(runs.rows(view, 80, -1))
-    assert "no run on this node yet" in begin
-    assert "hoptui demo" in begin
-    assert 'hoptui.connect("name")' in begin
+    shown = {"runs": runs.rows(view, 80, -1), "processes": processes.rows(view, 80, -1)}
+    golden(sheet({panel: rendered(lines, 80) for panel, lines in shown.items()}))
 
 
-def test_a_run_that_has_said_nothing_yet(scene: MakeScene) -> None:
+def test_a_run_that_has_said_nothing_yet(scene: MakeScene, golden: Golden) -> None:
     there = scene().live(history=False)
     there.update(run={"knobs": ()})
     view = look(there, "3f2a9c10")
-    assert text(learning_metrics.lines(view, "", 60)).splitlines() == [
-        "nothing is logged yet",
-        "run.log(loss=…) in its loop is shown here",
-    ]
-    assert text(phases.lines(view, phases.measured(view), 60, 5)) == "no iteration has ended yet"
-    assert "run.knob(name, value) declares one" in text(knobs.rows(view, 60, 0))
+    shown = {
+        "learning": learning_metrics.lines(view, "", 60),
+        "phases": phases.lines(view, phases.measured(view), 60, 5),
+        "knobs": knobs.rows(view, 60, 0),
+    }
+    golden(sheet({panel: text(lines) for panel, lines in shown.items()}))
 
 
-def test_who_is_on_a_gpu_is_never_nobody_where_it_is_unknown(scene: MakeScene) -> None:
+def test_who_is_on_a_gpu_is_never_nobody_where_it_is_unknown(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=1).live(history=False)
     there.tell(node=msgspec.structs.replace(there.node, sampler="the sampler ended (exit code 1)"))
-    told = text(processes.rows(look(there), 80, -1))
-    assert "who is on the GPUs is unknown: the sampler ended (exit code 1)" in told
+    golden(text(processes.rows(look(there), 80, -1)) + "\n")
 
 
-def test_memory_that_nobody_holds_is_somebodys_in_another_container(scene: MakeScene) -> None:
+def test_memory_that_nobody_holds_is_somebodys_in_another_container(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=2).live()
-    said = "the driver names no process, yet 58.1 GiB are in use"
-    assert text(processes.rows(look(there), 80, -1)).strip().startswith(f"{said}: by another container")
-    assert text(processes.lines(look(there), 60, 3, "GPU-1")) == said
+    shown = {
+        "58.1 GiB in use": text(processes.rows(look(there), 80, -1)),
+        "58.1 GiB in use on GPU 1": text(processes.lines(look(there), 60, 3, "GPU-1")),
+    }
     for index in (0, 1):
         there.gpu(index, memory_used_bytes=float(3 << 20))
-    assert text(processes.rows(look(there), 80, -1)).strip() == "no process holds a GPU"
+    shown["3 MiB in use"] = text(processes.rows(look(there), 80, -1))
+    golden(sheet(shown))
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])

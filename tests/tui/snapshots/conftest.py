@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import gc
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,15 +39,10 @@ Drawn = dict[tuple[int, int], dict[str, list[Strip]]]
 
 
 @pytest.fixture(autouse=True)
-def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In UTC, and with the wall clock of the scene also where no node has told its own."""
-    monkeypatch.setenv("TZ", "UTC")
+def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock of the scene, also where no node has told its own."""
     for module in (render_loop, hosts_app, store):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: WALL))
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.fixture(autouse=True, scope="module")
