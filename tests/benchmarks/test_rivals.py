@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import rivals
 from benchmarks.measure import Bench, Terminal
+from tests.golden import Golden
 
 DRAWS = """
 import sys, time
@@ -54,22 +55,12 @@ def test_what_draws_is_measured(node: Bench) -> None:
     assert found["screen"][0].startswith("SM %")
 
 
-def test_what_ends_or_is_not_there_is_told_so(node: Bench) -> None:
-    assert rivals.measure(node, "ends") == {
-        "ran": False,
-        "why": "it ends by itself",
-        "last_words": ["No GPU to monitor."],
-    }
-    assert rivals.measure(node, "blank") == {
-        "ran": False,
-        "why": "it draws nothing within 1 s",
-        "last_words": [],
-    }
-    missing = rivals.measure(node, "PufferLib")
-    assert not missing["ran"]
-    assert missing["why"].startswith(
-        "not available: no-such-program is not on the PATH; its console is part of"
-    )
+def test_what_ends_or_is_not_there_is_told_so(node: Bench, golden: Golden) -> None:
+    found = {name: rivals.measure(node, name) for name in ("ends", "blank", "PufferLib")}
+    assert [rival["ran"] for rival in found.values()] == [False] * 3
+    assert [rival.get("last_words") for rival in found.values()] == [["No GPU to monitor."], [], None]
+    assert "no-such-program" in found["PufferLib"]["why"]
+    golden("".join(f"{name}: {rival['why']}\n" for name, rival in found.items()))
 
 
 def test_signs_are_not_found_in_other_words() -> None:

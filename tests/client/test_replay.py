@@ -240,9 +240,11 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_read_that_fails_is_told_by_the_link(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = "the disk is gone"
+
     def broken(*arguments: object) -> None:
-        raise RecordingError("the disk is gone")
+        raise RecordingError(problem)
 
     monkeypatch.setattr(Recording, "rows", broken)
     replay.store.latest(f"run/{ID}")
-    assert (replay.link.state, replay.link.reason) == ("failed", "the disk is gone")
+    assert (replay.link.state, replay.link.reason) == ("failed", problem)

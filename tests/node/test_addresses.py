@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.node.addresses import IPC_PATH_MAX, AddressError, Addresses, addresses, secure
+from tests.golden import Golden
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +52,8 @@ def test_a_directory_that_is_right_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_without_create_nothing_is_made(tmp_path: Path) -> None:
     directory = tmp_path / "a"
-    assert refusal(directory, create=False) == f"{directory} cannot be used: No such file or directory"
+    found = refusal(directory, create=False)
+    assert (str(directory) in found, found.endswith(f": {os.strerror(errno.ENOENT)}")) == (True, True)
     assert not directory.exists()
 
 
@@ -61,29 +65,34 @@ def test_a_symlink_is_refused_even_to_a_good_directory(tmp_path: Path, create: b
     assert refusal(link, create=create).startswith(f"{link} is a symlink")
 
 
-def test_a_dangling_symlink_is_refused_and_not_followed(tmp_path: Path) -> None:
+def test_a_dangling_symlink_is_refused_and_not_followed(tmp_path: Path, golden: Golden) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
     assert refusal(link).startswith(f"{link} is a symlink")
     assert not (tmp_path / "elsewhere").exists()
+    golden(refusal(link), normalize={re.escape(str(tmp_path)): ""})
 
 
-@pytest.mark.parametrize("mode", [0o750, 0o701, 0o770, 0o777, 0o1777])
-def test_a_directory_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_directory_open_to_others_is_refused(tmp_path: Path, golden: Golden) -> None:
     directory = tmp_path / "a"
     directory.mkdir()
-    directory.chmod(mode)
-    assert refusal(directory) == f"{directory} is open to others (mode {mode:o}): chmod 700 it"
+    text = ""
+    for mode in (0o750, 0o701, 0o770, 0o777, 0o1777):
+        directory.chmod(mode)
+        text += f"{refusal(directory)}\n"
+        assert f" {mode:o})" in text.splitlines()[-1]
+    golden(text, normalize={re.escape(str(tmp_path)): ""})
 
 
-def test_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_is_refused(tmp_path: Path, golden: Golden) -> None:
     file = tmp_path / "a"
     file.touch(mode=0o600)
-    assert refusal(file) == f"{file} is not a directory"
-    assert refusal(file / "b") == f"{file / 'b'} cannot be used: Not a directory"
+    golden(f"{refusal(file)}\n{refusal(file / 'b')}\n", normalize={re.escape(str(tmp_path)): ""})
 
 
-def test_somebody_elses_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_elses_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     directory = tmp_path / "a"
     directory.mkdir(mode=0o700)
     owner = os.getuid()
@@ -92,7 +101,14 @@ def test_somebody_elses_directory_is_refused(tmp_path: Path, monkeypatch: pytest
         owner = 65534
     else:  # nobody but root can give a directory away: be somebody else instead
         monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    assert refusal(directory) == f"{directory} belongs to uid {owner}, not to you (uid {os.getuid()})"
+    golden(
+        refusal(directory),
+        normalize={
+            re.escape(str(tmp_path)): "",
+            rf"uid {owner}\b": "uid OWNER",
+            rf"uid {os.getuid()}\b": "uid YOURS",
+        },
+    )
 
 
 def test_addresses_follow_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +137,11 @@ def test_by_default_they_are_in_tmp_and_bear_the_uid(monkeypatch: pytest.MonkeyP
 
 
 def test_a_path_too_long_for_a_socket_is_told_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     longest = IPC_PATH_MAX - len(os.fsencode(f"{tmp_path}/")) - len("/viewers.sock.new")
     assert longest > 1
+    texts = []
     for characters, name in ((longest, "d" * longest), (longest, "d" * (longest % 2) + "é" * (longest // 2))):
         good = tmp_path / name
         assert len(os.fsencode(name)) == characters
@@ -136,11 +153,11 @@ def test_a_path_too_long_for_a_socket_is_told_before_anything_is_made(
         monkeypatch.setenv("HOPTUI_DIR", str(bad))
         with pytest.raises(AddressError) as error:
             addresses()
-        assert str(error.value) == (
-            f"{bad}/viewers.sock is 104 bytes long and a socket's path may have 103: "
-            "set HOPTUI_DIR to a shorter directory"
-        )
+        assert "HOPTUI_DIR" in str(error.value)
+        texts.append(str(error.value).replace(str(bad), "DIRECTORY"))
         assert not bad.exists()
+    assert texts[0] == texts[1]
+    golden(texts[0])
 
 
 @pytest.mark.parametrize("variable", ["HOPTUI_DIR", "HOPTUI_STATE_DIR"])
@@ -154,5 +171,6 @@ def test_a_relative_directory_is_refused(
     monkeypatch.setenv(variable, path)
     with pytest.raises(AddressError) as error:
         addresses()
-    assert str(error.value) == f"{variable} is {str(Path(path))!r}: it must be an absolute path"
+    assert str(error.value).startswith(f"{variable} is {str(Path(path))!r}: ")
+    assert str(error.value).endswith("absolute path")
     assert list(tmp_path.iterdir()) == []
