@@ -26,7 +26,10 @@ for i in run.iterations():
         time.sleep(0.02)
     run.log(samples=1000, loss=1 / (i + 1))
 """
-LEAST = "from textual.app import App; from textual.widgets import Static; App.compose = lambda self: [Static('x' * 100)]; App().run()"
+LEAST = (
+    "from textual.app import App; from textual.widgets import Static; App.compose = lambda self: [Static('x' "
+    "* 100)]; App().run()"
+)
 
 
 def first_frame(command: list[str], environment: dict[str, str]) -> tuple[float, float]:

@@ -25,7 +25,8 @@ def main() -> int:
             lines.append(f"{'met   ' if met else 'MISSED'}  {name:<13} {target}")
     on = machine()
     print(
-        f"\n{', '.join(on.get('gpus', ['no GPU']))} · {on['date']} · Python {on['python']} · torch {on.get('torch', '?')}"
+        f"\n{', '.join(on.get('gpus', ['no GPU']))} · {on['date']} · Python {on['python']} · torch "
+        f"{on.get('torch', '?')}"
     )
     print("\n".join(lines))
     return 1 if missed else 0

@@ -37,8 +37,8 @@ TOOLS: dict[str, list[str]] = {
     "PufferLib": ["puffer", "train", "puffer_cartpole"],
 }
 WHY_NOT = {
-    "PufferLib": "its console is part of its trainer; release 3.0 is source only, built against torch with a compiler and "
-    "libraries that its build downloads, and the wheels of 2.0 are without it",
+    "PufferLib": "its console is part of its trainer; release 3.0 is source only, built against torch with a "
+    "compiler and libraries that its build downloads, and the wheels of 2.0 are without it",
 }
 """Why a tool that is not on the PATH is hard to have, where that is more than not being installed."""
 SIGNS = {

@@ -120,9 +120,10 @@ class Sshd:
         root = Path(__file__).parents[1]
         there = f"HOPTUI_DIR={where.directory} HOPTUI_STATE_DIR={where.state} HOPTUI_IDLE_S=20"
         (self.base / "sshd_config").write_text(
-            f"Port {port}\nListenAddress 127.0.0.1\nHostKey {self.base}/host\nAuthorizedKeysFile {self.base}/authorized\n"
-            "PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-            f"PermitRootLogin yes\nSetEnv {there} PYTHONPATH={root} HOME={self.base}\n"
+            f"Port {port}\nListenAddress 127.0.0.1\nHostKey {self.base}/host\nAuthorizedKeysFile "
+            f"{self.base}/authorized\nPidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n"
+            f"KbdInteractiveAuthentication no\nPermitRootLogin yes\nSetEnv {there} PYTHONPATH={root} "
+            f"HOME={self.base}\n"
         )
         options = "IdentitiesOnly yes\n  StrictHostKeyChecking accept-new\n  ControlPath none\n"
         common = f"HostName 127.0.0.1\n  UserKnownHostsFile {self.base}/known\n  {options}"

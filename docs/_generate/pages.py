@@ -62,8 +62,9 @@ def keys() -> str:
     actions = load("actions")
     parts = [
         "# Keys",
-        "The footer of the dashboard shows the most useful keys. `?` explains all keys of a screen, and `ctrl+p` finds "
-        "any action by its name. The ids are for the `[keys]` table of `config.toml`, see [Settings](settings.md).",
+        "The footer of the dashboard shows the most useful keys. `?` explains all keys of a screen, and "
+        "`ctrl+p` finds any action by its name. The ids are for the `[keys]` table of `config.toml`, see "
+        "[Settings](settings.md).",
     ]
     for scope in get_args(actions.Scope):
         rows = [
@@ -105,8 +106,8 @@ def readings() -> str:
     )
     parts = [
         "# Readings",
-        "What hoptui reads from the GPUs and the host. In the dashboard `d` shows the same texts beside the values. "
-        "Readings marked *GPM* come from the performance counters of Hopper and newer GPUs.",
+        "What hoptui reads from the GPUs and the host. In the dashboard `d` shows the same texts beside "
+        "the values. Readings marked *GPM* come from the performance counters of Hopper and newer GPUs.",
     ]
     for title, note, meanings in groups:
         parts += [f"## {title}", note]
@@ -127,8 +128,9 @@ def messages() -> str:
     )
     parts = [
         "# Messages",
-        f"Protocol version {module.PROTOCOL}. A message is a msgpack map, and its `type` is the name in the headings here. "
-        "Every field with a default may be left out. [Protocol](../internals/protocol.md) says when each message is sent.",
+        f"Protocol version {module.PROTOCOL}. A message is a msgpack map, and its `type` is the name in "
+        "the headings here. Every field with a default may be left out. "
+        "[Protocol](../internals/protocol.md) says when each message is sent.",
     ]
     described: set[str] = set()
     for title, union in sides:
@@ -153,11 +155,11 @@ def recording() -> str:
     found = db.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type, name")
     parts = [
         "# Recording schema",
-        "A recording is one SQLite file. Its `application_id` is "
-        f"`{database.APPLICATION_ID:#x}`, and its `user_version` is the schema version, now {database.SCHEMA}. "
-        "Newer versions of hoptui read every older schema.",
-        "For your own analysis use `hoptui export`. It unpacks the blocks into CSV, JSON lines or Parquet. The two views "
-        "`event_log` and `command_log` are made for `sqlite3` at the prompt:",
+        f"A recording is one SQLite file. Its `application_id` is `{database.APPLICATION_ID:#x}`, and its "
+        f"`user_version` is the schema version, now {database.SCHEMA}. Newer versions of hoptui read every "
+        "older schema.",
+        "For your own analysis use `hoptui export`. It unpacks the blocks into CSV, JSON lines or Parquet. "
+        "The two views `event_log` and `command_log` are made for `sqlite3` at the prompt:",
         "```sql\nSELECT utc, knob, before, effective, gain FROM command_log;\n```",
     ]
     for kind, name, sql in found.fetchall():
@@ -207,7 +209,10 @@ def _choices(setting: Any) -> str:
 def _reading(name: str, meaning: Any) -> str:
     gpm = " · *GPM*" if "gpm" in meaning.needs else ""
     good = f"\n\n*How to judge it:* {meaning.good}." if meaning.good else ""
-    return f"### `{name}`\n\n**{meaning.label}**, {meaning.unit}{gpm}. {meaning.long}{good}\n\n*Source:* {meaning.source}."
+    return (
+        f"### `{name}`\n\n**{meaning.label}**, {meaning.unit}{gpm}. {meaning.long}{good}\n\n*Source:* "
+        f"{meaning.source}."
+    )
 
 
 def _members(union: Any) -> tuple[Any, ...]:

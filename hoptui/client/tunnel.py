@@ -93,13 +93,15 @@ def ended(place: Place, code: int, errors: str) -> Ended:
     if denied:
         port = f"-p {place.port} " if place.port else ""
         return Ended(
-            f"{name} refuses the login ({clean(denied, 200)}): a dashboard cannot type a password; "
-            f"set up a key (ssh-copy-id {port}{place.destination}) or an agent, until `{_by_hand(place)} true` asks nothing",
+            f"{name} refuses the login ({clean(denied, 200)}): a dashboard cannot type a password; set up "
+            f"a key (ssh-copy-id {port}{place.destination}) or an agent, until `{_by_hand(place)} true` "
+            "asks nothing",
             lasting=True,
         )
     if "Host key verification failed" in errors:
         return Ended(
-            f"the host key of {name} is not known here, or has changed: run `{_by_hand(place)}` and answer it",
+            f"the host key of {name} is not known here, or has changed: run `{_by_hand(place)}` and answer "
+            "it",
             lasting=True,
         )
     if code == NOT_FOUND or ("not found" in last and not ours):

@@ -196,7 +196,10 @@ class Archive:
     def problem(self) -> str:
         """Why history is not being kept, "" if it is."""
         if time.monotonic() - self._refused_at < REFUSED_TOLD_S:
-            return f"the disk did not keep up: {self._refused} jobs were refused, the last less than a minute ago"
+            return (
+                f"the disk did not keep up: {self._refused} jobs were refused, the last less than a minute "
+                "ago"
+            )
         return self._history.problem
 
     def problem_of(self, run: str) -> str:

@@ -301,7 +301,8 @@ class Endpoint:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError:
             raise MetricsError(
-                "no metrics for Prometheus: prometheus-client is not installed (pip install 'hoptui[metrics]')"
+                "no metrics for Prometheus: prometheus-client is not installed (pip install "
+                "'hoptui[metrics]')"
             ) from None
         self._snapshot: Snapshot | None = None
         registry = CollectorRegistry()

@@ -181,4 +181,6 @@ def _lagging(window: ObservationWindow) -> Iterator[str]:
     if clocked:
         slow, fast = min(clocked, key=lambda g: g.clock_mhz), max(clocked, key=lambda g: g.clock_mhz)
         if slow.clock_mhz < (1 - UNEVEN) * fast.clock_mhz:
-            yield f"GPU {slow.index} is slower: {slow.clock_mhz:.0f} MHz, GPU {fast.index} {fast.clock_mhz:.0f}"
+            yield (
+                f"GPU {slow.index} is slower: {slow.clock_mhz:.0f} MHz, GPU {fast.index} {fast.clock_mhz:.0f}"
+            )

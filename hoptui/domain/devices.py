@@ -135,7 +135,8 @@ SLOWDOWN_CAUSES = 0x40 | 0x80
 
 REASONS = (
     Reason(SLOWDOWN, "hardware slowdown", "alarm",
-           "The hardware halves the clocks or more to protect itself: heat, the power supply's brake, or a current peak.",
+           "The hardware halves the clocks or more to protect itself: heat, the power supply's brake, or a "
+           "current peak.",
            "the hardware slows the clocks: heat, power supply or power brake", "full clocks again"),
     Reason(0x40, "too hot (hardware)", "alarm", "The hardware halves the clocks or more because the GPU or its memory is too hot.",
            "too hot: the hardware halves the clocks or worse", "no longer too hot"),
@@ -144,7 +145,8 @@ REASONS = (
     Reason(0x20, "too hot", "alarm", "The driver lowers the clocks because the GPU or its memory is too hot.",
            "too hot: the driver lowers the clocks", "no longer too hot for the driver"),
     Reason(0x04, "power cap", "info",
-           "The clocks stay where the board draws no more than its power limit: usual, and no fault, under full load.",
+           "The clocks stay where the board draws no more than its power limit: usual, and no fault, under "
+           "full load.",
            "at its power limit: clocks give way, as is normal under full load", "no longer at its power limit"),
     Reason(0x10, "sync boost", "info", "The GPU keeps to the clock of the slowest one of its sync-boost group.",
            "clocks are held down to those of other GPUs (sync boost)", "sync boost lets go"),

@@ -112,7 +112,8 @@ def _must_be_here(shown: GpuProcess, node: NodeState) -> None:
         )
     if whose_pids() == "container":
         raise NotYoursError(
-            "this is a container with pids of its own, and the driver counts the machine's: end it where it was started"
+            "this is a container with pids of its own, and the driver counts the machine's: end it where "
+            "it was started"
         )
     try:
         daemon = psutil.Process(node.pid)

@@ -65,8 +65,8 @@ def addresses(*, create: bool = True) -> Addresses:
     longest = os.fsencode(f"{found.viewers}.new")
     if len(longest) > IPC_PATH_MAX:
         raise AddressError(
-            f"{found.viewers} is {len(longest) - 4} bytes long and a socket's path may have {IPC_PATH_MAX - 4}: "
-            "set HOPTUI_DIR to a shorter directory"
+            f"{found.viewers} is {len(longest) - 4} bytes long and a socket's path may have "
+            f"{IPC_PATH_MAX - 4}: set HOPTUI_DIR to a shorter directory"
         )
     secure(directory, create=create)
     return found

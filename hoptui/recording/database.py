@@ -281,7 +281,8 @@ def _schema(db: sqlite3.Connection, path: Path) -> int:
         raise RecordingError(f"{path} is a database of something else, no recording")
     if version > SCHEMA:
         raise RecordingError(
-            f"{path} was written by a newer hoptui (schema {version}, this one reads up to {SCHEMA}): update hoptui"
+            f"{path} was written by a newer hoptui (schema {version}, this one reads up to {SCHEMA}): "
+            "update hoptui"
         )
     return int(version)
 

@@ -261,11 +261,11 @@ class Tables:
 
     def _sources(self) -> Iterator[str]:
         for (source,) in self._db.execute(
-            "WITH RECURSIVE a (source) AS (SELECT min(source) FROM blocks UNION ALL"
-            " SELECT (SELECT min(source) FROM blocks WHERE source > a.source) FROM a WHERE a.source NOT NULL),"
-            " b (source) AS (SELECT min(source) FROM arrivals UNION ALL"
-            " SELECT (SELECT min(source) FROM arrivals WHERE source > b.source) FROM b WHERE b.source NOT NULL)"
-            " SELECT source FROM a WHERE source NOT NULL UNION SELECT source FROM b WHERE source NOT NULL"
+            "WITH RECURSIVE a (source) AS (SELECT min(source) FROM blocks UNION ALL SELECT (SELECT "
+            "min(source) FROM blocks WHERE source > a.source) FROM a WHERE a.source NOT NULL), b (source) "
+            "AS (SELECT min(source) FROM arrivals UNION ALL SELECT (SELECT min(source) FROM arrivals WHERE "
+            "source > b.source) FROM b WHERE b.source NOT NULL) SELECT source FROM a WHERE source NOT NULL "
+            "UNION SELECT source FROM b WHERE source NOT NULL"
         ).fetchall():
             yield source
 
@@ -310,7 +310,8 @@ class Tables:
         with errors_named(self._path):
             return bool(
                 self._number(
-                    "SELECT EXISTS (SELECT 1 FROM blocks WHERE source = ? AND level = 0 AND t1 BETWEEN ? AND ?)",
+                    "SELECT EXISTS (SELECT 1 FROM blocks WHERE source = ? AND level = 0 AND t1 BETWEEN ? "
+                    "AND ?)",
                     source,
                     piece.t0,
                     piece.t1,
@@ -324,7 +325,8 @@ class Tables:
             return ingest.select(self._arrived(source, arrival), names)
         with errors_named(self._path):
             found = self._db.execute(
-                "SELECT layouts.names, body FROM blocks JOIN layouts ON layouts.id = layout WHERE blocks.id = ?",
+                "SELECT layouts.names, body FROM blocks JOIN layouts ON layouts.id = layout WHERE "
+                "blocks.id = ?",
                 (piece.id,),
             ).fetchone()
         if found is None:

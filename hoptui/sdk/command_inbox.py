@@ -155,7 +155,10 @@ class CommandInbox:
         if command.expect_version is None or older is None or older.command.origin == command.origin:
             return None
         first = older.command
-        text = f"{author(first.origin, sentence=True)} was first: {first.knob} → {shown(first.value)} is already scheduled"
+        text = (
+            f"{author(first.origin, sentence=True)} was first: {first.knob} → {shown(first.value)} is "
+            "already scheduled"
+        )
         return Outcome(
             id="",
             stage="rejected",

@@ -211,7 +211,10 @@ class ChangePointDetector:
     def _alarm(self, observation: Observation, change: LevelChange) -> ChangePoint:
         began, before, after, then = change
         cause = likely(then, observation, slower=after < before)
-        text = f"throughput {100 * (after / before - 1):+.0f} % since iteration {began}, and no knob was turned: "
+        text = (
+            f"throughput {100 * (after / before - 1):+.0f} % since iteration {began}, and no knob was "
+            "turned: "
+        )
         self._forget(self._newest + 1)
         return ChangePoint(
             observation.t, began, before, after, cause, text + (cause or _none_seen(observation))

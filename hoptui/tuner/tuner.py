@@ -258,8 +258,8 @@ class Tuner:
             self._rested = True
             self._say(
                 "holding",
-                f"the next trial may cost more than the {max(0.0, self._budget.left):.0f} s that the budget has left; "
-                "a larger one allows it",
+                f"the next trial may cost more than the {max(0.0, self._budget.left):.0f} s that the "
+                "budget has left; a larger one allows it",
             )
         else:
             return self._begin(candidate, observation), ()

@@ -71,7 +71,10 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",  # the address holds the secret
     "X-Content-Type-Options": "nosniff",
 }
-USED = "This address opens once, and was used or is not right. The terminal in which hoptui serve runs shows a new one.\n"
+USED = (
+    "This address opens once, and was used or is not right. The terminal in which hoptui serve runs shows a "
+    "new one.\n"
+)
 
 
 class Dashboards(Server):

@@ -29,7 +29,10 @@ for i in run.iterations(int(option["--iterations"])):
     time.sleep(0.01)
     run.log(env_steps=100, evaluation_return=475.0)
 """
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+DEAF = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); "
+    "time.sleep(60)"
+)
 
 
 @pytest.fixture(autouse=True)

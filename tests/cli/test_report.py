@@ -39,7 +39,10 @@ from tests.model.recorded_run import (
 EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
 MADE = 1_780_001_000.0
 MADE_BY = {r"hoptui \d+\.\d+\.\d+\S*": "hoptui VERSION"}
-EVIL = "<script>alert(1)</script> **b** | `c` [x](http://x.example) <img src=x onerror=y> & \\| _d_ ~~e~~ \u202e\x1b[31m"
+EVIL = (
+    "<script>alert(1)</script> **b** | `c` [x](http://x.example) <img src=x onerror=y> & \\| _d_ ~~e~~ "
+    "\u202e\x1b[31m"
+)
 
 
 @pytest.fixture

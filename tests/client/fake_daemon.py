@@ -47,8 +47,8 @@ from hoptui.protocol.messages import (
 
 SECOND = 1_000_000_000
 HOLD_LOCK = (
-    "import fcntl, sys; f = open(sys.argv[1], 'wb'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); "
-    "sys.stdin.read()"
+    "import fcntl, sys; f = open(sys.argv[1], 'wb'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', "
+    "flush=True); sys.stdin.read()"
 )
 Answer = Callable[[FromViewer], "list[ToViewer] | None"]
 

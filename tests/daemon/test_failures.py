@@ -65,7 +65,10 @@ def test_viewer_killed_changes_nothing(node: TestNode) -> None:
     node.start()
     viewer = node.viewer()
     run = viewer.run()
-    follower = "import sys; sys.path.insert(0, ''); from hoptui.cli.main import main; sys.argv = ['hoptui', 'watch', 'toy']; main()"
+    follower = (
+        "import sys; sys.path.insert(0, ''); from hoptui.cli.main import main; sys.argv = ['hoptui', "
+        "'watch', 'toy']; main()"
+    )
     watching = node.start(follower)
     assert watching.stdout is not None
     assert watching.stdout.readline()

@@ -209,8 +209,8 @@ def test_prometheus(gpu_node: GpuNode) -> None:
     )
     assert f'hoptui_run_power_watts{{run="{run.run}",run_name="toy"}} 350.0' in text
     assert (
-        'hoptui_gpu_throttle_reason{gpu="0",name="NVIDIA H100 80GB HBM3",parent="",reason="power_cap",uuid="GPU-a"} 1.0'
-        in text
+        'hoptui_gpu_throttle_reason{gpu="0",name="NVIDIA H100 80GB '
+        'HBM3",parent="",reason="power_cap",uuid="GPU-a"} 1.0' in text
     )
     assert 'hoptui_events_total{gpu="1",kind="xid",level="alarm",uuid="GPU-b"} 0.0' in text
 

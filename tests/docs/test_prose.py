@@ -37,6 +37,7 @@ def test_hardly_a_sentence_of_the_documentation_is_long() -> None:
 def test_sentences_are_told_apart(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "# Not this\n\nOne two three. Four `five six` seven:\n- eight nine ten\n- too short\n\n| no | table |\n"
+        "# Not this\n\nOne two three. Four `five six` seven:\n- eight nine ten\n- too short\n\n| no | "
+        "table |\n"
     )
     assert sentences(page) == ["One two three.", "Four x seven:", "eight nine ten"]

@@ -38,7 +38,10 @@ def test_changes_are_told_in_one_notation() -> None:
         ),
         (
             Limits(learning=("*",), dry=True),
-            "memory up to 92 % · 2 % of the time · for throughput · also learning knobs, but no free ones · dry run: it tries nothing",
+            (
+                "memory up to 92 % · 2 % of the time · for throughput · also learning knobs, but no free "
+                "ones · dry run: it tries nothing"
+            ),
         ),
     ],
 )

@@ -58,7 +58,8 @@ def test_new_rows_events_and_commands(recording: Recording, path: Path, rows: Ma
             ("1970-01-12 13:46:41", "checkpoint", 7, "checkpoint written")
         ]
         assert db.execute(
-            "SELECT utc, user, author, knob, before, wanted, effective, stage, step, gain, why FROM command_log"
+            "SELECT utc, user, author, knob, before, wanted, effective, stage, step, gain, why FROM "
+            "command_log"
         ).fetchall() == [
             (
                 "1970-01-12 13:46:40",

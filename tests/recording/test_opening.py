@@ -102,7 +102,8 @@ def test_a_newer_schema_says_what_to_do(
     with sql(path) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     assert reason(make, path) == (
-        f"{path} was written by a newer hoptui (schema {SCHEMA + 1}, this one reads up to {SCHEMA}): update hoptui"
+        f"{path} was written by a newer hoptui (schema {SCHEMA + 1}, this one reads up to {SCHEMA}): "
+        "update hoptui"
     )
 
 

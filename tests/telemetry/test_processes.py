@@ -300,7 +300,10 @@ def test_processor_time_is_of_users_and_the_system(proc: Proc) -> None:
 
 def test_bytes_of_disks_are_the_kernel_s(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
-    io = "rchar: 9\nwchar: 9\nsyscr: 9\nsyscw: 9\nread_bytes: 4096\nwrite_bytes: 512\ncancelled_write_bytes: 1\n"
+    io = (
+        "rchar: 9\nwchar: 9\nsyscr: 9\nsyscw: 9\nread_bytes: 4096\nwrite_bytes: 512\ncancelled_write_bytes: "
+        "1\n"
+    )
     (tmp_path / "7" / "io").write_text(io)
     assert io_of(tmp_path, 7) == (4096, 512)
     assert io_of(tmp_path, 8) is None

@@ -128,7 +128,10 @@ def test_an_interrupt_in_the_start_is_no_traceback(
 
 
 def test_help_names_every_knob_with_its_bounds_and_needs_no_torch() -> None:
-    script = "import sys; from hoptui_trainer.__main__ import main; main(['ppo', '--help']); assert 'torch' not in sys.modules"
+    script = (
+        "import sys; from hoptui_trainer.__main__ import main; main(['ppo', '--help']); assert 'torch' not "
+        "in sys.modules"
+    )
     found = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

@@ -60,11 +60,17 @@ def section(report: Report) -> Section:
     if knobs := _knobs(report):
         blocks.append(Paragraph(f"Knobs that differ: {knobs}."))
     if report.changes:
-        edge = "The beginning is before the first change of a knob and the end after the last, a minute of each at most"
+        edge = (
+            "The beginning is before the first change of a knob and the end after the last, a minute of each "
+            "at most"
+        )
     else:
         edge = "The beginning and the end are a third of the run each, a minute at most"
     shown = f"{edge}: {_iterations_of(report.first)}, and {_iterations_of(report.last)}."
-    warned = "What lies between them need not be the changes alone: a run that learns, or a neighbour on the node, changes the pace too."
+    warned = (
+        "What lies between them need not be the changes alone: a run that learns, or a neighbour on the "
+        "node, changes the pace too."
+    )
     return Section(title, (*blocks, Paragraph(f"{shown} {warned}", faint=True)))
 
 

@@ -105,7 +105,10 @@ def _axes(chart: ReportChart, scale: Scale) -> Iterator[str]:
         yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_escape(label)}</text>'
     t0, t1 = chart.span
     for t, label in elapsed_ticks(t0, t1, t0, TICKS_X):
-        yield f'<text x="{_x(t, chart)}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_escape(label)}</text>'
+        yield (
+            f'<text x="{_x(t, chart)}" y="{HEIGHT - BOTTOM + 18}" '
+            f'text-anchor="middle">{_escape(label)}</text>'
+        )
 
 
 def _curve(chart: ReportChart, scale: Scale) -> Iterator[str]:
@@ -251,7 +254,8 @@ def _aligned(column: int, right: Sequence[int], cell: str = "") -> str:
 def _share(row: Share) -> str:
     width = 100 * min(max(row.share, 0.0), 1.0)
     return (
-        f'<tr><td class="name">{escape(row.label)}</td><td class="number">{numbers.percent(row.share, decimals=0)}</td>'
-        f'<td class="track"><span class="bar" style="width:{width:.1f}%"></span></td>'
-        f'<td class="number">{escape(row.amount)}</td><td>{escape(row.note)}</td></tr>'
+        f'<tr><td class="name">{escape(row.label)}</td><td '
+        f'class="number">{numbers.percent(row.share, decimals=0)}</td><td class="track"><span class="bar" '
+        f'style="width:{width:.1f}%"></span></td><td '
+        f'class="number">{escape(row.amount)}</td><td>{escape(row.note)}</td></tr>'
     )

@@ -329,8 +329,9 @@ def energy_section(report: Report) -> Section:
         )
         rows.append((f"per {unit}", _all_in(used.per_unit_j)))
     said = (
-        "Of the run's GPUs on this node, their boards and neighbours on them included; not of CPUs, network and cooling. Energy for idle "
-        "SM time is power × (1 − SM active): what waiting cost, not what could have been saved, since an idle GPU draws power too."
+        "Of the run's GPUs on this node, their boards and neighbours on them included; not of CPUs, "
+        "network and cooling. Energy for idle SM time is power × (1 − SM active): what waiting cost, not "
+        "what could have been saved, since an idle GPU draws power too."
     )
     return Section(title, (Facts(rows), Paragraph(said, faint=True)))
 
@@ -364,7 +365,10 @@ def tuner_section(report: Report) -> Section:
             for trial in listed
         ]
         if rows:
-            note = "An effect here is the one that decided; that of the change above may be taken from other iterations."
+            note = (
+                "An effect here is the one that decided; that of the change above may be taken from other "
+                "iterations."
+            )
             blocks += [Table(("after", "tried", "result", "effect", "over", "why"), rows, right=(0,)), *more]
             blocks.append(Paragraph(note, faint=True))
         else:

@@ -143,8 +143,9 @@ class ViewerDesk:
     def _hello(self, identity: bytes, peer: Peer | None, hello: messages.ViewerHello, now: float) -> None:
         if hello.protocol != messages.PROTOCOL:
             text = (
-                f"this hoptui speaks version {hello.protocol} of the protocol, the running daemon ({VERSION}) "
-                f"version {messages.PROTOCOL}: 'hoptui daemon stop', then try again (training goes on)"
+                f"this hoptui speaks version {hello.protocol} of the protocol, the running daemon "
+                f"({VERSION}) version {messages.PROTOCOL}: 'hoptui daemon stop', then try again (training "
+                "goes on)"
             )
             self._send(identity, messages.Error(code="protocol", text=text))
             return

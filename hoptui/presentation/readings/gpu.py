@@ -46,31 +46,34 @@ _LINKS = ("nvlink", "gpm")
 GPU: dict[str, Meaning] = {
     "busy": Meaning(
         "busy", "%", "Compute", "time with any kernel",
-        "The share of time in which at least one kernel was running, however small: what nvidia-smi calls GPU utilization. One "
-        "thread on one SM keeps it at 100 %. It says that work is queued, not that the GPU works hard.",
+        "The share of time in which at least one kernel was running, however small: what nvidia-smi calls "
+        "GPU utilization. One thread on one SM keeps it at 100 %. It says that work is queued, not that "
+        "the GPU works hard.",
         "nvmlDeviceGetUtilizationRates, gpu: a moving figure of about a second",
         "high, though that alone says little: look at SM active. Low means that the GPU waits for the host",
     ),
     "sm_active": Meaning(
         "SM active", "%", "Compute", "SM time that had a warp",
-        "The share of the SMs' time in which they had at least one warp, averaged over all SMs. It sees what busy hides: small "
-        "kernels, short tails, idle SMs. A warp that waits for memory counts too, so a copy reaches 100 %.",
+        "The share of the SMs' time in which they had at least one warp, averaged over all SMs. It sees "
+        "what busy hides: small kernels, short tails, idle SMs. A warp that waits for memory counts too, "
+        "so a copy reaches 100 %.",
         "NVML GPM metric 2, SM_UTIL",
         "above 80 %; far below busy, kernels are too small: larger batches, CUDA graphs, compilation",
         _GPM,
     ),
     "sm_occupancy": Meaning(
         "SM occupancy", "%", "Compute", "warps of the most possible",
-        "Resident warps as a share of what the SMs could hold. Fast kernels need not fill it: matrix multiplication does well "
-        "at 15 to 40 %, because it lives on registers and shared memory.",
+        "Resident warps as a share of what the SMs could hold. Fast kernels need not fill it: matrix "
+        "multiplication does well at 15 to 40 %, because it lives on registers and shared memory.",
         "NVML GPM metric 3, SM_OCCUPANCY",
         "no goal in itself; below 5 % there is too little parallel work to hide latencies",
         _GPM,
     ),
     "tensor_active": Meaning(
         "tensor active", "%", "Compute", "time tensor pipes were busy",
-        "The share of time in which the tensor cores' pipes were computing, in any precision. Almost all FLOP/s of a modern "
-        "GPU are there, so this is the closest to real arithmetic: an FP32 matrix multiplication without TF32 leaves it at 0.",
+        "The share of time in which the tensor cores' pipes were computing, in any precision. Almost all "
+        "FLOP/s of a modern GPU are there, so this is the closest to real arithmetic: an FP32 matrix "
+        "multiplication without TF32 leaves it at 0.",
         "NVML GPM metric 5, ANY_TENSOR_UTIL",
         "40 to 60 % in a well-tuned language model, above 90 % in one large matrix multiplication",
         _GPM,
@@ -102,8 +105,9 @@ GPU: dict[str, Meaning] = {
     ),
     "fp32_active": Meaning(
         "FP32", "%", "Compute", "float math, without tensor",
-        "The share of time in which SMs computed in single precision outside the tensor cores: element-wise work, "
-        "normalization, optimizers, and matrix multiplications that are not allowed TF32.",
+        "The share of time in which SMs computed in single precision outside the tensor cores: "
+        "element-wise work, normalization, optimizers, and matrix multiplications that are not allowed "
+        "TF32.",
         "NVML GPM metric 12, FP32_UTIL",
         "high beside tensor 0: matrix multiplications miss the tensor cores; try bf16 or TF32",
         _GPM,
@@ -122,37 +126,40 @@ GPU: dict[str, Meaning] = {
     ),
     "mfu_estimated": Meaning(
         "MFU estimated", "%", "Compute", "from tensor active, clock",
-        "An estimate of model FLOPs utilization that needs no word from the run: how busy the tensor pipes are, scaled to the "
-        "clock of the datasheet's peak, less five per cent. It was within 1 % of a language model's true MFU at four batch "
-        "sizes; recomputed and padded work counts as well, and other kinds of models were not checked.",
-        "tensor active × SM clock / peak clock × 0.95; peak clock: where all tensor cores give the datasheet's dense FLOP/s",
+        "An estimate of model FLOPs utilization that needs no word from the run: how busy the tensor pipes "
+        "are, scaled to the clock of the datasheet's peak, less five per cent. It was within 1 % of a "
+        "language model's true MFU at four batch sizes; recomputed and padded work counts as well, and "
+        "other kinds of models were not checked.",
+        "tensor active × SM clock / peak clock × 0.95; peak clock: where all tensor cores give the "
+        "datasheet's dense FLOP/s",
         "a hint where the run declares no FLOPs; run.flops() gives the real figure",
         _GPM,
     ),
     "dram_active": Meaning(
         "DRAM bandwidth", "%", "Memory", "of the memory's peak",
-        "Bytes moved to and from the GPU's memory as a share of its theoretical peak. Beside tensor active it says which "
-        "wall a run is at: arithmetic, memory, or neither.",
+        "Bytes moved to and from the GPU's memory as a share of its theoretical peak. Beside tensor active "
+        "it says which wall a run is at: arithmetic, memory, or neither.",
         "NVML GPM metric 10, DRAM_BW_UTIL",
         "above 70 % the run is bound by memory: fuse kernels, reuse data, smaller types",
         _GPM,
     ),
     "memory_busy": Meaning(
         "memory busy", "%", "Memory", "time memory was touched",
-        "The share of time in which memory was being read or written at all. It is no bandwidth: 100 % can be a trickle.",
+        "The share of time in which memory was being read or written at all. It is no bandwidth: 100 % can "
+        "be a trickle.",
         "nvmlDeviceGetUtilizationRates, memory",
         "look at DRAM bandwidth instead, where there is one",
     ),
     "memory_used_bytes": Meaning(
         "memory used", "B", "Memory", "allocated by all processes",
-        "Memory that processes have allocated, without the driver's reserve. PyTorch's cache counts as used, whether or not "
-        "tensors live in it.",
+        "Memory that processes have allocated, without the driver's reserve. PyTorch's cache counts as "
+        "used, whether or not tensors live in it.",
         "nvmlDeviceGetMemoryInfo_v2, used",
     ),
     "memory_headroom_bytes": Meaning(
         "memory headroom", "B", "Memory", "free on this GPU",
-        "Memory that no process has allocated. PyTorch keeps what it has freed, so a run may need less than it holds; a larger "
-        "batch has to fit into this all the same.",
+        "Memory that no process has allocated. PyTorch keeps what it has freed, so a run may need less "
+        "than it holds; a larger batch has to fit into this all the same.",
         "memory_total_bytes − memory_used_bytes",
         "some GiB; below one, a small change of shape may run out of memory",
     ),
@@ -163,41 +170,43 @@ GPU: dict[str, Meaning] = {
     ),
     "memory_temperature_c": Meaning(
         "HBM temperature", "°C", "Memory", "of the memory stacks",
-        "The temperature of the memory stacks. They slow the GPU down when they get too hot, often before the chip does.",
+        "The temperature of the memory stacks. They slow the GPU down when they get too hot, often before "
+        "the chip does.",
         "NVML_FI_DEV_MEMORY_TEMP",
         "below about 95 °C",
     ),
     "power_w": Meaning(
         "power", "W", "Power", "drawn now by the board",
-        "What the board draws at this moment. It follows real work better than busy does: a GPU at 100 % busy and a third of "
-        "its limit is mostly waiting.",
+        "What the board draws at this moment. It follows real work better than busy does: a GPU at 100 % "
+        "busy and a third of its limit is mostly waiting.",
         "NVML_FI_DEV_POWER_INSTANT (else nvmlDeviceGetPowerUsage, the average of a second)",
         "near the limit under full load; that the clocks then give way is normal",
     ),
     "power_average_w": Meaning(
         "power average", "W", "Power", "over the last second",
-        "What the board drew over about a second, as nvidia-smi shows it. It lags a change of load by as much.",
+        "What the board drew over about a second, as nvidia-smi shows it. It lags a change of load by as "
+        "much.",
         "NVML_FI_DEV_POWER_AVERAGE",
     ),
     "idle_power_w": Meaning(
         "idle power", "W", "Power", "for SM time without work",
-        "The part of the power that falls on SM time without work. It is what waiting costs, not what could be saved: an idle "
-        "H100 draws 70 to 130 W.",
+        "The part of the power that falls on SM time without work. It is what waiting costs, not what "
+        "could be saved: an idle H100 draws 70 to 130 W.",
         "power_w × (1 − sm_active / 100)",
         "near zero; hundreds of watts say that the GPU waits for something",
         _GPM,
     ),
     "energy_j": Meaning(
         "energy", "J", "Power", "since the driver's start",
-        "What the board has used since the driver was loaded. The counter is read every ten seconds, and power is added up "
-        "in between. 3.6 MJ are a kilowatt-hour.",
+        "What the board has used since the driver was loaded. The counter is read every ten seconds, and "
+        "power is added up in between. 3.6 MJ are a kilowatt-hour.",
         "nvmlDeviceGetTotalEnergyConsumption",
         needs=("energy",),
     ),
     "sm_clock_mhz": Meaning(
         "SM clock", "MHz", "Clocks", "of the compute units, now",
-        "The clock of the SMs. It falls when nothing runs, when the power limit is reached, and when it gets too hot; the "
-        "reading below says which.",
+        "The clock of the SMs. It falls when nothing runs, when the power limit is reached, and when it "
+        "gets too hot; the reading below says which.",
         "nvmlDeviceGetClockInfo, NVML_CLOCK_SM",
         "near its maximum, or held back by the power cap alone",
     ),
@@ -208,8 +217,8 @@ GPU: dict[str, Meaning] = {
     ),
     "throttle": Meaning(
         "held back by", "bit mask", "Clocks", "why clocks are not higher",
-        "Everything that keeps the clocks below their maximum at this moment. A power cap is usual at full load, and idle is "
-        "no fault; heat, a power brake or a hardware slowdown are.",
+        "Everything that keeps the clocks below their maximum at this moment. A power cap is usual at full "
+        "load, and idle is no fault; heat, a power brake or a hardware slowdown are.",
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nothing, or the power cap",
     ),
@@ -254,7 +263,8 @@ GPU: dict[str, Meaning] = {
     ),
     "ecc_uncorrected": Meaning(
         "ECC uncorrected", "count", "Health", "bit errors left: data lost",
-        "Memory errors that could not be repaired since the driver was loaded. The process that met one is ended.",
+        "Memory errors that could not be repaired since the driver was loaded. The process that met one is "
+        "ended.",
         "NVML_FI_DEV_ECC_DBE_VOL_TOTAL",
         "0: anything else asks for a reset, or for another GPU",
         ("ecc",),
@@ -274,15 +284,16 @@ GPU: dict[str, Meaning] = {
     ),
     "nvlink_errors": Meaning(
         "NVLink errors", "count", "Health", "on all links together",
-        "Errors on all NVLinks together: checksums that failed, packets sent again, links that were recovered.",
+        "Errors on all NVLinks together: checksums that failed, packets sent again, links that were "
+        "recovered.",
         "NVML_NVLINK_ERROR_DL_REPLAY, _RECOVERY and _CRC_FLIT of every link",
         "0; a rising number is a bad link or switch",
         ("nvlink",),
     ),
     "xid": Meaning(
         "last Xid", "count", "Health", "error the driver reported",
-        "The last Xid error that the driver reported for this GPU while hoptui was looking. Some are a program's own fault (13, "
-        "31, 43), some a failing GPU (48, 79, 94, 95); the event names it.",
+        "The last Xid error that the driver reported for this GPU while hoptui was looking. Some are a "
+        "program's own fault (13, 31, 43), some a failing GPU (48, 79, 94, 95); the event names it.",
         "NVML events, XidCriticalError",
         "none",
         ("xid",),
@@ -294,7 +305,8 @@ GPU: dict[str, Meaning] = {
     ),
     "window_s": Meaning(
         "averaged over", "s", "Sampler", "SM, tensor, DRAM, links",
-        "The stretch of time over which the GPM readings (SM, tensor, DRAM, pipes, links) are means: from one tick to the next.",
+        "The stretch of time over which the GPM readings (SM, tensor, DRAM, pipes, links) are means: from "
+        "one tick to the next.",
         "time between two GPM samples",
         needs=_GPM,
     ),

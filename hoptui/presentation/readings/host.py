@@ -7,8 +7,8 @@ from hoptui.presentation.readings.units import Meaning
 HOST: dict[str, Meaning] = {
     "cpu_percent": Meaning(
         "CPU", "%", "Host", "of all cores together",
-        "How busy the host's cores are, all of them together: 100 % is every core. A single thread that cannot keep up, which "
-        "is what usually starves a GPU, is only 1 % of a hundred cores.",
+        "How busy the host's cores are, all of them together: 100 % is every core. A single thread that "
+        "cannot keep up, which is what usually starves a GPU, is only 1 % of a hundred cores.",
         "/proc/stat, since the reading before",
         "low beside an idle GPU: look for one busy thread, not for more cores",
     ),
@@ -32,12 +32,14 @@ HOST: dict[str, Meaning] = {
     ),
     "load_5m": Meaning(
         "load of 5 min", "count", "Host", "the same over five minutes",
-        "How many tasks wanted a core or waited for a disk, averaged over five minutes: it shows the trend beside the load.",
+        "How many tasks wanted a core or waited for a disk, averaged over five minutes: it shows the trend "
+        "beside the load.",
         "os.getloadavg, the second figure",
     ),
     "disk_read_bytes_per_s": Meaning(
         "disk read", "B/s", "Host", "from all physical disks",
-        "Bytes read from the physical disks. What comes from the kernel's cache, or from a network file system, is not in it.",
+        "Bytes read from the physical disks. What comes from the kernel's cache, or from a network file "
+        "system, is not in it.",
         "/sys/block/*/stat",
         "near the disk's rate while a loader waits: the data do not come fast enough",
     ),
@@ -48,7 +50,8 @@ HOST: dict[str, Meaning] = {
     ),
     "net_received_bytes_per_s": Meaning(
         "net in", "B/s", "Host", "on physical interfaces",
-        "Bytes received over the network. RDMA, as NCCL uses between nodes, goes past the kernel and is not in it.",
+        "Bytes received over the network. RDMA, as NCCL uses between nodes, goes past the kernel and is "
+        "not in it.",
         "/sys/class/net/*/statistics",
     ),
     "net_sent_bytes_per_s": Meaning(
@@ -67,7 +70,8 @@ PROCESS: dict[str, Meaning] = {
     ),
     "memory_rss_bytes": Meaning(
         "run RSS", "B", "Host", "resident memory, with workers",
-        "Memory of the run's process and its descendants that is resident. A page that workers share counts once for each.",
+        "Memory of the run's process and its descendants that is resident. A page that workers share "
+        "counts once for each.",
         "/proc/<pid>/stat, rss",
         "steady; a figure that grows for hours is a leak",
     ),

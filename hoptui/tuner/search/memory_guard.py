@@ -63,10 +63,16 @@ class MemoryGuard:
         taken = watch.taken(memory)
         if taken and (observation.taken >= FULL or self._tight(observation)):
             tried = self._smaller(observation, frozen)
-            why = f"other processes have taken {taken / 2**30:.1f} GiB of the memory: room is made before it runs out"
+            why = (
+                f"other processes have taken {taken / 2**30:.1f} GiB of the memory: room is made before it "
+                "runs out"
+            )
         elif not watch.growing and seen:
             tried = self._safer(observation, frozen)
-            why = "its rare peaks of memory come near the limit: a size that they do not reach, before it runs out"
+            why = (
+                "its rare peaks of memory come near the limit: a size that they do not reach, before it runs "
+                "out"
+            )
         else:
             return None
         if tried is None:

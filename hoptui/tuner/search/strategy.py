@@ -293,8 +293,14 @@ class Search:
             )
         need = (peak + memory.others) / memory.total
         if need <= most:
-            return f"{lever.name} {shown(value)} takes {percent(need)} of the memory, and its rare peaks may take more than there is"
-        return f"{lever.name} {shown(value)} may take {percent(need)} of the memory, the limit is {percent(most)}"
+            return (
+                f"{lever.name} {shown(value)} takes {percent(need)} of the memory, and its rare peaks may "
+                "take more than there is"
+            )
+        return (
+            f"{lever.name} {shown(value)} may take {percent(need)} of the memory, the limit is "
+            f"{percent(most)}"
+        )
 
     def _over_power(self, observation: Observation) -> str:
         most = self._limits.power_w

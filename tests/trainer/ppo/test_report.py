@@ -28,8 +28,8 @@ def test_a_line_counts_the_steps_since_the_line_before() -> None:
     lines = PPOProgress(1000)
     first = " · ".join(lines.parts(Finished(22, 3200, METRICS), 40, 2.2, unknown, None))
     assert first == (
-        "iteration 22/40 · env steps 3,200 · return 123.5 (2 episodes) · policy loss -0.0123 · value loss 4.57 · "
-        "entropy 0.693 · 1,000 steps/s"
+        "iteration 22/40 · env steps 3,200 · return 123.5 (2 episodes) · policy loss -0.0123 · value loss "
+        "4.57 · entropy 0.693 · 1,000 steps/s"
     )
     assert list(lines.parts(Finished(23, 3300, METRICS), 40, 2.0, unknown, None))[-1] == "50 steps/s"
 

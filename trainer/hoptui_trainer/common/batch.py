@@ -61,6 +61,7 @@ def resolve_batch(config: Batched, given: KnobValues, world: int, *, total: str,
     product = config.micro_batch * accum * world * each
     if total in given and product != given[total]:
         raise UsageError(
-            f"{option_name(total)} {given[total]}: {config.micro_batch} {of} × {accum} pieces × {world} ranks are {product}"
+            f"{option_name(total)} {given[total]}: {config.micro_batch} {of} × {accum} pieces × {world} "
+            f"ranks are {product}"
         )
     setattr(config, total, product)

@@ -12,8 +12,8 @@ from hoptui.telemetry.gpu_specs import peak_flops
 from hoptui_trainer.common.modes import Precision
 
 CONVENTION = (
-    "MFU: model FLOPs over the GPU's dense peak in the precision used (989 TFLOP/s for bf16 on H100 and H200 SXM); "
-    "FLOPs per token = 6·N + 12·L·d·T; none is given under FP8"
+    "MFU: model FLOPs over the GPU's dense peak in the precision used (989 TFLOP/s for bf16 on H100 and "
+    "H200 SXM); FLOPs per token = 6·N + 12·L·d·T; none is given under FP8"
 )
 
 

@@ -127,7 +127,8 @@ class KnobChanges:
             with self._state.automatic.kept():
                 handles["micro_batch"].revert(
                     now,
-                    f"out of memory with micro-batches of {before}: the same batch is computed again in pieces of {now}",
+                    f"out of memory with micro-batches of {before}: the same batch is computed again in "
+                    f"pieces of {now}",
                 )
 
         self._state.on_smaller = smaller

@@ -165,7 +165,8 @@ def _place(environ: Mapping[str, str]) -> RankGroup:
     missing = [name for name in (*VARIABLES, "MASTER_ADDR") if not environ.get(name)]
     if missing:
         raise UsageError(
-            f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start ranks with torchrun, or unset them"
+            f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start ranks with torchrun, or "
+            "unset them"
         )
     numbers = {}
     for name in VARIABLES:

@@ -96,11 +96,13 @@ class LMConfig:
         """
         if self.d_model % (2 * self.heads):
             raise ValueError(
-                f"d_model = {self.d_model} must be an even multiple of heads = {self.heads}: positions turn pairs"
+                f"d_model = {self.d_model} must be an even multiple of heads = {self.heads}: positions "
+                "turn pairs"
             )
         if self.batch_tokens < world * self.seq_len and world > 1:
             raise ValueError(
-                f"batch_tokens = {self.batch_tokens} is less than one sequence of {self.seq_len} for each of {world} ranks"
+                f"batch_tokens = {self.batch_tokens} is less than one sequence of {self.seq_len} for each "
+                f"of {world} ranks"
             )
 
 

@@ -50,5 +50,6 @@ def _library() -> Any:
         return importlib.import_module("torchao.float8")
     except ImportError:
         raise UsageError(
-            "--precision fp8 needs the torchao library: pip install 'hoptui-trainer[fp8]' (or --precision bf16)"
+            "--precision fp8 needs the torchao library: pip install 'hoptui-trainer[fp8]' (or --precision "
+            "bf16)"
         ) from None

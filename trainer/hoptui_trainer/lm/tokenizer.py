@@ -101,5 +101,6 @@ def _library() -> Any:
         return importlib.import_module("tokenizers")
     except ImportError:
         raise UsageError(
-            "--tokenizer bpe needs the tokenizers library: pip install 'hoptui-trainer[lm]' (or --tokenizer bytes)"
+            "--tokenizer bpe needs the tokenizers library: pip install 'hoptui-trainer[lm]' (or "
+            "--tokenizer bytes)"
         ) from None

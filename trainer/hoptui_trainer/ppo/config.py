@@ -64,7 +64,8 @@ class PPOConfig:
             effect="speed",
             cost="shape",
             keeps=f"minibatch_size; {MICRO_BATCH}",
-            description="pieces that a minibatch is computed in, more where memory runs out; 0 chooses by measurement",
+            description="pieces that a minibatch is computed in, more where memory runs out; 0 chooses by "
+            "measurement",
         ),
     ] = 0
     lr: Annotated[float, Knob(1e-6, 1e-1, scale="log", description="learning rate of AdamW")] = 1e-3

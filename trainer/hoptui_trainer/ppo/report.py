@@ -46,8 +46,9 @@ class PPOResult:
         """The same for people."""
         evaluation = "" if self.evaluation_return is None else f", evaluation {self.evaluation_return:.1f}"
         return (
-            f"{self.ending} after {self.iterations:,} iterations and {self.env_steps:,} env steps{evaluation}; "
-            f"{elapsed(self.seconds, self.restarts)}, {self.env_steps_per_s:,.0f} steps/s"
+            f"{self.ending} after {self.iterations:,} iterations and {self.env_steps:,} env "
+            f"steps{evaluation}; {elapsed(self.seconds, self.restarts)}, {self.env_steps_per_s:,.0f} "
+            "steps/s"
         )
 
 

@@ -222,8 +222,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
             )
         if batch + ahead > limit:
             raise ValueError(
-                f"num_workers × prefetch_factor = {self.loading.chunks - 1}: what is read ahead takes {ahead / 1e9:.1f} GB "
-                f"beside a batch of {batch / 1e9:.1f}, {room}"
+                f"num_workers × prefetch_factor = {self.loading.chunks - 1}: what is read ahead takes "
+                f"{ahead / 1e9:.1f} GB beside a batch of {batch / 1e9:.1f}, {room}"
             )
 
     def _pass(self, size: int) -> None:

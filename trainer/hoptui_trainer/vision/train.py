@@ -123,7 +123,8 @@ def resolve(job: VisionOptions, knobs: KnobValues, launch: Launch) -> tuple[Visi
             raise UsageError(f"--until-accuracy: there are no held-out images in {source.name}")
         if saved and saved["images"] != source.count:
             raise UsageError(
-                f"--resume {job.resume}: its run has {saved['images']} images, and now there are {source.count}"
+                f"--resume {job.resume}: its run has {saved['images']} images, and now there are "
+                f"{source.count}"
             )
     return plan, source
 
