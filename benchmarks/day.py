@@ -161,7 +161,8 @@ class DayNode:
     def _hello(self) -> messages.RunHello:
         return messages.RunHello(
             protocol=messages.PROTOCOL, run=RUN, name=NAME, epoch=1, nonce="day", pid=os.getpid(),
-            started=self._clock.now, knobs=tuple(self._knobs.values()), headline="env_steps_per_s", can=("set",),
+            started=self._clock.now, knobs=tuple(self._knobs.values()), headline="env_steps_per_s",
+            can=("set",),
             visible=ALL,
         )  # fmt: skip
 

@@ -161,7 +161,8 @@ RUNS: dict[str, Callable[[str], Iteration]] = {
     **{name: _of(name) for name in ("launches", "copy", "upload", "matmul", "matmul_fp32")},
     **{
         made.__name__: made
-        for made in (matmul_tf32, elementwise, gammainc, small_training, data_sleeps, data_computes, data_a_third, waits, cpu_envs)
+        for made in (matmul_tf32, elementwise, gammainc, small_training, data_sleeps, data_computes,
+                     data_a_third, waits, cpu_envs)
     },
 }  # fmt: skip
 

@@ -34,14 +34,16 @@ LEAVES = {"q", "ctrl+c", "ctrl+q"}
 ODD = ("1", "8", "backspace", "ctrl+z", "x", "space", "ctrl+a", "shift+tab", "ctrl+w")
 KEYS = (*sorted({key for action in ACTIONS for key in action.keys.split(",")} - LEAVES), *ODD)
 STEERING = (
-    "p", "c", "u", "e", "s", "a", "d", "h", "t", "o", "slash", "down", "up", "8", "insert", "enter", "enter", "y", "n", "m",
-    "escape", "escape", "escape",
+    "p", "c", "u", "e", "s", "a", "d", "h", "t", "o", "slash", "down", "up", "8", "insert", "enter", "enter",
+    "y", "n", "m", "escape", "escape", "escape",
 )  # fmt: skip
 PATHS = (
-    ("e", "up", "enter", "y"), ("down", "e", "up", "insert", "a", "enter", "y"), ("down", "down", "e", "8", "enter", "y"),
-    ("e", "up", "insert", "down", "e", "down", "insert", "a", "enter", "enter"), ("u", "y"), ("s", "n"), ("s", "y"),
-    ("ctrl+p", "p", "a", "u", "s", "e", "enter"), ("ctrl+p", "u", "n", "d", "o", "enter", "y"), ("p", "p", "c"),
-    ("t", "s", "down", "right", "enter"), ("t", "s", "end", "right", "enter", "y"), ("t", "tab", "down", "space", "x"), ("o", "y"),
+    ("e", "up", "enter", "y"), ("down", "e", "up", "insert", "a", "enter", "y"),
+    ("down", "down", "e", "8", "enter", "y"),
+    ("e", "up", "insert", "down", "e", "down", "insert", "a", "enter", "enter"), ("u", "y"), ("s", "n"),
+    ("s", "y"), ("ctrl+p", "p", "a", "u", "s", "e", "enter"), ("ctrl+p", "u", "n", "d", "o", "enter", "y"),
+    ("p", "p", "c"), ("t", "s", "down", "right", "enter"), ("t", "s", "end", "right", "enter", "y"),
+    ("t", "tab", "down", "space", "x"), ("o", "y"),
 )  # fmt: skip
 """What leads to something that is sent, one key after the other."""
 PASTED = ("8", "0.003\n", "fp32\ny\n", "q y\r", "é\x1b[A", "7" * 400)
@@ -51,7 +53,8 @@ STAYS = 0.95
 NAMED = {" ": "space", ":": "colon"}
 SIZES = ((80, 24), (120, 40), (200, 50), (60, 16), (59, 15), (20, 5), (1, 1), (300, 12), (81, 100))
 KINDS = {
-    "key": 25, "steer": 25, "path": 12, "click": 12, "double": 4, "scroll": 4, "drag": 2, "paste": 1, "word": 1, "size": 2,
+    "key": 25, "steer": 25, "path": 12, "click": 12, "double": 4, "scroll": 4, "drag": 2, "paste": 1,
+    "word": 1, "size": 2,
 }  # fmt: skip
 SETTLE, SETTLE_S = 3, 0.002
 """A gesture may have a message sent that has another sent."""

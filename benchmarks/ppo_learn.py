@@ -18,8 +18,8 @@ from benchmarks.measure import bench, spread, tell
 from benchmarks.training import finish, options, trained
 
 SOLVE = ("ppo", "--env", "CartPole-v1")
-CASE = (*SOLVE, "--preset", "cartpole", "--num-envs", "4096", "--until-return", "475", "--evaluate-every", "2",
-        "--iterations", "400")  # fmt: skip
+CASE = (*SOLVE, "--preset", "cartpole", "--num-envs", "4096", "--until-return", "475", "--evaluate-every",
+        "2", "--iterations", "400")  # fmt: skip
 QUICK = (*SOLVE, "--preset", "tiny", "--until-return", "12", "--evaluate-every", "2", "--iterations", "20")
 SEEDS, QUICK_SEEDS = range(5), range(1)
 ANCHOR, ANCHOR_QUICK = ("4096", "32768"), ("8", "64")

@@ -19,8 +19,8 @@ Case = tuple[str, tuple[str, ...], str, int]
 CASES: dict[str, Case] = {
     "PPO, 100M transformer": (
         "env_steps",
-        (*PPO, "--policy", "h100-after", "--context", "32", "--num-envs", "2048", "--rollout-len", "128", "--epochs", "1",
-         "--iterations", "20"),
+        (*PPO, "--policy", "h100-after", "--context", "32", "--num-envs", "2048", "--rollout-len", "128",
+         "--epochs", "1", "--iterations", "20"),
         "--minibatch-size",
         32_768,
     ),

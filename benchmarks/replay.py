@@ -39,8 +39,10 @@ SETTLE_S, SLICE_S, SLICES = 4.0, 4.0, 5
 ID, GPU = "bench001", "GPU-bench"
 REPLAY = "import sys; from hoptui.tui import dashboard; sys.exit(dashboard.replay(sys.argv[1]))"
 SHARES = (
-    "busy", "memory_busy", "sm_active", "sm_occupancy", "tensor_active", "tensor_half_active", "tensor_int_active",
-    "tensor_double_active", "dram_active", "fp64_active", "fp32_active", "fp16_active", "int_active", "mfu_estimated",
+    "busy", "memory_busy", "sm_active", "sm_occupancy", "tensor_active", "tensor_half_active",
+    "tensor_int_active", "tensor_double_active", "dram_active", "fp64_active", "fp32_active", "fp16_active",
+    "int_active",
+    "mfu_estimated",
 )  # fmt: skip
 RATES = (
     "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
@@ -121,10 +123,11 @@ def write(path: Path, length_s: int = LENGTH_S) -> None:
         asked = FIRST + length_s * SECOND // 3
         recording.command(
             CommandRecord(
-                id="c", run=ID, epoch=1, verb="set", knob="grad_accum", wanted=8, before=4, effective=8, version=1,
-                stage="applied", step=length_s * 5 // 3, origin=Origin(user="ana", pid=1), t=asked, seq=1,
-                wall=float(WALL_S + length_s // 3), settled=asked + SECOND // 2,
-                measured=Measured(metric="env_steps_per_s", gain=0.06, interval=0.01, detectable=True, iterations=15),
+                id="c", run=ID, epoch=1, verb="set", knob="grad_accum", wanted=8, before=4, effective=8,
+                version=1, stage="applied", step=length_s * 5 // 3, origin=Origin(user="ana", pid=1), t=asked,
+                seq=1, wall=float(WALL_S + length_s // 3), settled=asked + SECOND // 2,
+                measured=Measured(metric="env_steps_per_s", gain=0.06, interval=0.01, detectable=True,
+                                  iterations=15),
             )
         )  # fmt: skip
 

@@ -157,8 +157,9 @@ class FolderRun(Steered):
         """What the daemon would show of it."""
         used = BASE_GB + IMAGE_GB * self.value("batch_size")
         return Observation(
-            t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()), points=tuple(self.points),
-            records=tuple(self.records[-32:]), memories=(MemoryReading(round(used * GB), 0, 80 * GB),),
+            t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()),
+            points=tuple(self.points), records=tuple(self.records[-32:]),
+            memories=(MemoryReading(round(used * GB), 0, 80 * GB),),
             diagnosis=self._doctor.told,
         )  # fmt: skip
 
@@ -210,13 +211,16 @@ class FolderRun(Steered):
         busy = max(sum(row.busy for row in rows) / seconds, 0.97 * (1 - data))
         capped = sm > 0.7
         gpu = GpuWindow(
-            index=0, rows=20, busy=min(1.0, busy), sm=sm, tensor=0.48 * sm, fp32=0.1, dram=0.55 * sm, power_w=700 * min(1, 0.2 + sm),
-            power_limit_w=700.0, clock_mhz=1840.0 if capped else 1980.0, clock_max_mhz=1980.0, capped=float(capped), hot=0.0,
-            braked=0.0, memory=0.1, upload=6e8, upload_limit=64e9,
+            index=0, rows=20, busy=min(1.0, busy), sm=sm, tensor=0.48 * sm, fp32=0.1, dram=0.55 * sm,
+            power_w=700 * min(1, 0.2 + sm), power_limit_w=700.0, clock_mhz=1840.0 if capped else 1980.0,
+            clock_max_mhz=1980.0, capped=float(capped), hot=0.0, braked=0.0, memory=0.1, upload=6e8,
+            upload_limit=64e9,
         )  # fmt: skip
         return ObservationWindow(
-            t=round(self.t * SECOND), seconds=seconds, iterations=len(rows), phases={"data": data, "gradient": 0.96 * (1 - data)},
-            gpus=(gpu,), knobs=tuple(self.knobs.values()), cpus=CORES, host_cpu=0.1 + 0.8 * self.value("num_workers") / CORES,
+            t=round(self.t * SECOND), seconds=seconds, iterations=len(rows),
+            phases={"data": data, "gradient": 0.96 * (1 - data)}, gpus=(gpu,),
+            knobs=tuple(self.knobs.values()), cpus=CORES,
+            host_cpu=0.1 + 0.8 * self.value("num_workers") / CORES,
         )  # fmt: skip
 
 

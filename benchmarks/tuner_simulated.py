@@ -264,8 +264,9 @@ class SimulatedRun(Steered):
             else ()
         )
         return Observation(
-            t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()), points=tuple(self.points),
-            records=tuple(self.records[-32:]), memories=memories, diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
+            t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()),
+            points=tuple(self.points), records=tuple(self.records[-32:]), memories=memories,
+            diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
         )  # fmt: skip
 
     def carry_out(self, knob: KnobState) -> float:

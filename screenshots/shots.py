@@ -94,7 +94,8 @@ SHOTS = (
     Shot("question", Confirm, (*EDITED, "enter"), seat="live", moment=BEFORE),
     Shot("applied", KnobEditor, (*EDITED, "enter", "y", To(AFTER)), seat="live", moment=BEFORE),
     Shot("conflict", KnobEditor, ("e", *"1024", To(AFTER), "enter"), seat="live", moment=BEFORE),
-    Shot("staged", StagedBox, (*EDITED, "a", "down", "down", "e", *"8192", "a", "a"), seat="live", moment=BEFORE),
+    Shot("staged", StagedBox, (*EDITED, "a", "down", "down", "e", *"8192", "a", "a"), seat="live",
+         moment=BEFORE),
     Shot("limits", LimitsBox, ("t", "s"), seat="live"),
 )  # fmt: skip
 

@@ -14,7 +14,8 @@ from docs._generate.layout import load
 VARIABLES = (
     ("HOPTUI", "on", "`off`: `hoptui.connect()` does nothing in this process."),
     ("HOPTUI_DIR", "`/tmp/hoptui-<uid>`", "Sockets, lock and log. An absolute path, mode 0700."),
-    ("HOPTUI_STATE_DIR", "`/var/tmp/hoptui-<uid>`", "Recordings. An absolute path on a local disk, mode 0700."),
+    ("HOPTUI_STATE_DIR", "`/var/tmp/hoptui-<uid>`",
+     "Recordings. An absolute path on a local disk, mode 0700."),
     ("HOPTUI_KEEP_DAYS", "", "Recordings that are older than this many days are deleted."),
     ("HOPTUI_KEEP_GB", "", "Size of all recordings together. The oldest are deleted first."),
     ("HOPTUI_RUN_GB", "", "Size of one recording. Beyond it the oldest rows go, and their summaries stay."),

@@ -106,18 +106,21 @@ def clocks(mhz: float, highest: float) -> tuple[str, ...]:
 
 DATA = frozenset(
     (
-        "data", "data_loading", "data_load", "data_wait", "data_time", "dataloader", "data_loader", "loader", "loading", "load",
-        "load_batch", "load_data", "get_batch", "next_batch", "fetch", "fetch_batch", "fetch_data", "input", "input_wait", "inputs",
-        "prefetch", "read", "decode", "augment", "augmentation", "preprocess", "preprocessing", "collate", "tokenize",
+        "data", "data_loading", "data_load", "data_wait", "data_time", "dataloader", "data_loader", "loader",
+        "loading", "load", "load_batch", "load_data", "get_batch", "next_batch", "fetch", "fetch_batch",
+        "fetch_data", "input", "input_wait", "inputs", "prefetch", "read", "decode", "augment",
+        "augmentation", "preprocess", "preprocessing", "collate",
+        "tokenize",
     )
 )  # fmt: skip
 ENVIRONMENTS = frozenset(
-    ("env", "envs", "env_step", "env_steps", "environment", "environments", "sim", "simulate", "simulation", "simulator", "physics")
+    ("env", "envs", "env_step", "env_steps", "environment", "environments", "sim", "simulate", "simulation",
+     "simulator", "physics")
 )  # fmt: skip
 EXCHANGE = frozenset(
     (
-        "exchange", "allreduce", "all_reduce", "reduce", "comm", "communication", "communicate", "sync_gradients", "gradient_sync",
-        "grad_sync", "sync_grads",
+        "exchange", "allreduce", "all_reduce", "reduce", "comm", "communication", "communicate",
+        "sync_gradients", "gradient_sync", "grad_sync", "sync_grads",
     )
 )  # fmt: skip
 """Names of phases, the last part of their path, that say what is done in them."""

@@ -8,15 +8,17 @@ from typing import Literal
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value
 
 Role = Literal[
-    "micro_batch", "accumulation", "minibatch", "envs", "rollout", "workers", "prefetch", "pin", "compile", "graphs",
-    "precision", "recompute", "env_workers", "batch",
+    "micro_batch", "accumulation", "minibatch", "envs", "rollout", "workers", "prefetch", "pin", "compile",
+    "graphs", "precision", "recompute", "env_workers", "batch",
 ]  # fmt: skip
 Direction = Literal["up", "down", "to"]
 
 NAMES: dict[Role, tuple[str, ...]] = {
-    "micro_batch": ("micro_batch", "micro_batch_size", "microbatch", "microbatch_size", "per_device_batch_size",
+    "micro_batch": ("micro_batch", "micro_batch_size", "microbatch", "microbatch_size",
+                    "per_device_batch_size",
                     "per_device_train_batch_size", "device_batch_size"),
-    "accumulation": ("grad_accum", "grad_accum_steps", "gradient_accumulation_steps", "accumulate_grad_batches", "accum_steps"),
+    "accumulation": ("grad_accum", "grad_accum_steps", "gradient_accumulation_steps",
+                     "accumulate_grad_batches", "accum_steps"),
     "minibatch": ("minibatch_size", "mini_batch_size", "minibatch"),
     "envs": ("num_envs", "n_envs", "envs"),
     "rollout": ("rollout_len", "num_steps", "n_steps", "horizon"),

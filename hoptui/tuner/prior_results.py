@@ -24,8 +24,10 @@ MOST = 500
 turn."""
 ASIDE = frozenset(
     (
-        *("seed", "iterations", "steps", "total", "hours", "minutes", "name", "run-name", "json", "quiet", "verbose"),
-        *("resume", "checkpoint", "checkpoint-dir", "checkpoint-every", "out", "output", "output-dir", "log", "log-dir"),
+        *("seed", "iterations", "steps", "total", "hours", "minutes", "name", "run-name", "json", "quiet",
+          "verbose"),
+        *("resume", "checkpoint", "checkpoint-dir", "checkpoint-every", "out", "output", "output-dir", "log",
+          "log-dir"),
     )
 )  # fmt: skip
 """Options of a command line that say nothing of the work of an iteration."""

@@ -39,7 +39,8 @@ def test_the_trainer_takes_what_it_starts_from(case: Case) -> None:
     [
         ("out of memory with micro-batches of 64: the same batch is computed again in pieces of 32", True),
         ("num_envs 65536 → 16384: memory ran out", True),
-        ("micro_batch could not be set to 512: MemoryError: 512 sequences do not fit into the memory at once", True),
+        ("micro_batch could not be set to 512: MemoryError: 512 sequences do not fit into the memory at once",
+         True),
         ("minibatch_size could not be set to 7: ValueError: it does not divide the batch", False),
         ("it breaks minibatch_size = 7", False),
         ("a person set micro_batch: the tuner leaves it alone until it is released", False),

@@ -17,7 +17,8 @@ FOUND = Diagnosis(
     verdict="launch-bound",
     confidence=0.95,
     evidence=("SM active 5.6 %", "busy 32 %"),
-    advice=(Advice(knob="grad_accum", direction="down", value=2, text="grad_accum 4 → 2 (takes effect at once)"),),
+    advice=(Advice(knob="grad_accum", direction="down", value=2,
+                   text="grad_accum 4 → 2 (takes effect at once)"),),
     seconds=20.0,
     t=9,
 )  # fmt: skip

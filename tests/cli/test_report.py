@@ -159,7 +159,8 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
     who = Origin(kind="person", user=EVIL)
     measured = Measured(metric="env_steps_per_s", before=1.0, after=2.0, gain=1.0, interval=0.1, note=EVIL)
     commands = (
-        command("a", 200, 202, knob=EVIL, before=EVIL, wanted=EVIL, effective="x", step=202, origin=who, why=EVIL, measured=measured),
+        command("a", 200, 202, knob=EVIL, before=EVIL, wanted=EVIL, effective="x", step=202, origin=who,
+                why=EVIL, measured=measured),
         command("b", 210, 210, knob=EVIL, wanted=EVIL, stage="rejected", reason=EVIL, origin=who),
     )  # fmt: skip
     events = (
@@ -184,7 +185,8 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
         .render(markdown.write(evil))
     )
     assert Page(rendered).tags <= {
-        "h1", "h2", "p", "ul", "li", "strong", "pre", "code", "table", "thead", "tbody", "tr", "th", "td", "hr",
+        "h1", "h2", "p", "ul", "li", "strong", "pre", "code", "table", "thead", "tbody", "tr", "th", "td",
+        "hr",
     }  # fmt: skip
     assert (
         re.search(r"<strong>[^<]*b[^<]*</strong>", rendered.partition("<h2>")[0]) is None
@@ -196,11 +198,12 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
 
 def test_a_verdict_the_tuner_and_what_came_to_nothing(tmp_path: Path, golden: Golden) -> None:
     gain = Measured(
-        metric="env_steps_per_s", before=1e3, after=1.3e3, gain=0.3, interval=0.012, detectable=True, iterations=15, settled=True
+        metric="env_steps_per_s", before=1e3, after=1.3e3, gain=0.3, interval=0.012, detectable=True,
+        iterations=15, settled=True
     )  # fmt: skip
     trial = Trial(
-        changes=(Change(knob="grad_accum", before=4, value=8),), result="kept", t=EVENTS[1].t, measured=gain, iterations=31,
-        seconds=40.0, text="memory was free",
+        changes=(Change(knob="grad_accum", before=4, value=8),), result="kept", t=EVENTS[1].t, measured=gain,
+        iterations=31, seconds=40.0, text="memory was free",
     )  # fmt: skip
     state = structs.replace(
         STATE, tuner=TunerState(stand="holding", user="ana", tried=(trial,), spent=0.013, lived_s=1200.0)

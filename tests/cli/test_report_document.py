@@ -64,8 +64,8 @@ def test_the_html_needs_nothing_and_runs_nothing(example: Document) -> None:
     page = html.write(example)
     found = Page(page)
     assert found.tags <= {
-        "html", "meta", "title", "style", "h1", "h2", "p", "div", "span", "b", "table", "tr", "th", "td", "figure", "footer",
-        "svg", "text", "line", "path", "rect", "g", "circle",
+        "html", "meta", "title", "style", "h1", "h2", "p", "div", "span", "b", "table", "tr", "th", "td",
+        "figure", "footer", "svg", "text", "line", "path", "rect", "g", "circle",
     }  # fmt: skip
     assert not {name for name in found.attributes if name.startswith("on") or name in ("src", "href")}
     assert "http" not in page.replace("http-equiv", "")
@@ -123,8 +123,8 @@ def test_bars(share: float, bar: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (100.0, 106.1, "+6.1 %"), (100.0, 80.0, "-20 %"), (1.0, 19.9, "× 19.9"), (13.0, 1.0, "÷ 13.0"), (None, 1.0, "–"),
-        (1.0, None, "–"), (0.0, 1.0, "–"), (1.0, 1.0, "0 %"),
+        (100.0, 106.1, "+6.1 %"), (100.0, 80.0, "-20 %"), (1.0, 19.9, "× 19.9"), (13.0, 1.0, "÷ 13.0"),
+        (None, 1.0, "–"), (1.0, None, "–"), (0.0, 1.0, "–"), (1.0, 1.0, "0 %"),
     ],
 )  # fmt: skip
 def test_differences(before: float | None, after: float | None, said: str) -> None:

@@ -31,12 +31,15 @@ from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
 
-GPU = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30, power_limit_w=700.0,
+GPU = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30,
+              power_limit_w=700.0,
               sm_clock_max_mhz=1980.0, pcie_generation=5, pcie_width=16)  # fmt: skip
-EAGER = {"busy": 32.0, "sm_active": 5.6, "tensor_active": 0.3, "dram_active": 0.9, "power_w": 144.0, "sm_clock_mhz": 1980.0,
+EAGER = {"busy": 32.0, "sm_active": 5.6, "tensor_active": 0.3, "dram_active": 0.9, "power_w": 144.0,
+         "sm_clock_mhz": 1980.0,
          "throttle": 0.0, "pcie_rx_bytes_per_s": 160e6, "memory_used_bytes": 1.4e9}  # fmt: skip
 PRODUCT = EAGER | {
-    "busy": 100.0, "sm_active": 96.0, "tensor_active": 94.0, "dram_active": 26.0, "power_w": 697.0, "throttle": 4.0,
+    "busy": 100.0, "sm_active": 96.0, "tensor_active": 94.0, "dram_active": 26.0, "power_w": 697.0,
+    "throttle": 4.0,
 }  # fmt: skip
 PLAIN = {"iteration_s": 0.5, "phase/rollout": 0.3, "phase/update": 0.2}
 
@@ -85,7 +88,8 @@ class Watched(QuietNode):
 
     def set(self, knob: str = "micro_batch") -> None:
         """A change takes effect now."""
-        record = CommandRecord(id=f"c{self.now}", run=RUN, epoch=1, verb="set", knob=knob, stage="applied", step=self.run.last_step, t=self.now,
+        record = CommandRecord(id=f"c{self.now}", run=RUN, epoch=1, verb="set", knob=knob, stage="applied",
+                               step=self.run.last_step, t=self.now,
                                settled=self.now)  # fmt: skip
         self.node.book.restore([record])
 

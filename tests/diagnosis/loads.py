@@ -22,7 +22,8 @@ H200: dict[str, Any] = _READ["h200"]
 def gpu(index: int = 0, **facts: Any) -> GpuInfo:
     """An H100 as the sampler tells of it."""
     known: dict[str, Any] = {
-        "memory_total_bytes": 85_520_809_984, "power_limit_w": 700.0, "sm_clock_max_mhz": 1980.0, "pcie_generation": 5,
+        "memory_total_bytes": 85_520_809_984, "power_limit_w": 700.0, "sm_clock_max_mhz": 1980.0,
+        "pcie_generation": 5,
         "pcie_width": 16,
     }  # fmt: skip
     return GpuInfo(uuid=f"GPU-{index}", index=index, name="NVIDIA H100 80GB HBM3", **(known | facts))
@@ -49,15 +50,16 @@ def window(
     """Twenty seconds of a run on the GPUs of a load."""
     gpus = tuple(readings(columns, i) for i, columns in enumerate(load or ()))
     given: dict[str, Any] = {
-        "t": 1000 * SECOND, "seconds": 20.0, "iterations": 100, "phases": phases or {}, "gpus": gpus, "knobs": knobs, "world": world,
-        "cpus": 16, "host_cpu": 0.1,
+        "t": 1000 * SECOND, "seconds": 20.0, "iterations": 100, "phases": phases or {}, "gpus": gpus,
+        "knobs": knobs, "world": world, "cpus": 16, "host_cpu": 0.1,
     }  # fmt: skip
     return ObservationWindow(**(given | more))
 
 
 def synthetic(**readings: Any) -> GpuWindow:
     """A GPU of which only this is known, from enough rows."""
-    known: dict[str, Any] = {"power_w": 300.0, "power_limit_w": 700.0, "clock_mhz": 1980.0, "clock_max_mhz": 1980.0, "capped": 0.0,
+    known: dict[str, Any] = {"power_w": 300.0, "power_limit_w": 700.0, "clock_mhz": 1980.0,
+                             "clock_max_mhz": 1980.0, "capped": 0.0,
                              "hot": 0.0, "braked": 0.0, "memory": 0.1, "upload": 1e6, "upload_limit": 64e9}  # fmt: skip
     return GpuWindow(index=0, rows=20, **(known | readings))
 

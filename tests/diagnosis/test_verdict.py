@@ -358,7 +358,8 @@ NAMES = st.sampled_from(("data", "rollout", "rollout/env", "env", "update", "exc
 GPUS = st.builds(
     synthetic,
     **dict.fromkeys(
-        ("busy", "sm", "tensor", "fp32", "dram", "capped", "hot", "braked", "memory", "clock_mhz", "clock_max_mhz", "power_w",
+        ("busy", "sm", "tensor", "fp32", "dram", "capped", "hot", "braked", "memory", "clock_mhz",
+         "clock_max_mhz", "power_w",
          "upload", "upload_limit", "link", "temperature_c"),
         SHARE,
     ),

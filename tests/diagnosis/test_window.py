@@ -69,7 +69,8 @@ def test_readings_become_shares_and_means() -> None:
     rows = pack(
         "gpu/GPU-0",
         [
-            (SECOND, -1, {"busy": 90.0, "sm_active": 40.0, "throttle": 4.0, "memory_used_bytes": 42_760_404_992.0}),
+            (SECOND, -1,
+             {"busy": 90.0, "sm_active": 40.0, "throttle": 4.0, "memory_used_bytes": 42_760_404_992.0}),
             (2 * SECOND, -1, {"busy": 100.0, "throttle": 0x20}),
             (3 * SECOND, -1, {"busy": 95.0, "sm_active": 20.0, "throttle": 0x84, "sm_clock_mhz": 990.0}),
             (4 * SECOND, -1, {"pcie_rx_bytes_per_s": 32e9}),

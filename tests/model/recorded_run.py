@@ -42,16 +42,16 @@ KNOBS = (
 )
 STATE = RunState(
     run=ID, name="ppo-recorded", epoch=1, pid=77, started_wall=WALL, total=1000, knobs=KNOBS,
-    units={"env_steps_per_s": "env steps/s"}, headline="env_steps_per_s", can=("set", "pause", "stop"), gpus=("GPU-0",),
-    exit_reason="finished", exited_wall=WALL + LENGTH_S,
+    units={"env_steps_per_s": "env steps/s"}, headline="env_steps_per_s", can=("set", "pause", "stop"),
+    gpus=("GPU-0",), exit_reason="finished", exited_wall=WALL + LENGTH_S,
 )  # fmt: skip
 GPU = GpuInfo(
     uuid="GPU-0", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30, power_limit_w=700.0,
     reason="it fell off the bus",
 )  # fmt: skip
 NODE_STATE = NodeState(
-    host="gpu07", pid=5, version="0.1.0", started_wall=0.0, wall_offset_ns=1, cpus=16, memory_total_bytes=128 << 30,
-    gpus=(GPU,), viewers=3, hz=10.0,
+    host="gpu07", pid=5, version="0.1.0", started_wall=0.0, wall_offset_ns=1, cpus=16,
+    memory_total_bytes=128 << 30, gpus=(GPU,), viewers=3, hz=10.0,
 )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ def run_rows(seconds: int = LENGTH_S) -> Columns:
         if PAUSED[0] < i < PAUSED[1]:
             continue
         row = {
-            "env_steps_per_s": 1000.0 + i, "iteration_s": 1.0 + 0.001 * (i % 7), "episode_return": math.sqrt(i),
-            "phase/rollout": 0.6, "phase/update": 0.3,
+            "env_steps_per_s": 1000.0 + i, "iteration_s": 1.0 + 0.001 * (i % 7),
+            "episode_return": math.sqrt(i), "phase/rollout": 0.6, "phase/update": 0.3,
         }  # fmt: skip
         row |= {"evaluation_return": float(i)} if i % 60 == 0 else {}
         row |= {"warm_up": 1.0} if i < 50 else {}
@@ -113,7 +113,8 @@ EVENTS = (
 COMMANDS = (
     command(
         "lr", 200, 202, knob="lr", wanted=3e-4, before=1e-3, effective=3e-4, version=1, step=202,
-        measured=Measured(metric="env_steps_per_s", gain=0.05, interval=0.01, iterations=15, detectable=True, settled=True),
+        measured=Measured(metric="env_steps_per_s", gain=0.05, interval=0.01, iterations=15, detectable=True,
+                          settled=True),
     ),
     command("ga", 300, 310, knob="grad_accum", wanted=8, before=4, effective=8, version=2, step=310),
     command("no", 400, 400, knob="epochs", wanted=99, before=10, stage="rejected", reason="out of bounds"),

@@ -82,7 +82,8 @@ def test_a_knob_that_nobody_changed_keeps_its_last_value() -> None:
 
 def test_a_failed_change_left_the_old_value_and_nobody_set_it() -> None:
     failed = command(
-        "f", 5, 6, knob="lr", wanted=9.0, before=1e-3, effective=1e-3, version=1, stage="failed", reason="the setter raised"
+        "f", 5, 6, knob="lr", wanted=9.0, before=1e-3, effective=1e-3, version=1, stage="failed",
+        reason="the setter raised"
     )  # fmt: skip
     knob = knob_as_of(LR, [failed], at(7), 1)
     assert (knob.value, knob.in_effect, knob.by) == (1e-3, False, "")

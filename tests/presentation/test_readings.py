@@ -25,8 +25,9 @@ ROWS = [
     "temperature_c", "memory_temperature_c", "sm_clock_mhz", "memory_clock_mhz", "throttle", "energy_j",
     "sm_active", "sm_occupancy", "tensor_active", "tensor_half_active", "tensor_int_active",
     "tensor_double_active", "dram_active", "fp64_active", "fp32_active", "fp16_active", "int_active",
-    "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s", "window_s",
-    "mfu_estimated", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays", "nvlink_errors",
+    "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
+    "window_s", "mfu_estimated", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays",
+    "nvlink_errors",
     "processes",
 ]  # fmt: skip
 OF_RUNS = [
@@ -90,11 +91,14 @@ def test_estimates_are_called_estimates() -> None:
 @pytest.mark.parametrize(
     ("unit", "value", "shown"),
     [
-        ("%", 93.7, "94 %"), ("%", 0.83, "0.8 %"), ("%", 9.96, "10 %"), ("%", 0.0, "0 %"), ("%", 0.04, "0.04 %"), ("%", 0.004, "0.004 %"), ("%", 4e-5, "<0.001 %"), ("W", 611.6, "612 W"),
-        ("J", 1.19e-3, "1.19 mJ"), ("J", 836.0, "836 J"), ("J", 1.2e6, "1.20 MJ"), ("J", 0.0, "0 J"), ("J", 4e-10, "4.0e-10 J"),
-        ("J", 9.9999e-4, "1.00 mJ"), ("B/s", 29.1e9, "29.1 GB/s"), ("B", 58.1 * (1 << 30), "58.1 GiB"),
-        ("MHz", 1980.0, "1 980 MHz"), ("°C", 64.4, "64 °C"), ("s", 0.1, "100 ms"), ("count", 12345.0, "12 345"),
-        ("bit mask", 68.0, "0x44"), ("%", None, "–"), ("W", math.nan, "–"), ("bit mask", math.inf, "–"),
+        ("%", 93.7, "94 %"), ("%", 0.83, "0.8 %"), ("%", 9.96, "10 %"), ("%", 0.0, "0 %"),
+        ("%", 0.04, "0.04 %"), ("%", 0.004, "0.004 %"), ("%", 4e-5, "<0.001 %"), ("W", 611.6, "612 W"),
+        ("J", 1.19e-3, "1.19 mJ"), ("J", 836.0, "836 J"), ("J", 1.2e6, "1.20 MJ"), ("J", 0.0, "0 J"),
+        ("J", 4e-10, "4.0e-10 J"), ("J", 9.9999e-4, "1.00 mJ"), ("B/s", 29.1e9, "29.1 GB/s"),
+        ("B", 58.1 * (1 << 30), "58.1 GiB"), ("MHz", 1980.0, "1 980 MHz"), ("°C", 64.4, "64 °C"),
+        ("s", 0.1, "100 ms"), ("count", 12345.0, "12 345"), ("bit mask", 68.0, "0x44"), ("%", None, "–"),
+        ("W", math.nan, "–"),
+        ("bit mask", math.inf, "–"),
     ],
 )  # fmt: skip
 def test_values_are_written_with_their_unit_and_unknown_is_no_number(

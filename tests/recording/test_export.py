@@ -87,9 +87,11 @@ def test_csv_has_one_header_and_the_rows_in_order(mixed: Recording) -> None:
     ("wanted", "sources", "head"),
     [
         ({"sources": ("gpu",)}, {"gpu/GPU-a", "gpu/GPU-b"}, ["power_w", "busy", "sm_active"]),
-        ({"sources": ("gpu/GPU-b", "host")}, {"gpu/GPU-b", "host"}, ["power_w", "sm_active", "step (metric)"]),
+        ({"sources": ("gpu/GPU-b", "host")}, {"gpu/GPU-b", "host"},
+         ["power_w", "sm_active", "step (metric)"]),
         ({"sources": ("gp",)}, set(), []),
-        ({"names": ("loss", "power_w", "nothing")}, {"gpu/GPU-a", "gpu/GPU-b", "run/r1"}, ["loss", "power_w"]),
+        ({"names": ("loss", "power_w", "nothing")}, {"gpu/GPU-a", "gpu/GPU-b", "run/r1"},
+         ["loss", "power_w"]),
         ({"t0": 3 * SECOND, "t1": 3 * SECOND + 1}, {"gpu/GPU-a", "gpu/GPU-b", "run/r1"}, None),
         ({"t0": 3 * SECOND + 2}, {"gpu/GPU-a"}, None),
     ],

@@ -97,8 +97,8 @@ class Course:
         watts = self.facts.get("power_w", 300.0)
         known: dict[str, Any] = {"state": "live", "memories": read, "power_w": watts, "drawn_w": watts}
         return Observation(
-            t=self.seconds * SECOND, epoch=self.epoch, knobs=tuple(self.knobs.values()), points=tuple(self.points[-200:]),
-            records=tuple(self.records[-32:]), **(known | self.facts),
+            t=self.seconds * SECOND, epoch=self.epoch, knobs=tuple(self.knobs.values()),
+            points=tuple(self.points[-200:]), records=tuple(self.records[-32:]), **(known | self.facts),
         )  # fmt: skip
 
     def look(self, seconds: int = 1, *, every: int = 1) -> Proposal | None:
@@ -158,8 +158,10 @@ class Course:
 
     def _command(self, change: Change, kind: Any = "tuner") -> CommandRecord:
         record = CommandRecord(
-            id=f"c{len(self.records)}", run="r", epoch=self.epoch, verb="set", knob=change.knob, wanted=change.value,
-            before=change.before, stage="scheduled", origin=Origin(kind=kind, user="mara"), t=self.seconds * SECOND,
+            id=f"c{len(self.records)}", run="r", epoch=self.epoch, verb="set", knob=change.knob,
+            wanted=change.value, before=change.before, stage="scheduled",
+            origin=Origin(kind=kind, user="mara"),
+            t=self.seconds * SECOND,
         )  # fmt: skip
         self.records.append(record)
         return record

@@ -46,7 +46,8 @@ def declared(**defaults: bool | int | float | str) -> RunState:
     [
         structs.replace(RUN, run="efgh2345", name="again", epoch=3, pid=9),
         structs.replace(RUN, argv="train.py --preset=124m lm --seed 8 --out /elsewhere --json --no-compile"),
-        structs.replace(RUN, argv="/usr/bin/train.py train.py lm --preset 124m --resume last.ckpt --micro-batch 8"),
+        structs.replace(RUN,
+                        argv="/usr/bin/train.py train.py lm --preset 124m --resume last.ckpt --micro-batch 8"),
         structs.replace(RUN, knobs=tuple(structs.replace(k, value=1, version=4) for k in RUN.knobs)),
         declared(lr=1e-3, micro_batch=64),
     ],
@@ -78,7 +79,8 @@ def test_another_kind(other: RunState) -> None:
 
 def turned(epoch: int, knob: str, before: int, value: int, **more: Any) -> CommandRecord:
     return CommandRecord(
-        id="c", run=RUN.run, epoch=epoch, verb="set", knob=knob, before=before, effective=value, stage="applied", **more
+        id="c", run=RUN.run, epoch=epoch, verb="set", knob=knob, before=before, effective=value,
+        stage="applied", **more
     )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ Family = Literal["batch", "input", "env", "mode", "other"]
 """What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run
 knows."""
 FAMILIES: dict[Role, Family] = {
-    "workers": "input", "prefetch": "input", "pin": "input", "env_workers": "env", "compile": "mode", "graphs": "mode",
-    "precision": "mode", "recompute": "mode",
+    "workers": "input", "prefetch": "input", "pin": "input", "env_workers": "env", "compile": "mode",
+    "graphs": "mode", "precision": "mode", "recompute": "mode",
 }  # fmt: skip
 
 READERS: tuple[Family, ...] = ("input", "env")
