@@ -11,7 +11,8 @@ from benchmarks.measure import Bench, bench, report, tell
 
 SETTLE_S, MEASURE_S, HZ = 2.0, 6.0, 5.0
 READINGS = ("busy", "sm_active", "sm_occupancy", "tensor_active", "dram_active", "fp32_active",
-            "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "power_w", "sm_clock_mhz", "mfu_estimated")  # fmt: skip
+            "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "power_w", "sm_clock_mhz",
+            "mfu_estimated")  # fmt: skip
 LOADS = ("idle", "launches", "copy", "upload", "matmul", "matmul_fp32")
 EXPECTED: dict[str, tuple[tuple[str, str, float], ...]] = {
     "launches": (("sm_active", "<=", 5.0),),

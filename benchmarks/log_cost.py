@@ -37,7 +37,8 @@ elif kind == "tensorboard":
             writer.add_scalar(name, value, step)
 elif kind == "wandb offline":
     import wandb
-    run = wandb.init(mode="offline", dir=directory, project="cost", settings=wandb.Settings(silent=True, console="off"))
+    quiet = wandb.Settings(silent=True, console="off")
+    run = wandb.init(mode="offline", dir=directory, project="cost", settings=quiet)
     log = lambda step, values: run.log(values, step=step)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -54,7 +55,8 @@ for step in range(int(200 * seconds)):
     time.sleep(max(0.0, next_at - time.perf_counter()))
 costs = sorted(costs[len(costs) // 10:])
 at = lambda q: round(costs[min(len(costs) - 1, int(q * len(costs)))], 1)
-print(json.dumps({"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "max": at(1.0), "n": len(costs)}), flush=True)
+shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+print(json.dumps({name: at(q) for name, q in shares.items()} | {"n": len(costs)}), flush=True)
 """
 
 VIEWER = """

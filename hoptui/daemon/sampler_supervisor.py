@@ -1,9 +1,9 @@
-"""The parent of a sampler: a child process that reads GPUs or the host, because an NVML call can hang for ever.
+"""The parent of a sampler: a child process that reads GPUs or the host.
 
-The daemon reads what the child writes to a pipe, and never waits for it. A child that is silent for too long
-is killed and replaced; one that cannot be killed (a driver call in uninterruptible sleep) is left behind and
-counted. A GPU in which a call hung is left alone by the next child, and tried again later by a second child
-beside the one that reads the others.
+It is a process because an NVML call can hang for ever. The daemon reads what the child writes to a pipe, and
+never waits for it. A child that is silent for too long is killed and replaced; one that cannot be killed (a
+driver call in uninterruptible sleep) is left behind and counted. A GPU in which a call hung is left alone by
+the next child, and tried again later by a second child beside the one that reads the others.
 """
 
 from __future__ import annotations

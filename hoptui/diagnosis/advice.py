@@ -56,9 +56,13 @@ WITHOUT_A_KNOB: dict[Verdict, str] = {
     "launch-bound": "more work in each kernel: larger batches, torch.compile, CUDA graphs",
     "data-bound": "more or faster loading: processes that load ahead, smaller or already decoded input",
     "env-bound": "step environments in several processes, or on the GPU",
-    "memory-bandwidth-bound": "fewer passes over memory: torch.compile fuses them, narrower number formats halve them",
+    "memory-bandwidth-bound": (
+        "fewer passes over memory: torch.compile fuses them, narrower number formats halve them"
+    ),
     "compute-bound": "near what the GPU can do: only less work or a narrower number format is faster",
-    "power-limited": "the board draws what it may: only an administrator can raise the limit (nvidia-smi -pl)",
+    "power-limited": (
+        "the board draws what it may: only an administrator can raise the limit (nvidia-smi -pl)"
+    ),
     "heat-limited": "look after the cooling: the clocks stay low until the GPU is cooler",
     "communication-bound": "fewer, larger exchanges: more work between two of them",
 }

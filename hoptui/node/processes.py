@@ -1,10 +1,11 @@
-"""Processes of a node: the peer of a socket, the namespace of PIDs, and the daemon, which is started if absent.
+"""Processes of a node: the peer of a socket, the namespace of PIDs, and the daemon.
 
 The kernel vouches for the peer of an ipc socket (SO_PEERCRED, through libzmq). A container may count PIDs of
 its own; see pid_namespaces(7).
 
-The lock shows that a daemon lives, never the socket file. A socket file survives a crash, and an fcntl lock
-does not. Unlike a flock lock, it is not kept by a forked child that outlives its parent.
+A daemon is started if there is none. The lock shows that a daemon lives, never the socket file. A socket file
+survives a crash, and an fcntl lock does not. Unlike a flock lock, it is not kept by a forked child that
+outlives its parent.
 """
 
 from __future__ import annotations

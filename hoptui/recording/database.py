@@ -27,8 +27,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         """
         CREATE TABLE boots (
-            -- Uptimes of the node the recording was written in. Every t in this file is monotonic nanoseconds of the
-            -- first; later ones are stored with shift_ns added. t + the first wall_offset_ns = nanoseconds since 1970.
+            -- Uptimes of the node the recording was written in. Every t in this file is monotonic nanoseconds
+            -- of the first; later ones are stored with shift_ns added. t + the first wall_offset_ns =
+            -- nanoseconds since 1970.
             id INTEGER PRIMARY KEY,
             boot TEXT NOT NULL UNIQUE,
             shift_ns INTEGER NOT NULL,
@@ -37,9 +38,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         """
         CREATE TABLE chunks (
-            -- Rows of one source, rising in t. body is zlib of int64 t[rows], int64 step[rows] (-1: none), then
-            -- float64[rows] for each of names (a JSON array; NaN: unknown), all little-endian. Chunks with sealed = 0
-            -- are the newest and will be merged into larger ones.
+            -- Rows of one source, rising in t. body is zlib of int64 t[rows], int64 step[rows] (-1: none),
+            -- then float64[rows] for each of names (a JSON array; NaN: unknown), all little-endian. Chunks
+            -- with sealed = 0 are the newest and will be merged into larger ones.
             id INTEGER PRIMARY KEY,
             source TEXT NOT NULL,
             t0 INTEGER NOT NULL,
@@ -99,9 +100,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
         CREATE TABLE arrivals (
-            -- The newest rows of each source, rising in t, until there are enough of them for a block. body is zlib of
-            -- int64 t[rows], int64 step[rows] (-1: none), then float64[rows] for each of names (a JSON array; NaN:
-            -- unknown), all little-endian.
+            -- The newest rows of each source, rising in t, until there are enough of them for a block. body
+            -- is zlib of int64 t[rows], int64 step[rows] (-1: none), then float64[rows] for each of names (a
+            -- JSON array; NaN: unknown), all little-endian.
             id INTEGER PRIMARY KEY,
             source TEXT NOT NULL,
             t0 INTEGER NOT NULL,
@@ -123,24 +124,28 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         """
         CREATE TABLE blocks (
-            -- Level 0: rows of one source, rising in t. Level 1: the same rows in groups of up to 32, level 2: groups of
-            -- up to 32 groups, and so on; at most one block of a level covers a moment of a source. The oldest blocks
-            -- of level 0 may have been deleted to save space (meta has thinned_before then).
+            -- Level 0: rows of one source, rising in t. Level 1: the same rows in groups of up to 32, level
+            -- 2: groups of up to 32 groups, and so on; at most one block of a level covers a moment of a
+            -- source. The oldest blocks of level 0 may have been deleted to save space (meta has
+            -- thinned_before then).
             --
-            -- Columns of a block, entries numbers each. Level 0: t, step (-1: none), then one for each of the layout's
-            -- names. Above: t, first (stamps of a group's last and first row), step (of the last row), rows (in the
-            -- group), then for each name four: low, high, mean, known (how many of the rows have the name). The named
-            -- four are int64, as are t, step and known; the others float64 (NaN: unknown).
+            -- Columns of a block, entries numbers each. Level 0: t, step (-1: none), then one for each of the
+            -- layout's names. Above: t, first (stamps of a group's last and first row), step (of the last
+            -- row), rows (in the group), then for each name four: low, high, mean, known (how many of the
+            -- rows have the name). The named four are int64, as are t, step and known; the others float64
+            -- (NaN: unknown).
             --
-            -- body is zlib of: uint32 little-endian length of the directory, the directory (JSON), planes. A plane has
-            -- one byte an entry. Each column takes its planes in turn, lowest byte first; the planes lie in the order
-            -- of directory.order, by number. Column i is what directory.columns[i] says it is:
+            -- body is zlib of: uint32 little-endian length of the directory, the directory (JSON), planes. A
+            -- plane has one byte an entry. Each column takes its planes in turn, lowest byte first; the
+            -- planes lie in the order of directory.order, by number. Column i is what directory.columns[i]
+            -- says it is:
             -- {"is": "constant", "value": v}  v in every entry (null: unknown); no planes
             -- {"is": "bits", "planes": 4 or 8}  float32, or the column's own 8 bytes, little-endian
-            -- {"is": "whole", ...}  whole numbers n, or n / 10^digits for floats. z is read from the planes, unsigned,
-            --     and stands for d = z / 2 if even, -(z + 1) / 2 if odd. With slope: n = previous n + slope + unit * d,
-            --     and start is previous to the first; without: n = start + unit * d. With gaps: true, one more plane
-            --     precedes the others: 0 where the value is unknown, else 1. Left out: digits 0, unit 1, no slope, no gaps.
+            -- {"is": "whole", ...}  whole numbers n, or n / 10^digits for floats. z is read from the planes,
+            --     unsigned, and stands for d = z / 2 if even, -(z + 1) / 2 if odd. With slope: n = previous n
+            --     + slope + unit * d, and start is previous to the first; without: n = start + unit * d. With
+            --     gaps: true, one more plane precedes the others: 0 where the value is unknown, else 1. Left
+            --     out: digits 0, unit 1, no slope, no gaps.
             id INTEGER PRIMARY KEY,
             source TEXT NOT NULL,
             level INTEGER NOT NULL,

@@ -1,7 +1,7 @@
-"""The tables of a recording: rows as they arrive, the blocks they become, the pyramid of summaries above them;
-events, commands, and values that the daemon remembers.
+"""The tables of a recording: rows, events, commands, and values that the daemon remembers.
 
-Stamps are as stored. Nothing here begins a transaction, apart from reading: the writer does so.
+Rows are stored as they arrive, then as blocks with a pyramid of summaries above them. Stamps are as stored.
+Nothing here begins a transaction, apart from reading: the writer does so.
 """
 
 from __future__ import annotations

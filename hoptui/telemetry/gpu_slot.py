@@ -1,5 +1,6 @@
-"""The place of one GPU in NVML's list, which stays when the GPU goes; and the driver's events, read from NVML's
-event set without waiting.
+"""The place of one GPU in NVML's list, and the driver's events.
+
+A place stays when its GPU goes. Events are read from NVML's event set without waiting.
 """
 
 from __future__ import annotations

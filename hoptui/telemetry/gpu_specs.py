@@ -6,12 +6,15 @@ cores.
 | product | fp64 | fp32 | tf32 | bf16, fp16 | fp8, int8 | memory | printed in |
 |---|---|---|---|---|---|---|---|
 | H100 SXM | 67 | 67 | 989* | 1,979* | 3,958* | 3.35 | H100 datasheet; nvidia.com/en-us/data-center/h100 |
-| H100 PCIe | 51 | 51 | 756* | 1,513* | 3,026* | 2.0 | H100 datasheet of 2022 and 2023, before the NVL took its column |
+| H100 PCIe | 51 | 51 | 756* | 1,513* | 3,026* | 2.0 | H100 datasheet of 2022 and 2023 |
 | H100 NVL | 60 | 60 | 835* | 1,671* | 3,341* | 3.9 | H100 datasheet since 2024, one board |
 | H200 SXM | 67 | 67 | 989* | 1,979* | 3,958* | 4.8 | H200 datasheet; nvidia.com/en-us/data-center/h200 |
 | H200 NVL | 60 | 60 | 835* | 1,671* | 3,341* | 4.8 | the same |
-| A100 | 19.5 | 19.5 | 156 | 312 | –, 624 | 1.555 (40 GB), 1.935 (80 GB PCIe), 2.039 (80 GB SXM) | A100 datasheet |
+| A100 | 19.5 | 19.5 | 156 | 312 | –, 624 | 1.555, 1.935, 2.039 | A100 datasheet |
 | B200 | 37 | 75 | 2,200* | 4,500* | 9,000* | 7.7 | Blackwell datasheet, a GPU of an HGX B200 |
+
+The datasheets since 2024 have the H100 NVL in place of the PCIe. The A100's memory bandwidths are those of
+40 GB, of 80 GB PCIe and of 80 GB SXM.
 
 The SXM's dense bf16 is 989.4 in NVIDIA's H100 whitepaper: 989 stands here, not half of 1,979. Of the B200's
 TF32 the datasheet prints two digits: half of its bf16 stands here, as on all the others.

@@ -153,10 +153,10 @@ class HostReader:
     | name | unit |
     |---|---|
     | `cpu_percent` | % of all cores together, 0–100, since the reading before |
-    | `memory_used_bytes`, `memory_total_bytes`, `swap_used_bytes` | bytes; used is total less what can be given out |
+    | `memory_used_bytes`, `memory_total_bytes`, `swap_used_bytes` | bytes; used is total less available |
     | `load_1m`, `load_5m` | runnable and blocked tasks |
     | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s of the physical disks |
-    | `net_received_bytes_per_s`, `net_sent_bytes_per_s` | bytes/s of the physical interfaces; RDMA is not in it |
+    | `net_received_bytes_per_s`, `net_sent_bytes_per_s` | bytes/s of physical interfaces, without RDMA |
 
     Args:
         report: takes one line about a reading that cannot be had, once for each new reason.
@@ -302,7 +302,7 @@ class Processes:
     | `cpu_percent` | % of one core, since the reading before |
     | `memory_rss_bytes` | bytes, resident; a page shared by workers counts once for each of them |
     | `threads`, `processes` | how many, of all descendants and the run's own process |
-    | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s from and to disks of those that let us read it |
+    | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s of disks, where readable |
 
     Descendants are looked for every five seconds, and more rarely where that is slow; a new worker counts
     from then on. Trees of hundreds of workers are read less often than asked.

@@ -118,7 +118,9 @@ def _figure(metric: str, old: list[float], new: list[float], *, worth: float | N
     early = unclear(new) or (waits and len(new) < SEVERAL)
     if waits:
         a, b = _times(old), _times(new)
-    else:  # the newest blocks of the old values and the oldest of the new ones: what is left over is far from the change
+    else:
+        # The newest blocks of the old values and the oldest of the new ones: the remainders are far from the
+        # change.
         a, b = _tamed(_medians(old[len(old) % BLOCK :]), _medians(new))
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)

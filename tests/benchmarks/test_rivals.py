@@ -14,7 +14,8 @@ from tests.golden import Golden
 DRAWS = """
 import sys, time
 for i in range(10_000):
-    print(f"\\x1b[H\\x1b[2KSM %  {i % 100:3d}   612 W   iteration {i}\\r\\n\\x1b[2Kenv steps/s", end="", flush=True)
+    print(f"\\x1b[H\\x1b[2KSM %  {i % 100:3d}   612 W   iteration {i}\\r\\n\\x1b[2Kenv steps/s",
+          end="", flush=True)
     time.sleep(0.05)
 """
 ENDS = "print('No GPU to monitor.')"

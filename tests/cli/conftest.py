@@ -1,6 +1,7 @@
 """The command line against a fake daemon, in this process.
 
-`hoptui("ls")` gives the exit code and what was printed. `golden(hoptui.transcript())` compares what a user reads.
+`hoptui("ls")` gives the exit code and what was printed. `golden(hoptui.transcript())` compares what a user
+reads.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Ended(NamedTuple):
 
 
 class Hoptui:
-    """The command line: a call runs one command, and the transcript has what a terminal showed of all of them."""
+    """The command line: a call runs one command, and the transcript has what a terminal showed of all."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], directory: Path) -> None:
         self._capsys = capsys
@@ -55,8 +56,8 @@ class Hoptui:
         """The commands since the last call of this, what each printed and its exit code; without those with
         `--json`.
 
-        Lines on standard error begin with `2> `. A directory of this test is shown by its variable. A made-up run
-        started in 1970: its age is `AGE`.
+        Lines on standard error begin with `2> `. A directory of this test is shown by its variable. A made-up
+        run started in 1970: its age is `AGE`.
         """
         text = "\n".join(self._shown)
         self._shown.clear()

@@ -1,4 +1,4 @@
-"""`hoptui attach` with several places, and `hoptui daemon forward` at the other end: the words before the dashboard opens."""
+"""`hoptui attach` with several places, `hoptui daemon forward` there: the words before the dashboard."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_daemon_that_does_not_start(
     assert {"driver", "clock"} <= set(checks)
 
 
-# no probe hangs or falls ------------------------------------------------------------------------------------------------
+# no probe hangs or falls ------------------------------------------------------------------------------------
 
 
 def test_a_probe_that_hangs(golden: Golden) -> None:

@@ -22,7 +22,7 @@ from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon, make_record, make_run
 from tests.golden import Golden
 
-# daemon ----------------------------------------------------------------------------------------------------------------
+# daemon -----------------------------------------------------------------------------------------------------
 
 
 def test_daemon_status(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
@@ -171,7 +171,7 @@ def test_what_is_no_address(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) 
     golden(hoptui.transcript())
 
 
-# history ---------------------------------------------------------------------------------------------------------------
+# history ----------------------------------------------------------------------------------------------------
 
 
 def test_history(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:

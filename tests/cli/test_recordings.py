@@ -51,7 +51,7 @@ def files(daemon: FakeDaemon) -> set[str]:
     return {path.name for path in daemon.where.state.iterdir() if path.suffix == ".hoptui"}
 
 
-# ls --all --------------------------------------------------------------------------------------------------------------
+# ls --all ---------------------------------------------------------------------------------------------------
 
 
 def test_ls_all_adds_recordings(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
@@ -115,7 +115,7 @@ def test_sizes(count: float, shown: str) -> None:
     assert size(count) == shown
 
 
-# rm --------------------------------------------------------------------------------------------------------------------
+# rm ---------------------------------------------------------------------------------------------------------
 
 
 def test_rm_deletes_what_is_named(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) -> None:
@@ -219,7 +219,7 @@ def test_rm_wrong_words(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) -> N
     golden(hoptui.transcript(), normalize=VARYING)
 
 
-# replay ----------------------------------------------------------------------------------------------------------------
+# replay -----------------------------------------------------------------------------------------------------
 
 
 def test_a_replay_needs_a_terminal(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) -> None:

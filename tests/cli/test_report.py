@@ -67,7 +67,7 @@ def document(path: Path, **fields: Any) -> Document:
         return telling.page(read(recording), MADE)
 
 
-# where it goes -------------------------------------------------------------------------------------------------------------
+# where it goes ----------------------------------------------------------------------------------------------
 
 
 def test_markdown_on_standard_output(hoptui: Hoptui, recorded: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_is_no_recording(hoptui: Hoptui, tmp_path: Path) -> None:
     assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
 
 
-# what it says --------------------------------------------------------------------------------------------------------------
+# what it says -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The two writers of a page, and how they draw: they say the same, and the HTML needs nothing and runs nothing."""
+"""The two writers of a page: they say the same, and the HTML needs nothing and runs nothing."""
 
 from __future__ import annotations
 

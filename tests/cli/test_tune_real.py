@@ -1,4 +1,4 @@
-"""`hoptui tune` with a real daemon and real processes: what helps is kept and remembered, and what death leaves is undone."""
+"""`hoptui tune` with a real daemon and processes: what helps is kept, what a death leaves is undone."""
 
 from __future__ import annotations
 

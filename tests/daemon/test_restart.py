@@ -31,7 +31,8 @@ for i in run.iterations(start=state.get("step", 0)):
         if (folder / "full").exists():
             run.refuse_restart("the disk is full")
         else:
-            (folder / "state").write_text(json.dumps({"run": run.state_dict(), "step": i, **run.restart_wanted}))
+            left = {"run": run.state_dict(), "step": i, **run.restart_wanted}
+            (folder / "state").write_text(json.dumps(left))
             run.hand_over("x.ckpt")
             os.execv(sys.executable, sys.orig_argv)
     time.sleep(0.01)

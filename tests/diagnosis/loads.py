@@ -60,7 +60,8 @@ def synthetic(**readings: Any) -> GpuWindow:
     """A GPU of which only this is known, from enough rows."""
     known: dict[str, Any] = {"power_w": 300.0, "power_limit_w": 700.0, "clock_mhz": 1980.0,
                              "clock_max_mhz": 1980.0, "capped": 0.0,
-                             "hot": 0.0, "braked": 0.0, "memory": 0.1, "upload": 1e6, "upload_limit": 64e9}  # fmt: skip
+                             "hot": 0.0, "braked": 0.0, "memory": 0.1, "upload": 1e6,
+                             "upload_limit": 64e9}  # fmt: skip
     return GpuWindow(index=0, rows=20, **(known | readings))
 
 

@@ -142,12 +142,16 @@ def test_ranks_that_may_wait_for_each_other_leave_doubt(
         ({"data": 0.6, "step": 0.4}, {"busy": 0.4, "sm": 0.3}, "data-bound"),
         ({"dataloader": 0.6}, {"busy": 0.4, "sm": 0.02, "upload": 300e6}, "data-bound"),
         ({"train/load_batch": 0.7}, {"busy": 0.3, "sm": 0.2}, "data-bound"),
-        ({"data": 0.9}, {"busy": 0.97, "sm": 0.93}, "healthy"),  # it waits on the host's clock, while the GPU works on
+        # it waits on the host's clock, while the GPU works on
+        ({"data": 0.9}, {"busy": 0.97, "sm": 0.93}, "healthy"),
         ({"data": 0.2, "step": 0.8}, {"busy": 0.8, "sm": 0.7}, "healthy"),
         ({"rollout": 0.8, "rollout/env": 0.7}, {"busy": 0.15, "sm": 0.05}, "env-bound"),
-        ({"rollout": 0.8, "rollout/env": 0.3}, {"busy": 0.15, "sm": 0.05}, "env-bound"),  # all of it is on the CPU
-        ({"rollout": 0.8, "rollout/env": 0.7}, {"busy": 1.0, "sm": 0.3}, "launch-bound"),  # they are on the GPU, in graphs
-        ({"rollout": 0.6, "rollout/env": 0.4}, {"busy": 0.32, "sm": 0.06, "upload": 150e6}, "launch-bound"),  # and one by one
+        # all of it is on the CPU
+        ({"rollout": 0.8, "rollout/env": 0.3}, {"busy": 0.15, "sm": 0.05}, "env-bound"),
+        # they are on the GPU, in graphs
+        ({"rollout": 0.8, "rollout/env": 0.7}, {"busy": 1.0, "sm": 0.3}, "launch-bound"),
+        # and one by one
+        ({"rollout": 0.6, "rollout/env": 0.4}, {"busy": 0.32, "sm": 0.06, "upload": 150e6}, "launch-bound"),
         ({"data": 1.0}, {"busy": 0.0, "sm": 0.0}, "data-bound"),
         ({"wait": 0.9}, {"busy": 0.0, "sm": 0.0}, "unknown"),
         ({"wait": 0.7, "step": 0.3}, {"busy": 0.3, "sm": 0.28}, "unknown"),

@@ -42,7 +42,8 @@ def node(**fields: Any) -> NodeState:
 def shown(pid: int, **fields: Any) -> GpuProcess:
     """As the sampler would tell of it."""
     told = psutil.Process(pid)
-    return GpuProcess(**{"gpu": "GPU-0", "pid": pid, "user": told.username(), "command": " ".join(told.cmdline())[:200], **fields})  # fmt: skip
+    command = " ".join(told.cmdline())[:200]
+    return GpuProcess(**{"gpu": "GPU-0", "pid": pid, "user": told.username(), "command": command, **fields})
 
 
 def test_the_process_itself_gets_the_signal(child: subprocess.Popen[bytes]) -> None:

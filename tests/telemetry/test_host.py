@@ -59,7 +59,8 @@ DISKS = """ 259       0 nvme0n1 11 0 {read} 5 12 0 {written} 6 0 7 8 0 0 0 0 0 0
  259       1 nvme0n1p1 11 0 {read} 5 12 0 {written} 6 0 7 8
 """
 CARDS = """Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+ face |bytes    packets errs drop fifo frame compressed multicast|\
+bytes    packets errs drop fifo colls carrier compressed
     lo: {lo} 1 0 0 0 0 0 0 {lo} 1 0 0 0 0 0 0
   eth0:{eth} 1 0 0 0 0 0 0 {eth} 1 0 0 0 0 0 0
 """

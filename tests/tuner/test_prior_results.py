@@ -46,8 +46,9 @@ def declared(**defaults: bool | int | float | str) -> RunState:
     [
         structs.replace(RUN, run="efgh2345", name="again", epoch=3, pid=9),
         structs.replace(RUN, argv="train.py --preset=124m lm --seed 8 --out /elsewhere --json --no-compile"),
-        structs.replace(RUN,
-                        argv="/usr/bin/train.py train.py lm --preset 124m --resume last.ckpt --micro-batch 8"),
+        structs.replace(
+            RUN, argv="/usr/bin/train.py train.py lm --preset 124m --resume last.ckpt --micro-batch 8"
+        ),
         structs.replace(RUN, knobs=tuple(structs.replace(k, value=1, version=4) for k in RUN.knobs)),
         declared(lr=1e-3, micro_batch=64),
     ],

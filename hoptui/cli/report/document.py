@@ -71,7 +71,8 @@ class ChartMark(NamedTuple):
 class ReportChart(NamedTuple):
     """A curve between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
 
-    `stretches` are named parts of that time, from a stamp to a stamp; `notes` are unexplained changes, by stamp.
+    `stretches` are named parts of that time, from a stamp to a stamp; `notes` are unexplained changes, by
+    stamp.
     """
 
     title: str

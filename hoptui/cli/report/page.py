@@ -1,5 +1,6 @@
-"""Build the page of a report from its facts: the sections with the course of the run, what its time and energy
-went into, and what the tuner tried. Markdown and HTML share the page; the dashboard uses the same terms.
+"""Build the page of a report from its facts. Markdown and HTML share it; the dashboard uses the same terms.
+
+Its sections: the course of the run, what its time and energy went into, and what the tuner tried.
 """
 
 from __future__ import annotations

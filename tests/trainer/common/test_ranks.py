@@ -66,7 +66,8 @@ def operations():
 
 rng = random.Random(7)
 held = {"whole": 4, "real": 0.5, "flag": False, "word": "fp32"}
-limits = {"whole": {"min": 1, "max": 64}, "real": {"min": 0.0, "max": 1.0}, "word": {"choices": ("fp32", "bf16")}}
+limits = {"whole": {"min": 1, "max": 64}, "real": {"min": 0.0, "max": 1.0},
+          "word": {"choices": ("fp32", "bf16")}}
 unlucky = {0: (13, 0.9), 1: (17, 0.1)}
 
 def put(name, value):
@@ -84,7 +85,8 @@ def commands():
     stages, given = collections.Counter(), 0
     run = hoptui.connect("agreed", ranks=ranks)
     knobs = [
-        run.knob(name, value, apply=lambda v, n=name: put(n, v), read=lambda n=name: held[n], **limits.get(name, {}))
+        run.knob(name, value, apply=lambda v, n=name: put(n, v), read=lambda n=name: held[n],
+                 **limits.get(name, {}))
         for name, value in held.items()
     ]
     for i in run.iterations():

@@ -109,7 +109,8 @@ ppo = {"num_envs": 32 // world, "rollout_len": 16, "minibatch_size": 128, "epoch
 for env, policy in (("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")):
     knobs = {**ppo, "policy": policy, "context": 4, "compile": "default" if kind == "cuda" else "off"}
     train_ppo(PPOOptions(**common, env=env, checkpoint_dir=folder / env, knobs=knobs), lambda _: None)
-lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_mb=0.0, eval_tokens=512, checkpoint_dir=folder / "lm")
+lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_mb=0.0, eval_tokens=512,
+               checkpoint_dir=folder / "lm")
 train_lm(lm, {"batch_tokens": 512, "micro_batch": 3, "seq_len": 32, **exact}, lambda _: None)
 vision = VisionOptions(**common, preset="tiny", checkpoint_dir=folder / "vision")
 train_vision(vision, {"batch_size": 31, "micro_batch": 8, **exact}, lambda _: None)

@@ -45,7 +45,8 @@ def steered(state, clock):
     rank, policy = state.ranks.rank, state.policy
     values.append({name: handle.value for name, handle in run._core.state.declarations.knobs.items()})
     for knob, value in asked["after"].get(str(run.step), {}).items() if rank == 0 else ():
-        command = Command(id=f"{run.step} {knob}", run=run.id, epoch=run._core.state.epoch, verb="set", knob=knob, value=value)
+        command = Command(id=f"{run.step} {knob}", run=run.id, epoch=run._core.state.epoch, verb="set",
+                          knob=knob, value=value)
         run._core.state.inbox.receive(command, time.monotonic(), run.step + 1)
     kind = type(state.ranks)
     everybody = kind.all
@@ -90,7 +91,8 @@ for asked in json.loads(sys.argv[1]):
     training.train(job, lines.append)
     stages = sorted({outcome.stage for outcome in run._core.state.inbox.collect_outcomes()})
     weights = [float(parameter.detach().double().sum()) for parameter in policy.parameters()]
-    end = {"rank": rank, "values": values, "lines": len(lines), "stages": stages, "weights": weights, "votes": votes, "turns": turns}
+    end = {"rank": rank, "values": values, "lines": len(lines), "stages": stages, "weights": weights,
+           "votes": votes, "turns": turns}
     print(json.dumps(end), flush=True)
 """
 

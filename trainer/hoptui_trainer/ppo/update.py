@@ -81,7 +81,8 @@ class Update:
         self._deals: WeakValueDictionary[tuple[tuple[int, int], Cut], Deal] = WeakValueDictionary()
         self._number = torch.zeros((), dtype=torch.int64, device=self._device)
         self.use("off", "fp32")
-        optimizer.step()  # skipped; but the moments are made now, so that no later step has to find the memory for them
+        # This step is skipped, but allocates the moments. So no later step has to find memory for them.
+        optimizer.step()
 
     def use(self, mode: CompileMode, precision: Precision) -> None:
         """Compute losses compiled like this and in this precision; the graphs of before must be cleared."""
