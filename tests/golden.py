@@ -1,8 +1,8 @@
 """Golden texts: what a user reads, compared with a file beside the test.
 
-The text of `test_x` in `tests/cli/test_ls.py` is in `tests/cli/golden/test_ls/x.txt`. `--update-snapshots` writes
-the texts of now, and removes the files that no test has used. Without the option an unused file fails the
-session, if all tests of its module ran and passed.
+The text of `test_x` in `tests/cli/test_ls.py` is in `tests/cli/golden/test_ls/x.txt`. `--update-snapshots`
+writes the texts of now, and removes the files that no test has used. Without the option an unused file fails
+the session, if all tests of its module ran and passed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NO_NEWLINE = " (without a newline)"
 class Golden:
     """`golden(text)`: compare a text with the golden file of the test's name.
 
-    A test with several texts gives each a `name`. `normalize` has patterns of what differs from run to run, such
-    as pids and paths, and the replacement of each. They are applied in this order, as `re.sub` does.
+    A test with several texts gives each a `name`. `normalize` has patterns of what differs from run to run,
+    such as pids and paths, and the replacement of each. They are applied in this order, as `re.sub` does.
     `golden(sheet(texts))` compares many short texts, each below a heading.
     """
 

@@ -132,7 +132,10 @@ def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, A
     mean."""
     config, world = state.config, state.ranks.world
     lines = [
-        f"{plan.name}: {amount(state.parameters)} parameters ({model_size(state.shape)}), {state.computation}",
+        (
+            f"{plan.name}: {amount(state.parameters)} parameters ({model_size(state.shape)}), "
+            f"{state.computation}"
+        ),
         f"{text.origin}: {amount(len(text.streams.train))} tokens to learn from ({config.tokenizer}), "
         f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
         f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} × "
