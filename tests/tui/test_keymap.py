@@ -16,6 +16,7 @@ from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.help.screen import Help
 from hoptui.tui.screens.run.screen import RunScreen
+from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -55,31 +56,31 @@ def test_keys_may_be_called_as_people_write_them(wish: str, keys: str) -> None:
     assert (granted["run.pause"], problems) == (keys, [])
 
 
-@pytest.mark.parametrize(
-    ("keys", "sentence"),
-    [
-        ({"run__puase": "x"}, "there is no action run.puase, did you mean run.pause?"),
-        ({"run__pause": "ctl+x"}, 'there is no key "ctl+x"'),
-        ({"run__pause": "bogus"}, 'there is no key "bogus"'),
-        ({"run__pause": "f5,,x"}, 'that of the comma is called "comma"'),
-        ({"editor__send": "8"}, "8 is a character to type where editor.send is: take one with ctrl or alt"),
-        ({"app__leave_now": ""}, "app.leave_now needs a key"),
-        ({"confirm__yes": " "}, "confirm.yes needs a key"),
-        ({"run__wheel": "w"}, "there is no action run.wheel"),
-        *(({f"{box}__close": ""}, f"{box}.close needs a key") for box in CLOSED),
-        ({"run__pause": "c"}, "c is a key of run.checkpoint already: run.pause keeps p"),
-        ({"run__pause": "j"}, "j is a key of list.down already: run.pause keeps p"),
-        ({"app__theme": "s"}, "s is a key of run.stop already: app.theme keeps f2"),
-        ({"run__pause": "ctrl+c"}, "^c is a key of app.leave_now already: run.pause keeps p"),
-        ({"confirm__yes": "s"}, "s is a key of run.stop already: confirm.yes keeps y"),
-        ({"confirm__yes": "n"}, "n is a key of confirm.no already: confirm.yes keeps y"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_one_line(keys: dict[str, str], sentence: str) -> None:
-    granted, problems = settled(**keys)
-    assert granted == {}
-    assert any(sentence in problem for problem in problems), problems
-    assert all(problem.startswith("here: ") for problem in problems)
+def test_what_makes_no_sense_is_refused_in_one_line(golden: Golden) -> None:
+    shown = {}
+    for name, key in (
+        ("run.puase", "x"),
+        ("run.pause", "ctl+x"),
+        ("run.pause", "bogus"),
+        ("run.pause", "f5,,x"),
+        ("editor.send", "8"),
+        ("app.leave_now", ""),
+        ("confirm.yes", " "),
+        ("run.wheel", "w"),
+        *((f"{box}.close", "") for box in CLOSED),
+        ("run.pause", "c"),
+        ("run.pause", "j"),
+        ("app.theme", "s"),
+        ("run.pause", "ctrl+c"),
+        ("confirm.yes", "s"),
+        ("confirm.yes", "n"),
+    ):
+        granted, problems = settled(**{name.replace(".", "__"): key})
+        assert granted == {}
+        assert problems
+        assert all(problem.startswith("here: ") for problem in problems)
+        shown[f'{name} = "{key}"'] = problems
+    golden(sheet(shown))
 
 
 def test_keys_may_change_places() -> None:
@@ -89,13 +90,10 @@ def test_keys_may_change_places() -> None:
     )
 
 
-def test_a_refusal_that_takes_another_wish_with_it_is_told_for_both() -> None:
+def test_a_refusal_that_takes_another_wish_with_it_is_told_for_both(golden: Golden) -> None:
     granted, problems = settled(run__pause="c", run__checkpoint="s", view__freeze="f12")
     assert granted == {"view.freeze": "f12"}
-    assert problems == [
-        "here: s is a key of run.stop already: run.checkpoint keeps c",
-        "here: c is a key of run.checkpoint already: run.pause keeps p",
-    ]
+    golden("\n".join([*problems, ""]))
 
 
 def test_the_same_key_may_do_different_things_on_different_screens() -> None:
@@ -111,7 +109,9 @@ def test_every_key_has_a_text() -> None:
 def test_the_legend_of_a_box_names_the_keys_that_there_are(scene: MakeScene) -> None:
     keys = {"staged.remove": KeyBinding("", "here"), "staged.close": KeyBinding("ctrl+g", "here")}
     app = scene().app(config=replace(Config.of(theme="dark"), keys=keys))
-    assert app.legend(of("staged")) == "enter send all  e edit  ^g close"
+    labels = {action.id: action.label for action in of("staged")}
+    send, edit, close = (labels[f"staged.{name}"] for name in ("send", "edit", "close"))
+    assert app.legend(of("staged")) == f"enter {send}  e {edit}  ^g {close}"
 
 
 def configured(home: Path, text: str, **environ: str) -> Config:
@@ -121,15 +121,16 @@ def configured(home: Path, text: str, **environ: str) -> Config:
 
 
 def test_a_key_of_ones_own_works_and_is_shown_everywhere(
-    scene: MakeScene, play: Play, read: Read, tmp_path: Path
+    scene: MakeScene, play: Play, read: Read, tmp_path: Path, golden: Golden
 ) -> None:
+    shown: dict[str, str] = {}
     there = scene(gpus=1).live()
     there.update(vital={"state": "paused"})
     asked = '[keys]\n"run.pause" = "f5"\n"run.stop" = ""\n"confirm.yes" = "Y"\n"view.gpus" = "p"\n"knob.undo" = "c"\n'
 
     async def script(app: Any, pilot: Any) -> None:
         assert "f5 go on" in read(app, "keys")
-        assert "f5 lets it go on" in read(app, "progress")
+        shown["progress"] = read(app, "progress")
         assert "p GPUs" in read(app, "keys")
         assert "stop" not in read(app, "keys")
         await pilot.press("s")
@@ -144,12 +145,11 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
         await pilot.pause()
         await pilot.pause()
         assert isinstance(app.screen, Help)
-        assert "f5              Pause the run" in read(app, "help-lines")
+        pause = next(action.help for action in ACTIONS if action.id == "run.pause")
+        assert f"f5              {pause.partition(',')[0]}" in read(app, "help-lines")
         await pilot.press("escape")
         told = [str(notice.message) for notice in app._notifications]
-        assert told == [
-            f"{tmp_path}/hoptui/config.toml line 6: c is a key of run.checkpoint already: knob.undo keeps u"
-        ]
+        (shown["notice"],) = told
         await app.run_action("stop", app.screen)
         await pilot.pause()
         assert isinstance(app.screen, Confirm)
@@ -160,3 +160,4 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
         assert [c.verb for c in there.client.sent] == ["resume", "stop"]
 
     play(there.app(config=configured(tmp_path, asked)), script)
+    golden(sheet(shown), normalize={str(tmp_path): "HOME"})

@@ -17,6 +17,8 @@ from hoptui.tui.screens.overview.screen import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.list_view import Choices
 from hoptui.tui.widgets.panel import Panel
+from tests.golden import Golden, sheet
+from tests.tui.conftest import NO_DRIVER
 
 SECOND = 1_000_000_000
 MakeScene = Callable[..., Any]
@@ -52,7 +54,7 @@ def test_gpus_host_and_runs_at_a_glance(scene: MakeScene, play: Play, read: Read
 
 def test_without_runs_it_says_what_to_do(scene: MakeScene, play: Play, read: Read, read_all: ReadAll) -> None:
     async def script(app: Any, pilot: Any) -> None:
-        assert read(app, "gpu-list") == "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+        assert read(app, "gpu-list") == NO_DRIVER
         assert "hoptui demo" in read(app, "run-list")
         assert "hoptui.connect" in read(app, "run-list")
         await pilot.press("enter", "down", "end")
@@ -78,7 +80,8 @@ def test_enter_opens_a_run_and_g_comes_back(scene: MakeScene, play: Play, read: 
     play(there.app(run=None), script)
 
 
-def test_live_runs_stand_before_ended_ones(scene: MakeScene, play: Play, read: Read) -> None:
+def test_live_runs_stand_before_ended_ones(scene: MakeScene, play: Play, read: Read, golden: Golden) -> None:
+    shown: dict[str, str] = {}
     there = scene(gpus=1).live()
     ended = msgspec.structs.replace(
         there.run, run="beef", name="older", exit_reason="exception", exit_detail="boom", started_wall=there.run.started_wall + 50
@@ -90,13 +93,14 @@ def test_live_runs_stand_before_ended_ones(scene: MakeScene, play: Play, read: R
         first, second = read(app, "run-list").splitlines()
         assert "ppo-cartpole" in first
         assert "✕ exited" in second
-        assert "exception: boom" in second
+        assert f"{ended.exit_reason}: {ended.exit_detail}" in second
         await pilot.press("down", "enter")
         await pilot.pause()
-        assert "✕ exited: exception: boom, last iteration 12" in read(app, "progress")
+        shown["progress"] = read(app, "progress")
         assert "p pause" not in read(app, "keys")
 
     play(there.app(run=None), script)
+    golden(sheet(shown))
 
 
 @pytest.mark.parametrize("width", [100, 120])
@@ -116,13 +120,13 @@ def test_nothing_of_a_run_is_cut_where_there_is_room(
         for part in ("11 326 / 1 000 000", "4 m 0 s", "env steps/s"):
             assert part in live
         assert "12 / 1 000 000" in over
-        assert over.endswith("stopped by root (pid 28673)")
+        assert over.endswith(f"stopped {ended.exit_detail}")
         assert "…" not in live + over
 
     play(there.app(run=None), script, (width, 30))
 
 
-def test_an_unknown_name_opens_the_overview_and_says_so(scene: MakeScene, play: Play) -> None:
+def test_an_unknown_name_opens_the_overview_and_says_so(scene: MakeScene, play: Play, golden: Golden) -> None:
     there = scene(gpus=1).live()
     told: list[str] = []
 
@@ -131,7 +135,7 @@ def test_an_unknown_name_opens_the_overview_and_says_so(scene: MakeScene, play: 
         told.extend(str(notice.message) for notice in app._notifications)
 
     play(there.app(run="nosuchrun"), script)
-    assert told == ["no run 'nosuchrun' on this node; there is ppo-cartpole"]
+    golden("\n".join([*told, ""]))
 
 
 def test_a_new_gpu_gets_its_line(scene: MakeScene, play: Play, read: Read) -> None:
@@ -160,40 +164,33 @@ def tenants(there: Any) -> None:
     there.tell(processes=(GpuProcess(gpu="GPU-1", pid=4711), own), processes_version=1)
 
 
-def test_processes_say_whose_they_are_and_what_is_unknown(scene: MakeScene, play: Play, read: Read) -> None:
+def test_processes_say_whose_they_are_and_what_is_unknown(
+    scene: MakeScene, play: Play, read: Read, golden: Golden
+) -> None:
+    shown: dict[str, str] = {}
     there = scene(gpus=2).live()
     tenants(there)
 
     async def script(app: Any, pilot: Any) -> None:
         app.tick()
-        own, other = read(app, "process-list").splitlines()
-        assert own.split() == [
-            "0",
-            "20711",
-            "ana",
-            "3.0",
-            "GiB",
-            "81",
-            "%",
-            "ppo-cartpole",
-            "python",
-            "train.py",
-        ]
-        assert other.split()[:6] == ["1", "4711", "–", "–", "–", "–"]
-        assert other.endswith("of another container or user")
+        shown["two GPUs"] = read(app, "process-list")
 
     play(there.app(run=None), script)
+    golden(sheet(shown))
 
 
-def test_a_gpu_that_does_not_tell_its_processes_has_a_line(scene: MakeScene, play: Play, read: Read) -> None:
+def test_a_gpu_that_does_not_tell_its_processes_has_a_line(
+    scene: MakeScene, play: Play, read: Read, golden: Golden
+) -> None:
+    shown: dict[str, str] = {}
     there = scene(gpus=2).change_gpu(1, missing={"processes": "the driver refuses it"}).live()
     there.tell(processes=(GpuProcess(gpu="GPU-0", pid=4711),), processes_version=1)
 
     async def script(app: Any, pilot: Any) -> None:
-        _, told = read(app, "process-list").splitlines()
-        assert told.split(maxsplit=1) == ["1", "who is on it is unknown: the driver refuses it"]
+        shown["GPU 1 tells none"] = read(app, "process-list")
 
     play(there.app(run=None), script)
+    golden(sheet(shown))
 
 
 def test_more_processes_than_lines_are_counted(scene: MakeScene, play: Play, read: Read) -> None:
@@ -209,7 +206,8 @@ def test_more_processes_than_lines_are_counted(scene: MakeScene, play: Play, rea
 
 
 def test_a_lost_gpu_and_a_mig_instance_keep_their_places(scene: MakeScene, play: Play, read: Read) -> None:
-    there = scene(gpus=2).change_gpu(1, reason="lost: fell off the bus")
+    reason = "lost: fell off the bus"
+    there = scene(gpus=2).change_gpu(1, reason=reason)
     slice_ = GpuInfo(
         uuid="MIG-a1b2c3",
         index=0,
@@ -224,7 +222,7 @@ def test_a_lost_gpu_and_a_mig_instance_keep_their_places(scene: MakeScene, play:
         assert whole.split()[:2] == ["0", "H100"]
         assert part.split() == ["└", "1g.10gb", "a1b2", "–", "–", "–", "–", "–", "–", "–", "–"]
         assert lost.split()[0] == "1"
-        assert lost.endswith("✕ lost: fell off the bus")
+        assert lost.endswith(f"✕ {reason}")
 
     play(there.live().app(run=None), script)
 
@@ -318,6 +316,7 @@ def test_without_gpus_there_is_nothing_to_sample_fast(scene: MakeScene, play: Pl
 
 
 def test_an_event_of_a_gpu_names_it(scene: MakeScene, play: Play, read: Read) -> None:
+    without_its_name, with_its_name = "fell off the bus (Xid 79)", "GPU 1 is back"
     there = scene(gpus=2).live()
     base = {
         "t": there.client.ns,
@@ -328,15 +327,15 @@ def test_an_event_of_a_gpu_names_it(scene: MakeScene, play: Play, read: Read) ->
     }
     there.tell(
         events=(
-            Event(seq=1, text="fell off the bus (Xid 79)", **base),
-            Event(seq=2, text="GPU 1 is back", **base),
+            Event(seq=1, text=without_its_name, **base),
+            Event(seq=2, text=with_its_name, **base),
         )
     )
 
     async def script(app: Any, pilot: Any) -> None:
         shown = read(app, "event-lines")
-        assert "✕ GPU 1  fell off the bus (Xid 79)" in shown
-        assert "✕ GPU 1 is back" in shown
+        assert f"✕ GPU 1  {without_its_name}" in shown
+        assert f"✕ {with_its_name}" in shown
 
     play(there.app(run=None), script)
 

@@ -11,6 +11,7 @@ import pytest
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 
+from hoptui.presentation import vocabulary
 from hoptui.recording import Recording, RecordingError
 from hoptui.settings.config import Config
 from hoptui.tui import dashboard
@@ -21,6 +22,7 @@ from hoptui.tui.screens.help.screen import Help
 from hoptui.tui.screens.overview.screen import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets.time_bar import TimeBar
+from tests.golden import Golden, sheet
 from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.replay_player import COMPACT, Player
 from tests.tui.test_terminal import Screen, assert_restored
@@ -41,7 +43,8 @@ def test_the_run_is_shown_as_it_was(player: Player, read: Read) -> None:
         assert "4  → 8  ◷ scheduled for 310" in knobs, "it was on its way then"
         events = read(app, "event-lines")
         assert "grad_accum 4 → 8  scheduled for 310" in events
-        assert "learning rate is high" in events
+        (note,) = (event for event in app.replay.store.events if event.level == "warning")
+        assert vocabulary.happened(note) in events
         assert "rejected" not in events, "that is in the future"
         assert "20:31:45" in read(app, "speed-chart"), "charts end at the position"
         assert "now" not in read(app, "speed-chart")
@@ -64,14 +67,17 @@ def test_the_future_of_a_chart_is_not_drawn(player: Player, read: Read) -> None:
     player.play(script)
 
 
-def test_at_the_end_the_run_is_shown_as_it_ended(player: Player, read: Read) -> None:
+def test_at_the_end_the_run_is_shown_as_it_ended(player: Player, read: Read, golden: Golden) -> None:
+    shown: dict[str, str] = {}
+
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         await player.go(pilot, LENGTH_S)
-        assert read(app, "progress").startswith(" ✕ exited: finished at 20:36:40, last iteration 599")
+        shown["progress"] = read(app, "progress")
         assert "‖ replay" in read(app, "identity")
         assert "end" in read(app, "speed-chart")
 
     player.play(script)
+    golden(sheet(shown))
 
 
 def test_a_pause_of_then_is_told_without_advice(player: Player, read: Read) -> None:
@@ -82,10 +88,12 @@ def test_a_pause_of_then_is_told_without_advice(player: Player, read: Read) -> N
     player.play(script)
 
 
-def test_it_plays_from_the_start_and_stops_at_the_end(player: Player, read: Read) -> None:
+def test_it_plays_from_the_start_and_stops_at_the_end(player: Player, read: Read, golden: Golden) -> None:
+    shown: dict[str, str] = {}
+
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         assert player.seconds == 0
-        assert "no iteration has ended yet" in read(app, "phase-lines")
+        shown["phases at the start"] = read(app, "phase-lines")
         await player.wait(pilot, 10)
         assert player.seconds == 50
         assert "▶ replay 5×" in read(app, "identity")
@@ -99,6 +107,7 @@ def test_it_plays_from_the_start_and_stops_at_the_end(player: Player, read: Read
         assert player.replay.playing
 
     player.play(script, playing=True)
+    golden(sheet(shown))
 
 
 def test_keys_move_in_time(player: Player, read: Read) -> None:
@@ -116,13 +125,16 @@ def test_keys_move_in_time(player: Player, read: Read) -> None:
     player.play(script)
 
 
-def test_there_is_nothing_beyond_the_last_event(player: Player) -> None:
+def test_there_is_nothing_beyond_the_last_event(player: Player, golden: Golden) -> None:
+    shown: dict[str, str] = {}
+
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         await pilot.press("end", "full_stop")
         await pilot.pause()
-        assert [n.message for n in app._notifications] == ["there is no event or command after this"]
+        (shown["notice"],) = (str(notice.message) for notice in app._notifications)
 
     player.play(script)
+    golden(sheet(shown))
 
 
 def test_speed_and_pause(player: Player, read: Read) -> None:
@@ -247,14 +259,16 @@ def test_ascii_is_enough(player: Player, read: Read) -> None:
 def test_a_recording_that_cannot_be_read_any_more_says_so(
     player: Player, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    why = "the disk is gone"
+
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         def broken(*arguments: object, **more: object) -> None:
-            raise RecordingError("rec01.hoptui cannot be used: the disk is gone")
+            raise RecordingError(f"rec01.hoptui cannot be used: {why}")
 
         monkeypatch.setattr(Recording, "rows", broken)
         monkeypatch.setattr(Recording, "buckets", broken)
         await player.go(pilot, 305)
-        assert "the disk is gone" in read(app, "progress")
+        assert why in read(app, "progress")
 
     player.play(script)
 

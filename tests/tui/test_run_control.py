@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from hoptui.client.client import Link
 from hoptui.tui.run_control import RENEW_S, Sent, Steering, left_paused
 from hoptui.tui.snapshot import View
 from tests.client import fake_daemon
+from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"
@@ -66,31 +68,34 @@ def steer_every_way(there: Any, view: View) -> list[Sent]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"link": Link("lost", 0.0)}, "there is no link to the daemon"),
-        ({"run": None}, "the run is not known here"),
-        ({"read_only": True}, "this dashboard only looks"),
-    ],
-)
-def test_what_was_agreed_to_too_late_is_refused_by_every_verb(
-    scene: MakeScene, change: dict[str, Any], sentence: str
-) -> None:
+def test_what_was_agreed_to_too_late_is_refused_by_every_verb(scene: MakeScene, golden: Golden) -> None:
     there = scene().live().history()
-    said = steer_every_way(there, look(there)._replace(**change))
-    assert said == [Sent(refused=f"nothing was sent: {sentence}")] * 5
-    assert there.client.sent == []
+    seen = look(there)
     there.update(vital={"state": "exited"})
-    assert set(steer_every_way(there, look(there))) == {Sent(refused="nothing was sent: the run has ended")}
+    shown = {}
+    for what, view in {
+        "a lost link": seen._replace(link=Link("lost", 0.0)),
+        "an unknown run": seen._replace(run=None),
+        "a dashboard that only looks": seen._replace(read_only=True),
+        "a run that has ended": look(there),
+    }.items():
+        (refusal,) = set(steer_every_way(there, view))
+        assert refusal.refused
+        assert refusal == Sent(refused=refusal.refused)
+        shown[what] = refusal.refused
     assert there.client.sent == []
+    golden(sheet(shown))
 
 
-def test_the_process_that_was_asked_about_is_stopped_and_not_the_next(scene: MakeScene) -> None:
+def test_the_process_that_was_asked_about_is_stopped_and_not_the_next(
+    scene: MakeScene, golden: Golden
+) -> None:
     there = scene().live()
     steering = Steering(there.client)
     there.update(run={"epoch": 2})
-    assert steering.stop(look(there), 1) == Sent(refused="nothing was sent: the run has restarted meanwhile")
+    refusal = steering.stop(look(there), 1)
+    assert (refusal.command, there.client.sent) == ("", [])
+    golden(refusal.refused + "\n")
     assert steering.stop(look(there), 2) == Sent("c0")
 
 
@@ -140,7 +145,7 @@ def test_a_refused_pause_is_not_renewed(scene: MakeScene) -> None:
     assert (steering.held, there.client.renewed) == ([], [])
 
 
-def test_undo_sets_the_last_change_back_and_then_the_one_before(scene: MakeScene) -> None:
+def test_undo_sets_the_last_change_back_and_then_the_one_before(scene: MakeScene, golden: Golden) -> None:
     there = scene().live().history()
     steering = Steering(there.client)
     undo_last(there, steering)
@@ -150,16 +155,18 @@ def test_undo_sets_the_last_change_back_and_then_the_one_before(scene: MakeScene
     undo_last(there, steering)
     second = there.client.sent[1]
     assert (second.knob, second.value) == ("lr", 1e-3)
-    assert steering.undoable(look(there)) == (None, "there is no applied change to undo")
+    record, problem = steering.undoable(look(there))
+    assert record is None
+    golden(problem + "\n")
 
 
-def test_only_the_change_that_was_asked_about_is_undone(scene: MakeScene) -> None:
+def test_only_the_change_that_was_asked_about_is_undone(scene: MakeScene, golden: Golden) -> None:
     there = scene().live().history()
     steering = Steering(there.client)
     asked, _ = steering.undoable(look(there))
     assert asked is not None
     there.record(id="c", ago_s=1.0, knob="clip_range", before=0.1, wanted=0.2, effective=0.2)
-    assert "something else has changed meanwhile" in steering.undo(look(there), asked).refused
+    golden(steering.undo(look(there), asked).refused + "\n")
     assert there.client.sent == []
 
 
@@ -172,22 +179,29 @@ def test_an_undo_that_was_refused_can_be_tried_again(scene: MakeScene) -> None:
     assert [c.knob for c in there.client.sent] == ["num_envs", "num_envs"]
 
 
-def test_undo_says_when_there_is_nothing_to_set_back(scene: MakeScene) -> None:
+def test_undo_says_when_there_is_nothing_to_set_back(scene: MakeScene, golden: Golden) -> None:
+    shown: dict[str, str] = {}
     there = scene().live()
     there.record(id="a", knob="grad_accum", before=4, wanted=8, effective=8)
     steering = Steering(there.client)
-    assert steering.undoable(look(there)) == (None, "grad_accum has its value of before already")
+    unchanged, shown["it has that value"] = steering.undoable(look(there))
     there.record(id="b", ago_s=5.0, knob="gone", before=1, wanted=2, effective=2)
-    assert steering.undoable(look(there)) == (None, "gone is no longer a knob of this run")
-    assert there.client.sent == []
+    unknown, shown["the knob is gone"] = steering.undoable(look(there))
+    assert (unchanged, unknown, there.client.sent) == (None, None, [])
+    golden(sheet(shown))
 
 
-def test_the_way_to_end_a_pause_is_no_strangers_words(scene: MakeScene) -> None:
+def test_the_way_to_end_a_pause_is_no_strangers_words(scene: MakeScene, golden: Golden) -> None:
     there = scene().live()
     there.update(run={"name": "a run; rm -rf ~"})
     store = there.client.store
-    told = left_paused(store, RUN)
-    assert told.startswith("a run; rm -rf ~ stays paused and goes on by itself within 60 s; at once: ")
-    assert told.endswith("hoptui resume 'a run; rm -rf ~'")
-    assert left_paused(store, RUN, "gpu07").endswith("at once, on gpu07: hoptui resume 'a run; rm -rf ~'")
-    assert left_paused(store, "ffff6666").endswith("at once: hoptui resume ffff6666"), "it is gone meanwhile"
+    shown = {
+        "a name for a shell": left_paused(store, RUN),
+        "on another node": left_paused(store, RUN, "gpu07"),
+        "gone meanwhile": left_paused(store, "ffff6666"),
+    }
+    for told in shown.values():
+        resume, run = shlex.split(told.rpartition(": hoptui ")[2])
+        assert resume == "resume"
+        assert run == ("ffff6666" if told is shown["gone meanwhile"] else there.run.name)
+    golden(sheet(shown))

@@ -12,6 +12,7 @@ from hoptui.tui.components import throughput, tuner
 from hoptui.tui.screens.run import compact
 from hoptui.tui.screens.run.panels import TimeSpan
 from hoptui.tui.snapshot import View
+from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -83,10 +84,12 @@ def test_its_charts_are_as_long_as_it_was(over: Any) -> None:
     assert (stretch.span_s, stretch.machine_s) == (30.0, 300.0)
 
 
-def test_nothing_is_promised_any_more(scene: MakeScene) -> None:
+def test_nothing_is_promised_any_more(scene: MakeScene, golden: Golden) -> None:
     there = scene().live()
-    assert text(throughput.lines(view_of(there), 60))[1] == "no change of a knob is measured yet"
-    assert "t leads to its start" in text(tuner.short(view_of(there), 80))[0], "s stops the run there"
-    there.update(**EXITED)
-    assert text(throughput.lines(view_of(there), 60))[1] == "no change of a knob was measured"
-    assert text(tuner.short(view_of(there), 80)) == ["it was never at work on this run, which has ended"]
+    shown = {}
+    for state, changes in (("live", {}), ("exited", EXITED)):
+        there.update(**changes)
+        view = view_of(there)
+        shown[f"{state}: throughput"] = text(throughput.lines(view, 60))[1:2]
+        shown[f"{state}: tuner"] = text(tuner.short(view, 80))
+    golden(sheet(shown))
