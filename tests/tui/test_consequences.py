@@ -11,6 +11,7 @@ from hoptui.domain.columns import pack
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.tui.components import consequences
 from hoptui.tui.snapshot import View
+from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"
@@ -150,17 +151,14 @@ def test_a_knob_that_allocates_nothing_needs_no_memory(scene: MakeScene) -> None
     assert consequences.memory(look(there, free), free, 2e-3) == ()
 
 
-def test_without_gpus_memory_is_unknown(scene: MakeScene) -> None:
-    assert (
-        said(consequences.memory(look(scene().live(), MICRO), MICRO, 32))
-        == "unknown: no measured GPU in this run"
-    )
+def test_without_gpus_memory_is_unknown(scene: MakeScene, golden: Golden) -> None:
+    golden(said(consequences.memory(look(scene().live(), MICRO), MICRO, 32)) + "\n")
 
 
-def test_a_forecast_is_what_was_measured_with_that_very_value(scene: MakeScene) -> None:
+def test_a_forecast_is_what_was_measured_with_that_very_value(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=1).live()
     view = look(there, MICRO)
-    assert said(consequences.memory(view, MICRO, 32)) == "unknown with 32; what is free is unknown"
+    shown = {"nothing measured, 32": said(consequences.memory(view, MICRO, 32))}
     # 64 for a minute, then 32 for a minute, now 16
     there.record(id="a", ago_s=120.0, knob="micro_batch", before=64, wanted=32, effective=32, version=1)
     there.record(id="b", ago_s=60.0, knob="micro_batch", before=32, wanted=16, effective=16, version=2)
@@ -173,12 +171,9 @@ def test_a_forecast_is_what_was_measured_with_that_very_value(scene: MakeScene) 
     assert consequences.held_with(view, MICRO, 64) == 70 << 30
     assert consequences.held_with(view, MICRO, 32) == 44 << 30
     assert consequences.held_with(view, MICRO, 128) is None
-    assert (
-        said(consequences.memory(view, MICRO, 32))
-        == "44.0 GiB at most with 32 before; 5.0 GiB free on the fullest GPU"
-    )
-    assert said(consequences.memory(view, MICRO, 128)) == "unknown with 128; 5.0 GiB free on the fullest GPU"
-    assert said(consequences.memory(view, MICRO, 16)) == "5.0 GiB free on the fullest GPU"
+    for value in (32, 128, 16):
+        shown[f"32 and 64 measured, {value}"] = said(consequences.memory(view, MICRO, value))
+    golden(sheet(shown))
 
 
 def test_what_another_epoch_held_says_nothing_of_this_one(scene: MakeScene) -> None:
@@ -204,16 +199,10 @@ def test_what_costs_more_than_a_step_is_asked_about(spec: dict[str, Any], asked:
     assert consequences.must_ask(knob("k", 1, **spec).spec) is asked
 
 
-def test_consequences_are_told_once_each() -> None:
+def test_consequences_are_told_once_each(golden: Golden) -> None:
     lr, clip = knob("lr", 1e-3), knob("clip", 0.2)
     precision = knob("precision", "bf16", effect="speed", cost="rebuild")
     width = knob("d_model", 64, cost="restart")
     told = consequences.consequences([lr, clip, precision, width])
-    assert told == [
-        "lr and clip and d_model change what is learned: from there on the run learns something else.",
-        "precision: what depends on it is built anew, be it the model, the optimizer or the readers of data; "
-        "training waits (how long is not known yet).",
-        "d_model: the run restarts; what is still pending then is void.",
-    ]
     slow = KnobState(spec=precision.spec, value="bf16", took_s=2.5)
-    assert "the last change took 2.50 s" in consequences.consequences([slow])[0]
+    golden(sheet({"four knobs": told, "one that took 2.5 s": consequences.consequences([slow])}))
