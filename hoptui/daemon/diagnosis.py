@@ -113,7 +113,7 @@ class Diagnosing:
         run.diagnosed(found)
         if verdict and found is not None and (case.told or found.verdict != "unknown"):
             case.told = True
-            self._node.event("diagnosis", told(found), run=run.id, step=run.last_step, t=found.t)
+            self._node.event("diagnosis", text=told(found), run=run.id, step=run.last_step, t=found.t)
         return True
 
     def _last_change(self, run: TrackedRun) -> int:

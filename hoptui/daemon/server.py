@@ -31,6 +31,7 @@ from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import devices
+from hoptui.domain.facts import fact
 from hoptui.node.addresses import Addresses
 from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
@@ -308,7 +309,7 @@ class Server:
             endpoint = Endpoint(address)
         except MetricsError as error:
             log.warning("%s", error)
-            self._node.event("metrics", str(error), level="warning")
+            self._node.event("metrics", fact("metrics.unavailable", error=str(error)), level="warning")
             return None
         self._node.metrics = endpoint.address
         log.info("metrics for Prometheus on http://%s/metrics", endpoint.address)

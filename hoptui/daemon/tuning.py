@@ -298,7 +298,7 @@ class TunerController:
 
     def event(self, text: str, level: Level = "info") -> None:
         """Publish an event of this tuner."""
-        self._node.event("tuner", text, run=self._run, step=self.run.last_step, level=level)
+        self._node.event("tuner", text=text, run=self._run, step=self.run.last_step, level=level)
 
     def publish(self) -> None:
         """Publish the state, if it is news."""

@@ -19,6 +19,8 @@ Scale = Literal["linear", "log", "pow2"]
 V = TypeVar("V", bound=KnobValue)
 
 _SIGNS = re.compile(r"\s*([×*/])\s*")
+MOST_NAMED = 50
+"""Knobs that the answer to an unknown name lists."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
 
@@ -93,7 +95,18 @@ def relations(keeps: str) -> list[Relation]:
 
 
 class KnobError(ValueError):
-    """A declaration or a value that cannot be; its text is one sentence that names the knob."""
+    """A declaration or a value that cannot be; its text is one sentence that names the knob.
+
+    `code` is that of a command with such a value.
+    """
+
+    code = "bad_type"
+
+
+class OutOfRangeError(KnobError):
+    """A value beyond a knob's bounds."""
+
+    code = "out_of_range"
 
 
 def kind_of(value: object) -> Kind:
@@ -187,11 +200,13 @@ def check_value(spec: KnobSpec, value: object) -> KnobValue:
         )
     if isinstance(checked, int | float) and not isinstance(checked, bool):
         if spec.min is not None and checked < spec.min:
-            raise KnobError(
+            raise OutOfRangeError(
                 f"{spec.name} = {shown(checked)} is out of bounds: the least is {shown(spec.min)}"
             )
         if spec.max is not None and checked > spec.max:
-            raise KnobError(f"{spec.name} = {shown(checked)} is out of bounds: the most is {shown(spec.max)}")
+            raise OutOfRangeError(
+                f"{spec.name} = {shown(checked)} is out of bounds: the most is {shown(spec.max)}"
+            )
         if spec.scale == "pow2" and (
             checked < 1 or checked != int(checked) or int(checked) & (int(checked) - 1)
         ):

@@ -8,6 +8,7 @@ from typing import Literal, cast, get_args
 
 import msgspec
 
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobSpec, KnobValue, shown
 
 
@@ -16,7 +17,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     unknown.
 
     `before` and `after` are `metric` as `pace.level` has it, `iterations` how many were measured after the
-    change. `detectable` is False where the interval includes zero. `note` says why there is no figure.
+    change. `detectable` is False where the interval includes zero. `remarks` say why there is no figure, or
+    what shares it; `note` is the same in the words of an older recording.
     """
 
     metric: str = ""
@@ -27,6 +29,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     detectable: bool = False
     iterations: int = 0
     settled: bool = False
+    remarks: tuple[Fact, ...] = ()
     note: str = ""
 
 

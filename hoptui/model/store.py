@@ -308,8 +308,8 @@ class Store:
     def _add_events(self, events: tuple[Event, ...]) -> None:
         # A restarted daemon counts anew, so an event that comes again is known by what it says, not by its
         # number.
-        known = {(e.t, e.run, e.kind, e.text) for e in self.events} if events else set()
-        fresh = [e for e in events if (e.t, e.run, e.kind, e.text) not in known]
+        known = {(e.t, e.run, e.kind, e.code, e.text) for e in self.events} if events else set()
+        fresh = [e for e in events if (e.t, e.run, e.kind, e.code, e.text) not in known]
         if fresh:
             self.events = deque((*self.events, *fresh), MOST_EVENTS)
             self.events_version += 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Measured
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, Event, RunState, Stage, State, Vital
 
@@ -108,7 +108,7 @@ def remark(record: CommandRecord) -> str:
     """What else is to be said of a command: why it came to what it did, what followed, and who has given the
     knob to the tuner since."""
     given = f"{author(record.released)} released it to the tuner" if record.released is not None else ""
-    why = numbers.clean(record.reason or record.code)
+    why = sentences.reason(record)
     return "; ".join(filter(None, (why, followed(record), given)))
 
 
@@ -128,8 +128,8 @@ def sentence(record: CommandRecord) -> str:
 
 def happened(event: Event) -> str:
     """An event in one line: `checkpoint written`, `tuner: kept grad_accum 4 → 8, +6.1 % ± 1.2`."""
-    told = numbers.clean(event.text)
-    return f"tuner: {told}" if event.kind == "tuner" else told
+    text = sentences.event_text(event)
+    return f"tuner: {text}" if event.kind == "tuner" else text
 
 
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
@@ -142,7 +142,7 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     """
     if measured is None:
         return ""
-    note = numbers.clean(measured.note)
+    note = sentences.remarks(measured)
     if brief and note:
         return ""
     if measured.gain is None or measured.interval is None:

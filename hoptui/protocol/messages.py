@@ -7,7 +7,7 @@ protocol, message by message and failure by failure, is told in docs/internals/p
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -34,6 +34,8 @@ Stage = Literal[
 FINAL: frozenset[Stage] = frozenset(
     ("applied", "rejected", "superseded", "expired", "failed", "reverted", "voided")
 )
+NOT_AS_ASKED = "not_as_asked"
+"""The code of an applied command whose knob reads back another value."""
 State = Literal["live", "busy", "paused", "unresponsive", "exited"]
 
 
@@ -126,6 +128,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     `took_s` is how long the run stood still for it, None where it did nothing. `followed` are knobs that
     nobody set and that have another value because of it. `scheduled` with the code `restarting`: the run
     replaces its process for it, and the next epoch settles it.
+
+    `code` and `fields` say why, without words; "" is nothing to add. `reason` is the sentence that older runs
+    send instead.
     """
 
     id: str
@@ -136,6 +141,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     version: int | None = None
     by: str = ""
     code: str = ""
+    fields: dict[str, Any] = {}
     reason: str = ""
     t: int = 0
     took_s: float | None = None
@@ -162,11 +168,16 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
-    """Something worth a line on the time axis: a checkpoint written, an evaluation passed, a warning."""
+    """Something worth a line on the time axis: a checkpoint written, an evaluation passed, a warning.
+
+    `text` is the training script's own. What the SDK reports has a `code` and `fields` instead.
+    """
 
     t: int
     step: int
-    text: str
+    text: str = ""
+    code: str = ""
+    fields: dict[str, Any] = {}
     level: Literal["info", "warning"] = "info"
 
 
@@ -339,6 +350,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage = "sent"
     step: int | None = None
     code: str = ""
+    fields: dict[str, Any] = {}
     reason: str = ""
     origin: Origin = Origin()
     why: str = ""
@@ -353,16 +365,20 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A line on the time axis. `run` is empty for the node's own. `kind` is a stable word, `text` for people.
+    """A line on the time axis. `run` is empty for the node's own. `kind` is a stable word.
 
-    `source` names the device it is about, if it is about one (`gpu/<uuid>`).
+    `code` and `fields` say what happened; `hoptui.presentation.sentences` makes the sentence. `text` is a
+    training script's own note, or the sentence of an older recording. `source` names the device it is about,
+    if it is about one (`gpu/<uuid>`).
     """
 
     seq: int
     t: int
     wall: float
     kind: str
-    text: str
+    code: str = ""
+    fields: dict[str, Any] = {}
+    text: str = ""
     run: str = ""
     step: int | None = None
     level: Level = "info"
@@ -505,6 +521,11 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     code: str
     text: str
     id: int = 0
+
+
+def as_asked(done: Outcome | CommandRecord) -> bool:
+    """Whether an applied change has the value that was asked for. Older runs give a reason where it has not."""
+    return done.code != NOT_AS_ASKED and (bool(done.code) or not done.reason)
 
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye

@@ -13,23 +13,20 @@ from typing import Any
 
 from msgspec import structs
 
-from hoptui.domain.knobs import KnobValue, check_value, coefficient, shown
+from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, exception_text, fact
+from hoptui.domain.knobs import KnobValue, check_value, coefficient
 from hoptui.domain.tuning import Change
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import Command, Outcome
+from hoptui.protocol.messages import NOT_AS_ASKED, Command, Outcome
 from hoptui.sdk import restart
 from hoptui.sdk.command_inbox import superseded
 from hoptui.sdk.iteration_recorder import MICROSECONDS
 from hoptui.sdk.knobs import LiveKnob, SetterError
-from hoptui.sdk.metric_values import clean_text
 from hoptui.sdk.ranks import RankAgreement
 from hoptui.sdk.restart import Handover, RestartCommand
 from hoptui.sdk.shared_state import PhaseTimer, SharedState
 
 log = logging.getLogger("hoptui")
-
-LONGEST_REASON = 1000
-"""Characters of an error of the training script. A compiler's error can be longer than a message may be."""
 
 
 class CommandExecution:
@@ -81,9 +78,9 @@ class CommandExecution:
         state, waiting = self._state, tuple(self.waiting.values())
         restart.leave(os.environ, Handover(os.getpid(), state.id, began_ns, waiting))
         for each in waiting if state.rank == 0 else ():
-            reason = clean_text(f"restarting from {where}", 300)
+            fields = {"checkpoint": clean_text(where, 300)}
             state.inbox.done.append(
-                Outcome(id=each.command, stage="scheduled", step=state.step, code="restarting", reason=reason)
+                Outcome(id=each.command, stage="scheduled", step=state.step, code="restarting", fields=fields)
             )
 
     # inside -------------------------------------------------------------------------------------------------
@@ -118,8 +115,8 @@ class CommandExecution:
             case "stop":
                 state.stop_by, state.stopping = author(command.origin, sentence=True), True
             case _:
-                if problem := self._problem(self._declarations.objection(command)):
-                    return structs.replace(done, stage="failed", reason=problem)
+                if problem := self._agreement.problem(self._declarations.objection(command)):
+                    return _failed(done, problem)
                 return self._set(command, done, stood) if command.verb == "set" else self._call(command, done)
         return done
 
@@ -130,53 +127,43 @@ class CommandExecution:
         boundary may have changed this knob too.
         """
         knob = self._declarations.knobs[command.knob]
-        before, own = stood.pop(command.knob, knob.value), ""
+        before = stood.pop(command.knob, knob.value)
+        own: Fact | None = None
         try:
             knob.set(check_value(knob.spec, command.value), author(command.origin, sentence=True))
         except Exception as error:
-            own = str(error) if isinstance(error, SetterError) else f"{type(error).__name__}: {error}"
-        problem = self._problem(own)
-        if problem and not own:
+            own = error.fact if isinstance(error, SetterError) else _raised(error)
+        problem = self._agreement.problem(own)
+        if problem is not None and own is None:
             try:
                 knob.undo()
             except SetterError as error:
-                problem += f"; {error}"
-        if not problem and self._awaits_restart(command, knob):
+                problem = fact("several", facts=[problem, error.fact])
+        if problem is None and self._awaits_restart(command, knob):
             return None
-        fields: dict[str, Any] = {
-            "before": before,
-            "effective": knob.value,
-            "version": knob.version,
-            "reason": problem,
-        }
-        if problem:
-            fields["stage"] = "failed"
-        elif not knob.in_effect:
-            fields["reason"] = "not in effect as asked: this is the value read back"
-        return structs.replace(done, **fields)
+        done = structs.replace(done, before=before, effective=knob.value, version=knob.version)
+        if problem is not None:
+            return _failed(done, problem)
+        return done if knob.in_effect else structs.replace(done, code=NOT_AS_ASKED)
 
     def _call(self, command: Command, done: Outcome) -> Outcome:
         """Have the training script write a checkpoint or start a trace."""
         declarations, phases = self._declarations, self._state.phases
-        reason, own = "", ""
+        own: Fact | None = None
         try:
             if command.verb == "profile" and declarations.profile_handler and isinstance(command.value, int):
                 declarations.profile_handler(command.value)
-                reason = f"tracing {command.value} iteration{'s'[: command.value != 1]}"
+                done = structs.replace(done, code="tracing", fields={"iterations": command.value})
             elif declarations.checkpoint_handler:
                 with PhaseTimer(phases, "checkpoint"):
                     path = declarations.checkpoint_handler()
-                reason = f"written to {path}" if path else ""
+                if path:
+                    written = {"path": clean_text(path, LONGEST_ERROR)}
+                    done = structs.replace(done, code="written", fields=written)
         except Exception as error:
-            own = f"{type(error).__name__}: {error}"
-        problem = self._problem(own)
-        if problem:
-            return structs.replace(done, stage="failed", reason=problem)
-        return structs.replace(done, reason=clean_text(reason, LONGEST_REASON))
-
-    def _problem(self, own: str) -> str:
-        """Return the problems of all ranks as valid text, or ""."""
-        return self._agreement.problem(clean_text(own, LONGEST_REASON))
+            own = _raised(error)
+        problem = self._agreement.problem(own)
+        return done if problem is None else _failed(done, problem)
 
     def _awaits_restart(self, command: Command, knob: LiveKnob[Any]) -> bool:
         """Return whether the value takes effect in a new process only. It replaces one that waited before."""
@@ -204,7 +191,7 @@ class CommandExecution:
                 moved.append(Change(knob=name, before=before, value=knob.value))
         return tuple(moved)
 
-    def _report_revert(self, knob: LiveKnob[Any], before: KnobValue, reason: str) -> None:
+    def _report_revert(self, knob: LiveKnob[Any], before: KnobValue, why: Fact) -> None:
         """Report a revert: as the outcome of the command that set the knob, or as an event."""
         state = self._state
         followed = self._refresh_others(knob.name)
@@ -218,11 +205,20 @@ class CommandExecution:
                     before=before,
                     effective=knob.value,
                     version=knob.version,
-                    reason=clean_text(reason, 300),
+                    code=why.code,
+                    fields=why.fields,
                     t=time.monotonic_ns(),
                     followed=followed,
                 )
             )
         elif not command:
-            state.event(f"{knob.name} {shown(before)} → {shown(knob.value)}: {reason}", level="warning")
+            state.warn(fact("knob.reverted", knob=knob.name, before=before, value=knob.value, why=why))
         state.wake_link()
+
+
+def _failed(done: Outcome, why: Fact) -> Outcome:
+    return structs.replace(done, stage="failed", code=why.code, fields=why.fields)
+
+
+def _raised(error: Exception) -> Fact:
+    return fact("raised", error=exception_text(error))

@@ -11,9 +11,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
-from hoptui.domain.knobs import KnobError, check_value, missing, shown
+from hoptui.domain.facts import fact
+from hoptui.domain.knobs import MOST_NAMED, KnobError, check_value
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, Command, Outcome
 from hoptui.sdk.knobs import LiveKnob
@@ -45,13 +46,13 @@ class DueCommand:
 class CommandInbox:
     """Receives commands in the link thread and hands them to the training thread.
 
-    `epoch` is the restart that commands must name. `refusal` is why no knob of this run can change, "" if
-    they can.
+    `epoch` is the restart that commands must name. `refusal` holds the fields of the answer if no knob
+    of this run can change, None if they can.
     """
 
     def __init__(self, knobs: Mapping[str, LiveKnob[Any]], verbs: Callable[[], tuple[str, ...]]) -> None:
         self.epoch = 0
-        self.refusal = ""
+        self.refusal: dict[str, Any] | None = None
         self.due: deque[DueCommand] = deque()
         self.done: deque[Outcome] = deque()
         self._knobs = knobs
@@ -65,7 +66,7 @@ class CommandInbox:
             return [known]
         problem = self._problem(command)
         if problem is not None:
-            return [self._remember(msgspec.structs.replace(problem, id=command.id, stage="rejected"))]
+            return [self._remember(structs.replace(problem, id=command.id, stage="rejected"))]
         answers = [Outcome(id=command.id, stage="accepted", step=next_step)]
         lane = (
             command.knob if command.verb == "set" else "pause" if command.verb == "resume" else command.verb
@@ -100,8 +101,8 @@ class CommandInbox:
             if not due.claim():
                 continue
             if due.deadline is not None and now > due.deadline:
-                reason = f"no boundary came within {due.command.ttl_s:g} s"
-                self.done.append(Outcome(id=due.command.id, stage="expired", reason=reason))
+                why: dict[str, Any] = {"code": "no_boundary", "fields": {"ttl_s": due.command.ttl_s}}
+                self.done.append(Outcome(id=due.command.id, stage="expired", **why))
                 continue
             taken.append(due.command)
         return taken
@@ -115,36 +116,27 @@ class CommandInbox:
 
     def _problem(self, command: Command) -> Outcome | None:
         if command.epoch != self.epoch:
-            text = "the run has restarted since: the command was meant for the process before"
-            return Outcome(id="", stage="rejected", code="stale_epoch", reason=text)
+            return _rejected("stale_epoch")
         if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
-            text = f"this run has no {command.verb} handler (run.on_{command.verb})"
-            return Outcome(id="", stage="rejected", code="unsupported", reason=text)
+            return _rejected("unsupported", verb=command.verb)
         if command.verb == "profile" and not _traceable(command.value):
-            text = f"a trace is of 1 to {MOST_TRACED} iterations, not {shown(command.value)}"
-            return Outcome(id="", stage="rejected", code="out_of_range", reason=text)
+            return _rejected("out_of_range", iterations=command.value, most=MOST_TRACED)
         if command.verb != "set":
             return None
-        if self.refusal:
-            return Outcome(id="", stage="rejected", code="unsupported", reason=self.refusal)
+        if self.refusal is not None:
+            return _rejected("unsupported", **self.refusal)
         knob = self._knobs.get(command.knob)
         if knob is None:
-            reason = missing("this run", command.knob, self._knobs)
-            return Outcome(id="", stage="rejected", code="unknown_knob", reason=reason)
+            return _rejected("unknown_knob", knob=command.knob, known=list(self._knobs)[:MOST_NAMED])
         try:
             check_value(knob.spec, command.value)
         except KnobError as error:
-            code = "out_of_range" if "out of bounds" in str(error) else "bad_type"
-            return Outcome(id="", stage="rejected", code=code, reason=str(error))
+            return _rejected(error.code, spec=knob.spec, value=command.value)
         if command.expect_version is not None and command.expect_version != knob.version:
-            by = knob.by or "the run itself"
-            text = f"{knob.name} is {shown(knob.value)} since version {knob.version}, set by {by}"
-            return Outcome(
-                id="",
-                stage="rejected",
-                code="version_conflict",
-                reason=text,
-                by=by,
+            fields = {"knob": knob.name, "value": knob.value, "version": knob.version, "by": knob.by}
+            return structs.replace(
+                _rejected("version_conflict", **fields),
+                by=knob.by,
                 version=knob.version,
                 effective=knob.value,
             )
@@ -154,25 +146,19 @@ class CommandInbox:
         older = self._pending.get(command.knob)
         if command.expect_version is None or older is None or older.command.origin == command.origin:
             return None
-        first = older.command
-        text = (
-            f"{author(first.origin, sentence=True)} was first: {first.knob} → {shown(first.value)} is "
-            "already scheduled"
-        )
-        return Outcome(
-            id="",
-            stage="rejected",
-            code="pending_conflict",
-            reason=text,
-            by=author(first.origin, sentence=True),
-        )
+        first, by = older.command, author(older.command.origin, sentence=True)
+        problem = _rejected("pending_conflict", knob=first.knob, value=first.value, by=by)
+        return structs.replace(problem, by=by)
 
 
 def superseded(command_id: str, later: Command) -> Outcome:
     """Return the outcome of a command that a later one replaced."""
     by = author(later.origin, sentence=True)
-    reason = f"a later command of {by} took its place"
-    return Outcome(id=command_id, stage="superseded", reason=reason, by=by)
+    return Outcome(id=command_id, stage="superseded", code="later_command", fields={"by": by}, by=by)
+
+
+def _rejected(code: str, **fields: Any) -> Outcome:
+    return Outcome(id="", stage="rejected", code=code, fields=fact(code, **fields).fields)
 
 
 def _traceable(value: object) -> bool:

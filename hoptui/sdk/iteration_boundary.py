@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Command
 from hoptui.sdk.command_execution import CommandExecution
@@ -68,7 +69,7 @@ class IterationBoundary:
                 ):
                     self._exchange_again()
             if not agreement.alone and (difference := agreement.difference(self._wanted_values)):
-                state.event(difference, level="warning")
+                state.warn(difference)
             if state.paused:
                 self._wait_while_paused()
         except SharingError as error:
@@ -140,5 +141,5 @@ class IterationBoundary:
             state.boundary_wake.clear()
             return False
         if state.alive:
-            state.event("the pause lease ran out: the run goes on", level="warning")
+            state.warn(fact("pause.expired"))
         return True

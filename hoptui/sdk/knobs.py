@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from hoptui.domain import knobs as wire
+from hoptui.domain.facts import Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import Cost, Effect, Kind, KnobError, KnobSpec, KnobState, KnobValue, Scale
 from hoptui.domain.tuning import TUNER
 
@@ -170,7 +171,7 @@ class LiveKnob(Generic[T]):
         self._read = read
         self._before: tuple[KnobValue, int, str] = (self.value, 0, "")
         self._adopt = False
-        self._on_revert: Callable[[LiveKnob[Any], KnobValue, str], object] | None = None
+        self._on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
 
     @property
     def name(self) -> str:
@@ -192,21 +193,25 @@ class LiveKnob(Generic[T]):
             took_s=self.took_s,
         )
 
-    def on_revert(self, report: Callable[[LiveKnob[Any], KnobValue, str], object]) -> None:
-        """Call `report(knob, value before, reason)` after each `revert`."""
+    def on_revert(self, report: Callable[[LiveKnob[Any], KnobValue, Fact], object]) -> None:
+        """Call `report(knob, value before, why)` after each `revert`."""
         self._on_revert = report
 
     def revert(self, value: T, reason: str) -> None:
         """Set a value that the script chose because the last one did not hold. Never raises."""
         before, waited = self.value, self.awaits_restart
+        why = fact("reverted", reason=clean_text(reason, 300))
         try:
             self._put(wire.check_value(self.spec, value))
         except Exception as error:
             self.in_effect = False
-            reason = f"{reason}; setting {wire.shown(value)} raised {type(error).__name__}: {error}"
+            failed = fact(
+                "undo_failed", knob=self.name, value=clean_text(value, 40), error=exception_text(error)
+            )
+            why = fact("several", facts=[why, failed])
         self.version += not waited  # a value that only awaited a restart was no change
         if self._on_revert is not None:
-            self._on_revert(self, before, reason)
+            self._on_revert(self, before, why)
         self.command = ""
 
     def adopt(self) -> None:
@@ -217,7 +222,7 @@ class LiveKnob(Generic[T]):
         """Apply a checked value and read back what is in effect.
 
         Raises:
-            SetterError: the setter or the reader raised. The old value is in effect again, or the text says
+            SetterError: the setter or the reader raised. The old value is in effect again, or the fact says
                 why not.
         """
         before = self.wanted
@@ -225,13 +230,14 @@ class LiveKnob(Generic[T]):
         try:
             self._put(wanted)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            failed = fact("setter_failed", knob=self.name, value=wanted, error=exception_text(error))
             try:
                 self._put(before)
             except Exception as second:
                 self.in_effect = False
-                reason += f"; setting the old value back raised {type(second).__name__}: {second}"
-            raise SetterError(f"{self.name} could not be set to {wire.shown(wanted)}: {reason}") from error
+                undo = fact("undo_failed", knob=self.name, value=before, error=exception_text(second))
+                failed = fact("several", facts=[failed, undo])
+            raise SetterError(failed) from error
         if not self.awaits_restart:
             self.version += 1
             self.by = by
@@ -255,9 +261,8 @@ class LiveKnob(Generic[T]):
             self._put(before)
         except Exception as error:
             self.in_effect = False
-            raise SetterError(
-                f"setting {self.name} back to {wire.shown(before)} raised {type(error).__name__}: {error}"
-            ) from error
+            failed = fact("undo_failed", knob=self.name, value=before, error=exception_text(error))
+            raise SetterError(failed) from error
         self.version, self.by = version, by
 
     def refresh(self) -> bool:
@@ -446,7 +451,11 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
 
 
 class SetterError(Exception):
-    """A knob could not be set. The text is one sentence."""
+    """A knob could not be set. `fact` says why."""
+
+    def __init__(self, fact: Fact) -> None:
+        super().__init__(fact.code, fact.fields)
+        self.fact = fact
 
 
 def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:

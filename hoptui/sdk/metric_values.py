@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from hoptui.domain.facts import clean_text
+
 COPIES_IN_FLIGHT = 64
 """Rows whose copies may be in flight. Values beyond that are lost and counted."""
 
@@ -99,8 +101,3 @@ class MetricConverter:
 def clean_name(name: object) -> str:
     """Return a name as valid Unicode of at most 100 characters."""
     return clean_text(name, 100)
-
-
-def clean_text(text: object, most: int) -> str:
-    """Return a text as valid Unicode of at most `most` characters. Lone surrogates become `?`."""
-    return str(text).encode("utf-8", "replace").decode()[:most]

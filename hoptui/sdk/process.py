@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hoptui.sdk.metric_values import clean_text
+from hoptui.domain.facts import clean_text
 
 OFF = ("off", "0", "no", "false")
 LIBRARIES = ("torch",)

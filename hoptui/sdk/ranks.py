@@ -11,12 +11,15 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from hoptui.domain.knobs import KnobValue, shown
+from hoptui.domain.facts import Fact, fact, nested
+from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Command
 
 T = TypeVar("T")
 COMPARED_EVERY = 100
 """Boundaries between two comparisons of the knobs."""
+NAMED = 3
+"""Ranks or knobs that a problem names."""
 
 
 class RankGroup(Protocol):
@@ -92,7 +95,7 @@ class RankAgreement:
         self.rank = ranks.rank
         self.alone = ranks.world == 1
         self._boundaries = 0
-        self._reported = ""
+        self._reported: Fact | None = None
 
     def dissolve(self) -> None:
         """From now on this process decides alone."""
@@ -123,29 +126,28 @@ class RankAgreement:
         raw = self._call(lambda: self._ranks.share(msgspec.msgpack.encode(own) if self.rank == 0 else None))
         return self._call(lambda: msgspec.msgpack.decode(raw, type=BoundaryPlan))
 
-    def problem(self, mine: str) -> str:
-        """Return the problems with their ranks, the same text on every rank. "" if there are none."""
-        if self.alone or self.idle(not mine):
+    def problem(self, mine: Fact | None) -> Fact | None:
+        """Return the problems with their ranks, the same fact on every rank. None if there are none."""
+        if self.alone or self.idle(mine is None):
             return mine
-        texts = self._call(lambda: self._ranks.gather(mine))
-        return _by_rank(texts)
+        return _by_rank(self._call(lambda: self._ranks.gather(msgspec.to_builtins(mine))))
 
-    def difference(self, knobs: Callable[[], dict[str, KnobValue]]) -> str:
-        """Return which knobs differ from rank 0's, or "".
+    def difference(self, knobs: Callable[[], dict[str, KnobValue]]) -> Fact | None:
+        """Return which knobs differ from rank 0's, None if none does.
 
         The knobs are compared every `COMPARED_EVERY` boundaries. A difference is reported once, on rank 0.
         """
         if self.alone:
-            return ""
+            return None
         self._boundaries += 1
         if (self._boundaries - 1) % COMPARED_EVERY:
-            return ""
+            return None
         by_rank = self._call(lambda: self._ranks.gather(knobs()))
-        text = _differences(by_rank)
-        if self.rank or text == self._reported:
-            return ""
-        self._reported = text
-        return text or "the knobs of all ranks are the same again"
+        found = _differences(by_rank)
+        if self.rank or found == self._reported:
+            return None
+        self._reported = found
+        return found or fact("ranks.agree")
 
     def _call(self, operation: Callable[[], T]) -> T:
         try:
@@ -154,21 +156,22 @@ class RankAgreement:
             raise SharingError(f"{type(error).__name__}: {error}") from error
 
 
-def _by_rank(texts: Sequence[str]) -> str:
-    """Return "rank 1: ValueError: no", or the text alone if all ranks report the same one."""
-    if len(set(texts)) == 1:
-        return texts[0]
-    having = [(i, text) for i, text in enumerate(texts) if text]
-    shown_first = "; ".join(f"rank {i}: {text}" for i, text in having[:3])
-    return shown_first + (f"; and {len(having) - 3} more ranks" if len(having) > 3 else "")
+def _by_rank(problems: Sequence[dict[str, Any] | None]) -> Fact | None:
+    """Return the problem if all ranks have the same one, else the first three with their ranks."""
+    having = [{"rank": i, "problem": problem} for i, problem in enumerate(problems) if problem is not None]
+    if all(problem == problems[0] for problem in problems):
+        return nested(problems[0])
+    return fact("on_ranks", problems=having[:NAMED], more=max(0, len(having) - NAMED))
 
 
-def _differences(by_rank: Sequence[dict[str, KnobValue]]) -> str:
+def _differences(by_rank: Sequence[dict[str, KnobValue]]) -> Fact | None:
     first = by_rank[0]
-    parts = [
-        f"{name} is {shown(knobs.get(name))} on rank {i} and {shown(first.get(name))} on rank 0"
+    found = [
+        {"knob": name, "rank": i, "value": knobs.get(name), "first": first.get(name)}
         for i, knobs in enumerate(by_rank)
         for name in dict.fromkeys((*first, *knobs))
         if knobs.get(name) != first.get(name)
     ]
-    return "; ".join(parts[:3]) + (f"; and {len(parts) - 3} more" if len(parts) > 3 else "")
+    if not found:
+        return None
+    return fact("ranks.differ", knobs=found[:NAMED], more=max(0, len(found) - NAMED))

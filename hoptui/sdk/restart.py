@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hoptui.domain.knobs import KnobValue, shown
+from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Outcome
 from hoptui.sdk.knobs import LiveKnob
 
@@ -67,18 +67,18 @@ def outcomes_after(
         done = Outcome(id=waiting.command, stage="failed", step=step, t=now, took_s=took_s)
         knob = knobs.get(waiting.knob)
         if knob is None:
-            reason = f"after the restart there is no knob {waiting.knob!r}"
-            outcomes.append(msgspec.structs.replace(done, reason=reason))
+            gone = {"knob": waiting.knob}
+            outcomes.append(msgspec.structs.replace(done, code="no_knob_after_restart", fields=gone))
             continue
         has_it = knob.confirm_restart(waiting.value, waiting.by, waiting.command, took_s)
         outcomes.append(
             msgspec.structs.replace(
                 done,
                 stage="applied" if has_it else "failed",
-                code="restarted" if has_it else "",
+                code="restarted" if has_it else "other_value_after_restart",
+                fields={} if has_it else {"knob": knob.name, "value": knob.value},
                 effective=knob.value,
                 version=knob.version,
-                reason="" if has_it else f"after the restart {knob.name} is {shown(knob.value)}",
             )
         )
     return outcomes

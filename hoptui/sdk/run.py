@@ -421,7 +421,7 @@ class Run(ReadOnlyProperties):
             run.event("loss is NaN", level="warning")
             ```
         """
-        self._core.state.event(text, level)
+        self._core.state.note(text, level)
 
     @property
     def step(self) -> int:

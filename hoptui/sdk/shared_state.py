@@ -17,11 +17,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
-from hoptui.domain.knobs import KnobError, KnobSpec, KnobValue, check_value
+from hoptui.domain.facts import Fact, clean_text, fact
+from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import Command, Flops, Note
 from hoptui.sdk.command_inbox import CommandInbox
 from hoptui.sdk.knobs import Knob, KnobHandle, LiveKnob, annotated, field_reader, field_setter, knob_spec
-from hoptui.sdk.metric_values import MetricConverter, TimedRow, clean_name, clean_text
+from hoptui.sdk.metric_values import MetricConverter, TimedRow, clean_name
 
 log = logging.getLogger("hoptui")
 V = TypeVar("V", bound=KnobValue)
@@ -45,7 +46,7 @@ class Declarations:
         self.checkpoint_handler: Callable[[], object] | None = None
         self.profile_handler: Callable[[int], object] | None = None
         self.revision = 0
-        self.on_revert: Callable[[LiveKnob[Any], KnobValue, str], object] | None = None
+        self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
 
     def declare_knob(
         self, name: str, default: V, apply: Apply | None, read: Read | None, **fields: Any
@@ -122,19 +123,19 @@ class Declarations:
             *(verb for verb, handler in with_handler.items() if handler),
         )
 
-    def objection(self, command: Command) -> str:
-        """Return why a `set`, `checkpoint` or `profile` command cannot be carried out, or ""."""
+    def objection(self, command: Command) -> Fact | None:
+        """Return why a `set`, `checkpoint` or `profile` command cannot be carried out, None if it can."""
         if command.verb != "set":
             handler = self.checkpoint_handler if command.verb == "checkpoint" else self.profile_handler
-            return "" if handler else f"there is no {command.verb} handler"
+            return None if handler else fact("unsupported", verb=command.verb)
         knob = self.knobs.get(command.knob)
         if knob is None:
-            return f"there is no knob {command.knob!r}"
+            return fact("unknown_knob", knob=command.knob, known=list(self.knobs)[:MOST_NAMED])
         try:
             check_value(knob.spec, command.value)
-        except ValueError as error:
-            return str(error)
-        return ""
+        except KnobError as error:
+            return fact(error.code, spec=knob.spec, value=command.value)
+        return None
 
     def _add(self, knob: LiveKnob[V]) -> KnobHandle[V]:
         try:
@@ -146,10 +147,10 @@ class Declarations:
         self.revision += 1
         return KnobHandle(knob)
 
-    def _reverted(self, knob: LiveKnob[Any], before: KnobValue, reason: str) -> None:
+    def _reverted(self, knob: LiveKnob[Any], before: KnobValue, why: Fact) -> None:
         self.revision += 1
         if self.on_revert is not None:
-            self.on_revert(knob, before, reason)
+            self.on_revert(knob, before, why)
 
 
 ROWS_KEPT = 4096
@@ -211,12 +212,20 @@ class SharedState:
 
     # called by the training thread --------------------------------------------------------------------------
 
-    def event(self, text: str, level: Level = "info") -> None:
-        """Queue a line for the time axis. Only rank 0 does."""
+    def note(self, text: str, level: Level = "info") -> None:
+        """Queue a note of the training script for the time axis. Only rank 0 does."""
+        self._queue(Note(t=time.monotonic_ns(), step=self.step, text=clean_text(text, 500), level=level))
+
+    def warn(self, fact: Fact) -> None:
+        """Queue a warning for the time axis. Only rank 0 does."""
+        note = Note(
+            t=time.monotonic_ns(), step=self.step, code=fact.code, fields=fact.fields, level="warning"
+        )
+        self._queue(note)
+
+    def _queue(self, note: Note) -> None:
         if self.alive and self.rank == 0:
-            self.notes.append(
-                Note(t=time.monotonic_ns(), step=self.step, text=clean_text(text, 500), level=level)
-            )
+            self.notes.append(note)
 
     def wake_link(self) -> None:
         """Have the link thread send at once."""

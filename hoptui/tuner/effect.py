@@ -9,6 +9,7 @@ from statistics import fmean, median, variance
 from typing import NamedTuple
 
 from hoptui.diagnosis.knob_roles import reads
+from hoptui.domain.facts import fact
 from hoptui.domain.throughput import level, unclear, uneven, usable
 from hoptui.domain.tuning import Measured
 
@@ -96,15 +97,15 @@ def measure(
     old = usable(before)[-looks[-1] :]
     new = usable(after[WARM_UP:])
     if len(old) < least:
-        note = f"nothing to compare with: {len(old)} of {least} iterations before the change"
-        return Measured(metric=metric, iterations=len(new), settled=True, note=note)
+        few = fact("effect.too_few_before", had=len(old), least=least)
+        return Measured(metric=metric, iterations=len(new), settled=True, remarks=(few,))
     if len(new) < looks[0]:
         if clear is not None and len(new) >= BLOCK and not (uneven(old) or unclear(new)):
             early = _figure(metric, old, new[: len(new) // BLOCK * BLOCK], worth=clear, last=False)
             if early.settled and early.gain is not None and early.gain > clear:
                 return early
-        note = f"measuring: {len(new)} of {looks[0]} iterations"
-        return Measured(metric=metric, before=level(old), iterations=len(new), note=note)
+        so_far = fact("effect.measuring", had=len(new), least=looks[0])
+        return Measured(metric=metric, before=level(old), iterations=len(new), remarks=(so_far,))
     figure = Measured()
     for look in looks:
         if look > len(new) or figure.settled:

@@ -21,7 +21,7 @@ from hoptui.client.session import NoDaemon, Session, Unreachable
 from hoptui.domain.quantities import counted
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.protocol.messages import NodeState
 
 STOP_S = 5.0
@@ -185,7 +185,7 @@ def _await_metrics(seen: NodeSnapshot, asked: str | None, there: bool) -> str | 
 
 def _no_metrics(seen: NodeSnapshot) -> str:
     """The reason that the daemon reports for not serving metrics."""
-    return next((numbers.clean(e.text) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
+    return next((sentences.event_text(e) for e in reversed(seen.store.events) if e.kind == "metrics"), "")
 
 
 def _is_it(served: str, asked: str) -> bool:

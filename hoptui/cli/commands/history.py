@@ -13,7 +13,7 @@ from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
 from hoptui.model.command_history import Filter, again, left, named, reason
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
@@ -76,7 +76,8 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "stage": record.stage,
         "iteration": record.step,
         "code": record.code,
-        "reason": record.reason,
+        "fields": record.fields,
+        "reason": sentences.reason(record),
         "released": author(record.released) if record.released is not None else None,
         "why": record.why,
         "took_s": record.took_s,

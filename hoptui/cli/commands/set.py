@@ -11,6 +11,7 @@ from hoptui.cli.support.options import Json, Run, Timeout
 from hoptui.cli.support.outcomes import Given, follow, knob_outcome
 from hoptui.cli.support.snapshot import knob_named, look
 from hoptui.cli.support.terminal import REJECTED, dump, usage, warn
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value
 from hoptui.protocol.messages import CommandRecord, RunState
 
@@ -108,9 +109,14 @@ def _refuse(run: RunState, refused: list[_Wish], *, json: bool) -> int:
         warn(f"hoptui: {wish.refusal}; nothing was changed")
     if json:
         plain = CommandRecord(id="", run=run.run, epoch=run.epoch, verb="set", stage="rejected")
-        no = [structs.replace(plain, code="out_of_range", reason=wish.refusal) for wish in refused]
+        no = [_refused(plain, wish) for wish in refused]
         dump(_report(run, [_given("", wish) for wish in refused], no))
     return REJECTED
+
+
+def _refused(plain: CommandRecord, wish: _Wish) -> CommandRecord:
+    why = fact("out_of_range", spec=wish.knob.spec, value=wish.value)
+    return structs.replace(plain, code=why.code, fields=why.fields)
 
 
 def _given(command_id: str, wish: _Wish) -> Given:

@@ -26,7 +26,7 @@ from hoptui.cli.report.document import (
 )
 from hoptui.model.command_history import reason
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
-from hoptui.presentation import numbers, tuner, vocabulary
+from hoptui.presentation import numbers, sentences, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord, Event
@@ -145,7 +145,7 @@ def _events(report: Report) -> Section:
     """The events, with equal events grouped. A long list keeps only warnings, starts and ends of the run."""
     grouped: dict[tuple[str, str, str], list[Event]] = {}
     for event in report.events:
-        grouped.setdefault((event.level, event.source, event.text), []).append(event)
+        grouped.setdefault((event.level, event.source, sentences.event_text(event)), []).append(event)
     if not grouped:
         return Section("Events", (Paragraph("Nothing is recorded."),))
     found = list(grouped.values())
@@ -157,7 +157,7 @@ def _events(report: Report) -> Section:
         (
             when(report, group[0].t),
             "" if group[0].level == "info" else group[0].level,
-            f"{names.get(group[0].source, '')}{numbers.clean(group[0].text, 300)}",
+            f"{names.get(group[0].source, '')}{sentences.event_text(group[0])}",
             _again(report, group),
         )
         for group in found[:MOST_EVENTS]
@@ -180,7 +180,7 @@ def timeline_section(report: Report) -> Section:
     if report.shifts:
         events, more = cut(report.shifts)
         shift_rows = [
-            (when(report, e.t), numbers.grouped(e.step), numbers.clean(e.text, 300)) for e in events
+            (when(report, e.t), numbers.grouped(e.step), sentences.event_text(e)) for e in events
         ]
         blocks += [Table(("after", "iteration", "not by a knob"), shift_rows, right=(0, 1)), *more]
     for title, records in (
@@ -210,7 +210,7 @@ def _chart(report: Report) -> Block:
     stretches = [(name, found.t0, found.t1) for name, found in ends if found is not None]
     title = "Time of an iteration" if curve.metric == ITERATION else "Throughput"
     unit = "s" if curve.metric == ITERATION else vocabulary.unit_of(curve.metric, report.state.units)
-    notes = [(event.t, event.text) for event in report.shifts]
+    notes = [(event.t, sentences.event_text(event)) for event in report.shifts]
     return ReportChart(title, unit, curve, report.span, marks, stretches, notes)
 
 
@@ -390,6 +390,6 @@ def tuner_section(report: Report) -> Section:
     rest = [e for e in report.tuner_events if not any(tuner.tells(e.text, trial) for trial in trials)]
     if rest:
         said, more = cut(rest)
-        lines = [(when(report, event.t), numbers.clean(event.text, 300)) for event in said]
+        lines = [(when(report, event.t), sentences.event_text(event)) for event in said]
         blocks += [Table(("after", "it said"), lines, right=(0,)), *more]
     return Section("What the tuner tried", blocks or (Paragraph("Nothing: it was not on."),))

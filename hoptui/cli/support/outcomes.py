@@ -9,7 +9,7 @@ from hoptui.cli.support.snapshot import NodeSnapshot
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, usage, warn
 from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobSpec, KnobValue
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.messages import FINAL, CommandRecord, RunState, Verb
 
 SOON_S = 1.0  # an outcome that takes longer is announced first
@@ -72,7 +72,8 @@ def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
         "version": outcome.version,
         "iteration": outcome.step,
         "code": outcome.code,
-        "reason": outcome.reason,
+        "fields": outcome.fields,
+        "reason": sentences.reason(outcome),
         "took_s": outcome.took_s,
     }
 
@@ -80,7 +81,8 @@ def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
 def _tell(one: Given, outcome: CommandRecord, timeout_s: float, *, quiet: bool) -> None:
     if outcome.before is not None:
         one = one._replace(before=outcome.before)
-    why = f": {outcome.reason}" if outcome.reason else ""
+    reason = sentences.reason(outcome) if outcome.code != "restarted" else ""
+    why = f": {reason}" if reason else ""
     if outcome.stage == "applied":
         at = f" at iteration {numbers.grouped(outcome.step)}" if outcome.step is not None else ""
         got = outcome.effective
@@ -99,7 +101,7 @@ def _so_far(outcome: CommandRecord | None) -> str:
     if outcome is None or outcome.stage == "sent":
         return "on its way to the run"
     if outcome.code == "restarting":
-        return f"waiting for the run, which is {outcome.reason}"
+        return f"waiting for the run, which is {sentences.reason(outcome)}"
     step = f" for iteration {numbers.grouped(outcome.step)}" if outcome.step is not None else ""
     return f"scheduled{step}"
 

@@ -23,7 +23,7 @@ from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
 from hoptui.daemon.timings import DEFAULT
-from hoptui.domain.knobs import shown
+from hoptui.domain.facts import Fact, fact
 from hoptui.node.processes import Peer
 from hoptui.protocol import messages
 from hoptui.protocol.authors import author
@@ -89,7 +89,13 @@ class RunDesk:
                     self._node.touch()
             case messages.Note():
                 self._node.event(
-                    "note", message.text, run=run.id, step=message.step, level=message.level, t=message.t
+                    "note",
+                    Fact(message.code, message.fields) if message.code else None,
+                    text=message.text,
+                    run=run.id,
+                    step=message.step,
+                    level=message.level,
+                    t=message.t,
                 )
             case messages.Bye():
                 self.end(run, message.reason, message.detail)
@@ -117,12 +123,12 @@ class RunDesk:
         node = self._node
         node.registry.disconnect(run)
         run.exit(reason, detail, node.clock.wall())
-        for record in node.book.void(run.id, f"the run ended: {reason}", node.clock.t()):
+        for record in node.book.void(run.id, fact("run_ended", reason=reason), node.clock.t()):
             self._tell(record)
         level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
         node.event(
             "exited",
-            _ending(reason, detail),
+            fact("run.exited", reason=reason, detail=detail),
             run=run.id,
             step=run.last_step,
             level=level,
@@ -184,7 +190,7 @@ class RunDesk:
         )
         source = f"run/{run.id}"
         if kind == "epoch":
-            why = f"the run restarted (restart {run.state.epoch - 1})"
+            why = fact("run_restarted", restart=run.state.epoch - 1)
             for record in node.book.void(run.id, why, node.clock.t(), ended=False):
                 self._tell(record)
         ring = node.rings.get(source)
@@ -204,12 +210,12 @@ class RunDesk:
             self.forward(command, run)
         match kind:
             case "new":
-                node.event("started", f"started (pid {pid})", run=run.id)
+                node.event("started", fact("run.started", pid=pid), run=run.id)
             case "epoch":
-                text = f"restart {run.state.epoch - 1} (pid {pid})"
-                node.event("restarted", text, run=run.id, step=hello.step, level="warning")
+                what = fact("run.restarted", restart=run.state.epoch - 1, pid=pid)
+                node.event("restarted", what, run=run.id, step=hello.step, level="warning")
             case "same" if not repeated:
-                node.event("reconnected", "back on the wire", run=run.id, step=hello.step)
+                node.event("reconnected", fact("run.reconnected"), run=run.id, step=hello.step)
         node.touch()
         return run
 
@@ -263,19 +269,17 @@ class RunDesk:
         if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
             run.outcome(record.knob, outcome, author(record.origin, sentence=True))
             if outcome.stage == "reverted":
-                text = f"{record.knob} is back at {shown(outcome.effective)}: {outcome.reason}"
-                node.event("reverted", text, run=run.id, step=outcome.step, level="warning")
+                why = Fact(outcome.code, outcome.fields)
+                if outcome.reason:  # of an older run
+                    why = fact("reverted", reason=outcome.reason)
+                what = fact("command.reverted", knob=record.knob, value=outcome.effective, why=why)
+                node.event("reverted", what, run=run.id, step=outcome.step, level="warning")
             node.remember(run)
             node.touch()
         self._tell(record)
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9
-
-
-def _ending(reason: str, detail: str) -> str:
-    """ "stopped by kim (pid 7)", "exception: ValueError: no", "finished"."""
-    return f"{reason} {detail}" if detail.startswith("by ") else f"{reason}: {detail}" if detail else reason
 
 
 def process_started(pid: int) -> int | None:

@@ -238,12 +238,12 @@ class SamplerDesk:
         for gpu, text in changes(before, hardware.gpus):
             source = f"gpu/{gpu.uuid}"
             if self._news(source, bool(gpu.reason)):
-                self._node.event("gpu", text, source=source, level="alarm" if gpu.reason else "info")
+                self._node.event("gpu", text=text, source=source, level="alarm" if gpu.reason else "info")
 
     def _happened(self, what: Happened) -> None:
         if what.kind == "gpu" and not self._news(what.source, what.level != "info"):
             return
-        self._node.event(what.kind, what.text, level=what.level, source=what.source, t=what.t)
+        self._node.event(what.kind, text=what.text, level=what.level, source=what.source, t=what.t)
 
     def _news(self, source: str, lost: bool) -> bool:
         now = self._node.clock.t()

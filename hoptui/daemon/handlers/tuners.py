@@ -126,7 +126,7 @@ class TunerDesk:
                 tuning.publish()
             case "release":
                 text = f"may turn {tune.knob}: {author(who, sentence=True)} said so"
-                self._node.event("tuner", text, run=run.id, step=run.last_step)
+                self._node.event("tuner", text=text, run=run.id, step=run.last_step)
                 self.release(run, (tune.knob,), who)
 
     def _refusal(self, tune: Tune, run: TrackedRun) -> str:
@@ -202,7 +202,7 @@ class TunerDesk:
         if state is not None and state.stand != "off":
             ended = structs.replace(cut_off(state, "the tuner broke"), stand="off", text=BROKE)
             run.state = structs.replace(run.state, tuner=ended)
-            self._node.event("tuner", BROKE, run=run.id, step=run.last_step, level="warning")
+            self._node.event("tuner", text=BROKE, run=run.id, step=run.last_step, level="warning")
             self._node.remember(run)
             self._node.touch()
 
@@ -255,7 +255,7 @@ class TunerDesk:
         if shift is not None:
             slower = shift.after < shift.before
             self._node.event(
-                "shift", shift.text, run=run.id, step=shift.step, level="warning" if slower else "info"
+                "shift", text=shift.text, run=run.id, step=shift.step, level="warning" if slower else "info"
             )
         tuning = self._tunings.get(run.id)
         if tuning is None:

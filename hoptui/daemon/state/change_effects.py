@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import structs
 
 from hoptui.domain.columns import Columns
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
@@ -52,8 +53,9 @@ def lost(
     for record in records[-LATEST:]:
         if record.verb == "set" and record.step is not None and _open(record) and record.id not in ids:
             found = record.measured or Measured()
-            note = found.note if found.gain is not None else "not measured: the run was restarted"
-            yield record, structs.replace(found, settled=True, note=note)
+            if found.gain is None:
+                found = structs.replace(found, remarks=(fact("effect.restarted"),))
+            yield record, structs.replace(found, settled=True)
 
 
 def _open(record: CommandRecord) -> bool:
@@ -89,13 +91,12 @@ def measured(
             after = [v for step, v in points if at <= step and (end is None or step < end)]
             found = measure(metric, before, after, plan_for(r.knob for r in with_it))
             if end is not None and not found.settled:
-                cut = "another change came before it could be measured" if found.gain is None else found.note
-                found = structs.replace(found, settled=True, note=cut)
+                cut = (fact("effect.cut_short"),) if found.gain is None else found.remarks
+                found = structs.replace(found, settled=True, remarks=cut)
         if found is None:
             continue
         if others := [r.knob for r in with_it if r is not applied[i]]:
-            note = f"together with {' and '.join(others)}"
-            found = structs.replace(found, note=", ".join(filter(None, (found.note, note))))
+            found = structs.replace(found, remarks=(*found.remarks, fact("effect.shared", knobs=others)))
         if found != applied[i].measured:
             yield applied[i], found
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.tuning import Change, Measured
 from hoptui.protocol.messages import (
     FINAL,
@@ -70,8 +71,9 @@ class Book:
             wall=wall,
         )
         if refusal is not None:
-            code, reason = refusal
-            record = structs.replace(record, stage="rejected", code=code, reason=reason, settled=t)
+            record = structs.replace(
+                record, stage="rejected", code=refusal.code, fields=refusal.fields, settled=t
+            )
             if run is not None:
                 self._put(record)
             return record, None
@@ -106,6 +108,7 @@ class Book:
                 effective=outcome.effective if took_effect else None,
                 version=outcome.version if took_effect else None,
                 code=outcome.code,
+                fields=outcome.fields,
                 reason=outcome.reason,
                 settled=(outcome.t or t) if outcome.stage in FINAL else 0,
                 took_s=outcome.took_s if outcome.took_s is not None else known.took_s,
@@ -120,7 +123,7 @@ class Book:
         """The effect of an applied command, as far as it is known."""
         return self._put(structs.replace(self._runs[record.run][record.id], measured=measured))
 
-    def void(self, run: str, why: str, t: int, *, ended: bool = True) -> list[CommandRecord]:
+    def void(self, run: str, why: Fact, t: int, *, ended: bool = True) -> list[CommandRecord]:
         """The run ended or restarted: nothing that was pending will happen.
 
         A command that the run restarted for may still happen. It has `failed` only where the run ended. A
@@ -131,10 +134,17 @@ class Book:
             if record.stage in FINAL or (restarting(record) and not ended):
                 continue
             self._commands.pop(record.id, None)
-            settled = structs.replace(record, stage="voided", reason=why, settled=t)
+            stage: Stage = "voided"
+            cause = why
             if restarting(record):
-                settled = structs.replace(settled, stage="failed", reason=f"{why}, while {record.reason}")
-            voided.append(self._put(settled))
+                stage, cause = "failed", fact("lost_in_restart", why=why, **record.fields)
+            voided.append(
+                self._put(
+                    structs.replace(
+                        record, stage=stage, code=cause.code, fields=cause.fields, reason="", settled=t
+                    )
+                )
+            )
         if ended:
             self.overrides(run).end_process()
         return voided
@@ -215,21 +225,17 @@ class Book:
         self._record(record)
         return record
 
-    def _refusal(self, command: Command, run: TrackedRun | None) -> tuple[str, str] | None:
+    def _refusal(self, command: Command, run: TrackedRun | None) -> Fact | None:
         if run is None:
-            return "no_such_run", f"no run has the id {command.run!r}"
+            return fact("no_such_run", run=command.run)
         if run.exited:
-            return "no_such_run", f"{run.state.name} has exited ({run.state.exit_reason})"
+            return fact("no_such_run", name=run.state.name, exit_reason=run.state.exit_reason)
         if run.restarting:
-            return "restarting", f"{run.state.name} is restarting to change a knob: try again once it is back"
+            return fact("restarting", name=run.state.name)
         if command.epoch != run.state.epoch:
-            text = f"{run.state.name} has restarted since: the command was meant for the process before"
-            return "stale_epoch", text
+            return fact("stale_epoch", name=run.state.name)
         if command.origin.kind == "tuner" and command.knob in self.overrides(command.run).chosen:
-            return (
-                "held_by_person",
-                f"a person set {command.knob}: the tuner leaves it alone until it is released",
-            )
+            return fact("held_by_person", knob=command.knob)
         return None
 
     # knobs that people have set ---------------------------------------------------------------------------

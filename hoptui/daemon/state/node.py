@@ -25,6 +25,7 @@ from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
+from hoptui.domain.facts import Fact
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
 from hoptui.protocol.version import VERSION
 from hoptui.recording.library import KnownRun
@@ -194,15 +195,16 @@ class Node:
     def event(
         self,
         kind: str,
-        text: str,
+        what: Fact | None = None,
         *,
+        text: str = "",
         run: str = "",
         step: int | None = None,
         level: Level = "info",
         t: int = 0,
         source: str = "",
     ) -> None:
-        """A line on the time axis, for every viewer and for the recordings.
+        """A line on the time axis, for every viewer and for the recordings. `text` is a run's own note.
 
         One about a GPU (`source`) is recorded by the runs that it belongs to and by those of which nobody
         knows where they are; the node's other ones by all live runs.
@@ -214,6 +216,8 @@ class Node:
             t=t or self.clock.t(),
             wall=wall,
             kind=kind,
+            code=what.code if what is not None else "",
+            fields=what.fields if what is not None else {},
             text=text,
             run=run,
             step=step,

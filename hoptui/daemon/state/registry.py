@@ -18,7 +18,17 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.throughput import level, took, usable
 from hoptui.domain.tuning import Diagnosis
-from hoptui.protocol.messages import Declare, Outcome, Pulse, RankState, RunHello, RunState, State, Vital
+from hoptui.protocol.messages import (
+    Declare,
+    Outcome,
+    Pulse,
+    RankState,
+    RunHello,
+    RunState,
+    State,
+    Vital,
+    as_asked,
+)
 
 RECENT = 64
 """Iterations that a run's throughput is told over."""
@@ -356,7 +366,7 @@ def _after(state: KnobState, knob: str, outcome: Outcome, by: str) -> KnobState:
         state,
         value=outcome.effective,
         version=outcome.version,
-        in_effect=not outcome.reason if outcome.stage == "applied" else state.in_effect,
+        in_effect=as_asked(outcome) if outcome.stage == "applied" else state.in_effect,
         by=by if outcome.stage == "applied" else state.by,
         took_s=outcome.took_s if outcome.stage == "applied" else state.took_s,
     )

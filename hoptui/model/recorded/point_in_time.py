@@ -17,7 +17,7 @@ from msgspec import structs
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Diagnosis, Measured, heard
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState
+from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState, as_asked
 
 LEFT_A_VALUE = ("applied", "failed", "reverted")  # stages in which a knob's value was read back
 ALIVE = ("started", "restarted", "reconnected")
@@ -111,12 +111,20 @@ class Chronicle:
             event = so_far[-1]
             if event is exits[-1] and self.state.exit_reason:
                 return self.state
-            reason, colon, detail = event.text.partition(": ")
-            if not colon:
-                reason, _, detail = event.text.partition(" ")
+            reason, detail = _ending(event)
             return structs.replace(self.state, exit_reason=reason, exit_detail=detail, exited_wall=event.wall)
         unseen = not self._life or self._life[-1].kind != "exited"
         return self.state if unseen and self.state.exit_reason and t >= self._end else None
+
+
+def _ending(event: Event) -> tuple[str, str]:
+    """Why the run ended, and the detail. An older recording has both in a sentence."""
+    if event.code:
+        return str(event.fields.get("reason", "")), str(event.fields.get("detail", ""))
+    reason, colon, detail = event.text.partition(": ")
+    if not colon:
+        reason, _, detail = event.text.partition(" ")
+    return reason, detail
 
 
 def command_as_of(record: CommandRecord, t: int, step: int) -> CommandRecord:
@@ -180,7 +188,7 @@ class _Left(NamedTuple):
 
     @property
     def in_effect(self) -> bool:
-        return self.follows or not self.record.reason
+        return self.follows or as_asked(self.record)
 
 
 def _left(record: CommandRecord, knob: str) -> _Left | None:

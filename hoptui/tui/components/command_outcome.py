@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hoptui.domain.tuning import Measured
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, first_fitting, width_of
@@ -76,8 +76,10 @@ def last_change(view: View, width: int) -> Line:
     room = width - width_of(told)
     whole, short = f" since {vocabulary.change(record)}", f" since {numbers.clean(record.knob)}"
     least = " since the last change"
-    if record.measured.gain is not None and record.measured.note:  # never as if it had been this one alone
-        whole, short = f"{whole}, {numbers.clean(record.measured.note)}", f"{short} and others"
+    if record.measured.gain is not None and (
+        with_it := sentences.remarks(record.measured)
+    ):  # never as if it had been this one alone
+        whole, short = f"{whole}, {with_it}", f"{short} and others"
         least = f"{least}s"
     return (*told, Span(next((which for which in (whole, short, least) if len(which) <= room), ""), "dim"))
 

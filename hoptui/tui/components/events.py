@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.tui.components import empty_state
@@ -107,7 +107,7 @@ def _device(view: View, event: Event) -> Line:
     """`GPU 3` before a text that does not begin with it."""
     gpus = view.node.gpus if view.node else ()
     name = next((f"GPU {gpu.index}" for gpu in gpus if event.source == f"gpu/{gpu.uuid}"), "")
-    return (Span(f"{name}  ", "dim"),) if name and not event.text.startswith(name) else ()
+    return (Span(f"{name}  ", "dim"),) if name and not sentences.event_text(event).startswith(name) else ()
 
 
 def _where(view: View, run: str) -> Line:

@@ -7,7 +7,7 @@ from collections import Counter
 
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
-from hoptui.presentation import diagnosis, numbers, tuner
+from hoptui.presentation import diagnosis, numbers, sentences, tuner
 from hoptui.presentation.tuner import RESULTS, STANDS
 from hoptui.tui.components import diagnosis_line, phases
 from hoptui.tui.components.command_outcome import measured_effect
@@ -198,7 +198,7 @@ def _without(view: View, key: str) -> tuple[Line, str]:
         ]
         if not said:
             return (), "a recording keeps what the tuner did, and not what it was about to do"
-        return (Span(f"{numbers.clock(said[-1].wall)}  ", "dim"),), numbers.clean(said[-1].text, 300)
+        return (Span(f"{numbers.clock(said[-1].wall)}  ", "dim"),), sentences.event_text(said[-1])
     if view.exited:
         return (), "it was never at work on this run, which has ended"
     starts = "" if view.read_only else key

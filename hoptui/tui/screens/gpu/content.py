@@ -6,7 +6,7 @@ import textwrap
 from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.presentation import readings as meanings
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import DERIVED, GPU, GROUPS, Meaning, value_text
@@ -204,7 +204,7 @@ def _last_xid(view: View, gpu: GpuInfo, note: str) -> tuple[str, str, str]:
         if event.kind == "xid" and event.source == source:
             return (
                 numbers.clock(event.wall),
-                numbers.clean(event.text),
+                sentences.event_text(event),
                 "bad" if event.level == "alarm" else "warn",
             )
     return "none seen", note, "dim"

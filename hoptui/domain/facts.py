@@ -1,0 +1,51 @@
+"""Statements as data: a code and its fields. `hoptui.presentation.sentences` makes the sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """What is known or has happened, without words.
+
+    `code` is stable: recordings keep it for years. `fields` are JSON values: numbers in SI units, shares
+    between 0 and 1, names, and other facts as `{"code": …, "fields": …}`.
+    """
+
+    code: str
+    fields: dict[str, Any] = {}
+
+
+def fact(code: str, /, **fields: Any) -> Fact:
+    """Return a fact. Structs among the fields, such as `Change` or another `Fact`, become mappings.
+
+    Raises:
+        TypeError: a field is of a type that no message can carry.
+    """
+    return Fact(code, {name: msgspec.to_builtins(value) for name, value in fields.items()})
+
+
+def nested(field: object) -> Fact | None:
+    """Return the fact that a field holds, None if it holds something else."""
+    if not isinstance(field, Mapping):
+        return None
+    code, fields = field.get("code"), field.get("fields", {})
+    return Fact(code, fields) if isinstance(code, str) and isinstance(fields, dict) else None
+
+
+LONGEST_ERROR = 1000
+"""Characters of an exception's text. A compiler's can be longer than a message may be."""
+
+
+def clean_text(text: object, most: int) -> str:
+    """Return a text as valid Unicode of at most `most` characters. Lone surrogates become `?`."""
+    return str(text).encode("utf-8", "replace").decode()[:most]
+
+
+def exception_text(error: BaseException) -> str:
+    """Return `ValueError: no`, or the type alone where the exception has no text."""
+    text = str(error)
+    return clean_text(f"{type(error).__name__}: {text}" if text else type(error).__name__, LONGEST_ERROR)

@@ -1,0 +1,67 @@
+"""Every sentence about a run: the catalogue turns codes and fields into words.
+
+An entry is a template or a function of the fields. A template names fields with a format:
+`{share:percent}`. To add one, add it to the table of its subject in this package, then a sample to
+`tests/presentation/sentence_samples.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hoptui.domain.facts import Fact
+from hoptui.domain.tuning import Measured
+from hoptui.presentation import numbers
+from hoptui.presentation.sentences import commands, runs
+from hoptui.presentation.sentences.template import Entry, fill
+from hoptui.protocol.messages import CommandRecord, Event
+
+LONGEST = 300
+"""Characters of a sentence."""
+
+CATALOGUE: Mapping[str, Entry] = {
+    **runs.SENTENCES,
+    **commands.SENTENCES,
+}
+
+
+def sentence(fact: Fact) -> str:
+    """Return the sentence of a fact: one line, safe for a terminal.
+
+    The code of a newer hoptui, or fields that do not fit, give the code and the fields as they are.
+    """
+    entry = CATALOGUE.get(fact.code)
+    if entry is not None:
+        try:
+            text = (
+                fill(entry, fact.fields, sentence) if isinstance(entry, str) else entry(fact.fields, sentence)
+            )
+            return numbers.clean(text, LONGEST)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            pass
+    fields = ", ".join(f"{name} {value}" for name, value in fact.fields.items())
+    return numbers.clean(f"{fact.code} ({fields})" if fields else fact.code, LONGEST)
+
+
+def joined(facts: Iterable[Fact], between: str = "; ") -> str:
+    """Return the sentences of facts as one text."""
+    return between.join(filter(None, map(sentence, facts)))
+
+
+def event_text(event: Event) -> str:
+    """Return the text of an event. Notes of a run, and events of older recordings, have it themselves."""
+    if event.code:
+        return sentence(Fact(event.code, event.fields))
+    return numbers.clean(event.text, LONGEST)
+
+
+def reason(record: CommandRecord) -> str:
+    """Return why a command came to its outcome, "" if there is nothing to add. Older runs say it in words."""
+    if record.reason:
+        return numbers.clean(record.reason, LONGEST)
+    return sentence(Fact(record.code, record.fields)) if record.code else ""
+
+
+def remarks(measured: Measured) -> str:
+    """Return why an effect has no figure, or what shares it, "" if nothing qualifies it."""
+    return joined(measured.remarks, ", ") or numbers.clean(measured.note, LONGEST)

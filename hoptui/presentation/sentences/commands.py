@@ -1,0 +1,97 @@
+"""Why a command came to its outcome, and what its effect rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hoptui.domain.facts import nested
+from hoptui.domain.knobs import KnobError, KnobSpec, check_value, missing, shown
+from hoptui.domain.quantities import counted
+from hoptui.presentation.sentences.template import Entry, Fields, Write
+
+
+def _bad_value(fields: Fields, _: Write) -> str:
+    """The sentence of the check that the run has made, with the same rules."""
+    if "iterations" in fields:
+        return f"a trace is of 1 to {fields['most']} iterations, not {shown(fields['iterations'])}"
+    try:
+        check_value(msgspec.convert(fields["spec"], KnobSpec), fields["value"])
+    except KnobError as error:
+        return str(error)
+    return f"{fields['spec']['name']} cannot be {shown(fields['value'])}"
+
+
+def _unsupported(fields: Fields, _: Write) -> str:
+    if "world" in fields:
+        return f"this run has {fields['world']} ranks, and one rank alone must not change a knob"
+    return f"this run has no {fields['verb']} handler (run.on_{fields['verb']})"
+
+
+def _no_such_run(fields: Fields, _: Write) -> str:
+    if "run" in fields:
+        return f"no run has the id {fields['run']!r}"
+    return f"{fields['name']} has exited ({fields['exit_reason']})"
+
+
+def _restarting(fields: Fields, _: Write) -> str:
+    """Of a command that the run restarts for, or of one that came meanwhile."""
+    if "checkpoint" in fields:
+        return f"restarting from {fields['checkpoint']}"
+    return f"{fields['name']} is restarting to change a knob: try again once it is back"
+
+
+def _stale_epoch(fields: Fields, _: Write) -> str:
+    return (
+        f"{fields.get('name', 'the run')} has restarted since: the command was meant for the process before"
+    )
+
+
+def _on_ranks(fields: Fields, write: Write) -> str:
+    having = ((one["rank"], nested(one["problem"])) for one in fields["problems"])
+    text = "; ".join(f"rank {rank}: {write(problem)}" for rank, problem in having if problem is not None)
+    return f"{text}; and {fields['more']} more ranks" if fields["more"] else text
+
+
+SENTENCES: Mapping[str, Entry] = {
+    # refused
+    "bad_type": _bad_value,
+    "out_of_range": _bad_value,
+    "unknown_knob": lambda fields, _: missing("this run", fields["knob"], fields["known"]),
+    "unsupported": _unsupported,
+    "no_such_run": _no_such_run,
+    "stale_epoch": _stale_epoch,
+    "version_conflict": lambda f, _: (
+        f"{f['knob']} is {shown(f['value'])} since version {f['version']}, set by {f['by'] or 'the run itself'}"
+    ),
+    "pending_conflict": "{by} was first: {knob} → {value:value} is already scheduled",
+    "held_by_person": "a user set {knob}: the tuner leaves it alone until it is released",
+    # replaced, too late, or lost with a process
+    "later_command": "a later command of {by} took its place",
+    "no_boundary": "no boundary came within {ttl_s:g} s",
+    "run_ended": "the run ended: {reason}",
+    "run_restarted": "the run restarted (restart {restart})",
+    "lost_in_restart": "{why:fact}, while restarting from {checkpoint}",
+    # carried out
+    "tracing": lambda fields, _: f"tracing {counted(fields['iterations'], 'iteration')}",
+    "written": "written to {path}",
+    "restarting": _restarting,
+    "restarted": "restarted",
+    "not_as_asked": "not in effect as asked: this is the value read back",
+    # failed
+    "setter_failed": "{knob} could not be set to {value:value}: {error}",
+    "undo_failed": "setting {knob} back to {value:value} raised {error}",
+    "raised": "{error}",
+    "on_ranks": _on_ranks,
+    "several": "{facts:facts}",
+    "no_knob_after_restart": "after the restart there is no knob {knob:quoted}",
+    "other_value_after_restart": "after the restart {knob} is {value:value}",
+    "reverted": "{reason}",
+    # effects
+    "effect.too_few_before": "nothing to compare with: {had} of {least} iterations before the change",
+    "effect.measuring": "measuring: {had} of {least} iterations",
+    "effect.cut_short": "another change came before it could be measured",
+    "effect.restarted": "not measured: the run was restarted",
+    "effect.shared": "together with {knobs:and}",
+}

@@ -1,0 +1,36 @@
+"""What happens to a run: it starts, restarts, ends; its ranks agree or do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hoptui.domain.knobs import shown
+from hoptui.presentation.sentences.template import Entry, Fields, Write
+
+
+def _exited(fields: Fields, _: Write) -> str:
+    """`stopped by kim (pid 7)`, `exception: ValueError: no`, `finished`."""
+    reason, detail = fields["reason"], fields["detail"]
+    return f"{reason} {detail}" if detail.startswith("by ") else f"{reason}: {detail}" if detail else reason
+
+
+def _ranks_differ(fields: Fields, _: Write) -> str:
+    text = "; ".join(
+        f"{one['knob']} is {shown(one['value'])} on rank {one['rank']} and {shown(one['first'])} on rank 0"
+        for one in fields["knobs"]
+    )
+    return f"{text}; and {fields['more']} more" if fields["more"] else text
+
+
+SENTENCES: Mapping[str, Entry] = {
+    "run.started": "started (pid {pid})",
+    "run.restarted": "restart {restart} (pid {pid})",
+    "run.reconnected": "connected to the daemon again",
+    "run.exited": _exited,
+    "command.reverted": "{knob} is back at {value:value}: {why:fact}",
+    "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
+    "pause.expired": "the pause lease ran out: the run goes on",
+    "ranks.differ": _ranks_differ,
+    "ranks.agree": "the knobs of all ranks are the same again",
+    "metrics.unavailable": "{error}",
+}
