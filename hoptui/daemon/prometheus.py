@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from hoptui.daemon.state.derived_rows import headline
 from hoptui.daemon.state.node import Node
+from hoptui.domain.facts import Fact, fact
 from hoptui.protocol.messages import NodeState, State, Vital
 
 if TYPE_CHECKING:
@@ -294,7 +295,11 @@ LAST_REQUEST_S = 1.0
 
 
 class MetricsError(Exception):
-    """There is no endpoint; the text is one sentence."""
+    """There can be no metrics for Prometheus. `fact` says why."""
+
+    def __init__(self, fact: Fact) -> None:
+        super().__init__(fact.code, fact.fields)
+        self.fact = fact
 
 
 class Endpoint:
@@ -307,15 +312,12 @@ class Endpoint:
     def __init__(self, address: str) -> None:
         try:
             host, port = parse(address)
-        except ValueError as error:
-            raise MetricsError(f"no metrics for Prometheus: {error}") from None
+        except ValueError:
+            raise MetricsError(fact("metrics.bad_address", address=address)) from None
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError:
-            raise MetricsError(
-                "no metrics for Prometheus: prometheus-client is not installed (pip install "
-                "'hoptui[metrics]')"
-            ) from None
+            raise MetricsError(fact("metrics.not_installed")) from None
         self._snapshot: Snapshot | None = None
         registry = CollectorRegistry()
         registry.register(self)
@@ -323,7 +325,7 @@ class Endpoint:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             why = error.strerror or str(error)
-            raise MetricsError(f"no metrics for Prometheus: {address} cannot be served: {why}") from None
+            raise MetricsError(fact("metrics.unavailable", address=address, error=why)) from None
         self.address = (
             f"[{host}]:{self._server.server_port}" if ":" in host else f"{host}:{self._server.server_port}"
         )

@@ -31,7 +31,6 @@ from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import devices
-from hoptui.domain.facts import fact
 from hoptui.node.addresses import Addresses
 from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
@@ -308,8 +307,8 @@ class Server:
         try:
             endpoint = Endpoint(address)
         except MetricsError as error:
-            log.warning("%s", error)
-            self._node.event("metrics", fact("metrics.unavailable", error=str(error)), level="warning")
+            log.warning("no metrics for Prometheus: %s", error)
+            self._node.event("metrics", error.fact, level="warning")
             return None
         self._node.metrics = endpoint.address
         log.info("metrics for Prometheus on http://%s/metrics", endpoint.address)

@@ -397,7 +397,7 @@ class TunerController:
             if onward is not None:
                 self._forward(onward, run)
             else:
-                refused.append((change, answer.reason))
+                refused.append((change, answer.code))
         return refused
 
 

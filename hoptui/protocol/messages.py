@@ -524,7 +524,7 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
 
 
 def as_asked(done: Outcome | CommandRecord) -> bool:
-    """Whether an applied change has the value that was asked for. Older runs give a reason where it has not."""
+    """Whether an applied change has the value that was asked for. Older runs give a reason if not."""
     return done.code != NOT_AS_ASKED and (bool(done.code) or not done.reason)
 
 

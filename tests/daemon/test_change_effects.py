@@ -8,6 +8,7 @@ from msgspec import structs
 
 from hoptui.daemon.state import change_effects
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Change, Measured, Result, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.effect import WARM_UP
@@ -42,7 +43,7 @@ def test_one_change_is_measured_against_what_was_before_it() -> None:
     assert found.detectable
     assert found.gain is not None
     assert abs(found.gain - 0.2) < 0.03
-    assert found.note == ""
+    assert found.remarks == ()
 
 
 def test_changes_of_one_boundary_share_their_effect_and_say_so() -> None:
@@ -51,13 +52,15 @@ def test_changes_of_one_boundary_share_their_effect_and_say_so() -> None:
     )
     assert {effect.gain for effect in found.values()} == {found["lr"].gain}
     assert found["lr"].gain is not None
-    assert found["lr"].note == "together with accum and envs"
-    assert found["envs"].note == "together with lr and accum"
+    assert found["lr"].remarks == (fact("effect.shared", knobs=["accum", "envs"]),)
+    assert found["envs"].remarks == (fact("effect.shared", knobs=["lr", "accum"]),)
 
 
 def test_while_they_are_measured_they_say_so_too() -> None:
     found = measured([change("lr", 40), change("accum", 40)], rows((40, 100.0), (WARM_UP + 7, 120.0)))
-    assert found["lr"].note == "measuring: 7 of 15 iterations, together with accum"
+    measuring, shared = found["lr"].remarks
+    assert measuring == fact("effect.measuring", had=7, least=15)
+    assert shared == fact("effect.shared", knobs=["accum"])
     assert not found["lr"].settled
 
 
@@ -67,13 +70,13 @@ def test_changes_at_different_boundaries_share_nothing() -> None:
     assert found["accum"].gain is not None
     assert found["lr"].gain > 0.1
     assert found["accum"].gain < -0.1
-    assert not found["lr"].note
+    assert not found["lr"].remarks
 
 
 def test_a_change_too_soon_after_another_leaves_that_one_unmeasured() -> None:
     found = measured([change("lr", 40), change("accum", 45)], rows((40, 100.0), (40, 120.0)))
     assert found["lr"].settled
-    assert (found["lr"].gain, found["lr"].note) == (None, "another change came before it could be measured")
+    assert (found["lr"].gain, found["lr"].remarks) == (None, (fact("effect.cut_short"),))
 
 
 def test_as_many_changes_as_a_run_may_have_knobs_are_measured_together() -> None:
@@ -105,7 +108,7 @@ def test_what_a_new_process_brought_is_measured_across_the_restart() -> None:
     assert found.gain is not None
     assert abs(found.gain + 0.3) < 0.03
     late = measured([change("lr", 32), wider], rows((40, 100.0), (40, 70.0)), epoch=2)["lr"]
-    assert (late.settled, late.note) == (True, "another change came before it could be measured")
+    assert (late.settled, late.remarks) == (True, (fact("effect.cut_short"),))
 
 
 def test_a_change_before_the_restart_bounds_what_the_restart_is_measured_against() -> None:
@@ -124,7 +127,9 @@ def test_while_the_new_process_has_not_said_so_what_was_before_still_counts() ->
 
 def test_what_another_restart_has_cut_off_is_not_measured_and_says_so() -> None:
     known = Measured(metric=METRIC, gain=0.1, interval=0.2, iterations=15)
-    begun = Measured(metric=METRIC, before=100.0, iterations=7, note="measuring: 7 of 15 iterations")
+    begun = Measured(
+        metric=METRIC, before=100.0, iterations=7, remarks=(fact("effect.measuring", had=7, least=15),)
+    )
     records = [
         change("unknown", 40),
         change("begun", 40, measured=begun),
@@ -135,7 +140,7 @@ def test_what_another_restart_has_cut_off_is_not_measured_and_says_so() -> None:
     assert ([record.knob for record in applied], places) == (["new"], [0])
     said = {record.knob: found for record, found in change_effects.lost(records, applied)}
     assert set(said) == {"unknown", "begun", "told"}
-    assert {said[knob].note for knob in ("unknown", "begun")} == {"not measured: the run was restarted"}
+    assert [said[knob].remarks for knob in ("unknown", "begun")] == [(fact("effect.restarted"),)] * 2
     assert said["begun"].before == 100.0
     assert said["told"] == structs.replace(known, settled=True)
     settled = [structs.replace(record, measured=said.get(record.knob)) for record in records]
@@ -150,7 +155,8 @@ def test_iterations_that_come_again_count_once() -> None:
 
 def test_what_is_changed_together_with_readers_is_measured_as_long_as_they_are() -> None:
     found = measured([change("num_workers", 40), change("lr", 40)], rows((40, 100.0), (60, 120.0)))
-    assert {effect.note.partition(",")[0] for effect in found.values()} == {"measuring: 55 of 90 iterations"}
+    assert {effect.remarks[0].fields["had"] for effect in found.values()} == {55}
+    assert {effect.remarks[0].fields["least"] for effect in found.values()} == {90}
 
 
 # trials -----------------------------------------------------------------------------------------------------

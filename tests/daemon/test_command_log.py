@@ -9,6 +9,7 @@ from msgspec import structs
 
 from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.facts import fact, nested
 from hoptui.domain.tuning import Change
 from hoptui.protocol.messages import Command, CommandRecord, Origin, Outcome, RunState, Stage
 
@@ -116,7 +117,7 @@ def test_a_run_is_being_asked_until_it_has_said_what_became_of_every_command(des
     desk.says("b", "failed", reason="no")
     assert not desk.book.asking
     desk.submit("c")
-    desk.book.void("r", "the run ended", desk.t)
+    desk.book.void("r", fact("run_ended", reason="killed"), desk.t)
     assert not desk.book.asking
     desk.submit("d")
     desk.book.forget("r")
@@ -256,7 +257,7 @@ def test_a_restart_voids_what_is_pending(desk: Desk) -> None:
     desk.submit("a")
     desk.submit("b")
     desk.says("b", "applied", effective=8, version=1)
-    assert [r.id for r in desk.book.void("r", "restarted", desk.t)] == ["a"]
+    assert [r.id for r in desk.book.void("r", fact("run_restarted", restart=1), desk.t)] == ["a"]
     assert [r.stage for r in desk.book.of("r")] == ["voided", "applied"]
     assert desk.book.unanswered("r") == []
 
@@ -283,12 +284,12 @@ def test_what_a_run_restarts_for_outlives_the_restart_and_nothing_else_does(desk
     for name in ("a", "b"):
         desk.submit(name, knob=name)
         desk.says(name, "scheduled", step=5)
-    leaves: dict[str, Any] = {"code": "restarting", "reason": "restarting from x.ckpt"}
+    leaves: dict[str, Any] = {"code": "restarting", "fields": {"checkpoint": "x.ckpt"}}
     told = desk.says("a", "scheduled", step=5, **leaves)
     assert told is not None
-    assert (told.stage, told.code, told.reason) == ("scheduled", "restarting", "restarting from x.ckpt")
+    assert (told.stage, told.code, told.fields) == ("scheduled", "restarting", {"checkpoint": "x.ckpt"})
     assert desk.says("a", "scheduled", step=5, **leaves) is None
-    assert [r.id for r in desk.book.void("r", "the run restarted", desk.t, ended=False)] == ["b"]
+    assert [r.id for r in desk.book.void("r", fact("run_restarted", restart=1), desk.t, ended=False)] == ["b"]
     done = desk.says("a", "applied", step=5, effective=8, version=1, took_s=9.5)
     assert done is not None
     assert (done.stage, done.code, done.reason, done.took_s) == ("applied", "", "", 9.5)
@@ -296,9 +297,11 @@ def test_what_a_run_restarts_for_outlives_the_restart_and_nothing_else_does(desk
 
 def test_what_a_run_restarts_for_has_failed_when_it_ends(desk: Desk) -> None:
     desk.submit("a")
-    desk.says("a", "scheduled", step=5, code="restarting", reason="restarting from x.ckpt")
-    (record,) = desk.book.void("r", "the run ended: killed", desk.t)
-    assert (record.stage, record.reason) == ("failed", "the run ended: killed, while restarting from x.ckpt")
+    desk.says("a", "scheduled", step=5, code="restarting", fields={"checkpoint": "x.ckpt"})
+    ended = fact("run_ended", reason="killed")
+    (record,) = desk.book.void("r", ended, desk.t)
+    assert (record.stage, record.code) == ("failed", "lost_in_restart")
+    assert (nested(record.fields["why"]), record.fields["checkpoint"]) == (ended, "x.ckpt")
     assert record.effective is None
 
 
@@ -306,4 +309,4 @@ def test_between_two_processes_of_a_run_nothing_is_taken(desk: Desk) -> None:
     desk.run.restarting = True
     answer, onward = desk.submit("a")
     assert (answer.stage, answer.code, onward) == ("rejected", "restarting", None)
-    assert "toy is restarting" in answer.reason
+    assert answer.fields == {"name": "toy"}

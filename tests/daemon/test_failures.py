@@ -17,6 +17,7 @@ import psutil
 import pytest
 import zmq
 
+from hoptui.presentation import sentences
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import RunState
 from tests.conftest import SCRIPT, RawViewer, TestNode, until
@@ -165,7 +166,7 @@ def test_two_viewers_change_one_knob(node: TestNode) -> None:
     b = second.command(run, knob="grad_accum", value=16, expect_version=0)
     lost = second.outcome(b)
     assert (lost.stage, lost.code) in {("rejected", "pending_conflict"), ("rejected", "version_conflict")}
-    assert str(os.getpid()) in lost.reason  # it says who was first
+    assert str(os.getpid()) in sentences.reason(lost)  # it says who was first
     won = first.outcome(a)
     assert (won.stage, won.effective, won.version) == ("applied", 8, 1)
     late = second.outcome(second.command(run, knob="grad_accum", value=16, expect_version=0))
@@ -193,7 +194,7 @@ def test_a_setter_that_raises_leaves_the_old_value_and_the_training(node: TestNo
     run = viewer.run()
     outcome = viewer.outcome(viewer.command(run, knob="width", value=13))
     assert (outcome.stage, outcome.effective) == ("failed", 4)
-    assert "thirteen does not fit" in outcome.reason
+    assert outcome.fields["error"] == "RuntimeError: thirteen does not fit"
     moving(viewer, run)
     assert child.poll() is None
     assert viewer.run().knobs[0].value == 4
@@ -210,7 +211,7 @@ def test_a_paused_run_whose_viewer_vanished_goes_on_after_the_lease(node: TestNo
     viewer.close()
     until(lambda: watcher.vital(run.run).state == "live", what="the run to go on by itself")
     until(lambda: steps(watcher, run) > at, what="progress")
-    assert any("lease ran out" in e.text for e in watcher.fetch().events)
+    assert any(e.code == "pause.expired" for e in watcher.fetch().events)
 
 
 def test_a_renewed_pause_lasts_and_resume_ends_it(node: TestNode) -> None:

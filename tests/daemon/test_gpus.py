@@ -234,10 +234,8 @@ def test_a_port_that_is_taken_is_said_and_the_daemon_goes_on(gpu_node: GpuNode) 
         viewer = gpu_node.start(metrics=address)
         assert viewer.state().metrics == ""
         [event] = gpu_node.events("metrics")
-        assert (event.text, event.level) == (
-            f"no metrics for Prometheus: {address} cannot be served: Address already in use",
-            "warning",
-        )
+        assert (event.code, event.level) == ("metrics.unavailable", "warning")
+        assert event.fields == {"address": address, "error": "Address already in use"}
 
 
 @pytest.mark.parametrize("option", ["--metrics=9400", "--metrics", "--nonsense"])

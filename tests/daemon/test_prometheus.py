@@ -29,6 +29,7 @@ from hoptui.daemon.prometheus import (
     parse,
 )
 from hoptui.domain.devices import REASONS, GpuInfo
+from hoptui.domain.facts import fact
 from hoptui.protocol.messages import NodeState, RunState, Vital
 from hoptui.telemetry.events import XIDS
 
@@ -209,8 +210,9 @@ def test_addresses(raw: str, host: str, port: int) -> None:
 def test_no_addresses(raw: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse(raw)
-    with pytest.raises(MetricsError, match="no metrics for Prometheus"):
+    with pytest.raises(MetricsError) as caught:
         Endpoint(raw)
+    assert caught.value.fact == fact("metrics.bad_address", address=raw)
 
 
 def test_the_endpoint_serves_the_newest_snapshot_on_this_machine_alone() -> None:
@@ -224,8 +226,10 @@ def test_the_endpoint_serves_the_newest_snapshot_on_this_machine_alone() -> None
         assert b'hoptui_gpu_sm_active_ratio{gpu="0"' in get(endpoint)
         endpoint.publish(None)
         assert b"hoptui" not in get(endpoint), "what was known before is not told as if it were now"
-        with pytest.raises(MetricsError, match="cannot be served: Address already in use"):
+        with pytest.raises(MetricsError) as caught:
             Endpoint(endpoint.address)
+        taken = fact("metrics.unavailable", address=endpoint.address, error="Address already in use")
+        assert caught.value.fact == taken
     finally:
         endpoint.close()
     with pytest.raises(OSError), socket.create_connection((host, port), 1):
@@ -240,8 +244,9 @@ def get(endpoint: Endpoint) -> bytes:
 
 def test_without_the_extra_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(MetricsError, match=r"pip install 'hoptui\[metrics\]'"):
+    with pytest.raises(MetricsError) as caught:
         Endpoint(":0")
+    assert caught.value.fact.code == "metrics.not_installed"
 
 
 def test_the_dashboard_asks_only_for_what_there_is() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hoptui.presentation import sentences
 from hoptui.protocol import messages
 from hoptui.protocol.messages import RunState
 from tests.conftest import RawViewer, new_node
@@ -39,8 +40,8 @@ def test_bad_values_change_nothing(
     viewer, run = shared_run
     outcome = viewer.outcome(viewer.command(run, knob=knob, value=value))
     assert (outcome.stage, outcome.code) == ("rejected", code)
-    assert says in outcome.reason
-    assert outcome.reason.count("\n") == 0
+    assert says in sentences.reason(outcome)
+    assert sentences.reason(outcome).count("\n") == 0
     assert {k.spec.name: k.version for k in viewer.run().knobs} == {"grad_accum": 0, "lr": 0}
 
 

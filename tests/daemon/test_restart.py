@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.protocol import messages
 from hoptui.protocol.messages import RunState
 from tests.conftest import TestNode, over, until
@@ -77,7 +79,7 @@ def value(run: RunState) -> tuple[object, bool]:
 def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: Restarting) -> None:
     viewer, run = restarting.viewer, restarting.run
     command = restarting.ask()
-    assert restarting.gone(command).reason == "restarting from x.ckpt"
+    assert restarting.gone(command).fields == {"checkpoint": "x.ckpt"}
     vital = viewer.vital(run.run)
     assert (vital.state, vital.why) == ("busy", "restarting to change a knob")
     assert value(restarting.now()) == (8, True)  # what waits is not shown as the value
@@ -128,14 +130,17 @@ def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, 
     assert restarting.child.wait(10) == 3
     until(lambda: viewer.run().exit_reason, what="the end")
     record = next(r for r in viewer.fetch(run=restarting.run.run).commands if r.id == command)
-    assert record.stage == "failed"
-    assert record.reason == "the run ended: killed, while restarting from x.ckpt"
+    assert (record.stage, record.code) == ("failed", "lost_in_restart")
+    assert record.fields == {
+        "why": msgspec.to_builtins(fact("run_ended", reason="killed")),
+        "checkpoint": "x.ckpt",
+    }
     assert record.effective is None
 
 
 def test_a_restart_that_cannot_be_is_a_failure_and_the_run_goes_on(restarting: Restarting) -> None:
     restarting.say("full")
     done = restarting.viewer.outcome(restarting.ask())
-    assert (done.stage, done.effective, done.reason) == ("failed", 8, "the disk is full")
+    assert (done.stage, done.effective, done.fields) == ("failed", 8, {"reason": "the disk is full"})
     until(lambda: value(restarting.now()) == (8, True), what="the knob as it is")
     assert restarting.child.poll() is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hoptui.domain.facts import fact
 from hoptui.daemon.handlers.samplers import NOT_LISTED, Hardware, SamplerDesk, changes
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
@@ -205,7 +206,7 @@ def test_events_go_to_the_runs_on_that_gpu(desk: Desk) -> None:
     assert runs == ("two", "lost")
     assert (event.kind, event.level, event.source, event.t) == ("xid", "alarm", "gpu/GPU-b", 7)
     assert desk.node.happened["xid", "alarm", "GPU-b"] == 1
-    desk.node.event("sampler", "the GPU sampler ended")
+    desk.node.event("sampler", fact("sampler.ended"))
     assert desk.keeper.events[-1][0] == ("one", "two", "lost")
 
 

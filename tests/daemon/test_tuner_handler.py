@@ -9,6 +9,7 @@ from msgspec import structs
 
 from hoptui.daemon.tuning import trial_text
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.observation import PriorResult
@@ -310,12 +311,13 @@ def measures(quiet: QuietNode, gain: float | None, **fields: object) -> None:
 
 
 def test_the_command_of_a_trial_carries_its_figure_and_no_other(trying: QuietNode) -> None:
-    measures(trying, None, note="measuring: 7 of 15 iterations")
+    so_far = (fact("effect.measuring", had=7, least=15),)
+    measures(trying, None, remarks=so_far)
     trying.look()
     trying.rows(*[500.0] * 60)
     (record,) = trying.node.book.of(RUN)
     assert record.measured is not None
-    assert (record.measured.note, record.measured.settled) == ("measuring: 7 of 15 iterations", False)
+    assert (record.measured.remarks, record.measured.settled) == (so_far, False)
     measures(trying, 0.06)
     trying.script.end("kept", "")
     trying.look()
@@ -357,5 +359,5 @@ def test_knobs_of_one_trial_say_that_they_share_its_figure() -> None:
     quiet.script.end("reverted", "")
     quiet.look()
     quiet.rows(500.0)
-    notes = [r.measured and (r.measured.gain, r.measured.note) for r in quiet.node.book.of(RUN)]
-    assert notes == [(0.06, "together with lr"), (0.06, "together with micro_batch")]
+    found = [r.measured and (r.measured.gain, r.measured.remarks) for r in quiet.node.book.of(RUN)]
+    assert found == [(0.06, (fact("effect.shared", knobs=[other]),)) for other in ("lr", "micro_batch")]

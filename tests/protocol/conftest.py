@@ -11,6 +11,7 @@ import pytest
 
 from hoptui.domain import devices
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import codec, messages
@@ -48,6 +49,7 @@ MEASURED = Measured(
     detectable=True,
     iterations=30,
     settled=True,
+    remarks=(Fact("effect.shared", {"knobs": ["lr"]}),),
     note="one look",
 )
 FOLLOWED = Change(knob="micro_batch", before=16, value=8)
@@ -64,6 +66,7 @@ RECORD = messages.CommandRecord(
     stage="applied",
     step=1205,
     code="clamped",
+    fields={"most": 8},
     reason="the most it takes",
     origin=ANA,
     why="less memory",
@@ -81,6 +84,8 @@ EVENT = messages.Event(
     t=18,
     wall=1.7e9,
     kind="checkpoint",
+    code="run.started",
+    fields={"pid": 7},
     text="written ✓",
     run="r1",
     step=1200,
@@ -250,6 +255,7 @@ EXAMPLES: list[messages.Message] = [
         version=4,
         by="ana",
         code="clamped",
+        fields={"most": 8},
         reason="the most it takes",
         t=17,
         took_s=0.21,
@@ -266,7 +272,7 @@ EXAMPLES: list[messages.Message] = [
         dropped=2,
         bad_values=3,
     ),
-    messages.Note(t=9, step=7, text="written ✓", level="warning"),
+    messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Bye(reason="exception", detail="ValueError: no"),
     messages.RunWelcome(protocol=1, pid=99, version="0.1.0", epoch=3, since=17),
     messages.Hold(seconds=60.0),

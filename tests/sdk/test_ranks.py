@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.sdk.ranks import RankAgreement
 from tests.sdk.two_ranks import both
+
+
+def problems_of(outcome: list[Any]) -> list[tuple[int, str, dict[str, Any]]]:
+    """The problems of an outcome that ends in its code and fields: (rank, code, fields)."""
+    code, fields = outcome[-2:]
+    assert code == "on_ranks"
+    return [(one["rank"], one["problem"]["code"], one["problem"]["fields"]) for one in fields["problems"]]
 
 
 def test_a_knob_changes_on_both_at_the_same_boundary_and_costs_nothing_else() -> None:
@@ -57,17 +68,18 @@ run.boundary(2)
 done += outcomes(run)
 report(held=held, value=knob.value, version=knob.version,
        state=run._core.state.declarations.knobs["n"].state().took_s,
-     done=[[o.stage, o.effective, o.version, o.reason] for o in done])
+     done=[[o.stage, o.effective, o.version, o.code, o.fields] for o in done])
 """
     )
     assert first["held"] == second["held"] == [13, 4, 5]
     assert (first["value"], first["version"]) == (second["value"], second["version"]) == (5, 1)
     failed, applied, missing = first["done"]
     assert failed[:3] == ["failed", 4, 0]
-    assert failed[3] == "rank 1: n could not be set to 13: ValueError: unlucky"
-    assert applied == ["applied", 5, 1, ""]
+    unlucky = {"knob": "n", "value": 13, "error": "ValueError: unlucky"}
+    assert problems_of(failed) == [(1, "setter_failed", unlucky)]
+    assert applied == ["applied", 5, 1, "", {}]
     assert missing[0] == "failed"
-    assert missing[3] == "rank 1: there is no knob 'mine'"
+    assert problems_of(missing) == [(1, "unknown_knob", {"knob": "mine", "known": ["n"]})]
 
 
 def test_both_wait_for_a_new_process_or_neither_does() -> None:
@@ -136,7 +148,7 @@ def paused(end):
     took.append([round(time.monotonic() - began, 1), going, run._core.state.paused_until])
 for end in ("resume", "lease", "signal"):
     paused(end)
-report(took=took, notes=[note.text for note in run._core.state.notes],
+report(took=took, notes=[note.code for note in run._core.state.notes],
        stages=[o.stage for o in outcomes(run)])
 """
     )
@@ -144,7 +156,7 @@ report(took=took, notes=[note.text for note in run._core.state.notes],
     for one, other in zip(first["took"], second["took"], strict=True):
         assert one[1:] == other[1:] == [one[1], 0.0]
     assert all(0.2 <= seconds < 10 for seconds, _, _ in (*first["took"], *second["took"]))
-    assert first["notes"] == ["the pause lease ran out: the run goes on"]
+    assert first["notes"] == ["pause.expired"]
     assert second["notes"] == []
     assert first["stages"] == ["applied"] * 4
 
@@ -164,16 +176,16 @@ for ask in (("checkpoint", None), ("profile", 20), ("profile", 7)):
     if rank == 0:
         command(run, ask[0], value=ask[1])
     run.boundary()
-    reasons += [[o.stage, o.reason] for o in outcomes(run)]
+    reasons += [[o.stage, o.code, o.fields] for o in outcomes(run)]
 report(called=called, reasons=reasons, can=run._core.state.declarations.verbs())
 """
     )
     assert first["called"] == second["called"] == ["save", 20, 7]
-    assert first["reasons"] == [
-        ["applied", "written to /somewhere/0"],
-        ["applied", "tracing 20 iterations"],
-        ["failed", "rank 1: RuntimeError: a trace is being taken"],
-    ]
+    written, tracing, failed = first["reasons"]
+    assert written == ["applied", "written", {"path": "/somewhere/0"}]
+    assert tracing == ["applied", "tracing", {"iterations": 20}]
+    assert failed[0] == "failed"
+    assert problems_of(failed) == [(1, "raised", {"error": "RuntimeError: a trace is being taken"})]
     assert first["can"] == ["set", "pause", "resume", "stop", "checkpoint", "profile"]
 
 
@@ -186,14 +198,12 @@ for i in run.iterations(301):
         knob.revert(3, "only here, which is a mistake")
     if i == 250 and rank == 1:
         knob.revert(4, "mended")
-report(notes=[note.text for note in run._core.state.notes],
+report(notes=[[note.code, note.fields] for note in run._core.state.notes],
        steps=[note.step for note in run._core.state.notes])
 """
     )
-    assert first["notes"] == [
-        "n is 3 on rank 1 and 4 on rank 0",
-        "the knobs of all ranks are the same again",
-    ]
+    differs = {"knob": "n", "rank": 1, "value": 3, "first": 4}
+    assert first["notes"] == [["ranks.differ", {"knobs": [differs], "more": 0}], ["ranks.agree", {}]]
     assert first["steps"] == [100, 300]
     assert second["notes"] == []
 
@@ -247,20 +257,26 @@ def test_problems_are_told_with_their_ranks() -> None:
     class Given:
         rank, world = 0, 5
 
-        def __init__(self, *texts: str) -> None:
-            self.texts = list(texts)
+        def __init__(self, *errors: str) -> None:
+            self.facts = [msgspec.to_builtins(raised(error)) for error in errors]
 
         def all(self, ok: bool) -> bool:
-            return not any(self.texts)
+            return not any(self.facts)
 
         def share(self, payload: bytes | None) -> bytes:
             return payload or b""
 
-        def gather(self, value: object) -> list[str]:
-            return self.texts
+        def gather(self, value: object) -> list[object]:
+            return self.facts
 
-    assert RankAgreement(Given("", "", "", "", "")).problem("") == ""
-    assert RankAgreement(Given(*["no"] * 5)).problem("no") == "no"
-    assert RankAgreement(Given("", "a", "b", "c", "d")).problem("") == (
-        "rank 1: a; rank 2: b; rank 3: c; and 1 more ranks"
-    )
+    def raised(error: str) -> Fact | None:
+        return fact("raised", error=error) if error else None
+
+    assert RankAgreement(Given("", "", "", "", "")).problem(None) is None
+    assert RankAgreement(Given(*["no"] * 5)).problem(raised("no")) == raised("no")
+    found = RankAgreement(Given("", "a", "b", "c", "d")).problem(None)
+    assert found is not None
+    assert problems_of([found.code, found.fields]) == [
+        (rank, "raised", {"error": error}) for rank, error in ((1, "a"), (2, "b"), (3, "c"))
+    ]
+    assert found.fields["more"] == 1

@@ -134,7 +134,7 @@ def test_without_a_restart_the_command_has_failed_with_the_reason() -> None:
     run.refuse_restart("the disk is full")
     (outcome,) = run_state(run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective, outcome.version) == ("failed", 8, 0)
-    assert outcome.reason == "the disk is full"
+    assert (outcome.code, outcome.fields) == ("reverted", {"reason": "the disk is full"})
     assert run.restart_wanted == {}
     assert run_state(run).declarations.knobs["width"].in_effect
 
@@ -151,8 +151,8 @@ def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
     run = connected(Config())
     state = run.state_dict()
     last = left_by(run)
-    assert [(o.stage, o.code, o.reason) for o in last] == [
-        ("scheduled", "restarting", "restarting from x.ckpt")
+    assert [(o.stage, o.code, o.fields) for o in last] == [
+        ("scheduled", "restarting", {"checkpoint": "x.ckpt"})
     ] * 2
     assert not run_state(run).rows  # an iteration that was not is no row
     run.close()  # as a with-block does
@@ -162,13 +162,13 @@ def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
     after.boundary(1)
     first, second = run_state(after).inbox.collect_outcomes()
     assert (first.id, first.stage, first.effective, first.version) == ("a", "applied", 16, 1)
-    assert (first.code, second.stage, second.code) == ("restarted", "failed", "")
+    assert (first.code, second.stage, second.code) == ("restarted", "failed", "other_value_after_restart")
     assert first.took_s is not None
     assert 0 < first.took_s < 60
     width = run_state(after).declarations.knobs["width"].state()
     assert (width.value, width.version, width.by, width.took_s) == (16, 1, "kim", first.took_s)
     assert (second.id, second.stage, second.effective) == ("b", "failed", 2)
-    assert second.reason == "after the restart layers is 2"
+    assert second.fields == {"knob": "layers", "value": 2}
     after.boundary(2)
     assert stages(after) == []
 
@@ -181,7 +181,7 @@ def test_a_knob_that_is_gone_has_failed() -> None:
     after.boundary()
     outcomes = run_state(after).inbox.collect_outcomes()
     assert {outcome.stage for outcome in outcomes} == {"failed"}
-    assert outcomes[0].reason == "after the restart there is no knob 'width'"
+    assert (outcomes[0].code, outcomes[0].fields) == ("no_knob_after_restart", {"knob": "width"})
 
 
 @pytest.mark.parametrize(("pid", "run"), [(7, "other"), (8, "mine")])

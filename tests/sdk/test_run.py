@@ -92,7 +92,7 @@ def test_pause_ends_by_itself(run: Run) -> None:
     began = time.monotonic()
     assert run.boundary(0)
     assert 0.05 <= time.monotonic() - began < 2
-    assert "lease ran out" in run_state(run).notes[-1].text
+    assert run_state(run).notes[-1].code == "pause.expired"
 
 
 def test_a_pause_is_no_iteration_time(run: Run) -> None:
@@ -209,7 +209,7 @@ def test_a_trace_is_begun_by_the_script(run: Run) -> None:
     send(run, "profile", value=3)
     run.boundary(0)
     (done,) = run_state(run).inbox.collect_outcomes()
-    assert (asked, done.stage, done.reason) == ([3], "applied", "tracing 3 iterations")
+    assert (asked, done.stage, done.code, done.fields) == ([3], "applied", "tracing", {"iterations": 3})
 
 
 def test_flops_are_told_and_nonsense_is_not(run: Run, caplog: pytest.LogCaptureFixture) -> None:

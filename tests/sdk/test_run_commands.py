@@ -7,6 +7,7 @@ import time
 import pytest
 
 import hoptui
+from hoptui.domain.facts import fact, nested
 from hoptui.domain.tuning import Change
 from hoptui.sdk.knobs import LiveKnob, SetterError, knob_spec
 from hoptui.sdk.run import Run
@@ -38,7 +39,7 @@ def test_the_value_is_the_one_read_back(run: Run) -> None:
     run.boundary(0)
     (done,) = run_state(run).inbox.collect_outcomes()
     assert (done.stage, done.effective, knob.value, knob.in_effect) == ("applied", 32, 32, False)
-    assert "not in effect" in done.reason
+    assert done.code == "not_as_asked"
 
 
 def test_a_setter_that_raises_is_undone(run: Run) -> None:
@@ -54,7 +55,7 @@ def test_a_setter_that_raises_is_undone(run: Run) -> None:
     assert run.boundary(0)
     (done,) = run_state(run).inbox.collect_outcomes()
     assert (done.stage, done.effective, done.version) == ("failed", 4, 0)
-    assert "unlucky" in done.reason
+    assert (done.code, done.fields["error"]) == ("setter_failed", "ValueError: unlucky")
     assert held == [13, 4]
     assert knob.value == 4
 
@@ -94,7 +95,8 @@ def test_checkpoint_needs_a_handler_and_tells_the_path(run: Run) -> None:
     run.on_checkpoint(lambda: "/somewhere/step_3.pt")
     send(run, "checkpoint")
     run.boundary(0)
-    assert run_state(run).inbox.collect_outcomes()[0].reason == "written to /somewhere/step_3.pt"
+    (written,) = run_state(run).inbox.collect_outcomes()
+    assert (written.code, written.fields) == ("written", {"path": "/somewhere/step_3.pt"})
 
     def full() -> None:
         raise OSError("no space left")
@@ -102,7 +104,8 @@ def test_checkpoint_needs_a_handler_and_tells_the_path(run: Run) -> None:
     run.on_checkpoint(full)
     send(run, "checkpoint")
     assert run.boundary(1)
-    assert "no space left" in run_state(run).inbox.collect_outcomes()[0].reason
+    (failed,) = run_state(run).inbox.collect_outcomes()
+    assert (failed.code, failed.fields) == ("raised", {"error": "OSError: no space left"})
 
 
 def test_several_ranks_are_refused_a_change_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +114,7 @@ def test_several_ranks_are_refused_a_change_by_one(monkeypatch: pytest.MonkeyPat
     run.knob("n", 0, min=0, max=9)
     (answer,) = send(run, knob="n", value=1)
     assert (answer.stage, answer.code) == ("rejected", "unsupported")
-    assert "2 ranks" in answer.reason
+    assert answer.fields == {"world": 2}
 
 
 def test_a_knob_that_follows_from_another_is_read_back_too(run: Run) -> None:
@@ -190,13 +193,15 @@ def test_a_change_that_does_not_hold_is_reverted_with_its_reason(run: Run) -> No
     assert (applied.stage, applied.effective) == ("applied", 32)
     assert (reverted.id, reverted.stage) == ("more", "reverted")
     assert (reverted.before, reverted.effective, reverted.version) == (32, 16, 2)
-    assert (reverted.reason, knob.value, held) == ("out of memory", 16, [32, 16])
+    assert (reverted.fields, knob.value, held) == ({"reason": "out of memory"}, 16, [32, 16])
     assert run_state(run).declarations.revision > declared
     assert [o.stage for o in send(run, id="more", knob="micro_batch", value=32)] == ["reverted"]
 
     knob.revert(8, "out of memory again")  # nobody's command any more: an event for everybody
     assert run_state(run).inbox.collect_outcomes() == []
-    assert [note.text for note in run_state(run).notes] == ["micro_batch 16 → 8: out of memory again"]
+    (note,) = run_state(run).notes
+    assert (note.code, note.fields["before"], note.fields["value"]) == ("knob.reverted", 16, 8)
+    assert nested(note.fields["why"]) == fact("reverted", reason="out of memory again")
 
 
 def test_a_revert_never_raises(run: Run) -> None:
@@ -207,9 +212,11 @@ def test_a_revert_never_raises(run: Run) -> None:
     knob.revert(4, "out of memory")
     knob.revert(400, "nonsense")
     assert (knob.value, knob.in_effect) == (8, False)
-    first, second = (note.text for note in run_state(run).notes)
-    assert first == "n 8 → 8: out of memory; setting 4 raised OSError: no"
-    assert "out of bounds" in second
+    first, second = (nested(note.fields["why"]) for note in run_state(run).notes)
+    failed = fact("undo_failed", knob="n", value="4", error="OSError: no")
+    assert first == fact("several", facts=[fact("reverted", reason="out of memory"), failed])
+    assert second is not None
+    assert second.fields["facts"][1]["fields"]["error"].startswith("OutOfRangeError: n = 400")
 
 
 def test_an_undo_that_raises_leaves_the_knob_marked() -> None:
@@ -220,8 +227,9 @@ def test_an_undo_that_raises_leaves_the_knob_marked() -> None:
     spec = knob_spec(hoptui.Knob(1, 64), "n", 8)
     knob = LiveKnob(spec, 8, put)
     knob.set(16, "kim")
-    with pytest.raises(SetterError, match="setting n back to 8 raised OSError: gone"):
+    with pytest.raises(SetterError) as caught:
         knob.undo()
+    assert caught.value.fact == fact("undo_failed", knob="n", value=8, error="OSError: gone")
     assert (knob.value, knob.in_effect) == (16, False)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.tuner import effect
 from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, measure
@@ -107,7 +108,7 @@ def test_the_unit_of_the_metric_does_not_matter(seed: int, scale: float, gain: f
 def test_any_floats_give_a_figure_or_a_reason(before: list[float], after: list[float]) -> None:
     figure = measure("m", before, after)
     if figure.gain is None:
-        assert figure.note
+        assert figure.remarks
         assert figure.interval is None
         assert not figure.detectable
     else:
@@ -122,14 +123,14 @@ def test_any_floats_give_a_figure_or_a_reason(before: list[float], after: list[f
 @pytest.mark.parametrize(("n", "iterations"), [(WARM_UP, 0), (WARM_UP + 7, 7), (WARM_UP + 14, 14), (0, 0)])
 def test_too_few_iterations_after_the_change_are_counted(n: int, iterations: int) -> None:
     figure = measure("m", throughput(0, 60), throughput(1, n))
-    assert figure.note == f"measuring: {iterations} of 15 iterations"
+    assert figure.remarks == (fact("effect.measuring", had=iterations, least=15),)
     assert (figure.gain, figure.interval, figure.after) == (None, None, None)
     assert (figure.iterations, figure.settled, figure.detectable) == (iterations, False, False)
 
 
 def test_too_few_iterations_before_the_change_never_give_a_figure() -> None:
     figure = measure("m", throughput(0, 14), throughput(1, WARM_UP + 90))
-    assert figure.note == "nothing to compare with: 14 of 15 iterations before the change"
+    assert figure.remarks == (fact("effect.too_few_before", had=14, least=15),)
     assert figure.settled
     assert figure.gain is None
 
@@ -140,7 +141,8 @@ def test_unknown_and_impossible_values_are_not_counted() -> None:
     mixed = [v for pair in zip(throughput(0, 30), bad * 6, strict=True) for v in pair]
     after = throughput(1, WARM_UP + 15, gain=0.5)
     assert measure("m", mixed, [*after[: WARM_UP + 1], *bad, *after[WARM_UP + 1 :]]) == clean
-    assert measure("m", mixed, [*after[:-1], *bad]).note == "measuring: 14 of 15 iterations"
+    fewer = measure("m", mixed, [*after[:-1], *bad])
+    assert fewer.remarks == (fact("effect.measuring", had=14, least=15),)
 
 
 def test_warm_up_iterations_are_left_out() -> None:

@@ -63,7 +63,8 @@ SENTENCES: Mapping[str, Entry] = {
     "no_such_run": _no_such_run,
     "stale_epoch": _stale_epoch,
     "version_conflict": lambda f, _: (
-        f"{f['knob']} is {shown(f['value'])} since version {f['version']}, set by {f['by'] or 'the run itself'}"
+        f"{f['knob']} is {shown(f['value'])} since version {f['version']}, "
+        f"set by {f['by'] or 'the run itself'}"
     ),
     "pending_conflict": "{by} was first: {knob} → {value:value} is already scheduled",
     "held_by_person": "a user set {knob}: the tuner leaves it alone until it is released",

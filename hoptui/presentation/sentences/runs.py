@@ -32,5 +32,11 @@ SENTENCES: Mapping[str, Entry] = {
     "pause.expired": "the pause lease ran out: the run goes on",
     "ranks.differ": _ranks_differ,
     "ranks.agree": "the knobs of all ranks are the same again",
-    "metrics.unavailable": "{error}",
+    "metrics.bad_address": (
+        "no metrics for Prometheus: {address:quoted} is no HOST:PORT, such as 127.0.0.1:9400"
+    ),
+    "metrics.not_installed": (
+        "no metrics for Prometheus: prometheus-client is not installed (pip install 'hoptui[metrics]')"
+    ),
+    "metrics.unavailable": "no metrics for Prometheus: {address} cannot be served: {error}",
 }

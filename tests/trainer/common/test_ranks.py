@@ -197,7 +197,7 @@ def test_alone_a_run_is_as_without_ranks() -> None:
         0,
         1,
         5,
-        "",
+        None,
     )
 
 

@@ -1,0 +1,100 @@
+"""Fields of every sentence of the catalogue, by code. A list has the variants of one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hoptui.domain.facts import Fact, fact
+from hoptui.domain.knobs import KnobSpec
+
+Fields = dict[str, Any]
+LR = msgspec.to_builtins(KnobSpec(name="lr", kind="float", default=3e-4, min=1e-5, max=1e-2, scale="log"))
+BATCH = msgspec.to_builtins(KnobSpec(name="batch_size", kind="int", default=8, choices=(8, 16), scale="pow2"))
+
+
+def _nested(inner: Fact) -> Fields:
+    found: Fields = msgspec.to_builtins(inner)
+    return found
+
+
+RAISED = _nested(fact("raised", error="ValueError: no"))
+
+SAMPLES: dict[str, Fields | list[Fields]] = {
+    # runs
+    "run.started": {"pid": 4121},
+    "run.restarted": {"restart": 1, "pid": 4121},
+    "run.reconnected": {},
+    "run.exited": [
+        {"reason": "finished", "detail": ""},
+        {"reason": "stopped", "detail": "by kim (pid 7)"},
+        {"reason": "exception", "detail": "ValueError: no"},
+    ],
+    "command.reverted": {
+        "knob": "batch_size",
+        "value": 16,
+        "why": _nested(fact("reverted", reason="no room")),
+    },
+    "knob.reverted": {"knob": "batch_size", "before": 32, "value": 16, "why": RAISED},
+    "pause.expired": {},
+    "ranks.differ": [
+        {"knobs": [{"knob": "lr", "rank": 1, "value": 3e-4, "first": 1e-3}], "more": 0},
+        {"knobs": [{"knob": "n", "rank": 1, "value": None, "first": 4}] * 3, "more": 2},
+    ],
+    "ranks.agree": {},
+    "metrics.bad_address": {"address": "9400"},
+    "metrics.not_installed": {},
+    "metrics.unavailable": {"address": "127.0.0.1:9400", "error": "Address already in use"},
+    # commands
+    "bad_type": [
+        {"spec": LR, "value": "fast"},
+        {"spec": LR, "value": float("nan")},
+        {"spec": BATCH, "value": 12},
+        {"spec": LR, "value": 1e-3},  # fits by the rules of this version
+    ],
+    "out_of_range": [
+        {"spec": LR, "value": 0.5},
+        {"spec": LR, "value": 1e-9},
+        {"iterations": 2000, "most": 1000},
+    ],
+    "unknown_knob": [
+        {"knob": "grad_acum", "known": ["grad_accum", "lr"]},
+        {"knob": "width", "known": []},
+    ],
+    "unsupported": [{"verb": "checkpoint"}, {"world": 8}],
+    "no_such_run": [{"run": "abc"}, {"name": "ppo", "exit_reason": "finished"}],
+    "stale_epoch": [{}, {"name": "ppo"}],
+    "version_conflict": [
+        {"knob": "lr", "value": 1e-3, "version": 3, "by": "ana (pid 4121)"},
+        {"knob": "lr", "value": 1e-3, "version": 3, "by": ""},
+    ],
+    "pending_conflict": {"by": "ana (pid 4121)", "knob": "lr", "value": 1e-3},
+    "held_by_person": {"knob": "lr"},
+    "later_command": {"by": "the tuner"},
+    "no_boundary": {"ttl_s": 600.0},
+    "run_ended": {"reason": "killed"},
+    "run_restarted": {"restart": 2},
+    "lost_in_restart": {"why": _nested(fact("run_ended", reason="killed")), "checkpoint": "step_3.pt"},
+    "tracing": [{"iterations": 1}, {"iterations": 20}],
+    "written": {"path": "/runs/step_3.pt"},
+    "restarting": [{"checkpoint": "step_3.pt"}, {"name": "ppo"}],
+    "restarted": {},
+    "not_as_asked": {},
+    "setter_failed": {"knob": "n", "value": 13, "error": "ValueError: unlucky"},
+    "undo_failed": {"knob": "n", "value": 8, "error": "OSError: gone"},
+    "raised": {"error": "ValueError: no"},
+    "on_ranks": [
+        {"problems": [{"rank": 1, "problem": RAISED}], "more": 0},
+        {"problems": [{"rank": rank, "problem": RAISED} for rank in (1, 2, 3)], "more": 4},
+    ],
+    "several": {"facts": [RAISED, _nested(fact("undo_failed", knob="n", value=8, error="OSError: gone"))]},
+    "no_knob_after_restart": {"knob": "width"},
+    "other_value_after_restart": {"knob": "width", "value": 8},
+    "reverted": {"reason": "out of memory"},
+    "effect.too_few_before": {"had": 7, "least": 15},
+    "effect.measuring": {"had": 7, "least": 15},
+    "effect.cut_short": {},
+    "effect.restarted": {},
+    "effect.shared": {"knobs": ["lr", "grad_accum"]},
+}
