@@ -179,9 +179,7 @@ def timeline_section(report: Report) -> Section:
     blocks = [_chart(report), *_changes(report)]
     if report.shifts:
         events, more = cut(report.shifts)
-        shift_rows = [
-            (when(report, e.t), numbers.grouped(e.step), sentences.event_text(e)) for e in events
-        ]
+        shift_rows = [(when(report, e.t), numbers.grouped(e.step), sentences.event_text(e)) for e in events]
         blocks += [Table(("after", "iteration", "not by a knob"), shift_rows, right=(0, 1)), *more]
     for title, records in (
         ("Asked for, without effect:", report.refused),

@@ -23,6 +23,8 @@ CATALOGUE: Mapping[str, Entry] = {
     **runs.SENTENCES,
     **commands.SENTENCES,
 }
+RETIRED: frozenset[str] = frozenset()
+"""Codes that nothing makes any more. Their sentences stay for the recordings that have them."""
 
 
 def sentence(fact: Fact) -> str:

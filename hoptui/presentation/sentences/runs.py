@@ -15,8 +15,11 @@ def _exited(fields: Fields, _: Write) -> str:
 
 
 def _ranks_differ(fields: Fields, _: Write) -> str:
+    def having(value: object) -> str:
+        return shown(value) if value is not None else "not declared"
+
     text = "; ".join(
-        f"{one['knob']} is {shown(one['value'])} on rank {one['rank']} and {shown(one['first'])} on rank 0"
+        f"{one['knob']} is {having(one['value'])} on rank {one['rank']} and {having(one['first'])} on rank 0"
         for one in fields["knobs"]
     )
     return f"{text}; and {fields['more']} more" if fields["more"] else text
