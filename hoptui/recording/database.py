@@ -75,6 +75,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             json_extract(record, '$.level') AS level,
             json_extract(record, '$.kind') AS kind,
             json_extract(record, '$.step') AS step,
+            json_extract(record, '$.code') AS code,
+            json_extract(record, '$.fields') AS fields,
             json_extract(record, '$.text') AS text
         FROM events ORDER BY seq
         """,
@@ -92,6 +94,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             json_extract(record, '$.stage') AS stage,
             json_extract(record, '$.step') AS step,
             json_extract(record, '$.measured.gain') AS gain,
+            json_extract(record, '$.code') AS code,
+            json_extract(record, '$.fields') AS fields,
             json_extract(record, '$.reason') AS reason,
             json_extract(record, '$.why') AS why
         FROM commands ORDER BY seq

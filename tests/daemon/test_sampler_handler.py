@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.domain.facts import fact
 from hoptui.daemon.handlers.samplers import NOT_LISTED, Hardware, SamplerDesk, changes
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
+from hoptui.domain.facts import fact
 from hoptui.node.driver_probe import DRIVER
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunHello, RunState
 from hoptui.recording.library import KnownRun
