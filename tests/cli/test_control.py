@@ -100,6 +100,7 @@ def test_set_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
         "version": 1,
         "iteration": 1205,
         "code": "",
+        "fields": {},
         "reason": "",
         "took_s": None,
     }
