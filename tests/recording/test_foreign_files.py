@@ -18,6 +18,10 @@ from hoptui.recording import Recording
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
+EVENTS = "SELECT utc, kind, step, text FROM event_log"
+COMMANDS = """
+SELECT utc, user, author, knob, before, wanted, effective, stage, step, gain, why FROM command_log
+"""
 
 
 def test_new_rows_events_and_commands(recording: Recording, path: Path, rows: MakeRows) -> None:
@@ -54,13 +58,10 @@ def test_new_rows_events_and_commands(recording: Recording, path: Path, rows: Ma
         assert list(raw[n : 2 * n]) == [1, 2, 3, 4]
         assert json.loads(names) == ["x", "y"]
         assert list(array("d", raw[2 * n : 3 * n].tobytes())) == [1.0, 2.0, 3.0, 4.0]
-        assert db.execute("SELECT utc, kind, step, text FROM event_log").fetchall() == [
+        assert db.execute(EVENTS).fetchall() == [
             ("1970-01-12 13:46:41", "checkpoint", 7, "checkpoint written")
         ]
-        assert db.execute(
-            "SELECT utc, user, author, knob, before, wanted, effective, stage, step, gain, why FROM "
-            "command_log"
-        ).fetchall() == [
+        assert db.execute(COMMANDS).fetchall() == [
             (
                 "1970-01-12 13:46:40",
                 "ana",

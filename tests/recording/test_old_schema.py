@@ -17,6 +17,8 @@ from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.database import SCHEMA
 
 SECOND = 1_000_000_000
+ROWS = "SELECT source, sum(rows) FROM blocks GROUP BY 1"
+OLD_TABLES = "SELECT count(*) FROM sqlite_master WHERE name LIKE 'chunks%'"
 OLD = Path(__file__).parent / "data" / "schema1.hoptui"
 SOURCES = {
     "gpu/GPU-0": (100 * SECOND, 1069 * SECOND, 480),
@@ -92,11 +94,9 @@ def test_a_writer_brings_it_forward_and_goes_on(old: Path) -> None:
         check(recording)
     with closing(sqlite3.connect(old)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-        assert db.execute("SELECT source, sum(rows) FROM blocks GROUP BY 1").fetchall() == [
-            ("gpu/GPU-0", 1080)
-        ]
+        assert db.execute(ROWS).fetchall() == [("gpu/GPU-0", 1080)]
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE 'chunks%'").fetchone() == (0,)
+        assert db.execute(OLD_TABLES).fetchone() == (0,)
     with Recording.open(old) as recording:
         check(recording)
         assert recording.sources()["gpu/GPU-0"] == (100 * SECOND, 2_599 * SECOND, 1_080)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -16,8 +18,11 @@ from hoptui.domain.columns import Columns
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.database import APPLICATION_ID, SCHEMA
+from tests.golden import Golden
 
 MakeRows = Callable[..., Columns]
+FOREIGN = ("CREATE TABLE cookies (a)", "PRAGMA user_version = 7", "PRAGMA application_id = 7")
+"""Statements that make a database which is not a recording."""
 
 
 @contextmanager
@@ -43,6 +48,7 @@ def reason(make: Callable[[Path], Recording], path: Path) -> str:
     with pytest.raises(RecordingError) as error:
         make(path).close()
     assert str(error.value) == error.value.reason
+    assert error.value.reason.startswith(f"{path} ")
     assert "\n" not in error.value.reason
     return error.value.reason
 
@@ -52,45 +58,80 @@ def closed(path: Path, rows: Columns) -> None:
         recording.append(rows)
 
 
+def text_file(folder: Path) -> Path:
+    path = folder / "notes.txt"
+    path.write_bytes(b"not a database, but long enough to look at: " * 40)
+    return path
+
+
+def foreign_database(folder: Path, mark: str) -> Path:
+    path = folder / f"{mark.split()[1]}.db"
+    with sql(path) as db:
+        db.execute(mark)
+    return path
+
+
+def newer_recording(path: Path, rows: Columns) -> Path:
+    closed(path, rows)
+    with sql(path) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    return path
+
+
+def test_each_refusal_is_a_sentence(tmp_path: Path, rows: MakeRows, golden: Golden) -> None:
+    pipe, empty = tmp_path / "pipe", tmp_path / "empty.hoptui"
+    os.mkfifo(pipe)
+    empty.touch()
+    (link := tmp_path / "link.hoptui").symlink_to(empty)
+    others = (
+        text_file(tmp_path),
+        *(foreign_database(tmp_path, mark) for mark in FOREIGN),
+        newer_recording(tmp_path / "newer.hoptui", rows(3)),
+        tmp_path,
+    )
+    absent = tmp_path / "absent.hoptui"
+    sentences = [
+        *("open", *(reason(Recording.open, path) for path in (absent, pipe, empty, *others))),
+        *("create", *(reason(Recording.create, path) for path in (link, *others))),
+    ]
+    numbers = {rf"\(schema {SCHEMA + 1}, ": "(schema NEWER, ", rf" up to {SCHEMA}\)": " up to OURS)"}
+    golden("\n".join([*sentences, ""]), normalize={re.escape(str(tmp_path)): "DIR", **numbers})
+
+
 def test_a_file_that_is_not_there(path: Path) -> None:
-    assert reason(Recording.open, path) == f"{path} cannot be used: No such file or directory"
+    assert reason(Recording.open, path).endswith(os.strerror(errno.ENOENT))
     assert not path.parent.exists()
 
 
 def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert reason(Recording.open, pipe) == f"{pipe} cannot be used: it is no regular file"
+    assert reason(Recording.open, pipe)
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    assert reason(Recording.open, tmp_path) == f"{tmp_path} cannot be used: it is a directory"
-    assert reason(Recording.create, tmp_path) == f"{tmp_path} cannot be used: Is a directory"
+    assert "directory" in reason(Recording.open, tmp_path)
+    assert reason(Recording.create, tmp_path).endswith(os.strerror(errno.EISDIR))
 
 
 @pytest.mark.parametrize("make", [Recording.open, Recording.create])
 def test_a_file_of_something_else_is_refused_and_not_touched(
     tmp_path: Path, make: Callable[[Path], Recording]
 ) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_bytes(b"not a database, but long enough to look at: " * 40)
+    path = text_file(tmp_path)
     before = path.read_bytes()
-    assert reason(make, path) == f"{path} is no recording"
+    assert reason(make, path)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("make", [Recording.open, Recording.create])
-@pytest.mark.parametrize(
-    "mark", ["CREATE TABLE cookies (a)", "PRAGMA user_version = 7", "PRAGMA application_id = 7"]
-)
+@pytest.mark.parametrize("mark", FOREIGN)
 def test_somebody_elses_database_is_refused_and_not_touched(
     tmp_path: Path, make: Callable[[Path], Recording], mark: str
 ) -> None:
-    path = tmp_path / "cookies.db"
-    with sql(path) as db:
-        db.execute(mark)
+    path = foreign_database(tmp_path, mark)
     before = path.read_bytes()
-    assert reason(make, path) == f"{path} is a database of something else, no recording"
+    assert reason(make, path)
     assert path.read_bytes() == before
 
 
@@ -98,20 +139,15 @@ def test_somebody_elses_database_is_refused_and_not_touched(
 def test_a_newer_schema_says_what_to_do(
     path: Path, rows: MakeRows, make: Callable[[Path], Recording]
 ) -> None:
-    closed(path, rows(3))
-    with sql(path) as db:
-        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    assert reason(make, path) == (
-        f"{path} was written by a newer hoptui (schema {SCHEMA + 1}, this one reads up to {SCHEMA}): "
-        "update hoptui"
-    )
+    newer_recording(path, rows(3))
+    assert f" {SCHEMA + 1}, " in reason(make, path)
 
 
 def test_a_file_whose_creation_was_cut_short(tmp_path: Path, rows: MakeRows) -> None:
     """Empty: a reader has nothing to read, a writer begins again."""
     path = tmp_path / "r.hoptui"
     path.touch()
-    assert reason(Recording.open, path) == f"{path} holds no recording"
+    assert reason(Recording.open, path)
     closed(path, rows(3))
     with Recording.open(path) as reader:
         assert reader.sources()["host"][2] == 3
@@ -131,7 +167,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
     target.touch()
     link = tmp_path / "r.hoptui"
     link.symlink_to(target)
-    assert reason(Recording.create, link) == f"{link} cannot be used: Too many levels of symbolic links"
+    assert reason(Recording.create, link).endswith(os.strerror(errno.ELOOP))
     assert target.read_bytes() == b""
 
 
@@ -218,7 +254,7 @@ def test_a_closed_recording_is_read_where_nothing_can_be_written(rows: MakeRows)
         with without_privileges():
             with Recording.open(path) as reader:
                 assert reader.sources()["host"][2] == 3
-            assert reason(Recording.create, path) == f"{path} cannot be used: Permission denied"
+            assert reason(Recording.create, path).endswith(os.strerror(errno.EACCES))
     finally:
         directory.chmod(0o700)
         shutil.rmtree(directory)
@@ -232,6 +268,6 @@ def test_a_recording_that_may_not_be_read(rows: MakeRows) -> None:
         path.chmod(0o000)
         directory.chmod(0o755)
         with without_privileges():
-            assert reason(Recording.open, path) == f"{path} cannot be used: Permission denied"
+            assert reason(Recording.open, path).endswith(os.strerror(errno.EACCES))
     finally:
         shutil.rmtree(directory)
