@@ -68,17 +68,19 @@ def test_a_run_is_seen_while_it_is_set_up_and_what_fails_there_is_told(
     for name in ("HOPTUI", "HOPTUI_DIR", "HOPTUI_STATE_DIR"):
         monkeypatch.setenv(name, node.environment.get(name, ""))
 
+    said = "--preset: it is not to be"
+
     def fail(*_: object) -> None:
         run = viewer.run("early")
         assert run.knobs == ()
         until(lambda: viewer.vital(run.run).phase == "setup", what="the phase")
-        raise UsageError("--preset: it is not to be")
+        raise UsageError(said)
 
     monkeypatch.setattr(f"hoptui_trainer.{workload}.train.prepare", fail)
     assert main([workload, "--name", "early", "--device", "cpu"]) == 2
-    assert "--preset: it is not to be" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     ended = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
-    assert (ended.exit_reason, ended.exit_detail) == ("exception", "UsageError: --preset: it is not to be")
+    assert (ended.exit_reason, ended.exit_detail) == ("exception", f"UsageError: {said}")
 
 
 def test_training_is_the_same_without_hoptui_and_watched(
@@ -123,11 +125,12 @@ def state_of(config: PPOConfig, env: str = "CartPole-v1") -> PPOState:
 
 def test_what_was_chosen_before_the_first_iteration_is_told_once() -> None:
     state = state_of(PPOConfig(num_envs=8, rollout_len=16, minibatch_size=64))
-    state.notes.append("grad_accum chosen by measurement: 2")
+    chosen = "grad_accum chosen by measurement: 2"
+    state.notes.append(chosen)
     run = hoptui.connect("chosen")
     declare(run, PPOOptions(), state)
     run_state(run).declarations.knobs["grad_accum"].set(4, "kim")
-    assert [note.text for note in run_state(run).notes] == ["grad_accum chosen by measurement: 2"]
+    assert [note.text for note in run_state(run).notes] == [chosen]
 
 
 @pytest.mark.parametrize("changed", [{}, {"grad_accum": 4}, {"minibatch_size": 32}, {"num_envs": 16}])

@@ -7,12 +7,14 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.slurm import Allocation, batch_file, slurm
+from tests.golden import Golden
 
 WANTED = Allocation(
     nodes=1, gpus_per_node=2, time="00:10:00", job_name="two", output="%x-%j.log", account="lab"
@@ -50,7 +52,7 @@ def options(script: str) -> dict[str, str]:
     return dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", script, flags=re.MULTILINE))
 
 
-def test_the_command_prints_a_batch_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_batch_file(capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
     code = slurm(
         "lm",
         "--preset",
@@ -75,11 +77,7 @@ def test_the_command_prints_a_batch_file(capsys: pytest.CaptureFixture[str]) -> 
         "cpus-per-task": "96",
         "partition": "h100",
     }
-    assert script.startswith("#!/bin/bash\n#SBATCH ")
-    assert "--nproc-per-node=8" in script
-    # It does not take them from the batch file.
-    assert "srun --kill-on-bad-exit=1 --cpus-per-task=96 " in script
-    assert """-m hoptui_trainer lm --preset 124m --name 'it'"'"'s mine'""" in script
+    golden(script, normalize={re.escape(sys.executable): "PYTHON"})
 
 
 def test_it_runs_where_slurm_is(tmp_path: Path) -> None:

@@ -91,10 +91,11 @@ def test_a_rank_that_left_is_not_missed(store: MemoryStore) -> None:
 
 def test_the_first_reason_is_everybodys_and_a_store_that_is_gone_is_one(store: MemoryStore) -> None:
     said: list[str] = []
+    first = "rank 1: MemoryError: too much"
     heartbeat = beating(store, said)
-    store.set("reason", "rank 1: MemoryError: too much")
-    assert heartbeat.wait(5.0) == "rank 1: MemoryError: too much"
-    assert heartbeat.post("rank 0: RuntimeError: after that") == "rank 1: MemoryError: too much"
+    store.set("reason", first)
+    assert heartbeat.wait(5.0) == first
+    assert heartbeat.post("rank 0: RuntimeError: later") == first
     heartbeat.stop()
     other = beating(MemoryStore(), said)
     other._store.gone = True  # type: ignore[attr-defined]

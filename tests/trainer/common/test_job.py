@@ -9,6 +9,7 @@ import pytest
 from hoptui import Knob
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import JobOptions, preset, resolve
+from tests.golden import Golden
 
 
 @dataclass(kw_only=True)
@@ -18,14 +19,10 @@ class Config:
     mode: Annotated[Literal["a", "b"], Knob(choices=("a", "b"), description="mode")] = "a"
 
 
-def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_preset() -> None:
+def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_preset(golden: Golden) -> None:
     config, notes = resolve(Config(), {"width": 16, "lr": 0.2, "mode": "b"}, {"lr": 0.3})
     assert config == Config(width=16, lr=0.3, mode="b")
-    assert notes == (
-        "width = 16 from the checkpoint (the default is 8)",
-        "lr = 0.3 from --lr (the checkpoint has 0.2)",
-        "mode = b from the checkpoint (the default is a)",
-    )
+    golden("".join(f"{note}\n" for note in notes))
 
 
 def test_without_a_checkpoint_there_is_nothing_to_explain() -> None:

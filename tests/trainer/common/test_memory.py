@@ -83,14 +83,21 @@ def test_the_prediction_is_a_straight_line() -> None:
     assert predicted_peak(trials, 8) == pytest.approx(13 * GB)
 
 
-def test_what_is_no_lack_of_memory_is_not_taken_for_one() -> None:
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`"))
-    assert is_out_of_memory(
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
-    )
-    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True),
+        (RuntimeError("shapes do not match"), False),
+    ],
+)
+def test_what_is_no_lack_of_memory_is_not_taken_for_one(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def test_an_allocation_that_fails_is_a_lack_of_memory() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60)
     assert is_out_of_memory(caught.value)

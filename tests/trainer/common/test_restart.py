@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from hoptui_trainer.common import checkpoint_writer
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter
 from hoptui_trainer.common.ranks import ALONE, RESTARTS, RankGroup
 from hoptui_trainer.common.restart import LEFT, Restart, kept
+from tests.golden import Golden
 from tests.run_state import run_state
 
 
@@ -139,10 +142,10 @@ def test_the_folder_goes_with_the_end_of_the_run_too(monkeypatch: pytest.MonkeyP
 
 
 def test_where_nothing_can_be_written_training_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, golden: Golden
 ) -> None:
     def full(*_: object) -> Path:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(checkpoint_writer, "write_checkpoint", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -150,24 +153,25 @@ def test_where_nothing_can_be_written_training_goes_on(
     assert not trained.turn(hidden=128)
     outcome = trained.outcome()
     assert (outcome.stage, outcome.effective) == ("failed", 64)
-    assert outcome.reason.endswith("No space left on device")
+    assert outcome.reason.endswith(os.strerror(errno.ENOSPC))
+    golden(f"{outcome.reason}\n")
     assert list(tmp_path.iterdir()) == []
     assert not trained.restart.leave()
 
 
-def test_a_stop_comes_before_a_restart(tmp_path: Path) -> None:
+def test_a_stop_comes_before_a_restart(tmp_path: Path, golden: Golden) -> None:
     trained = Trained(tmp_path)
     trained.run.boundary()
     trained.run.stop("SIGTERM")
     assert not trained.turn(hidden=128)
-    assert trained.outcome().reason == "the run is about to stop"
+    golden(f"{trained.outcome().reason}\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_that_not_every_rank_sees_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setattr(RankGroup, "all", lambda _, ok: ok and not any(tmp_path.iterdir()))
     trained = Trained(tmp_path)
     assert not trained.turn(hidden=128)
-    assert "--checkpoint-dir must be on a disk that all machines share" in trained.outcome().reason
+    golden(f"{trained.outcome().reason}\n", normalize={re.escape(str(tmp_path)): "DIR"})

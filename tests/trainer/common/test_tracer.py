@@ -56,14 +56,16 @@ def test_a_trace_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
 def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cause = "another profiler is at work"
+
     def busy(_: object) -> None:
-        raise RuntimeError("another profiler is at work")
+        raise RuntimeError(cause)
 
     run = hoptui.connect("traced")
     tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
     with monkeypatch.context() as patched:
         patched.setattr("hoptui_trainer.common.tracer.profile.start", busy)
-        with pytest.raises(RuntimeError, match="another profiler"):
+        with pytest.raises(RuntimeError, match=cause):
             tracer.start(1)
     tracer.end_iteration()
     assert notes(run) == []
@@ -71,7 +73,7 @@ def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
     with monkeypatch.context() as patched:
         patched.setattr("hoptui_trainer.common.tracer.profile.stop", busy)
         tracer.end_iteration()
-    assert notes(run) == ["no trace written: another profiler is at work"]
+    assert notes(run) == [f"no trace written: {cause}"]
     tracer.start(1)
     tracer.end_iteration()
     assert notes(run)[1].startswith("trace written: ")

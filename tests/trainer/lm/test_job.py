@@ -10,6 +10,7 @@ from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.options import KnobValues, declared
 from hoptui_trainer.lm.config import PRESETS, LMConfig, preset_config
 from hoptui_trainer.lm.job import LMOptions, LMPlan, resolve_job
+from tests.golden import Golden
 
 
 def settled(
@@ -60,14 +61,11 @@ def test_the_preset_follows_the_device_unless_it_is_given() -> None:
     )
 
 
-def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_preset() -> None:
+def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_preset(golden: Golden) -> None:
     plan = settled({"lr": 1e-3}, held(lr=2e-3, grad_clip=0.5))
     assert (plan.preset, plan.name, plan.seed) == ("tiny", "mine", 5)
     assert (plan.config.lr, plan.config.grad_clip) == (1e-3, 0.5)
-    assert plan.notes == (
-        "lr = 0.001 from --lr (the checkpoint has 0.002)",
-        "grad_clip = 0.5 from the checkpoint (the default is 1)",
-    )
+    golden("".join(f"{note}\n" for note in plan.notes))
 
 
 def test_pieces_and_their_size_say_how_large_a_batch_is() -> None:
@@ -79,28 +77,40 @@ def test_pieces_and_their_size_say_how_large_a_batch_is() -> None:
     assert agreed.config.batch_tokens == 512
 
 
-@pytest.mark.parametrize(
-    ("knobs", "options", "saved", "world", "named"),
-    [
-        ({}, {"preset": "9b"}, False, 1, "--preset 9b"),
-        ({"lr": float("nan")}, {}, False, 1, "--lr"),
-        ({"precision": "int3"}, {}, False, 1, "--precision"),
-        ({"d_model": 66}, {}, False, 1, "--d-model"),
-        ({"batch_tokens": 64}, {}, False, 2, "--batch-tokens"),
-        ({"micro_batch": 2, "grad_accum": 3, "batch_tokens": 512}, {}, False, 1, "--batch-tokens 512"),
-        ({}, {"preset": "124m"}, True, 1, "--preset 124m"),
-        ({}, {"seed": 6}, True, 1, "--seed 6"),
-        ({}, {"tokenizer": "bpe"}, True, 1, "--tokenizer bpe"),
-        ({}, {"vocab_size": 512}, True, 1, "--vocab-size 512"),
-    ],
+REFUSED: tuple[tuple[KnobValues, dict[str, Any], bool, int, str], ...] = (
+    ({}, {"preset": "9b"}, False, 1, "--preset 9b"),
+    ({"lr": float("nan")}, {}, False, 1, "--lr"),
+    ({"precision": "int3"}, {}, False, 1, "--precision"),
+    ({"d_model": 66}, {}, False, 1, "--d-model"),
+    ({"d_model": 64, "heads": 3}, {}, False, 1, "--d-model"),
+    ({"batch_tokens": 64}, {}, False, 2, "--batch-tokens"),
+    ({"micro_batch": 2, "grad_accum": 3, "batch_tokens": 512}, {}, False, 1, "--batch-tokens 512"),
+    ({}, {"preset": "124m"}, True, 1, "--preset 124m"),
+    ({}, {"seed": 6}, True, 1, "--seed 6"),
+    ({}, {"tokenizer": "bpe"}, True, 1, "--tokenizer bpe"),
+    ({}, {"vocab_size": 512}, True, 1, "--vocab-size 512"),
 )
+"""Knobs, options, whether there is a checkpoint, ranks, and how the refusal begins."""
+
+
+def refusal(knobs: KnobValues, options: dict[str, Any], saved: bool, world: int) -> str:
+    with pytest.raises(UsageError) as caught:
+        settled(knobs, held() if saved else None, world=world, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("knobs", "options", "saved", "world", "named"), REFUSED)
 def test_what_cannot_be_is_told_by_the_name_of_its_option(
     knobs: KnobValues, options: dict[str, Any], saved: bool, world: int, named: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
-        settled(knobs, held() if saved else None, world=world, **options)
-    assert str(caught.value).startswith(named)
-    assert "\n" not in str(caught.value)
+    said = refusal(knobs, options, saved, world)
+    assert said.startswith(named)
+    assert "\n" not in said
+
+
+def test_each_refusal_is_a_sentence(golden: Golden) -> None:
+    sentences = (refusal(knobs, options, saved, world) for knobs, options, saved, world, _ in REFUSED)
+    golden("".join(f"{sentence}\n" for sentence in sentences))
 
 
 @pytest.mark.parametrize(

@@ -120,21 +120,21 @@ def test_a_size_beyond_the_free_memory_is_refused_and_nothing_changes(
 def test_ranks_look_at_the_memory_that_they_share_before_one_takes_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
+    told: list[tuple[str, int]] = []
 
     class Twin(RankGroup):
         """Another rank on this machine, which says what this one does."""
 
         def gather(self, value: object) -> list[Any]:
-            told.append("all met")
+            told.append(("gather", self.world))
             return [value, value]
 
     def free(_: torch.device, local_world: int) -> int:
-        told.append(f"looked at a part of {local_world}")
+        told.append(("free_bytes", local_world))
         return 10**9
 
     def fit(collector: Collector, config: PPOConfig) -> int:
-        told.append("took")
+        told.append(("fit", config.num_envs))
         return taken(collector, config)
 
     taken = Collector.fit
@@ -144,11 +144,11 @@ def test_ranks_look_at_the_memory_that_they_share_before_one_takes_any(
     config = PPOConfig(num_envs=6, rollout_len=4, minibatch_size=12)
     env = VectorEnv(PHYSICS["CartPole-v1"], 6, 0, ranks=twin, staggered=True)
     state = PPOState(env, config, 0, CPU, ranks=twin)
-    assert told[:2] == ["looked at a part of 2", "all met"]
+    assert told[:2] == [("free_bytes", 2), ("gather", 2)]
     told.clear()
     state.config.num_envs = 8
     state.fit()
-    assert told[:3] == ["looked at a part of 2", "all met", "took"]
+    assert told[:3] == [("free_bytes", 2), ("gather", 2), ("fit", 8)]
 
 
 def test_a_rollout_needs_the_bytes_that_it_has() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hoptui_trainer.common import checkpoint_writer, session
 from hoptui_trainer.common.checkpoint import read_checkpoint
 from hoptui_trainer.ppo import train as training
 from hoptui_trainer.ppo.state import PPOState
+from tests.golden import Golden
 from tests.run_state import run_state
 from tests.trainer.small import Steered, small_job, trained
 
@@ -99,7 +102,7 @@ def test_dropped_episodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_knob_that_does_not_fit_into_memory_fails_and_training_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     def turn(run: Steered) -> None:
         monkeypatch.setattr("hoptui_trainer.ppo.state.free_bytes", lambda *_: 10_000_000)
@@ -109,7 +112,7 @@ def test_a_knob_that_does_not_fit_into_memory_fails_and_training_goes_on(
     result, _ = trained(small_job())
     [outcome] = steered.finished()
     assert outcome.stage == "failed"
-    assert "GB are free for them" in outcome.reason
+    golden(f"{outcome.reason}\n")
     assert outcome.effective == 8
     assert (result.ending, result.iterations, result.env_steps) == ("finished", 4, 4 * 128)
 
@@ -154,26 +157,26 @@ def test_without_a_folder_a_run_does_not_offer_checkpoints(monkeypatch: pytest.M
 
 
 def test_a_full_disk_is_a_warning_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     def full_disk(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     steered = Steered(monkeypatch, {})
     monkeypatch.setattr(checkpoint_writer, "write_checkpoint", full_disk)
     result, lines = trained(small_job(tmp_path, checkpoint_every=2))
     assert result.iterations == 4
-    assert lines.count("no checkpoint written: [Errno 28] No space left on device") == 3
+    golden("".join(f"{line}\n" for line in lines if os.strerror(errno.ENOSPC) in line))
     assert {note.level for note in run_state(steered.run).notes} == {"warning"}
 
 
 def test_a_stop_that_was_asked_for_ends_the_run_with_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     Steered(monkeypatch, {1: lambda run: run.ask("stop")})
     result, lines = trained(small_job(tmp_path, iterations=1000))
     assert (result.ending, result.iterations) == ("stopped", 2)
-    assert lines[-1].startswith("stopped after 2 iterations and 256 env steps")
+    golden(f"{lines[-1]}\n", normalize={r"; .*": "; RATES"})
     assert read_checkpoint(tmp_path, "ppo")["iteration"] == 2
 
 

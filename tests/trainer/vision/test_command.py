@@ -10,6 +10,8 @@ import psutil
 import pytest
 
 from hoptui_trainer.vision.command import vision
+from tests.golden import Golden
+from tests.trainer.printed import MEASURED, printed
 from tests.trainer.warm import Warm
 
 app = cyclopts.App(name="hoptui train")
@@ -40,14 +42,10 @@ def test_json_is_one_line_and_an_accuracy_not_reached_is_told_by_the_exit_code(
     assert "rank" not in figures
 
 
-def test_people_are_told_what_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_users_see_what_is_run(capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
     assert call("--micro-batch", "8") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(
-        "vision-tiny: ViT of 152K parameters (3 × 64, 4 heads, 4 patches of 4), seed 0, fp32"
-    )
-    assert lines[2].startswith("a step: 16 images = 1 × 2 × 8 ")
-    assert lines[-1].startswith("finished after 2 iterations and 32 images (digits), accuracy ")
+    golden(printed(lines), normalize=MEASURED)
 
 
 def test_an_option_that_is_no_number_is_refused() -> None:
