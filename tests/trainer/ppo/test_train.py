@@ -112,7 +112,7 @@ def test_a_knob_that_does_not_fit_into_memory_fails_and_training_goes_on(
     result, _ = trained(small_job())
     [outcome] = steered.finished()
     assert outcome.stage == "failed"
-    golden(f"{outcome.reason}\n")
+    golden(f"{outcome.reason}\n", normalize={r"about [\d.]+ GB": "about N GB"})
     assert outcome.effective == 8
     assert (result.ending, result.iterations, result.env_steps) == ("finished", 4, 4 * 128)
 
