@@ -9,9 +9,10 @@ from hoptui.daemon.state.change_effects import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.verdict import Diagnostician
-from hoptui.diagnosis.window import PHASE, GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
+from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.throughput import PHASE
 from hoptui.domain.tuning import told
 from hoptui.tuner.effect import WARM_UP
 

@@ -13,12 +13,13 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from hoptui.daemon.state.change_effects import ASIDE, throughput
+from hoptui.daemon.state.change_effects import throughput
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import IDLE, REASONS, Level
 from hoptui.domain.knobs import shown
+from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Change, Trial, TunerState, written
 from hoptui.protocol.messages import Command, CommandRecord, Origin
 from hoptui.tuner.observation import MemoryReading, Observation
@@ -62,7 +63,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         step=vital.step,
         knobs=run.state.knobs,
         metric=metric,
-        points=throughput(ring.excerpt((metric, *ASIDE), most=POINTS), metric)
+        points=throughput(ring.excerpt((metric, *ASIDE_COLUMNS), most=POINTS), metric)
         if ring is not None and metric
         else (),
         records=_newest_records(node.book.of(run.id)),

@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.knobs import KnobState
-from hoptui.domain.throughput import LONGEST_S, took
+from hoptui.domain.throughput import ASIDE, LONGEST_S, PHASE, took
 
 NAN = math.nan
 SECOND = 1_000_000_000
-PHASE = "phase/"
-ASIDE = ("evaluation", "checkpoint", "paused")
-"""Outermost phases that are no training: what GPUs do in an iteration with much of them says nothing about
-the rest."""
 MOST_ASIDE = 0.1
 POWER_CAP, HEAT, BRAKE = 0x04, 0x20 | 0x40, 0x80
 """Bits of the `throttle` reading, as in `hoptui.domain.devices`."""

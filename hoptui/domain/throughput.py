@@ -15,6 +15,12 @@ APART = 1.5
 """Iterations in a row that take so many times as long as the median are a stop."""
 BEYOND = 1e100
 """No rate is as large, nor as small."""
+PHASE = "phase/"
+"""The prefix of the columns with the seconds of a phase."""
+ASIDE = ("evaluation", "checkpoint", "paused")
+"""Outermost phases that are no training. Iterations with much of them are not counted as throughput, and what
+GPUs do in them means nothing for the rest."""
+ASIDE_COLUMNS = tuple(f"{PHASE}{phase}" for phase in ASIDE)
 LONGEST_S = 1e8
 """No iteration takes three years."""
 WAITS = 0.15

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.facts import fact
+from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Measured, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
@@ -19,8 +20,6 @@ measured."""
 CHANGED = ("applied", "reverted")
 RESTARTED = "restarted"
 """The code of a change that took effect in a new process."""
-ASIDE = ("phase/evaluation", "phase/checkpoint", "phase/paused")
-"""Iterations with one of these phases are not counted as throughput."""
 
 
 def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[CommandRecord], list[int]]:
@@ -121,7 +120,7 @@ def throughput(rows: Columns, metric: str) -> list[tuple[int, float]]:
         values = rows.column(metric)
     except KeyError:
         return []
-    aside = [rows.column(name) for name in ASIDE if name in rows.names]
+    aside = [rows.column(name) for name in ASIDE_COLUMNS if name in rows.names]
     points: list[tuple[int, float]] = []
     for i, (step, value) in enumerate(zip(rows.steps(), values, strict=True)):
         if math.isnan(value):

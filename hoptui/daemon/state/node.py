@@ -26,6 +26,7 @@ from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact
+from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
 from hoptui.protocol.version import VERSION
 from hoptui.recording.library import KnownRun
@@ -331,6 +332,6 @@ class Node:
             self.book.measured(record, found)
         ring, metric = self.rings.get(f"run/{run.id}"), self.throughput_of(run)
         if metric and ring is not None and places:
-            rows = ring.excerpt((metric, *change_effects.ASIDE), most=MEASURED)
+            rows = ring.excerpt((metric, *ASIDE_COLUMNS), most=MEASURED)
             for record, found in change_effects.measured(applied, places, rows, metric, run.state.tuner):
                 self.book.measured(record, found)
