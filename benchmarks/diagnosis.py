@@ -23,7 +23,7 @@ from benchmarks.measure import Bench, bench, tell, until
 from benchmarks.training import TORCHRUN, TRAINER, Options, finish, gpus, spawn
 from hoptui.client.session import Session
 from hoptui.domain.tuning import Diagnosis, Verdict
-from hoptui.presentation.diagnosis import SURE
+from hoptui.presentation.diagnosis import SURE, advice_text, evidence
 from hoptui.protocol.messages import NodeState, RunState
 
 STEADY_S = 18.0
@@ -191,8 +191,8 @@ def measure(node: Bench, session: Session, load: Load, given: Options, folder: P
         "verdict": verdict,
         "right": verdict in load.allowed,
         "confidence": seen.last.confidence if seen.last else None,
-        "evidence": seen.last.evidence if seen.last else (),
-        "advice": [advice.text for advice in seen.last.advice] if seen.last else [],
+        "evidence": evidence(seen.last) if seen.last else (),
+        "advice": [advice_text(advice) for advice in seen.last.advice] if seen.last else [],
         "told": seen.verdicts,
         WRONG: wrong,
         "first_s": round(seen.first_s, 1) if seen.first_s is not None else None,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import CommandRecord, Origin
@@ -100,7 +101,7 @@ class Load:
 DATA_BOUND = Diagnosis(
     verdict="data-bound",
     confidence=0.9,
-    evidence=("waits for data 70 % of the time",),
+    facts=(fact("phase.share", phase="data", share=0.7),),
     advice=(Advice(knob="num_workers", direction="up"),),
 )
 LOADS = {

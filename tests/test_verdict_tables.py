@@ -7,19 +7,20 @@ from typing import get_args
 
 import pytest
 
-from hoptui.diagnosis.advice import WITHOUT_A_KNOB
+from hoptui.diagnosis.advice import NOT_CURED
 from hoptui.domain.tuning import Verdict
-from hoptui.presentation.diagnosis import MEANING
+from hoptui.presentation.sentences.diagnosis import VERDICTS as TEXTS
 from hoptui.tuner.search.space import WORTH_TRYING
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 NOTHING_TO_CURE = {"healthy", "unknown"}
-TABLES: list[tuple[str, Collection[str], set[str]]] = [
-    ("MEANING in hoptui/presentation/diagnosis.py (what it means, in words)", MEANING, set()),
+TEXT = "VERDICTS in hoptui/presentation/sentences/diagnosis.py"
+TABLES: list[tuple[str, Collection[str], Collection[str]]] = [
+    (f"{TEXT} (what it means, in words)", {v for v, text in TEXTS.items() if text.meaning}, ()),
     (
-        "WITHOUT_A_KNOB in hoptui/diagnosis/advice.py (what helps where no knob does)",
-        WITHOUT_A_KNOB,
-        NOTHING_TO_CURE | {"memory-unused"},  # memory is unused only where a knob could use it
+        f"{TEXT} (`without_a_knob`: what helps where no knob does)",
+        {v for v, text in TEXTS.items() if text.without_a_knob},
+        NOT_CURED,
     ),
     (
         "WORTH_TRYING in hoptui/tuner/search/space.py (which knobs the tuner tries first)",
@@ -27,17 +28,23 @@ TABLES: list[tuple[str, Collection[str], set[str]]] = [
         NOTHING_TO_CURE,
     ),
 ]
+IDS = ["meaning", "advice", "tuner"]
 
 
-@pytest.mark.parametrize(("table", "entries", "exempt"), TABLES, ids=["meaning", "advice", "tuner"])
+@pytest.mark.parametrize(("table", "entries", "exempt"), TABLES, ids=IDS)
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_a_verdict_is_in_every_table(
-    verdict: Verdict, table: str, entries: Collection[str], exempt: set[str]
+    verdict: Verdict, table: str, entries: Collection[str], exempt: Collection[str]
 ) -> None:
     assert verdict in entries or verdict in exempt, f"the verdict {verdict!r} has no entry in {table}"
 
 
-@pytest.mark.parametrize(("table", "entries", "exempt"), TABLES, ids=["meaning", "advice", "tuner"])
-def test_a_table_has_only_verdicts(table: str, entries: Collection[str], exempt: set[str]) -> None:
-    unknown = (set(entries) | exempt) - set(VERDICTS)
+@pytest.mark.parametrize(("table", "entries", "exempt"), TABLES, ids=IDS)
+def test_a_table_has_only_verdicts(table: str, entries: Collection[str], exempt: Collection[str]) -> None:
+    unknown = {*entries, *exempt} - set(VERDICTS)
     assert unknown == set(), f"{unknown} in {table} is no verdict of hoptui/domain/tuning.py"
+
+
+def test_nothing_is_advised_twice() -> None:
+    without = {verdict for verdict, text in TEXTS.items() if text.without_a_knob}
+    assert without.isdisjoint(NOT_CURED), "the advice of these verdicts is never given"

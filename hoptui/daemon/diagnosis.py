@@ -12,8 +12,8 @@ from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import fact
 from hoptui.domain.throughput import PHASE
-from hoptui.domain.tuning import told
 from hoptui.tuner.effect import WARM_UP
 
 SECOND = 1_000_000_000
@@ -114,7 +114,8 @@ class Diagnosing:
         run.diagnosed(found)
         if verdict and found is not None and (case.told or found.verdict != "unknown"):
             case.told = True
-            self._node.event("diagnosis", text=told(found), run=run.id, step=run.last_step, t=found.t)
+            what = fact("diagnosis.verdict", verdict=found.verdict, facts=found.facts)
+            self._node.event("diagnosis", what, run=run.id, step=run.last_step, t=found.t)
         return True
 
     def _last_change(self, run: TrackedRun) -> int:
@@ -145,7 +146,7 @@ class Diagnosing:
             phases=spent.phases,
             aside=spent.aside,
             gpus=tuple(self._gpus(run, gpus, spent.start, spent.end, spent.apart)),
-            no_gpu=node.gpu_reason or "none is known to be its own",
+            no_gpu=node.gpu_reason,
             knobs=run.state.knobs,
             world=run.state.world,
             cpus=node.hardware.cpus,

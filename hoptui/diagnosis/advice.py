@@ -25,6 +25,7 @@ from hoptui.diagnosis.knob_roles import (
     switched_on,
 )
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Verdict
 
@@ -33,12 +34,8 @@ FIRST_WORKERS = 4
 MOST = 3
 WORKERS: dict[Verdict, Role] = {"data-bound": "workers", "env-bound": "env_workers"}
 """What there may be more of where a GPU waits."""
-_COST = {
-    "free": "takes effect at once",
-    "shape": "may compile anew",
-    "rebuild": "stands still while it is rebuilt",
-    "restart": "restarts the run",
-}
+NOT_CURED: frozenset[Verdict] = frozenset(("healthy", "unknown", "memory-unused"))
+"""Without a knob there is nothing to advise: memory is unused only where a knob could use it."""
 
 
 def advise(verdict: Verdict, window: ObservationWindow) -> tuple[Advice, ...]:
@@ -47,25 +44,11 @@ def advise(verdict: Verdict, window: ObservationWindow) -> tuple[Advice, ...]:
     found = [*_of_knobs(verdict, window, seen), *_of_readers(verdict, window, seen)]
     found.sort(key=lambda advice: advice[0].spec.effect != "speed")
     advised = [_advice(*each) for each in found if each[0].spec.cost != "restart"][:MOST]
-    if not advised and verdict in WITHOUT_A_KNOB:
-        return (Advice(text=WITHOUT_A_KNOB[verdict]),)
+    if not advised and verdict not in NOT_CURED:
+        return (Advice(fact=fact("advice.without_a_knob", verdict=verdict)),)
     return tuple(advised)
 
 
-WITHOUT_A_KNOB: dict[Verdict, str] = {
-    "launch-bound": "more work in each kernel: larger batches, torch.compile, CUDA graphs",
-    "data-bound": "more or faster loading: processes that load ahead, smaller or already decoded input",
-    "env-bound": "step environments in several processes, or on the GPU",
-    "memory-bandwidth-bound": (
-        "fewer passes over memory: torch.compile fuses them, narrower number formats halve them"
-    ),
-    "compute-bound": "near what the GPU can do: only less work or a narrower number format is faster",
-    "power-limited": (
-        "the board draws what it may: only an administrator can raise the limit (nvidia-smi -pl)"
-    ),
-    "heat-limited": "look after the cooling: the clocks stay low until the GPU is cooler",
-    "communication-bound": "fewer, larger exchanges: more work between two of them",
-}
 Candidate = tuple[KnobState, Direction, KnobValue]
 
 
@@ -185,14 +168,14 @@ def _rollout(window: ObservationWindow) -> float:
 
 def _advice(knob: KnobState, direction: Direction, value: KnobValue) -> Advice:
     spec = knob.spec
-    cost = f"its last change took {knob.took_s:.2g} s" if knob.took_s is not None else _COST[spec.cost]
-    learning = "changes what is learned; " if spec.effect == "learning" else ""
-    text = f"{spec.name} {_shown(knob.value)} → {_shown(value)} ({learning}{cost})"
-    return Advice(knob=spec.name, direction=direction, value=value, text=text)
-
-
-def _shown(value: KnobValue) -> str:
-    """As in sentences for people: `2 048`, `on`, `bf16`."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
+    took = {"took_s": float(f"{knob.took_s:.2g}")} if knob.took_s is not None else {}
+    what = fact(
+        "advice.knob",
+        knob=spec.name,
+        before=knob.value,
+        value=value,
+        effect=spec.effect,
+        cost=spec.cost,
+        **took,
+    )
+    return Advice(knob=spec.name, direction=direction, value=value, fact=what)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hoptui.diagnosis.knob_roles import pieces
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow
-from hoptui.domain.quantities import percent
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.tuning import Verdict
 
 MOST_CERTAIN = 0.95
@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     verdict: Verdict
     confidence: float
     lost: float
-    evidence: tuple[str, ...]
+    facts: tuple[Fact, ...]
 
     def at_most(self, confidence: float) -> Finding:
         """The same, with no more confidence than that."""
@@ -86,22 +86,36 @@ class Means:
         return 1 - self.busy if self.busy == self.busy else 1.0
 
 
-def share_text(what: str, share: float) -> tuple[str, ...]:
-    """`SM active 5.6 %`, nothing where it is not known."""
-    return (f"{what} {percent(share)}",) if math.isfinite(share) else ()
+def share(value: float) -> float:
+    """A share, as fine as it is shown: three decimals below 0.1, else two. A finer one would be news at every
+    look."""
+    shown = round(100 * value, 1 if abs(value) < 0.0995 else 0)  # in per cent: the sentence rounds alike
+    return round(shown / 100, 3)
 
 
-def watts(seen: Means) -> tuple[str, ...]:
-    """`693 of 700 W`, as far as it is known."""
+def share_fact(code: str, value: float) -> tuple[Fact, ...]:
+    """A fact with a `share`, none where it is not known."""
+    return (fact(code, share=share(value)),) if math.isfinite(value) else ()
+
+
+def power(seen: Means) -> tuple[Fact, ...]:
+    """The watts and the limit in watts, as far as they are known."""
     if not math.isfinite(seen.power_w):
         return ()
-    limit = f" of {seen.power_limit_w:.0f}" if seen.power_limit_w > 0 else ""
-    return (f"{seen.power_w:.0f}{limit} W",)
+    limit = {"limit_w": round(seen.power_limit_w, 0)} if seen.power_limit_w > 0 else {}
+    return (fact("gpu.power", watts=round(seen.power_w, 0), **limit),)
 
 
-def clocks(mhz: float, highest: float) -> tuple[str, ...]:
-    """`clock 1365 of 1980 MHz`, as far as it is known."""
-    return (f"clock {mhz:.0f} of {highest:.0f} MHz",) if math.isfinite(mhz) and highest > 0 else ()
+def clock(mhz: float, highest: float) -> tuple[Fact, ...]:
+    """The clock of the SMs and the highest one, both in MHz, none where one of them is not known."""
+    if not (math.isfinite(mhz) and highest > 0):
+        return ()
+    return (fact("gpu.clock", mhz=round(mhz, 0), max_mhz=round(highest, 0)),)
+
+
+def _gigabytes(bytes_per_s: float) -> float:
+    """A rate in bytes a second, in whole GB/s."""
+    return round(bytes_per_s, -9)
 
 
 DATA = frozenset(
@@ -164,23 +178,24 @@ def waiting(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     scale = WAITING if seen.busy == seen.busy else UNSEEN
     data = _lost_to_data(window, seen)
     if sure := scale.confidence(data):
-        evidence = (*_phase(window, DATA), *share_text("GPU busy", seen.busy), *_host(window))
-        yield Finding("data-bound", sure, data, evidence)
+        facts = (*_phase(window, DATA), *share_fact("gpu.busy", seen.busy), *_host(window))
+        yield Finding("data-bound", sure, data, facts)
     elif lost := _lost_to_uploads(window, seen):
-        evidence = (f"{seen.upload / 1e9:.0f} GB/s over PCIe", *share_text("SM active", seen.sm))
-        yield Finding("data-bound", UPLOADING.confidence(seen.uploading), lost, evidence)
+        uploads = fact("gpu.pcie", bytes_per_s=_gigabytes(seen.upload))
+        facts = (uploads, *share_fact("gpu.sm_active", seen.sm))
+        yield Finding("data-bound", UPLOADING.confidence(seen.uploading), lost, facts)
     environments = _lost_to_environments(window, seen)
     if sure := scale.confidence(environments):
         if window.gpus and _launches(seen) is not False:
             sure = min(sure, UNSURE)  # environments on the GPU, launched one kernel at a time, look alike
-        evidence = (*_phase(window, ENVIRONMENTS), *share_text("GPU busy", seen.busy), *_host(window))
-        yield Finding("env-bound", sure, environments, evidence)
+        facts = (*_phase(window, ENVIRONMENTS), *share_fact("gpu.busy", seen.busy), *_host(window))
+        yield Finding("env-bound", sure, environments, facts)
     exchange = _lost_to_exchange(window, seen)
     if sure := EXCHANGING.confidence(exchange):
         phase = _phase(window, EXCHANGE)
-        link = (f"NVLink {seen.link / 1e9:.0f} GB/s",) if seen.link > 1e9 else ()
-        evidence = (*phase, *link, *share_text("SM active", seen.sm))
-        found = Finding("communication-bound", sure, exchange, evidence)
+        link = (fact("gpu.nvlink", bytes_per_s=_gigabytes(seen.link)),) if seen.link > 1e9 else ()
+        facts = (*phase, *link, *share_fact("gpu.sm_active", seen.sm))
+        found = Finding("communication-bound", sure, exchange, facts)
         yield found if phase else found.at_most(LINK_ALONE)
 
 
@@ -196,14 +211,15 @@ def launching(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     starved = _launches(seen) is False and seen.idle > WAITING.certain  # the host does not even launch
     if not sure or (starved and fill >= SMALL_KERNELS):
         return
-    small = (f"a kernel fills {percent(fill)} of the GPU",) if fill < SMALL_KERNELS else ()
-    evidence = (*share_text("SM active", seen.sm), *share_text("busy", seen.busy), *small, *watts(seen))
-    found = Finding("launch-bound", sure, lost, evidence)
+    small = share_fact("gpu.kernel_fill", fill) if fill < SMALL_KERNELS else ()
+    busy = share_fact("gpu.any_kernel", seen.busy)
+    facts = (*share_fact("gpu.sm_active", seen.sm), *busy, *small, *power(seen))
+    found = Finding("launch-bound", sure, lost, facts)
     yield found.at_most(UNSURE) if starved or _may_wait_for_ranks(window, seen) else found
 
 
-def noticed(window: ObservationWindow, seen: Means) -> Iterator[tuple[Verdict, tuple[str, ...]]]:
-    """What a GPU is seen to wait for now and then, as a verdict's name and evidence: it may be worth a change
+def noticed(window: ObservationWindow, seen: Means) -> Iterator[tuple[Verdict, tuple[Fact, ...]]]:
+    """What a GPU is seen to wait for now and then, as a verdict's name and facts: it may be worth a change
     beside what limits it most."""
     if seen.busy == seen.busy:
         if _lost_to_data(window, seen) >= NOTICED:
@@ -270,15 +286,15 @@ def _launches(seen: Means) -> bool | None:
     return seen.upload >= LAUNCHES_BYTES_PER_S if seen.upload == seen.upload else None
 
 
-def _phase(window: ObservationWindow, names: frozenset[str]) -> tuple[str, ...]:
-    share, path = _claimed(window, names)
-    return (f"{path} {percent(share)} of the time",) if path else ()
+def _phase(window: ObservationWindow, names: frozenset[str]) -> tuple[Fact, ...]:
+    claimed, path = _claimed(window, names)
+    return (fact("phase.share", phase=path, share=share(claimed)),) if path else ()
 
 
-def _host(window: ObservationWindow) -> tuple[str, ...]:
+def _host(window: ObservationWindow) -> tuple[Fact, ...]:
     if not window.cpus or window.host_cpu != window.host_cpu:
         return ()
-    return (f"CPU {percent(window.host_cpu)} of {window.cpus} cores",)
+    return (fact("host.cpu", share=share(window.host_cpu), cores=window.cpus),)
 
 
 TENSOR = ConfidenceScale(0.7, 0.85)
@@ -305,35 +321,37 @@ FULL_SM = 0.9
 
 def capacity(seen: Means) -> Iterator[Finding]:
     """Findings of arithmetic, memory bandwidth and power."""
-    sm = share_text("SM active", seen.sm)
-    at_limit = ("at its power limit", *clocks(seen.clock_mhz, seen.clock_max_mhz))
+    sm = share_fact("gpu.sm_active", seen.sm)
+    at_limit = (fact("gpu.at_power_limit"), *clock(seen.clock_mhz, seen.clock_max_mhz))
     capped = seen.capped >= CAPPED
     tensor, fp32 = TENSOR.confidence(seen.tensor), FP32.confidence(seen.fp32)
     if tensor or fp32:
-        unit = share_text("tensor cores", seen.tensor) if tensor else share_text("FP32 units", seen.fp32)
-        evidence = (*unit, *(at_limit if capped else ()), *sm)
-        yield Finding("compute-bound", tensor or fp32, seen.tensor if tensor else seen.fp32, evidence)
+        code, active = ("gpu.tensor_active", seen.tensor) if tensor else ("gpu.fp32_active", seen.fp32)
+        facts = (*share_fact(code, active), *(at_limit if capped else ()), *sm)
+        yield Finding("compute-bound", tensor or fp32, active, facts)
     elif capped and (sure := CLOCK_LOST.confidence(seen.clock_lost)):
-        yield Finding("power-limited", sure, seen.clock_lost, (*watts(seen), *at_limit[1:], *sm))
+        yield Finding("power-limited", sure, seen.clock_lost, (*power(seen), *at_limit[1:], *sm))
     if sure := BANDWIDTH.confidence(seen.dram):
-        evidence = (*share_text("memory bandwidth", seen.dram), *sm, *share_text("tensor cores", seen.tensor))
-        yield Finding("memory-bandwidth-bound", sure, seen.dram, evidence)
+        tensors = share_fact("gpu.tensor_active", seen.tensor)
+        facts = (*share_fact("gpu.dram_active", seen.dram), *sm, *tensors)
+        yield Finding("memory-bandwidth-bound", sure, seen.dram, facts)
 
 
 def protection(window: ObservationWindow) -> Iterator[Finding]:
     """Findings of clocks that are held down to protect the hardware: one GPU of a run holds up all others."""
     many = len(window.gpus) > 1
     for gpu in window.gpus:
-        name = f"GPU {gpu.index} " if many else ""
+        which = {"gpu": gpu.index} if many else {}
         lost = max(HEAT_COSTS, gpu.clock_lost) if gpu.clock_lost == gpu.clock_lost else HEAT_COSTS
-        clock = clocks(gpu.clock_mhz, gpu.clock_max_mhz)
+        slow = clock(gpu.clock_mhz, gpu.clock_max_mhz)
         if sure := HOT.confidence(gpu.hot):
-            degrees = (f"{gpu.temperature_c:.0f} °C",) if gpu.temperature_c > 0 else ()
-            evidence = (f"{name}too hot {percent(gpu.hot)} of the time", *degrees, *clock)
-            yield Finding("heat-limited", sure, lost, evidence)
+            known = gpu.temperature_c > 0
+            warm = (fact("gpu.temperature", celsius=round(gpu.temperature_c, 0)),) if known else ()
+            facts = (fact("gpu.hot", share=share(gpu.hot), **which), *warm, *slow)
+            yield Finding("heat-limited", sure, lost, facts)
         if sure := HOT.confidence(gpu.braked):
-            evidence = (f"{name}power brake {percent(gpu.braked)} of the time", *clock)
-            yield Finding("power-limited", sure, lost, evidence)
+            facts = (fact("gpu.power_brake", share=share(gpu.braked), **which), *slow)
+            yield Finding("power-limited", sure, lost, facts)
 
 
 def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
@@ -342,15 +360,19 @@ def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     count = pieces(window.knobs)
     if count > 1 and seen.sm >= ENOUGH_SM and seen.memory < HALF_EMPTY:
         sure = UNSURE + 0.2 * (1 - seen.memory / HALF_EMPTY)
-        memory = f"memory {percent(seen.memory)} in use"
-        evidence = (f"computed in {count} pieces", memory, *share_text("SM active", seen.sm))
-        yield Finding("memory-unused", sure, 1 - seen.sm, evidence)
+        memory = share_fact("gpu.memory", seen.memory)
+        facts = (fact("batch.pieces", pieces=count), *memory, *share_fact("gpu.sm_active", seen.sm))
+        yield Finding("memory-unused", sure, 1 - seen.sm, facts)
 
 
 def healthy(seen: Means) -> Iterator[Finding]:
     """That all is well: the SMs have work, and no part of the GPU is at its limit."""
     if seen.sm >= ENOUGH_SM:
         sure = 0.5 + 0.4 * min(1.0, (seen.sm - ENOUGH_SM) / (FULL_SM - ENOUGH_SM))
-        shares = (("SM active", seen.sm), ("tensor cores", seen.tensor), ("memory bandwidth", seen.dram))
-        evidence = tuple(figure for what, share in shares for figure in share_text(what, share))
-        yield Finding("healthy", sure, 0.0, evidence)
+        shares = (
+            ("gpu.sm_active", seen.sm),
+            ("gpu.tensor_active", seen.tensor),
+            ("gpu.dram_active", seen.dram),
+        )
+        facts = tuple(known for code, active in shares for known in share_fact(code, active))
+        yield Finding("healthy", sure, 0.0, facts)

@@ -1,4 +1,4 @@
-"""What limits a run: one verdict with its evidence, from a window of what was read, and steady over many.
+"""What limits a run: one verdict with its facts, from a window of what was read, and steady over many.
 Pure."""
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from hoptui.diagnosis.causes import (
     launching,
     noticed,
     protection,
-    share_text,
+    share,
+    share_fact,
     unused_memory,
     waiting,
     waits_for_the_host,
 )
 from hoptui.diagnosis.window import ObservationWindow
-from hoptui.domain.quantities import percent
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.tuning import Diagnosis, Verdict
 
 SECOND = 1_000_000_000
@@ -47,7 +48,7 @@ def findings(window: ObservationWindow) -> list[Finding]:
     """All that may limit the run, the most likely first; never empty, and never more certain than the
     evidence allows."""
     if not window.iterations:
-        return [_unknown(f"{percent(window.aside)} of the time went into evaluation, checkpoints or a pause")]
+        return [_unknown(fact("time.all_aside", share=share(window.aside)))]
     seen = Means(window.gpus)
     counted = math.isfinite(seen.sm)
     found = [*protection(window), *waiting(window, seen), *capacity(seen)]
@@ -59,9 +60,7 @@ def findings(window: ObservationWindow) -> list[Finding]:
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]
     least = _believed(window, counted=counted)
-    return [
-        f.at_most(least)._replace(evidence=(*f.evidence, *_beside(f, window, seen))) for f in _ranked(found)
-    ]
+    return [f.at_most(least)._replace(facts=(*f.facts, *_beside(f, window, seen))) for f in _ranked(found)]
 
 
 class Diagnostician:
@@ -106,7 +105,7 @@ def _diagnosis(finding: Finding, window: ObservationWindow) -> Diagnosis:
     return Diagnosis(
         verdict=finding.verdict,
         confidence=round(20 * finding.confidence) / 20,
-        evidence=finding.evidence,
+        facts=finding.facts,
         advice=advise(finding.verdict, window),
         seconds=round(window.seconds, 1),
         t=window.t,
@@ -128,59 +127,72 @@ def _believed(window: ObservationWindow, *, counted: bool) -> float:
     return UNSURE if thin or not counted or any(g.shared for g in window.gpus) else 1.0
 
 
-def _unknown(*why: str) -> Finding:
+def _unknown(*why: Fact) -> Finding:
     return Finding("unknown", 0.0, 0.0, why)
 
 
-def _missing(window: ObservationWindow, seen: Means) -> Iterator[str]:
+def _missing(window: ObservationWindow, seen: Means) -> Iterator[Fact]:
     """Why there is no verdict."""
     if not window.gpus:
-        yield f"no GPU readings: {window.no_gpu}"
+        yield fact("gpu.no_readings", reason=window.no_gpu) if window.no_gpu else fact("gpu.none_of_run")
         return
     if not math.isfinite(seen.sm):
-        yield f"no SM counters: {next((g.missing for g in window.gpus if g.missing), 'not read yet')}"
-    yield from share_text("GPU busy", seen.busy)
-    yield from share_text("SM active", seen.sm)
+        yield _no_counters(window)
+    yield from share_fact("gpu.busy", seen.busy)
+    yield from share_fact("gpu.sm_active", seen.sm)
     if math.isfinite(seen.sm):
-        waits = waits_for_the_host(seen)
-        yield (
-            "it waits for the host, in no phase that says for what" if waits else "no single cause stands out"
-        )
+        yield fact("gpu.waits_for_host" if waits_for_the_host(seen) else "cause.none_clear")
 
 
-def _largest_phase(window: ObservationWindow) -> Iterator[str]:
+def _no_counters(window: ObservationWindow) -> Fact:
+    reason = next((g.missing for g in window.gpus if g.missing), "")
+    if reason:
+        return fact("gpu.no_counters", reason=reason)
+    return fact("gpu.counters_not_read" if all(g.rows for g in window.gpus) else "gpu.no_rows")
+
+
+def _largest_phase(window: ObservationWindow) -> Iterator[Fact]:
     outer = [path for path in window.phases if "/" not in path]
     if outer:
         path = max(outer, key=lambda name: window.phases[name])
-        yield f"largest phase: {path} {percent(window.phases[path])}"
+        yield fact("phase.largest", phase=path, share=share(window.phases[path]))
 
 
-def _beside(finding: Finding, window: ObservationWindow, seen: Means) -> Iterator[str]:
+def _beside(finding: Finding, window: ObservationWindow, seen: Means) -> Iterator[Fact]:
     """What weakens a verdict, or is worth knowing with it."""
-    for waits, evidence in noticed(window, seen):
+    for waits, facts in noticed(window, seen):
         if waits != finding.verdict:
-            yield from evidence
-    shared = [str(g.index) for g in window.gpus if g.shared]
+            yield from facts
+    shared = [g.index for g in window.gpus if g.shared]
     if shared:
-        yield f"other processes work on GPU {', '.join(shared)}"
+        yield fact("gpu.shared", gpus=shared)
     yield from _lagging(window)
     if window.aside >= WAITING.named:
-        yield f"{percent(window.aside)} of all time goes into evaluation and checkpoints"
+        yield fact("time.aside", share=share(window.aside))
 
 
-def _lagging(window: ObservationWindow) -> Iterator[str]:
+def _lagging(window: ObservationWindow) -> Iterator[Fact]:
     """Which GPU of several has less to do than another, or a lower clock: all ranks go at the pace of the
     slowest."""
     known = [g for g in window.gpus if g.sm == g.sm]
     if known:
         least, most = min(known, key=lambda g: g.sm), max(known, key=lambda g: g.sm)
         if most.sm - least.sm >= UNEVEN:
-            shares = f"SM active {percent(least.sm)}, GPU {most.index} {percent(most.sm)}"
-            yield f"GPU {least.index} has less to do: {shares}"
+            yield fact(
+                "gpu.less_work",
+                gpu=least.index,
+                share=share(least.sm),
+                other=most.index,
+                other_share=share(most.sm),
+            )
     clocked = [g for g in window.gpus if g.clock_mhz > 0]
     if clocked:
         slow, fast = min(clocked, key=lambda g: g.clock_mhz), max(clocked, key=lambda g: g.clock_mhz)
         if slow.clock_mhz < (1 - UNEVEN) * fast.clock_mhz:
-            yield (
-                f"GPU {slow.index} is slower: {slow.clock_mhz:.0f} MHz, GPU {fast.index} {fast.clock_mhz:.0f}"
+            yield fact(
+                "gpu.slower",
+                gpu=slow.index,
+                mhz=round(slow.clock_mhz, 0),
+                other=fast.index,
+                other_mhz=round(fast.clock_mhz, 0),
             )

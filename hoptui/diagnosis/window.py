@@ -72,7 +72,8 @@ class ObservationWindow:
 
     `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of
     all the time that went into iterations which evaluated, saved or stood paused, and which are in nothing
-    else here. `no_gpu` says why `gpus` is empty. `host_cpu` is the share of the host's `cpus` at work.
+    else here. `no_gpu` is the reason why `gpus` is empty, "" where no GPU is known to be the run's.
+    `host_cpu` is the share of the host's `cpus` at work.
     """
 
     t: int
@@ -137,7 +138,7 @@ def gpu_window(
     """
     missing = gpu.reason or gpu.missing.get("gpm", "")
     if rows is None or not len(rows):
-        return GpuWindow(gpu.index, shared=shared, missing=missing or "no readings")
+        return GpuWindow(gpu.index, shared=shared, missing=missing)
     kept = _outside(rows.times(), apart)
 
     def mean(name: str, scale: float = 1.0) -> float:

@@ -4,11 +4,12 @@ recording."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import msgspec
+from msgspec import structs
 
-from hoptui.domain.facts import Fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobValue, shown
 
 
@@ -44,8 +45,9 @@ Verdict = Literal[
     "communication-bound",  # it waits for other ranks
     "memory-unused",  # work is cut smaller than memory asks for
     "healthy",  # nothing stands out
-    "unknown",  # too little is known, and the evidence says what
+    "unknown",  # too little is known, and the facts name what is missing
 ]
+VERDICTS: frozenset[str] = frozenset(get_args(Verdict))
 TUNER = "the tuner"
 """Its name where it is told who did something."""
 Objective = Literal["throughput", "energy"]
@@ -57,43 +59,37 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """A change that might help: which knob, which way, what it would cost.
 
     `value` is what to set, None where no more than the direction can be said; `knob` is empty where no knob
-    of the run helps.
+    of the run helps. `fact` has what a sentence needs; None in an older recording.
     """
 
     knob: str = ""
     direction: Literal["up", "down", "to", ""] = ""
     value: KnobValue | None = None
-    text: str = ""
+    fact: Fact | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What limits a run, over the `seconds` before `t`.
 
-    `confidence` is 0 to 1, 0 also where it is not known; `evidence` figures in words, the strongest first.
-    `stale` says that a knob has another value since: what the run is like with that is not seen yet.
+    `verdict` is one of `VERDICTS`. That of a newer hoptui becomes `unknown`, and a first fact has its name.
+    `confidence` is 0 to 1, 0 also where it is not known; `facts` are the evidence, the strongest first.
+    `stale` means that a knob has another value since: what the run is like with that is not seen yet.
     """
 
-    verdict: Verdict = "unknown"
+    verdict: str = "unknown"
     confidence: float = 0.0
-    evidence: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
     advice: tuple[Advice, ...] = ()
     seconds: float = 0.0
     t: int = 0
     stale: bool = False
 
-
-def told(diagnosis: Diagnosis) -> str:
-    """The text of an event of kind `diagnosis`: the verdict, a colon and the evidence."""
-    return ": ".join(filter(None, (diagnosis.verdict, "; ".join(diagnosis.evidence))))
-
-
-def heard(text: str, t: int) -> Diagnosis:
-    """What such an event at `t` said; what is no verdict is `unknown`, with the text as its evidence."""
-    verdict, _, evidence = text.partition(": ")
-    if verdict not in get_args(Verdict):
-        return Diagnosis(evidence=(text,), t=t)
-    found = tuple(filter(None, evidence.split("; ")))
-    return Diagnosis(verdict=cast(Verdict, verdict), evidence=found, t=t)
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            newer = fact("diagnosis.newer_verdict", verdict=self.verdict)
+            structs.force_setattr(self, "facts", (newer, *self.facts))
+            structs.force_setattr(self, "verdict", "unknown")
+            structs.force_setattr(self, "confidence", 0.0)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

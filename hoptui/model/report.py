@@ -14,11 +14,11 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level, usable
-from hoptui.domain.tuning import heard
 from hoptui.model.command_history import left
-from hoptui.model.recorded.point_in_time import ALIVE
+from hoptui.model.recorded.point_in_time import ALIVE, diagnosis_of
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.recording import Recording
@@ -29,18 +29,18 @@ UNDIAGNOSED = ""
 
 
 class VerdictDuration(NamedTuple):
-    """A verdict, for how many seconds it held in all, and the evidence that was given when it last began."""
+    """A verdict, for how many seconds it held in all, and the facts it was based on when it last began."""
 
     verdict: str
     seconds: float
-    evidence: str
+    facts: tuple[Fact, ...]
 
 
 class _Stretch(NamedTuple):
     start: int
     end: int
     verdict: str
-    evidence: str
+    facts: tuple[Fact, ...]
 
 
 def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]:
@@ -50,12 +50,12 @@ def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]
     the time in which none lived. `events` are the run's, oldest first.
     """
     seconds: dict[str, float] = {}
-    evidence: dict[str, str] = {}
+    facts: dict[str, tuple[Fact, ...]] = {}
     for stretch in _stretches(events, first, end):
         seconds[stretch.verdict] = seconds.get(stretch.verdict, 0.0) + (stretch.end - stretch.start) / 1e9
-        evidence[stretch.verdict] = stretch.evidence
+        facts[stretch.verdict] = stretch.facts
     found = [
-        VerdictDuration(verdict, spent, evidence[verdict]) for verdict, spent in seconds.items() if spent > 0
+        VerdictDuration(verdict, spent, facts[verdict]) for verdict, spent in seconds.items() if spent > 0
     ]
     return sorted(found, key=lambda one: (one.verdict == UNDIAGNOSED, -one.seconds))
 
@@ -67,23 +67,24 @@ def alive_s(events: Iterable[Event], first: int, end: int) -> float:
 
 def _stretches(events: Iterable[Event], first: int, end: int) -> Iterator[_Stretch]:
     """A run whose beginning was not recorded lived from the start."""
-    at, verdict, evidence, lives = first, UNDIAGNOSED, "", True
+    at, verdict, lives = first, UNDIAGNOSED, True
+    facts: tuple[Fact, ...] = ()
     for event in events:
         if event.kind not in (*ALIVE, "exited", DIAGNOSIS) or not first <= event.t <= end:
             continue
         if lives:
-            yield _Stretch(at, event.t, verdict, evidence)
+            yield _Stretch(at, event.t, verdict, facts)
         at = event.t
         match event.kind:
             case "diagnosis":
-                found = heard(event.text, event.t)
-                verdict, evidence = found.verdict, "; ".join(found.evidence)
+                found = diagnosis_of(event)
+                verdict, facts = found.verdict, found.facts
             case "reconnected" if lives:
                 pass
             case kind:
-                verdict, evidence, lives = UNDIAGNOSED, "", kind != "exited"
+                verdict, facts, lives = UNDIAGNOSED, (), kind != "exited"
     if lives:
-        yield _Stretch(at, end, verdict, evidence)
+        yield _Stretch(at, end, verdict, facts)
 
 
 ITERATION = "iteration_s"

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 from msgspec import structs
 
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import Vital
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon, make_run
 from tests.golden import Golden
 
+CHANGE = "grad_accum 4 → 2"
+FEWER_PIECES = fact("advice.knob", knob="grad_accum", before=4, value=2, effect="speed", cost="free")
 FOUND = Diagnosis(
     verdict="launch-bound",
     confidence=0.95,
-    evidence=("SM active 5.6 %", "busy 32 %"),
-    advice=(Advice(knob="grad_accum", direction="down", value=2,
-                   text="grad_accum 4 → 2 (takes effect at once)"),),
+    facts=(fact("gpu.sm_active", share=0.056), fact("gpu.any_kernel", share=0.32)),
+    advice=(Advice(knob="grad_accum", direction="down", value=2, fact=FEWER_PIECES),),
     seconds=20.0,
     t=9,
 )  # fmt: skip
@@ -36,7 +39,8 @@ def test_status_says_what_limits_a_run(hoptui: Hoptui, ppo: FakeDaemon, golden: 
 
 
 def test_status_says_what_is_missing(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    diagnosed(ppo, Diagnosis(evidence=("no GPU readings: no driver", "largest phase: update 61 %")))
+    missing = fact("gpu.no_readings", reason="no driver")
+    diagnosed(ppo, Diagnosis(facts=(missing, fact("phase.largest", phase="update", share=0.61))))
     assert hoptui("status", "small").code == 0
     golden(hoptui.transcript())
     assert "limits" not in hoptui("status", "ppo").out
@@ -48,7 +52,7 @@ def test_status_of_a_run_that_is_over_advises_nothing(
     diagnosed(ppo, FOUND, exit_reason="finished", exited_wall=1e6)
     ended = hoptui("status", "small")
     assert "launch-bound" in ended.out
-    assert FOUND.advice[0].text not in ended.out
+    assert CHANGE not in ended.out
     golden(hoptui.transcript())
 
 
@@ -57,13 +61,18 @@ def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert hoptui("status", "small", "--json").json["diagnosis"] == {
         "verdict": "launch-bound",
         "confidence": 0.95,
+        "facts": [
+            {"code": "gpu.sm_active", "fields": {"share": 0.056}},
+            {"code": "gpu.any_kernel", "fields": {"share": 0.32}},
+        ],
         "evidence": ["SM active 5.6 %", "busy 32 %"],
         "advice": [
             {
                 "knob": "grad_accum",
                 "direction": "down",
                 "value": 2,
-                "text": FOUND.advice[0].text,
+                "fact": msgspec.to_builtins(FEWER_PIECES),
+                "text": "grad_accum 4 → 2 (takes effect at once)",
             }
         ],
         "seconds": 20.0,
@@ -90,12 +99,12 @@ def test_watch_tells_a_verdict_once(hoptui: Hoptui, ppo: FakeDaemon, golden: Gol
     lines = hoptui("watch", "ppo", "--every", "0").out.splitlines()
     verdicts = [line for line in lines if "launch-bound" in line]
     assert len(verdicts) == 1
-    assert FOUND.advice[0].text in verdicts[0]
+    assert CHANGE in verdicts[0]
     golden(f"{verdicts[0].partition('  ')[2]}\n")
 
 
 def test_watch_does_not_tell_that_nothing_is_known(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    diagnosed(ppo, Diagnosis(evidence=("no GPU readings",)), exit_reason="finished", exited_wall=1e6)
+    diagnosed(ppo, Diagnosis(facts=(fact("gpu.none_of_run"),)), exit_reason="finished", exited_wall=1e6)
     assert len(hoptui("watch", "small").out.splitlines()) == 1
 
 
@@ -105,7 +114,7 @@ def test_watch_advises_nothing_for_a_run_that_is_over(
     diagnosed(ppo, structs.replace(FOUND, stale=True), exit_reason="finished", exited_wall=1e6)
     ended = hoptui("watch", "small")
     assert "launch-bound" in ended.out
-    assert FOUND.advice[0].text not in ended.out
+    assert CHANGE not in ended.out
     golden(hoptui.transcript())
 
 

@@ -14,6 +14,7 @@ from hoptui.cli.report import html, markdown
 from hoptui.cli.report import page as telling
 from hoptui.cli.report.document import MOST_ROWS, Document
 from hoptui.daemon import tuning as daemon_tuning
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Measured, Trial, TunerState
 from hoptui.model.report import read
@@ -145,6 +146,7 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
         user=EVIL,
         tried=(Trial(changes=(Change(knob=EVIL, before=EVIL, value=EVIL),), result="kept", text=EVIL),),
     )
+    evil_fact = fact("phase.share", phase=EVIL, share=0.6)
     state = structs.replace(
         STATE,
         name=EVIL,
@@ -154,7 +156,9 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
         units={"env_steps_per_s": EVIL},
         knobs=(KnobState(spec=KnobSpec(name=EVIL, kind="str", default=""), value=EVIL),),
         tuner=tuner,
-        diagnosis=Diagnosis(verdict="data-bound", evidence=(EVIL,), advice=(Advice(knob=EVIL, text=EVIL),)),
+        diagnosis=Diagnosis(
+            verdict="data-bound", facts=(evil_fact,), advice=(Advice(knob=EVIL, fact=evil_fact),)
+        ),
     )
     who = Origin(kind="person", user=EVIL)
     measured = Measured(metric="env_steps_per_s", before=1.0, after=2.0, gain=1.0, interval=0.1, note=EVIL)

@@ -19,7 +19,9 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.columns import concatenate, pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Diagnosis
+from hoptui.model.recorded.point_in_time import diagnosis_of
 from hoptui.protocol.messages import CommandRecord, Pulse
 from hoptui.recording import Recording
 from hoptui.recording.library import NODE as KNOWN_NODE
@@ -84,7 +86,7 @@ class Watched(QuietNode):
 
     @property
     def events(self) -> list[str]:
-        return [event.text.partition(":")[0] for event in self.node.events if event.kind == "diagnosis"]
+        return [event.fields["verdict"] for event in self.node.events if event.kind == "diagnosis"]
 
     def set(self, knob: str = "micro_batch") -> None:
         """A change takes effect now."""
@@ -106,7 +108,12 @@ def test_a_verdict_is_told_once_and_recorded(watched: Watched) -> None:
     assert watched.events == ["launch-bound"]
     event = next(e for e in watched.node.events if e.kind == "diagnosis")
     assert (event.run, event.t, event.level) == (RUN, watched.told.t, "info") or event.t < watched.told.t
-    assert event.text.startswith("launch-bound: SM active 5.6 %; busy 32 %")
+    assert (event.code, event.text) == ("diagnosis.verdict", "")
+    assert list(event.fields["facts"][:2]) == [
+        {"code": "gpu.sm_active", "fields": {"share": 0.056}},
+        {"code": "gpu.any_kernel", "fields": {"share": 0.32}},
+    ]
+    assert diagnosis_of(event).facts[:2] == watched.told.facts[:2]
 
 
 def test_viewers_are_not_told_what_they_know(watched: Watched) -> None:
@@ -175,7 +182,8 @@ def test_evaluation_is_left_out(watched: Watched) -> None:
             5, EAGER, {"iteration_s": 5.0, "phase/update": 0.2, "phase/evaluation": 4.8}, every_s=5.0
         )
     assert watched.told.verdict == "compute-bound"
-    assert "of all time goes into evaluation" in watched.told.evidence[-1]
+    assert watched.told.facts[-1].code == "time.aside"
+    assert watched.told.facts[-1].fields["share"] == pytest.approx(5 / 9, abs=0.1)
 
 
 def test_a_paused_run_is_not_looked_at(watched: Watched) -> None:
@@ -249,7 +257,7 @@ def test_others_at_work_on_its_gpu(watched: Watched) -> None:
     watched.node.set_processes(someone(80.0))
     watched.train(30)
     assert watched.told.confidence == 0.6
-    assert watched.told.evidence[-1] == "other processes work on GPU 0"
+    assert watched.told.facts[-1] == fact("gpu.shared", gpus=[0])
     watched.node.set_processes(someone(1.0))
     watched.train(30)
     assert watched.told.confidence == 0.95
@@ -308,8 +316,11 @@ def test_from_a_training_script_to_the_command_line(gpu_node: GpuNode) -> None:
     assert found["verdict"] == "launch-bound"
     assert found["confidence"] >= 0.5
     assert found["evidence"][:2] == ["SM active 50 %", "busy 100 %"]
+    assert found["facts"][0] == {"code": "gpu.sm_active", "fields": {"share": 0.5}}
     assert found["advice"][0]["knob"] == "grad_accum"
     (event,) = [e for e in told["events"] if e["kind"] == "diagnosis"]
-    assert event["text"].startswith("launch-bound: SM active 50 %")
+    assert event["code"] == "diagnosis.verdict"
+    assert event["fields"]["verdict"] == "launch-bound"
+    assert event["fields"]["facts"][0] == found["facts"][0]
     assert "what limits it" in gpu_node.node.hoptui("status", "small").stdout
     assert viewer.run("small").diagnosis is not None

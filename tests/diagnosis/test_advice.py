@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hoptui.diagnosis.advice import MOST, advise
 from hoptui.diagnosis.knob_roles import NAMES
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState, check_value
 from hoptui.domain.tuning import Advice, Verdict
 from tests.diagnosis.loads import UNKNOWN, knob, synthetic, window
@@ -47,18 +48,22 @@ def test_a_minibatch_is_no_larger_than_what_was_played() -> None:
     assert ("minibatch_size", "up", 1024) in advised("launch-bound", *whole, world=2)
 
 
-def test_the_text_says_what_it_costs_and_whether_it_changes_what_is_learned() -> None:
+def test_advice_has_what_it_costs_and_whether_it_changes_what_is_learned() -> None:
     (learning,) = advise(
         "launch-bound", seen(knob("num_envs", 2048, effect="learning", cost="shape", took_s=8.255))
     )
-    assert (
-        learning.text
-        == "num_envs 2\u202f048 → 4\u202f096 (changes what is learned; its last change took 8.3 s)"
+    assert learning.fact == fact(
+        "advice.knob",
+        knob="num_envs",
+        before=2048,
+        value=4096,
+        effect="learning",
+        cost="shape",
+        took_s=8.3,
     )
     (speed,) = advise("memory-unused", seen(knob("micro_batch", 8), knob("grad_accum", 8)))
-    assert speed == Advice(
-        knob="micro_batch", direction="up", value=16, text="micro_batch 8 → 16 (may compile anew)"
-    )
+    what = fact("advice.knob", knob="micro_batch", before=8, value=16, effect="speed", cost="shape")
+    assert speed == Advice(knob="micro_batch", direction="up", value=16, fact=what)
 
 
 @pytest.mark.parametrize("memory", [0.5, UNKNOWN])
@@ -122,8 +127,7 @@ BATCHES = ("micro_batch", "minibatch_size", "batch_size", "batch_tokens", "num_e
 @pytest.mark.parametrize("verdict", ["data-bound", "env-bound"])
 def test_the_batch_of_a_run_that_waits_is_never_raised(verdict: Verdict) -> None:
     (nothing,) = advise(verdict, seen(*(knob(name, 8) for name in BATCHES)))
-    assert nothing.knob == ""
-    assert nothing.text
+    assert nothing == Advice(fact=fact("advice.without_a_knob", verdict=verdict))
 
 
 def test_number_formats_and_recomputing() -> None:
@@ -168,7 +172,7 @@ def test_advice_is_within_bounds_whatever_the_knobs_are(
     for advice in found:
         known = {k.spec.name: k for k in knobs}
         if not advice.knob:
-            assert advice.text
+            assert advice.fact == fact("advice.without_a_knob", verdict=verdict)
             continue
         assert advice.value is not None
         assert check_value(known[advice.knob].spec, advice.value) != known[advice.knob].value

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hoptui.diagnosis.verdict import CHALLENGES, FIRST, Diagnostician, findings
 from hoptui.diagnosis.window import ObservationWindow
-from hoptui.domain.tuning import Diagnosis, Verdict, heard, told
+from hoptui.domain.facts import Fact, fact
+from hoptui.domain.tuning import Diagnosis, Verdict
 from tests.diagnosis.loads import H100, H200, SECOND, UNKNOWN, knob, readings, synthetic, window
 
 LABELS: dict[str, Verdict] = {
@@ -52,12 +53,16 @@ def diagnose(window: ObservationWindow) -> Diagnosis:
     return doctor.told
 
 
+def codes(found: Diagnosis) -> list[str]:
+    return [each.code for each in found.facts]
+
+
 @pytest.mark.parametrize("load", sorted(H100))
 def test_a_load_of_known_nature(load: str) -> None:
     found = diagnose(window(H100[load]))
     assert found.verdict == LABELS[load], found
     assert 0.5 <= found.confidence <= 0.95
-    assert found.evidence
+    assert found.facts
 
 
 def test_plain_cases_are_told_with_confidence() -> None:
@@ -67,19 +72,20 @@ def test_plain_cases_are_told_with_confidence() -> None:
 
 def test_evidence_is_figures() -> None:
     eager = diagnose(window(H100["ppo_eager_4096_full"]))
-    assert eager.evidence == (
-        "SM active 5.6 %",
-        "busy 32 %",
-        "a kernel fills 18 % of the GPU",
-        "144 of 700 W",
+    assert eager.facts == (
+        fact("gpu.sm_active", share=0.056),
+        fact("gpu.any_kernel", share=0.32),
+        fact("gpu.kernel_fill", share=0.18),
+        fact("gpu.power", watts=144, limit_w=700),
     )
     product = diagnose(window(H100["bf16_matmul_8192"]))
-    assert product.evidence[:2] == ("tensor cores 94 %", "at its power limit")
+    assert product.facts[:2] == (fact("gpu.tensor_active", share=0.94), fact("gpu.at_power_limit"))
 
 
 def test_a_batch_that_is_cut_small_in_an_empty_memory() -> None:
     found = diagnose(window(H100["lm_b8"], knobs=(knob("micro_batch", 8), knob("grad_accum", 64))))
-    assert (found.verdict, found.evidence[0]) == ("memory-unused", "computed in 64 pieces")
+    assert (found.verdict, found.facts[0]) == ("memory-unused", fact("batch.pieces", pieces=64))
+    assert found.facts[1].code == "gpu.memory"
     assert found.advice[0].knob == "micro_batch"
     whole = diagnose(window(H100["lm_b8"], knobs=(knob("micro_batch", 512), knob("grad_accum", 1))))
     assert whole.verdict == "power-limited"
@@ -111,12 +117,12 @@ def test_gpus_that_differ_are_named() -> None:
     uneven = (synthetic(sm=0.9, busy=1.0), replace(synthetic(sm=0.5, busy=1.0, clock_mhz=1400.0), index=1))
     found = diagnose(window(phases={"exchange": 0.5}, gpus=uneven, world=2))
     assert found.verdict == "communication-bound"
-    assert found.evidence[-2:] == (
-        "GPU 1 has less to do: SM active 50 %, GPU 0 90 %",
-        "GPU 1 is slower: 1400 MHz, GPU 0 1980",
+    assert found.facts[-2:] == (
+        fact("gpu.less_work", gpu=1, share=0.5, other=0, other_share=0.9),
+        fact("gpu.slower", gpu=1, mhz=1400, other=0, other_mhz=1980),
     )
     even = (synthetic(sm=0.9, busy=1.0), replace(synthetic(sm=0.85, busy=1.0), index=1))
-    assert not any("GPU 1" in figure for figure in diagnose(window(gpus=even, world=2)).evidence)
+    assert not {"gpu.less_work", "gpu.slower"} & set(codes(diagnose(window(gpus=even, world=2))))
 
 
 @pytest.mark.parametrize(
@@ -187,11 +193,16 @@ def test_thresholds(reading: str, below: float, above: float, verdict: Verdict) 
 
 
 def test_what_a_gpu_waits_for_now_and_then_is_told_beside_what_limits_it() -> None:
+    def data(share: float) -> Fact:
+        return fact("phase.share", phase="data", share=share)
+
     capped = synthetic(busy=0.88, sm=0.85, capped=0.9, clock_mhz=1600.0)
-    assert diagnose(window(phases={"data": 0.12}, gpus=(capped,))).evidence[-1] == "data 12 % of the time"
-    assert diagnose(window(phases={"data": 0.04}, gpus=(capped,))).evidence[-1] == "SM active 85 %"
+    assert diagnose(window(phases={"data": 0.12}, gpus=(capped,))).facts[-1] == data(0.12)
+    assert diagnose(window(phases={"data": 0.04}, gpus=(capped,))).facts[-1] == fact(
+        "gpu.sm_active", share=0.85
+    )
     waits = diagnose(window(phases={"data": 0.6}, gpus=(synthetic(busy=0.3, sm=0.3),)))
-    assert [words for words in waits.evidence if words.startswith("data")] == ["data 60 % of the time"]
+    assert [found for found in waits.facts if found.code == "phase.share"] == [data(0.6)]
 
 
 def test_one_hot_gpu_limits_all_and_is_named() -> None:
@@ -203,7 +214,16 @@ def test_one_hot_gpu_limits_all_and_is_named() -> None:
     )
     found = diagnose(window(gpus=gpus, world=4))
     assert found.verdict == "heat-limited"
-    assert found.evidence == ("GPU 3 too hot 60 % of the time", "91 °C", "clock 1400 of 1980 MHz")
+    assert found.facts == (
+        fact("gpu.hot", share=0.6, gpu=3),
+        fact("gpu.temperature", celsius=91),
+        fact("gpu.clock", mhz=1400, max_mhz=1980),
+    )
+
+
+def test_the_only_gpu_of_a_run_needs_no_number() -> None:
+    braked = diagnose(window(gpus=(synthetic(sm=0.9, busy=1.0, braked=0.6, clock_mhz=1400.0),)))
+    assert braked.facts[0] == fact("gpu.power_brake", share=0.6)
 
 
 def test_a_hot_gpu_that_waits_for_data_waits_for_data() -> None:
@@ -214,7 +234,7 @@ def test_a_hot_gpu_that_waits_for_data_waits_for_data() -> None:
 def test_a_link_full_of_uploads_is_not_taken_for_launches() -> None:
     found = diagnose(window(gpus=(synthetic(busy=1.0, sm=0.0, upload=58e9),)))
     assert (found.verdict, found.confidence) == ("data-bound", 0.95)
-    assert found.evidence == ("58 GB/s over PCIe", "SM active 0 %")
+    assert found.facts == (fact("gpu.pcie", bytes_per_s=58e9), fact("gpu.sm_active", share=0))
 
 
 def test_two_causes_that_cost_the_same_leave_doubt() -> None:
@@ -225,19 +245,22 @@ def test_two_causes_that_cost_the_same_leave_doubt() -> None:
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
-        ({"gpus": (), "no_gpu": "no NVIDIA driver"}, "no GPU readings: no NVIDIA driver"),
+        ({"gpus": (), "no_gpu": "no driver"}, fact("gpu.no_readings", reason="no driver")),
+        ({"gpus": ()}, fact("gpu.none_of_run")),
         (
-            {"gpus": (replace(synthetic(busy=1.0), missing="needs Hopper or newer; this is Ampere"),)},
-            "no SM counters: needs Hopper or newer; this is Ampere",
+            {"gpus": (replace(synthetic(busy=1.0), missing="an Ampere"),)},
+            fact("gpu.no_counters", reason="an Ampere"),
         ),
-        ({"iterations": 0, "aside": 1.0}, "100 % of the time went into evaluation, checkpoints or a pause"),
+        ({"gpus": (synthetic(busy=1.0),)}, fact("gpu.counters_not_read")),
+        ({"gpus": (replace(synthetic(busy=1.0), rows=0),)}, fact("gpu.no_rows")),
+        ({"iterations": 0, "aside": 1.0}, fact("time.all_aside", share=1)),
     ],
 )
-def test_too_little_is_known_and_the_evidence_says_what(given: dict[str, Any], missing: str) -> None:
+def test_too_little_is_known_and_the_evidence_says_what(given: dict[str, Any], missing: Fact) -> None:
     found = diagnose(window(phases={"update": 0.9}, **given))
     assert found.verdict == "unknown"
     assert found.confidence == 0
-    assert found.evidence[0] == missing
+    assert found.facts[0] == missing
     assert found.advice == ()
 
 
@@ -246,7 +269,7 @@ def test_without_counters_less_is_believed() -> None:
     assert (blind.verdict, blind.confidence) == ("data-bound", 0.6)
     no_gpu = diagnose(window(phases={"env": 0.9}, no_gpu="none"))
     assert (no_gpu.verdict, no_gpu.confidence) == ("env-bound", 0.6)
-    assert no_gpu.evidence[0] == "env 90 % of the time"
+    assert no_gpu.facts[0] == fact("phase.share", phase="env", share=0.9)
 
 
 @pytest.mark.parametrize("phase", ["data", "rollout/env"])
@@ -268,16 +291,7 @@ def test_few_rows_of_a_gpu_and_neighbours_on_it() -> None:
     shared = replace(readings(H100["lm_b64"][0]), shared=True)
     found = diagnose(window(gpus=(shared,)))
     assert found.confidence == 0.6
-    assert found.evidence[-1] == "other processes work on GPU 0"
-
-
-def test_an_event_says_what_a_diagnosis_says() -> None:
-    found = diagnose(window(H100["ppo_eager_4096_full"]))
-    assert told(found).startswith("launch-bound: SM active 5.6 %; busy 32 %")
-    again = heard(told(found), found.t)
-    assert (again.verdict, again.evidence, again.t) == (found.verdict, found.evidence, found.t)
-    assert heard("healthy", 3) == Diagnosis(verdict="healthy", t=3)
-    assert heard("something else", 3) == Diagnosis(evidence=("something else",), t=3)
+    assert found.facts[-1] == fact("gpu.shared", gpus=[0])
 
 
 # over many looks --------------------------------------------------------------------------------------------
@@ -331,10 +345,20 @@ def test_figures_are_told_anew_now_and_then_and_only_if_they_changed() -> None:
     other = window(H100["ppo_eager_16384_full"])
     look(doctor, other, 60)
     assert doctor.told is not None
-    assert doctor.told.evidence == diagnose(other).evidence
+    assert doctor.told.facts == diagnose(other).facts
     second = doctor.told
     look(doctor, EAGER, 64)
     assert doctor.told is second, "too soon"
+
+
+def test_figures_that_look_the_same_are_no_news() -> None:
+    doctor = Diagnostician()
+    for i in range(FIRST):
+        look(doctor, EAGER, i)
+    first = doctor.told
+    (gpu,) = EAGER.gpus
+    look(doctor, replace(EAGER, gpus=(replace(gpu, sm=gpu.sm + 1e-5, power_w=gpu.power_w + 0.01),)), 60)
+    assert doctor.told is first
 
 
 def test_what_was_advised_for_other_values_is_advised_no_more() -> None:

@@ -98,13 +98,14 @@ def test_rows_read_while_something_else_was_done_are_left_out() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    old = gpu(missing={"gpm": "needs Hopper or newer"})
+    old = gpu(missing={"gpm": "an Ampere"})
     found = gpu_window(old, pack("gpu/GPU-0", [(SECOND, -1, {"busy": 50.0})]), (), shared=False)
-    assert (found.busy, found.missing) == (0.5, "needs Hopper or newer")
+    assert (found.busy, found.missing) == (0.5, "an Ampere")
     assert math.isnan(found.sm)
-    lost = gpu_window(gpu(reason="lost: fell off the bus"), None, (), shared=False)
-    assert (lost.rows, lost.missing) == (0, "lost: fell off the bus")
-    assert gpu_window(gpu(), None, (), shared=False).missing == "no readings"
+    lost = gpu_window(gpu(reason="lost"), None, (), shared=False)
+    assert (lost.rows, lost.missing) == (0, "lost")
+    unread = gpu_window(gpu(), None, (), shared=False)
+    assert (unread.rows, unread.missing) == (0, "")
 
 
 def test_the_mean_of_a_reading() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.tuning import Change, Diagnosis, TunerState
-from hoptui.model.recorded.point_in_time import Chronicle, command_as_of, knob_as_of
+from hoptui.model.recorded.point_in_time import Chronicle, command_as_of, diagnosis_of, knob_as_of
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from tests.model.recorded_run import ANA, COMMANDS, EVENTS, KNOBS, LENGTH_S, STATE, at, command, event
 
@@ -165,6 +166,43 @@ def test_events_and_commands_come_when_they_happened() -> None:
     assert {at(200), at(202), at(200.3), at(600)} <= set(told.moments)
 
 
+def in_words(text: str) -> Fact:
+    """A figure of a recording by hoptui 0.1."""
+    return fact("diagnosis.text", text=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "launch-bound: SM active 5.6 %; 144 of 700 W",
+            Diagnosis(
+                verdict="launch-bound", facts=(in_words("SM active 5.6 %"), in_words("144 of 700 W")), t=3
+            ),
+        ),
+        ("healthy", Diagnosis(verdict="healthy", t=3)),
+        ("something else", Diagnosis(facts=(in_words("something else"),), t=3)),
+    ],
+)
+def test_the_diagnosis_of_an_event_in_words(text: str, expected: Diagnosis) -> None:
+    assert diagnosis_of(Event(seq=1, t=3, wall=0.0, kind="diagnosis", text=text)) == expected
+
+
+@pytest.mark.parametrize("verdict", ["launch-bound", "moon-bound"])
+def test_the_diagnosis_of_an_event_of_facts(verdict: str) -> None:
+    facts = (fact("gpu.sm_active", share=0.056), fact("gpu.shared", gpus=[0, 1]))
+    what = fact("diagnosis.verdict", verdict=verdict, facts=facts)
+    written = Event(seq=1, t=3, wall=0.0, kind="diagnosis", code=what.code, fields=what.fields)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(written), type=Event)
+    assert diagnosis_of(read) == Diagnosis(verdict=verdict, facts=facts, t=3)
+
+
+@pytest.mark.parametrize("fields", [{}, {"verdict": 3, "facts": ["x", {"code": 1}]}, {"facts": 7}])
+def test_the_diagnosis_of_odd_fields_is_unknown(fields: dict[str, object]) -> None:
+    odd = Event(seq=1, t=3, wall=0.0, kind="diagnosis", code="diagnosis.verdict", fields=fields)
+    assert diagnosis_of(odd).verdict == "unknown"
+
+
 def test_the_verdict_of_a_moment_is_that_of_the_newest_event() -> None:
     events = (
         event(0, "started", "started (pid 77)"),
@@ -191,8 +229,14 @@ def test_the_verdict_of_a_moment_is_that_of_the_newest_event() -> None:
         "healthy",
     ]
     found = told.run_at(at(61)).diagnosis
-    assert found == Diagnosis(verdict="launch-bound", evidence=("SM active 5.6 %", "busy 32 %"), t=at(30))
+    assert found == Diagnosis(
+        verdict="launch-bound", facts=(in_words("SM active 5.6 %"), in_words("busy 32 %")), t=at(30)
+    )
     assert told.run_at(at(LENGTH_S)).diagnosis == last.diagnosis, "of the very last all is recorded"
+    worded = (*events, event(160, "diagnosis", "healthy: SM active 94 %"))
+    assert chronicle(state=last, events=worded).run_at(at(LENGTH_S)).diagnosis == Diagnosis(
+        verdict="healthy", confidence=0.9, facts=(in_words("SM active 94 %"),)
+    ), "an older recording has its evidence in the event alone"
     other = msgspec.structs.replace(last, diagnosis=Diagnosis(verdict="data-bound", confidence=0.9))
     assert chronicle(state=other, events=events).run_at(at(LENGTH_S)).diagnosis == Diagnosis(
         verdict="healthy", t=at(150)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import Fact, fact
 from hoptui.model import report
 from hoptui.model.report import LONGEST_S, Report, ends, read
 from hoptui.protocol.messages import Event
@@ -240,11 +241,24 @@ def test_the_ends_lie_before_and_after_all_changes() -> None:
     assert ends(first, first, []) == (None, None)
 
 
+def in_words(text: str) -> Fact:
+    """A figure of a recording by hoptui 0.1."""
+    return fact("diagnosis.text", text=text)
+
+
 def test_a_verdict_holds_until_the_next_or_until_its_process_ends() -> None:
+    of_facts = Event(
+        seq=1,
+        t=at(30),
+        wall=0.0,
+        kind="diagnosis",
+        code="diagnosis.verdict",
+        fields={"verdict": "compute-bound", "facts": [{"code": "gpu.at_power_limit", "fields": {}}]},
+    )
     events = (
         event(0, "started", "started"),
         event(10, "diagnosis", "launch-bound: SM active 5 %; busy 100 %"),
-        event(30, "diagnosis", "compute-bound"),
+        of_facts,
         event(40, "reconnected", "back"),
         event(50, "exited", "killed"),
         event(70, "restarted", "restarted"),
@@ -253,10 +267,10 @@ def test_a_verdict_holds_until_the_next_or_until_its_process_ends() -> None:
     )
     found = report.held(events, at(0), at(100))
     assert found == [
-        ("launch-bound", 30.0, "SM active 7 %"),
-        ("compute-bound", 20.0, ""),
-        ("unknown", 10.0, "moon-bound"),
-        ("", 20.0, ""),
+        ("launch-bound", 30.0, (in_words("SM active 7 %"),)),
+        ("compute-bound", 20.0, (fact("gpu.at_power_limit"),)),
+        ("unknown", 10.0, (in_words("moon-bound"),)),
+        ("", 20.0, ()),
     ]
     assert report.alive_s(events, at(0), at(100)) == 80
 
@@ -268,7 +282,10 @@ def test_the_verdicts_of_a_recording(tmp_path: Path) -> None:
         event(101, "shift", "slower"),
     )
     found = report_of(tmp_path / "r.hoptui", events=(*EVENTS, *more), commands=COMMANDS)
-    assert [(one.verdict, one.evidence) for one in found.verdicts] == [("data-bound", "data 60 %"), ("", "")]
+    assert [(one.verdict, one.facts) for one in found.verdicts] == [
+        ("data-bound", (in_words("data 60 %"),)),
+        ("", ()),
+    ]
     assert [e.text for e in found.tuner_events] == ["holding"]
     assert [e.text for e in found.shifts] == ["slower"]
     assert {e.kind for e in found.events} == {"started", "note", "exited"}

@@ -8,6 +8,7 @@ import msgspec
 
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec
+from hoptui.presentation.sentences.diagnosis import VERDICTS
 
 Fields = dict[str, Any]
 LR = msgspec.to_builtins(KnobSpec(name="lr", kind="float", default=3e-4, min=1e-5, max=1e-2, scale="log"))
@@ -97,4 +98,65 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "effect.cut_short": {},
     "effect.restarted": {},
     "effect.shared": {"knobs": ["lr", "grad_accum"]},
+    # diagnosis
+    "diagnosis.verdict": [
+        {
+            "verdict": "launch-bound",
+            "facts": [
+                _nested(fact("gpu.sm_active", share=0.056)),
+                _nested(fact("gpu.any_kernel", share=0.32)),
+            ],
+        },
+        {"verdict": "healthy", "facts": []},
+    ],
+    "diagnosis.newer_verdict": {"verdict": "moon-bound"},
+    "diagnosis.text": {"text": "SM active 5.6 %"},
+    "phase.share": {"phase": "rollout/env", "share": 0.7},
+    "phase.largest": {"phase": "update", "share": 0.61},
+    "time.aside": {"share": 0.31},
+    "time.all_aside": {"share": 1.0},
+    "gpu.busy": {"share": 0.32},
+    "gpu.any_kernel": {"share": 0.32},
+    "gpu.sm_active": [{"share": 0.056}, {"share": 0.94}, {"share": 0.0}],
+    "gpu.tensor_active": {"share": 0.94},
+    "gpu.fp32_active": {"share": 0.77},
+    "gpu.dram_active": {"share": 0.9},
+    "gpu.kernel_fill": {"share": 0.18},
+    "gpu.memory": {"share": 0.23},
+    "gpu.pcie": {"bytes_per_s": 58e9},
+    "gpu.nvlink": {"bytes_per_s": 29e9},
+    "host.cpu": {"share": 0.92, "cores": 16},
+    "batch.pieces": {"pieces": 64},
+    "gpu.power": [{"watts": 693.0, "limit_w": 700.0}, {"watts": 144.0}],
+    "gpu.at_power_limit": {},
+    "gpu.clock": {"mhz": 1365.0, "max_mhz": 1980.0},
+    "gpu.hot": [{"share": 0.6, "gpu": 3}, {"share": 0.6}],
+    "gpu.temperature": {"celsius": 91.0},
+    "gpu.power_brake": [{"share": 0.4, "gpu": 3}, {"share": 0.4}],
+    "gpu.shared": [{"gpus": [0]}, {"gpus": [0, 2]}],
+    "gpu.less_work": {"gpu": 1, "share": 0.5, "other": 0, "other_share": 0.9},
+    "gpu.slower": {"gpu": 1, "mhz": 1400.0, "other": 0, "other_mhz": 1980.0},
+    "gpu.no_readings": {"reason": "no NVIDIA driver"},
+    "gpu.none_of_run": {},
+    "gpu.no_counters": {"reason": "needs Hopper or newer; this is Ampere"},
+    "gpu.no_rows": {},
+    "gpu.counters_not_read": {},
+    "gpu.waits_for_host": {},
+    "cause.none_clear": {},
+    "advice.knob": [
+        {
+            "knob": "num_envs",
+            "before": 2048,
+            "value": 4096,
+            "effect": "learning",
+            "cost": "shape",
+            "took_s": 8.3,
+        },
+        {"knob": "grad_accum", "before": 4, "value": 2, "effect": "speed", "cost": "free"},
+        {"knob": "precision", "before": "fp32", "value": "bf16", "effect": "speed", "cost": "rebuild"},
+        {"knob": "checkpointing", "before": True, "value": False, "effect": "speed", "cost": "shape"},
+    ],
+    "advice.without_a_knob": [
+        {"verdict": verdict} for verdict, text in VERDICTS.items() if text.without_a_knob
+    ],
 }

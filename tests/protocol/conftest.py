@@ -11,7 +11,7 @@ import pytest
 
 from hoptui.domain import devices
 from hoptui.domain.columns import pack
-from hoptui.domain.facts import Fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import codec, messages
@@ -95,8 +95,15 @@ EVENT = messages.Event(
 DIAGNOSIS = Diagnosis(
     verdict="launch-bound",
     confidence=0.8,
-    evidence=("SM active 5 %", "busy 100 %"),
-    advice=(Advice(knob="micro_batch", direction="up", value=64, text="larger kernels"),),
+    facts=(fact("gpu.sm_active", share=0.05), fact("gpu.any_kernel", share=1.0)),
+    advice=(
+        Advice(
+            knob="micro_batch",
+            direction="up",
+            value=64,
+            fact=fact("advice.knob", knob="micro_batch", before=32, value=64, effect="speed", cost="shape"),
+        ),
+    ),
     seconds=20.0,
     t=18,
 )

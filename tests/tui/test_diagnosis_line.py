@@ -8,10 +8,12 @@ import pytest
 from msgspec import structs
 
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.tui.components import diagnosis_line, phases
 from tests.golden import Golden, sheet
 from tests.tui.conftest import RUN, SECOND, Scene
+from tests.tui.tuned_run import advises
 
 MakeScene = Callable[..., Scene]
 
@@ -102,11 +104,13 @@ def test_a_rare_phase_does_not_change_the_inks_of_the_others(scene: MakeScene) -
 LAUNCHES = Diagnosis(
     verdict="launch-bound",
     confidence=0.95,
-    evidence=("SM active 5.6 %", "busy 32 %", "a kernel fills 18 % of the GPU", "144 of 700 W"),
-    advice=(
-        Advice(knob="gone", direction="up", value=2, text="gone 1 → 2 (takes effect at once)"),
-        Advice(knob="grad_accum", direction="down", value=2, text="grad_accum 4 → 2 (may compile anew)"),
+    facts=(
+        fact("gpu.sm_active", share=0.056),
+        fact("gpu.any_kernel", share=0.32),
+        fact("gpu.kernel_fill", share=0.18),
+        fact("gpu.power", watts=144, limit_w=700),
     ),
+    advice=(advises("gone", 1, 2, cost="free"), advises("grad_accum", 4, 2)),
     t=1_000 * SECOND,
 )
 
@@ -134,7 +138,7 @@ def test_a_diagnosis_fits_into_every_width(scene: MakeScene) -> None:
 def test_a_doubtful_diagnosis_says_so(scene: MakeScene, golden: Golden) -> None:
     there = diagnosed(scene().live(), structs.replace(LAUNCHES, confidence=0.6, advice=()))
     shown = {"60 % sure": told(there, 60)}
-    diagnosed(there, Diagnosis(verdict="healthy", confidence=0.8, evidence=("SM active 94 %",)))
+    diagnosed(there, Diagnosis(verdict="healthy", confidence=0.8, facts=(fact("gpu.sm_active", share=0.94),)))
     shown["healthy"] = told(there)
     golden(sheet(shown))
 
@@ -142,14 +146,17 @@ def test_a_doubtful_diagnosis_says_so(scene: MakeScene, golden: Golden) -> None:
 def test_where_no_knob_helps_it_says_what_would(scene: MakeScene) -> None:
     text = "step environments in several processes, or on the GPU"
     found = Diagnosis(
-        verdict="env-bound", confidence=0.9, evidence=("env 70 %",), advice=(Advice(text=text),)
+        verdict="env-bound",
+        confidence=0.9,
+        facts=(fact("phase.share", phase="env", share=0.7),),
+        advice=(Advice(fact=fact("advice.without_a_knob", verdict="env-bound")),),
     )
     there = diagnosed(scene().live(), found)
-    assert told(there) == f"▸ env-bound: env 70 %  {text}"
+    assert told(there) == f"▸ env-bound: env 70 % of the time  {text}"
 
 
 def test_an_unknown_diagnosis_leaves_the_line_to_the_phases(scene: MakeScene) -> None:
-    there = diagnosed(scene().live(), Diagnosis(evidence=("no GPU readings: no driver",)))
+    there = diagnosed(scene().live(), Diagnosis(facts=(fact("gpu.no_readings", reason="no driver"),)))
     assert told(there) == told(scene().live()) != ""
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hoptui.client.client import Link
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Diagnosis, Limits, TunerState
 from hoptui.tui.components import knobs, throughput, trials, tuner
 from hoptui.tui.run_control import advised
@@ -176,7 +177,7 @@ def test_advice_that_cannot_be_followed_is_passed_over() -> None:
         Advice(knob="grad_accum", value=4096),
         Advice(knob="grad_accum", value=4),
     )
-    for passed in (unknown, above, there, Advice(text="nothing helps")):
+    for passed in (unknown, above, there, Advice(fact=fact("advice.without_a_knob", verdict="env-bound"))):
         found = advised(look(tuned(diagnosis=replace(DIAGNOSIS, advice=(passed, ADVICE[1])))))
         assert found is not None
         assert found[0] is ADVICE[1], passed

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hoptui.domain.knobs import KnobValue
+from hoptui.domain.facts import fact
+from hoptui.domain.knobs import Cost, Effect, KnobValue
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, TunerState
 from hoptui.protocol.messages import Origin
 from tests.tui.conftest import SECOND, START, Scene
@@ -65,12 +66,21 @@ STATE = TunerState(
 )  # fmt: skip
 HOLDING = replace(STATE, stand="holding", text="nothing better was found in 9 trials", trial=None, next=())
 STOPPED = replace(STATE, stand="off", text="stopped by ana", trial=None, next=())
+
+
+def advises(knob: str, before: int, value: int, *, effect: Effect = "speed", cost: Cost = "shape") -> Advice:
+    """Advice to turn a knob from one value to another."""
+    what = fact("advice.knob", knob=knob, before=before, value=value, effect=effect, cost=cost)
+    return Advice(knob=knob, direction="up" if value > before else "down", value=value, fact=what)
+
+
 ADVICE = (
-    Advice(knob="grad_accum", direction="down", value=2, text="grad_accum 4 → 2 (takes effect at once)"),
-    Advice(knob="num_envs", direction="up", value=4096, text="num_envs 2 048 → 4 096 (learning)"),
+    advises("grad_accum", 4, 2, cost="free"),
+    advises("num_envs", 2048, 4096, effect="learning"),
 )
 DIAGNOSIS = Diagnosis(
-    verdict="launch-bound", confidence=0.9, evidence=("SM active 12 %", "busy 99 %"), advice=ADVICE,
+    verdict="launch-bound", confidence=0.9, advice=ADVICE,
+    facts=(fact("gpu.sm_active", share=0.12), fact("gpu.any_kernel", share=0.99)),
     seconds=20.0, t=START,
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits
 from hoptui.protocol.messages import CommandRecord, Origin, Stage
@@ -188,4 +189,6 @@ def results(course: Course) -> list[str]:
 
 def diagnosed(verdict: str, *advice: Advice) -> Diagnosis:
     """A verdict that is sure of itself, with what it advises."""
-    return Diagnosis(verdict=verdict, confidence=0.9, evidence=("SM active 8 %",), advice=advice)  # type: ignore[arg-type]
+    return Diagnosis(
+        verdict=verdict, confidence=0.9, facts=(fact("gpu.sm_active", share=0.08),), advice=advice
+    )

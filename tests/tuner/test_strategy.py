@@ -17,7 +17,7 @@ def test_what_limited_the_run_before_a_change_is_not_told_as_of_now(stale: bool)
     course.facts["diagnosis"] = structs.replace(diagnosed("launch-bound"), stale=stale)
     course.into_trial()
     when = "was launch-bound before the last change" if stale else "is launch-bound"
-    assert course.proposals[0].why.startswith(f"the run {when}: SM active 8 %")
+    assert course.proposals[0].why.startswith(f"the run {when}: sm active 8.0 %")
 
 
 def test_what_is_tried_is_the_same_whether_a_diagnosis_is_of_now_or_not() -> None:

@@ -180,7 +180,7 @@ def test_the_diagnosis_gives_the_order_and_never_a_larger_batch_to_a_run_that_wa
     course.rest()
     assert {c.knob for p in course.proposals for c in p.changes} == {"num_workers"}
     assert course.values["num_workers"] == 8
-    assert "data-bound: SM active 8 %" in course.tuner.state.tried[0].text
+    assert "data-bound: sm active 8.0 %" in course.tuner.state.tried[0].text
 
 
 def test_a_choice_is_tried_where_it_is_advised_and_its_standstill_can_be_paid() -> None:

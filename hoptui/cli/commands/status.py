@@ -8,7 +8,7 @@ from typing import Any
 
 from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, headline, knobs_of, look
+from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, diagnosis_json, headline, knobs_of, look
 from hoptui.cli.support.terminal import OK, dump, say, table
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Diagnosis
@@ -77,7 +77,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "ranks": _ranks(seen, run),
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
         "derived": gpus.derived(seen, run),
-        "diagnosis": run.diagnosis,
+        "diagnosis": diagnosis_json(run.diagnosis),
         "tuner": run.tuner,
         "started": run.started_wall,
         "exited": run.exited_wall or None,
@@ -161,10 +161,10 @@ def _print_diagnosis(found: Diagnosis, *, ended: bool) -> None:
     say()
     say("what limited it last" if ended else "what limits it")
     say(f"  {numbers.clean(diagnosis.sentence(found))}")
-    for figure in found.evidence[found.verdict == "unknown" :]:
-        say(f"    {numbers.clean(figure)}")
+    for figure in diagnosis.evidence(found)[found.verdict == "unknown" :]:
+        say(f"    {figure}")
     for advice in () if ended else found.advice:
-        say(f"  {'try ' if advice.knob else ''}{numbers.clean(advice.text)}")
+        say(f"  {'try ' if advice.knob else ''}{diagnosis.advice_text(advice)}")
 
 
 def _print_ranks(seen: NodeSnapshot, run: RunState) -> None:

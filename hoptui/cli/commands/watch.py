@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import NONE, NodeSnapshot, headline, look
+from hoptui.cli.support.snapshot import NONE, NodeSnapshot, diagnosis_json, headline, look
 from hoptui.cli.support.terminal import OK, dump, say, usage, warn
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
@@ -76,7 +76,7 @@ class _Printer:
                     "metrics": metrics,
                     "gpus": [gpus.report(self._seen, gpu) for gpu in mine],
                     "derived": gpus.derived(self._seen, run),
-                    "diagnosis": run.diagnosis,
+                    "diagnosis": diagnosis_json(run.diagnosis),
                 }
             )
             return

@@ -26,7 +26,7 @@ from hoptui.cli.report.document import (
 )
 from hoptui.model.command_history import reason
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
-from hoptui.presentation import numbers, sentences, tuner, vocabulary
+from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord, Event
@@ -267,7 +267,7 @@ def diagnosis_section(report: Report) -> Section:
             "not diagnosed" if one.verdict == UNDIAGNOSED else one.verdict,
             one.seconds / whole,
             spent(one.seconds),
-            numbers.clean(one.evidence, 300),
+            sentences.joined(one.facts),
         )
         for one in report.verdicts
     ]
@@ -276,7 +276,7 @@ def diagnosis_section(report: Report) -> Section:
     if last is not None and last.verdict != "unknown":
         # The diagnosis of an ended run comes from its events, which have no confidence.
         sure = f", {numbers.percent(last.confidence, decimals=0)} confident" if last.confidence else ""
-        advice = "; ".join(numbers.clean(one.text, 300) for one in last.advice if one.text)
+        advice = "; ".join(filter(None, map(diagnosis.advice_text, last.advice)))
         blocks.append(
             Paragraph(f"The last verdict: {last.verdict}{sure}.{f' Advice: {advice}.' if advice else ''}")
         )

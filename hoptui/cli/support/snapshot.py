@@ -15,10 +15,11 @@ from hoptui.client.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.knobs import KnobState, missing
+from hoptui.domain.tuning import Diagnosis
 from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
-from hoptui.presentation import numbers
+from hoptui.presentation import diagnosis, numbers
 from hoptui.protocol.messages import Delta, NodeState, RunState
 from hoptui.settings import config
 from hoptui.settings.config import Config
@@ -214,6 +215,17 @@ def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = Tr
         raise Fail(str(error), MISSING) from None
     except RefusedError as error:
         raise Fail(str(error), REJECTED) from None
+
+
+def diagnosis_json(found: Diagnosis | None) -> dict[str, Any] | None:
+    """A diagnosis as every `--json` shows it: with the sentences of its facts and of its advice."""
+    if found is None:
+        return None
+    return {
+        **structs.asdict(found),
+        "evidence": diagnosis.evidence(found),
+        "advice": [{**structs.asdict(one), "text": diagnosis.advice_text(one)} for one in found.advice],
+    }
 
 
 def knobs_of(run: RunState) -> dict[str, dict[str, Any]]:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.domain.facts import fact, nested
 from hoptui.domain.knobs import KnobState, KnobValue
-from hoptui.domain.tuning import Diagnosis, Measured, heard
+from hoptui.domain.tuning import VERDICTS, Diagnosis, Measured
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState, as_asked
 
@@ -98,10 +99,11 @@ class Chronicle:
         for event in self._told:
             if event.t > t:
                 break
-            newest = heard(event.text, event.t) if event.kind == "diagnosis" else None
+            newest = diagnosis_of(event) if event.kind == "diagnosis" else None
         last = self.state.diagnosis
-        final = t >= self._end and last is not None and newest is not None and last.verdict == newest.verdict
-        return last if final else newest
+        if t < self._end or last is None or newest is None or last.verdict != newest.verdict:
+            return newest
+        return last if last.facts else structs.replace(last, facts=newest.facts)  # an older one has words
 
     def _ended_at(self, t: int) -> RunState | None:
         """The run with its end, if it had ended by `t`."""
@@ -115,6 +117,21 @@ class Chronicle:
             return structs.replace(self.state, exit_reason=reason, exit_detail=detail, exited_wall=event.wall)
         unseen = not self._life or self._life[-1].kind != "exited"
         return self.state if unseen and self.state.exit_reason and t >= self._end else None
+
+
+def diagnosis_of(event: Event) -> Diagnosis:
+    """The diagnosis of an event of kind `diagnosis`. An older recording has it in a sentence: the verdict, a
+    colon and the evidence."""
+    if event.code:
+        found = event.fields.get("facts")
+        listed = map(nested, found if isinstance(found, list | tuple) else ())
+        facts = tuple(each for each in listed if each is not None)
+        return Diagnosis(verdict=str(event.fields.get("verdict", "unknown")), facts=facts, t=event.t)
+    verdict, _, evidence = event.text.partition(": ")
+    if verdict not in VERDICTS:
+        return Diagnosis(facts=(fact("diagnosis.text", text=event.text),), t=event.t)
+    figures = tuple(fact("diagnosis.text", text=text) for text in evidence.split("; ") if text)
+    return Diagnosis(verdict=verdict, facts=figures, t=event.t)
 
 
 def _ending(event: Event) -> tuple[str, str]:

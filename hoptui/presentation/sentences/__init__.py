@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from hoptui.domain.facts import Fact
 from hoptui.domain.tuning import Measured
 from hoptui.presentation import numbers
-from hoptui.presentation.sentences import commands, runs
+from hoptui.presentation.sentences import commands, diagnosis, runs
 from hoptui.presentation.sentences.template import Entry, fill
 from hoptui.protocol.messages import CommandRecord, Event
 
@@ -22,6 +22,7 @@ LONGEST = 300
 CATALOGUE: Mapping[str, Entry] = {
     **runs.SENTENCES,
     **commands.SENTENCES,
+    **diagnosis.SENTENCES,
 }
 RETIRED: frozenset[str] = frozenset()
 """Codes that nothing makes any more. Their sentences stay for the recordings that have them."""

@@ -33,7 +33,7 @@ def _of(found: Diagnosis, view: View) -> Iterator[Line]:
     old = (
         (Span(f" · as of {numbers.duration(age_s)} ago", "dim"),) if view.metrics_stale and age_s >= 1 else ()
     )
-    figures = [numbers.clean(figure) for figure in found.evidence]
+    figures = diagnosis.evidence(found)
     told: list[Line] = [
         (Span(f": {' · '.join(figures[:count])}"),) if count else () for count in range(len(figures), -1, -1)
     ]
@@ -50,14 +50,14 @@ def _tries(found: Diagnosis, view: View) -> list[Line]:
     """The change to try and the key that makes it, in ever fewer words; without one, what would help."""
     change = advised(view)
     if change is None:
-        alone = [advice.text for advice in found.advice if not advice.knob and not view.stale]
-        return [(Span(f"  {numbers.clean(each)}", "dim"),) for each in alone]
+        alone = [diagnosis.advice_text(one) for one in found.advice if not one.knob and not view.stale]
+        return [(Span(f"  {each}", "dim"),) for each in alone if each]
     advice, _ = change
-    brief = numbers.clean(advice.text.partition(" (")[0])
+    brief = diagnosis.advice_text(advice, brief=True)
     hint = "" if view.read_only or view.replay is not None else view.hint("knob.advice", "does it")
     key = (Span(f"  {hint}", "faint"),) if hint else ()
     return [
-        (Span("  try ", "dim"), Span(numbers.clean(advice.text)), *key),
+        (Span("  try ", "dim"), Span(diagnosis.advice_text(advice)), *key),
         (Span("  try ", "dim"), Span(brief), *key),
         (Span("  try ", "dim"), Span(brief)),
     ]

@@ -226,13 +226,13 @@ def _limit(view: View, width: int) -> list[Line]:
     if found is None or found.verdict == "unknown":
         return [_told("limit", diagnosis_line.line(view, phases.measured(view), width - LABEL))]
     lines = _labelled("limit", diagnosis.sentence(found), width)
-    if found.evidence:
-        lines += _labelled("", numbers.clean(" · ".join(found.evidence), 300), width)
+    if found.facts:
+        lines += _labelled("", numbers.clean(" · ".join(diagnosis.evidence(found)), 300), width)
     taken = advised(view)
     for one in found.advice:
         hint = "" if view.read_only or view.replay is not None else view.hint("tuner.advice", "does it")
         does = f"  {hint}" if hint and taken is not None and one is taken[0] else ""
-        lines += _labelled("advice", f"{numbers.clean(one.text)}{does}", width)
+        lines += _labelled("advice", f"{diagnosis.advice_text(one)}{does}", width)
     return lines
 
 

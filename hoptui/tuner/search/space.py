@@ -4,7 +4,7 @@ apart."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,7 +12,7 @@ from typing import Literal
 
 from hoptui.diagnosis.knob_roles import NAMES, OFF, Role
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, relations
-from hoptui.domain.tuning import Change, Diagnosis, Limits, Verdict, may_turn
+from hoptui.domain.tuning import Change, Diagnosis, Limits, may_turn
 
 Family = Literal["batch", "input", "env", "mode", "other"]
 """What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run
@@ -27,7 +27,7 @@ READERS: tuple[Family, ...] = ("input", "env")
 
 SURE = 0.5
 """A diagnosis that is less sure of itself decides nothing here."""
-WORTH_TRYING: dict[Verdict, tuple[Family, ...]] = {
+WORTH_TRYING: Mapping[str, tuple[Family, ...]] = {
     "launch-bound": ("batch", "mode", "other"),
     "data-bound": ("input", "other"),
     "env-bound": ("env", "other"),

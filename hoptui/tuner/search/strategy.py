@@ -315,7 +315,7 @@ class Search:
             why = "what limits the run is not clear: one step is tried"
         else:
             said = "was {} before the last change" if diagnosis.stale else "is {}"
-            why = ": ".join((f"the run {said.format(diagnosis.verdict)}", *diagnosis.evidence[:1]))
+            why = ": ".join((f"the run {said.format(diagnosis.verdict)}", *_figure(diagnosis)))
         if again := self._tracks.of(lever).again.get(value):
             why = f"{why}; tried again: {again}"
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
@@ -323,3 +323,12 @@ class Search:
             return why
         share = percent((peak + observation.memory.others) / observation.memory.total)
         return f"{why}; expected to take {share} of the memory, rare peaks aside"
+
+
+def _figure(diagnosis: Diagnosis) -> list[str]:
+    """The strongest figure of a diagnosis: `sm active 8.0 %`, none where its first fact is no share."""
+    return [
+        f"{known.code.rpartition('.')[2].replace('_', ' ')} {percent(known.fields['share'])}"
+        for known in diagnosis.facts[:1]
+        if "share" in known.fields
+    ]

@@ -1,0 +1,139 @@
+"""What limits a run: verdicts, the figures behind them, and what might help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hoptui.presentation import numbers
+from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
+
+
+class VerdictText(NamedTuple):
+    """What a verdict means, and what helps where no knob of the run does ("": only a knob could)."""
+
+    meaning: str
+    without_a_knob: str = ""
+
+
+VERDICTS: Mapping[str, VerdictText] = {
+    "launch-bound": VerdictText(
+        "kernels are too small, or launched too slowly, to fill the GPU",
+        "more work in each kernel: larger batches, torch.compile, CUDA graphs",
+    ),
+    "data-bound": VerdictText(
+        "training waits for its input",
+        "more or faster loading: processes that load ahead, smaller or already decoded input",
+    ),
+    "env-bound": VerdictText(
+        "training waits for environments that are stepped on the CPU",
+        "step environments in several processes, or on the GPU",
+    ),
+    "memory-bandwidth-bound": VerdictText(
+        "the GPU's memory bus is near its limit",
+        "fewer passes over memory: torch.compile fuses them, narrower number formats halve them",
+    ),
+    "compute-bound": VerdictText(
+        "the GPU's arithmetic units are near their limit",
+        "near what the GPU can do: only less work or a narrower number format is faster",
+    ),
+    "power-limited": VerdictText(
+        "the clocks are held down by the board's power limit",
+        "the board draws what it may: only an administrator can raise the limit (nvidia-smi -pl)",
+    ),
+    "heat-limited": VerdictText(
+        "the clocks are held down because the GPU is too hot",
+        "look after the cooling: the clocks stay low until the GPU is cooler",
+    ),
+    "communication-bound": VerdictText(
+        "ranks wait for each other",
+        "fewer, larger exchanges: more work between two of them",
+    ),
+    "memory-unused": VerdictText("work is cut smaller than memory asks for"),
+    "healthy": VerdictText("nothing stands out"),
+    "unknown": VerdictText("too little is known"),
+}
+"""Every verdict of `hoptui.domain.tuning`."""
+COSTS: Mapping[str, str] = {
+    "free": "takes effect at once",
+    "shape": "may compile anew",
+    "rebuild": "pauses while it is rebuilt",
+    "restart": "restarts the run",
+}
+
+
+def change(fields: Fields) -> str:
+    """The change that an advice is: `num_envs 2 048 → 4 096`."""
+    return f"{fields['knob']} {numbers.value(fields['before'])} → {numbers.value(fields['value'])}"
+
+
+def _advice(fields: Fields, _: Write) -> str:
+    """`num_envs 2 048 → 4 096 (changes what is learned; its last change took 8.3 s)`."""
+    took = fields.get("took_s")
+    cost = f"its last change took {took:.2g} s" if took is not None else COSTS[fields["cost"]]
+    learning = "changes what is learned; " if fields["effect"] == "learning" else ""
+    return f"{change(fields)} ({learning}{cost})"
+
+
+def _verdict(fields: Fields, write: Write) -> str:
+    return ": ".join(filter(None, (fields["verdict"], facts(fields["facts"], write))))
+
+
+def _power(fields: Fields, _: Write) -> str:
+    limit = f" of {fields['limit_w']:.0f}" if "limit_w" in fields else ""
+    return f"{fields['watts']:.0f}{limit} W"
+
+
+def _of_gpu(fields: Fields) -> str:
+    return f"GPU {fields['gpu']} " if "gpu" in fields else ""
+
+
+SENTENCES: Mapping[str, Entry] = {
+    "diagnosis.verdict": _verdict,
+    "diagnosis.newer_verdict": "a newer hoptui found {verdict}",
+    "diagnosis.text": "{text}",  # of a recording by hoptui 0.1
+    # time
+    "phase.share": "{phase} {share:percent} of the time",
+    "phase.largest": "largest phase: {phase} {share:percent}",
+    "time.aside": "{share:percent} of all time goes into evaluation and checkpoints",
+    "time.all_aside": "{share:percent} of the time went into evaluation, checkpoints or a pause",
+    # how busy GPUs and host are
+    "gpu.busy": "GPU busy {share:percent}",
+    "gpu.any_kernel": "busy {share:percent}",  # the same, beside the SMs
+    "gpu.sm_active": "SM active {share:percent}",
+    "gpu.tensor_active": "tensor cores {share:percent}",
+    "gpu.fp32_active": "FP32 units {share:percent}",
+    "gpu.dram_active": "memory bandwidth {share:percent}",
+    "gpu.kernel_fill": "a kernel fills {share:percent} of the GPU",
+    "gpu.memory": "memory {share:percent} in use",
+    "gpu.pcie": lambda fields, _: f"{fields['bytes_per_s'] / 1e9:.0f} GB/s over PCIe",
+    "gpu.nvlink": lambda fields, _: f"NVLink {fields['bytes_per_s'] / 1e9:.0f} GB/s",
+    "host.cpu": "CPU {share:percent} of {cores} cores",
+    "batch.pieces": "computed in {pieces} pieces",
+    # power and clocks
+    "gpu.power": _power,
+    "gpu.at_power_limit": "at its power limit",
+    "gpu.clock": "clock {mhz:.0f} of {max_mhz:.0f} MHz",
+    "gpu.hot": lambda fields, _: f"{_of_gpu(fields)}too hot {numbers.percent(fields['share'])} of the time",
+    "gpu.temperature": "{celsius:.0f} °C",
+    "gpu.power_brake": lambda fields, _: (
+        f"{_of_gpu(fields)}power brake {numbers.percent(fields['share'])} of the time"
+    ),
+    # GPUs that are not alike, or not alone
+    "gpu.shared": lambda fields, _: f"other processes work on GPU {', '.join(map(str, fields['gpus']))}",
+    "gpu.less_work": (
+        "GPU {gpu} has less to do: SM active {share:percent}, GPU {other} {other_share:percent}"
+    ),
+    "gpu.slower": "GPU {gpu} is slower: {mhz:.0f} MHz, GPU {other} {other_mhz:.0f}",
+    # what is missing
+    "gpu.no_readings": "no GPU readings: {reason}",
+    "gpu.none_of_run": "no GPU readings: none is known to be its own",
+    "gpu.no_counters": "no SM counters: {reason}",
+    "gpu.no_rows": "no SM counters: no readings",
+    "gpu.counters_not_read": "no SM counters: not read yet",
+    "gpu.waits_for_host": "it waits for the host, in no phase that names the cause",
+    "cause.none_clear": "no single cause stands out",
+    # advice
+    "advice.knob": _advice,
+    "advice.without_a_knob": lambda fields, _: VERDICTS[fields["verdict"]].without_a_knob,
+}
