@@ -25,7 +25,7 @@ NO_NEWLINE = " (without a newline)"
 
 
 class Golden:
-    """`golden(text)`: compare a text with the golden file of the test's name.
+    """`golden(text)`: compare a text, or the lines of one, with the golden file of the test's name.
 
     A test with several texts gives each a `name`. `normalize` has patterns of what differs from run to run,
     such as pids and paths, and the replacement of each. They are applied in this order, as `re.sub` does.
@@ -37,8 +37,11 @@ class Golden:
         self._update = update
         self._used: set[str] = set()
 
-    def __call__(self, text: str, name: str = "", *, normalize: Mapping[str, str] | None = None) -> None:
+    def __call__(
+        self, text: str | Iterable[str], name: str = "", *, normalize: Mapping[str, str] | None = None
+    ) -> None:
         path = self._path(name)
+        text = text if isinstance(text, str) else "".join(f"{line}\n" for line in text)
         for pattern, placeholder in (normalize or {}).items():
             text = re.sub(pattern, placeholder, text)
         self._test.user_properties.append((PROPERTY, str(path)))

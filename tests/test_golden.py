@@ -16,12 +16,13 @@ import pytest
 def test_greets(golden):
     golden("hello\\nworld\\n")
     golden("pid 4121 of /tmp/x", "details", normalize={r"(pid) \\d+": r"\\1 N", "/tmp": "DIR"})
+    golden(["one", "two"], "lines")
 
 @pytest.mark.parametrize("mood", ["good", "a/b"])
 def test_moods(golden, mood):
     golden(mood)
 """
-FILES = {"greets.txt", "greets-details.txt", "moods-good.txt", "moods-a_b.txt"}
+FILES = {"greets.txt", "greets-details.txt", "greets-lines.txt", "moods-good.txt", "moods-a_b.txt"}
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,7 @@ def test_the_option_writes_each_text_as_it_is(pytester: pytest.Pytester, goldens
     assert {file.name for file in goldens.iterdir()} == FILES
     assert (goldens / "greets.txt").read_bytes() == b"hello\nworld\n"
     assert (goldens / "greets-details.txt").read_bytes() == b"pid N of DIR/x"
+    assert (goldens / "greets-lines.txt").read_bytes() == b"one\ntwo\n"
     result = run(pytester)
     result.assert_outcomes(passed=3)
     assert result.ret == 0
