@@ -50,12 +50,12 @@ def test_a_chart_holds_four_series(golden: Golden) -> None:
     made.add([Pick("host", "y")])
     assert made.merge() == refused
     assert [len(chart.picks) for chart in made.charts] == [4, 1]
-    golden(refused + "\n")
+    golden([refused])
 
 
 def test_there_is_an_end_to_charts(golden: Golden) -> None:
     made = board(MOST)
-    golden(made.add([Pick("host", "one more")]) + "\n")
+    golden([made.add([Pick("host", "one more")])])
     assert len(made.charts) == MOST
 
 

@@ -40,7 +40,7 @@ def test_every_series_is_listed_in_words_the_run_first(view: View, golden: Golde
     listed = series_catalog.listed(view)
     assert listed[0].pick == Pick(f"run/{RUN}", "env_steps_per_s")
     titles = [entry.title for entry in listed]
-    golden("\n".join([*titles, ""]))
+    golden(titles)
     assert len(set(titles)) == len(titles)
     assert not any(entry.pick.metric == "throttle" for entry in listed)  # a bit mask is no curve
 
@@ -152,7 +152,7 @@ def test_a_value_is_told_with_its_unit_or_without_but_never_cut(view: View) -> N
 def test_a_unit_that_the_name_tells_is_told_once(view: View, golden: Golden) -> None:
     found = content.entries(view, Chart([Pick(f"run/{RUN}", "env_steps_per_s")]))
     (line,) = content.legend(found, [("501 k env steps/s", "")], others=None, width=70, most=1)
-    golden("".join(span.text for span in line) + "\n")
+    golden(["".join(span.text for span in line)])
     assert content.units(found, log=True) == "log"
 
 

@@ -135,7 +135,7 @@ def test_what_was_being_measured_when_the_run_ended_is_not_measured_any_more(
     command = look(there).command("m")
     assert command is not None
     effect = vocabulary.effect_text(command.measured)
-    golden(effect + "\n")
+    golden([effect])
     assert "measuring" not in told()
     assert told().count(effect) == 2
     story = [said(line, 80) for line in content.story(look(there), command, 80, {})]

@@ -152,7 +152,7 @@ def test_a_knob_that_allocates_nothing_needs_no_memory(scene: MakeScene) -> None
 
 
 def test_without_gpus_memory_is_unknown(scene: MakeScene, golden: Golden) -> None:
-    golden(said(consequences.memory(look(scene().live(), MICRO), MICRO, 32)) + "\n")
+    golden([said(consequences.memory(look(scene().live(), MICRO), MICRO, 32))])
 
 
 def test_a_forecast_is_what_was_measured_with_that_very_value(scene: MakeScene, golden: Golden) -> None:

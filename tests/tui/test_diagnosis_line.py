@@ -43,7 +43,7 @@ def test_the_largest_phase_and_its_largest_part(scene: MakeScene, golden: Golden
 
 def test_time_outside_of_every_phase_may_be_the_largest_part(scene: MakeScene, golden: Golden) -> None:
     there = iterations(scene().live(history=False), [{"iteration_s": 1.0, "phase/update": 0.2}] * 10, 1.0)
-    golden(told(there) + "\n")
+    golden([told(there)])
 
 
 def test_what_is_not_known_is_said(scene: MakeScene, golden: Golden) -> None:
@@ -60,7 +60,7 @@ def test_a_silent_run_keeps_its_phases_with_their_age(scene: MakeScene, golden: 
     there = scene().live()
     there.client.ns += 120 * SECOND
     there.update(vital={"state": "unresponsive", "pulse_age_s": 120.0})
-    golden(told(there) + "\n")
+    golden([told(there)])
     view = there.app().view(RUN)
     lines = phases.lines(view, phases.measured(view), 60, 5)
     assert "".join(span.text for span in lines[0]).startswith("rollout")
@@ -164,5 +164,5 @@ def test_an_old_diagnosis_says_how_old_and_advises_nothing(scene: MakeScene, gol
     there = diagnosed(scene().live())
     there.client.ns += 120 * SECOND
     there.update(vital={"state": "unresponsive", "pulse_age_s": 120.0})
-    golden(told(there, 70) + "\n")
+    golden([told(there, 70)])
     assert "try" not in told(there, 240)

@@ -126,7 +126,7 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene, golden: Golden) -> No
 def test_who_is_on_a_gpu_is_never_nobody_where_it_is_unknown(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=1).live(history=False)
     there.tell(node=msgspec.structs.replace(there.node, sampler="the sampler ended (exit code 1)"))
-    golden(text(processes.rows(look(there), 80, -1)) + "\n")
+    golden([text(processes.rows(look(there), 80, -1))])
 
 
 def test_memory_that_nobody_holds_is_somebodys_in_another_container(scene: MakeScene, golden: Golden) -> None:

@@ -229,4 +229,4 @@ def test_the_runs_of_a_host_that_does_not_answer_are_not_called_live(
     app = fleet(gpu07=there)
     there.client.link = Link("lost", 60.0, "gone", node="gpu07")
     lines = content.rows(app.hosts_seen(), 120, 0)
-    golden("\n".join([*rendered(lines, 120), ""]))
+    golden(rendered(lines, 120))

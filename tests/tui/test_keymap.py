@@ -93,7 +93,7 @@ def test_keys_may_change_places() -> None:
 def test_a_refusal_that_takes_another_wish_with_it_is_told_for_both(golden: Golden) -> None:
     granted, problems = settled(run__pause="c", run__checkpoint="s", view__freeze="f12")
     assert granted == {"view.freeze": "f12"}
-    golden("\n".join([*problems, ""]))
+    golden(problems)
 
 
 def test_the_same_key_may_do_different_things_on_different_screens() -> None:

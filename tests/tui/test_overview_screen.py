@@ -135,7 +135,7 @@ def test_an_unknown_name_opens_the_overview_and_says_so(scene: MakeScene, play: 
         told.extend(str(notice.message) for notice in app._notifications)
 
     play(there.app(run="nosuchrun"), script)
-    golden("\n".join([*told, ""]))
+    golden(told)
 
 
 def test_a_new_gpu_gets_its_line(scene: MakeScene, play: Play, read: Read) -> None:

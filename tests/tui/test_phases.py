@@ -73,7 +73,7 @@ def test_in_a_small_terminal_the_one_line_tells_how_phases_are_named(
     made = scene().live(history=False)
     made.tell(columns=(pack(f"run/{RUN}", [(made.client.ns, 1, {"iteration_s": 0.15})]),))
     (line,) = phases.short(made.app().view(RUN), 78)
-    golden("".join(span.text for span in line) + "\n")
+    golden(["".join(span.text for span in line)])
 
 
 def test_of_what_was_summed_up_before_somebody_came_a_few_iterations_are_asked_for(

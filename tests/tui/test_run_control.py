@@ -95,7 +95,7 @@ def test_the_process_that_was_asked_about_is_stopped_and_not_the_next(
     there.update(run={"epoch": 2})
     refusal = steering.stop(look(there), 1)
     assert (refusal.command, there.client.sent) == ("", [])
-    golden(refusal.refused + "\n")
+    golden([refusal.refused])
     assert steering.stop(look(there), 2) == Sent("c0")
 
 
@@ -157,7 +157,7 @@ def test_undo_sets_the_last_change_back_and_then_the_one_before(scene: MakeScene
     assert (second.knob, second.value) == ("lr", 1e-3)
     record, problem = steering.undoable(look(there))
     assert record is None
-    golden(problem + "\n")
+    golden([problem])
 
 
 def test_only_the_change_that_was_asked_about_is_undone(scene: MakeScene, golden: Golden) -> None:
@@ -166,7 +166,7 @@ def test_only_the_change_that_was_asked_about_is_undone(scene: MakeScene, golden
     asked, _ = steering.undoable(look(there))
     assert asked is not None
     there.record(id="c", ago_s=1.0, knob="clip_range", before=0.1, wanted=0.2, effective=0.2)
-    golden(steering.undo(look(there), asked).refused + "\n")
+    golden([steering.undo(look(there), asked).refused])
     assert there.client.sent == []
 
 

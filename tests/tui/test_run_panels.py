@@ -260,12 +260,12 @@ def test_a_gpu_without_current_readings_says_so_in_its_line(scene: MakeScene, go
     there = scene(gpus=1).live()
     there.client.ns += 60_000_000_000
     line = gpus.short(there.app().view(RUN), there.gpus[0], 76)
-    golden(said(line) + "\n")
+    golden([said(line)])
 
 
 def test_while_connecting_a_small_terminal_says_so_once_in_a_box(scene: MakeScene, golden: Golden) -> None:
     lines = compact.summary(scene().app().view(None), "", 76, 300.0, plain=False)
-    golden("\n".join([*map(said, lines), ""]))
+    golden(map(said, lines))
 
 
 def said(line: Line) -> str:

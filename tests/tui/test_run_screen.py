@@ -147,36 +147,28 @@ def failed(there: Any) -> None:
     there.client.link = Link("failed", 88.0, "/tmp/hoptui-0 is a symlink: it must be a directory")
 
 
-STATES: list[tuple[str, Callable[[Any], None], str, str, bool]] = [
-    ("lost", lost, "◌ link lost", "link to the daemon lost 12 s ago (the daemon (pid 77) does not answer)", True),
-    ("failed", failed, "✕ no daemon", "✕ /tmp/hoptui-0 is a symlink", True),
+STATES: list[tuple[str, Callable[[Any], None], str, bool]] = [
+    ("lost", lost, "◌ link lost", True),
+    ("failed", failed, "✕ no daemon", True),
     (
         "busy",
         lambda s: s.update(vital={"state": "busy", "phase": "checkpoint", "phase_age_s": 140.0, "progress_age_s": 141.0}),
         "◐ busy",
-        "◐ busy: in checkpoint for 2 m 20 s; no boundary for 2 m 21 s",
         False,
     ),
-    ("paused", lambda s: s.update(vital={"state": "paused", "paused_left_s": 43.0}), "‖ paused", "paused: goes on in 43 s", False),
-    (
-        "not answering",
-        lambda s: s.update(vital={"state": "unresponsive", "pulse_age_s": 12.0}),
-        "◌ not answering",
-        "◌ not answering: no pulse for 12 s; the process exists",
-        True,
-    ),
+    ("paused", lambda s: s.update(vital={"state": "paused", "paused_left_s": 43.0}), "‖ paused", False),
+    ("not answering", lambda s: s.update(vital={"state": "unresponsive", "pulse_age_s": 12.0}), "◌ not answering", True),
     (
         "exited",
         lambda s: s.update(vital={"state": "exited"}, run={"exit_reason": "exception", "exit_detail": "CUDA out of memory"}),
         "✕ exited",
-        "✕ exited: exception: CUDA out of memory, last iteration 1 204",
         True,
     ),
-    ("restarted", lambda s: s.update(run={"epoch": 2, "started_wall": s.run.started_wall + 228}), "● live", "↻ restarted 12 s ago: restart 1", False),
+    ("restarted", lambda s: s.update(run={"epoch": 2, "started_wall": s.run.started_wall + 228}), "● live", False),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "change", "state", "banner", "old"), STATES, ids=[s[0] for s in STATES])
+@pytest.mark.parametrize(("name", "change", "state", "old"), STATES, ids=[s[0] for s in STATES])
 def test_every_state_has_its_own_look_and_keeps_the_last_values(
     scene: MakeScene,
     play: Play,
@@ -184,21 +176,23 @@ def test_every_state_has_its_own_look_and_keeps_the_last_values(
     name: str,
     change: Callable[[Any], None],
     state: str,
-    banner: str,
     old: bool,
+    golden: Golden,
 ) -> None:
+    shown: dict[str, str] = {}
     there = scene(gpus=1).live().history()
     change(there)
 
     async def script(app: Any, pilot: Any) -> None:
         assert state in read(app, "identity")
-        assert banner in read(app, "progress")
+        shown["banner"] = read(app, "progress")
         assert read(app, "speed").startswith("502 k env steps/s")
         assert app.screen.query_one("#speed", Lines).faded == old
         may_steer = "e edit knob" in read(app, "keys")
         assert may_steer == (state not in ("✕ exited", "◌ link lost", "✕ no daemon"))
 
     play(there.app(), script)
+    golden(sheet(shown))
 
 
 def test_connecting_is_a_full_frame_at_once(scene: MakeScene, play: Play, read: Read) -> None:

@@ -135,7 +135,7 @@ def test_everything_that_is_set_has_a_line_with_its_origin(tmp_path: Path, golde
 def test_many_problems_are_one_sentence_and_all_of_them_in_the_list(golden: Golden) -> None:
     problems = tuple(f"line {number}: there is no action run.ghost{number}" for number in range(12))
     prefs = Preferences(Config(problems=problems))
-    golden(told(prefs) + "\n")
+    golden([told(prefs)])
     assert told(Preferences(Config(problems=problems[:1]))) == problems[0]
     assert told(Preferences(Config())) == ""
     items = content.items(prefs)

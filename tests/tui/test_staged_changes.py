@@ -75,7 +75,7 @@ def test_a_change_that_was_overtaken_is_seen_and_may_be_kept(scene: MakeScene, g
     there.update(run={"knobs": (theirs,)})
     assert one.overtaken(look(there).run) == theirs
     told = said(panel.rows(look(there), [one], {}, 90, 0)[0])
-    golden(told.rstrip() + "\n")
+    golden([told.rstrip()])
     staging.keep(RUN, theirs, 1)
     (kept,) = staging.of(RUN)
     assert (kept.before, kept.value, kept.seen) == (16, 8, Seen(1, 4, 16))
@@ -121,7 +121,7 @@ def test_two_knobs_that_one_size_follows_from_are_not_warned_of(scene: MakeScene
         spec = msgspec.structs.replace(knob.spec, keeps="rollout = num_envs × rollout_len")
         staging.add(RUN, msgspec.structs.replace(knob, spec=spec), 128, Seen.of(knob, 1))
     assert len(staging.of(RUN)) == 2
-    golden(said(panel.advice(view, staging.of(RUN))) + "\n")
+    golden([said(panel.advice(view, staging.of(RUN)))])
 
 
 def record(stage: Any, step: int | None = 5) -> CommandRecord:

@@ -30,7 +30,7 @@ def said(lines: Iterable[Line]) -> list[str]:
 
 
 def test_a_trial_in_three_lines(golden: Golden) -> None:
-    golden("\n".join([*said(tuner.short(look(tuned()), 80)), ""]))
+    golden(said(tuner.short(look(tuned()), 80)))
 
 
 def test_a_sentence_with_a_figure_at_its_end_is_not_cut(golden: Golden) -> None:
@@ -75,7 +75,7 @@ def test_all_there_is_to_know(golden: Golden) -> None:
 
 def test_more_than_the_budget_is_a_warning_and_no_budget_no_bar(golden: Golden) -> None:
     old = replace(STATE, lived_s=7200.0)
-    golden(said(tuner.facts(look(tuned(old)), 100))[5] + "\n")
+    golden([said(tuner.facts(look(tuned(old)), 100))[5]])
     for state, inks in ((replace(old, spent=0.03), True), (replace(STATE, spent=0.03), False)):
         line = tuner.facts(look(tuned(state)), 100)[5]
         assert ("warn" in {span.ink for span in line}) is inks, "a young one may use more of its time"
@@ -86,7 +86,7 @@ def test_more_than_the_budget_is_a_warning_and_no_budget_no_bar(golden: Golden) 
 def test_a_pause_costs_nothing_of_the_budget(golden: Golden) -> None:
     paused = replace(STATE, spent=20 / 300, lived_s=300.0, started=STATE.started - 3600 * SECOND)
     line = tuner.facts(look(tuned(paused)), 100)[5]
-    golden(said([line])[0] + "\n")
+    golden([said([line])[0]])
     assert "warn" not in {span.ink for span in line}
 
 
@@ -96,7 +96,7 @@ def test_trials_newest_first_with_what_they_did(golden: Golden) -> None:
     assert [one.word.text for one in shown] == ["running", "failed", "reverted", "kept"]
     cells = trials.columns(view, shown, 140)
     rows = said(trials.row(view, one, cells, 140, chosen=i == 1) for i, one in enumerate(shown))
-    golden("\n".join([*said([trials.head(cells)]), *rows, ""]))
+    golden([*said([trials.head(cells)]), *rows])
     assert rows[1].startswith("› ")
 
 
@@ -116,7 +116,7 @@ def test_a_row_keeps_how_a_trial_ended_and_what_it_did(width: int) -> None:
 
 def test_a_trial_whole(golden: Golden) -> None:
     view = look(tuned())
-    golden("\n".join([*said(trials.detail(view, trials.listed(view)[2], 60)), ""]))
+    golden(said(trials.detail(view, trials.listed(view)[2], 60)))
 
 
 def test_without_a_state_the_tuners_commands_are_listed() -> None:
@@ -131,7 +131,7 @@ def test_the_knobs_as_the_tuner_sees_them(golden: Golden) -> None:
     names = [row.removeprefix("› ").split()[0] for row in rows]
     assert rows[0].startswith("› num_envs")
     assert names[:3] == ["num_envs", "grad_accum", "precision"], "those first that it may turn"
-    golden("\n".join([*rows, ""]))
+    golden(rows)
 
 
 def test_a_knob_whose_product_with_a_frozen_one_is_kept_is_left_alone_with_it(golden: Golden) -> None:

@@ -200,7 +200,7 @@ def test_advice_is_taken_by_one_key(play: Play, read: Read, where: tuple[str, ..
     play(there.app(), script)
     (command,) = there.client.sent
     assert (command.verb, command.knob, command.value, command.expect_version) == ("set", "grad_accum", 2, 3)
-    golden(command.why + "\n")
+    golden([command.why])
 
 
 def test_advice_that_changes_the_mathematics_is_asked_about_and_a_direction_is_typed(play: Play) -> None:
