@@ -25,11 +25,14 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add every generated page."""
+    """Add every generated page, and the screenshots that pages show."""
     from mkdocs.structure.files import File
 
     for place, make in pages.PAGES.items():
         files.append(File.generated(config, place, content=make()))
+    for picture in pages.PICTURES:
+        source = Path(config.docs_dir).parent / "screenshots" / picture
+        files.append(File.generated(config, f"pictures/{picture}", content=source.read_bytes()))
     return files
 
 

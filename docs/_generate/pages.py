@@ -170,6 +170,8 @@ def recording() -> str:
     return _generated("the schema of the recorder", "\n\n".join(parts))
 
 
+PICTURES = ("cast.webp",)
+"""Screenshots that pages show, as `pictures/<name>`."""
 PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli,
     "reference/keys.md": keys,
