@@ -24,11 +24,10 @@ from hoptui.tui.actions import ACTIONS
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.driver import taken
-from hoptui.tui.screens.knob_editor.screen import KnobEditor
-from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
-from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets import KeyBar
 
 LEAVES = {"q", "ctrl+c", "ctrl+q"}
 ODD = ("1", "8", "backspace", "ctrl+z", "x", "space", "ctrl+a", "shift+tab", "ctrl+w")

@@ -37,7 +37,7 @@ PART_S = 60
 OPENINGS, SEEKS = 5, 20
 SETTLE_S, SLICE_S, SLICES = 4.0, 4.0, 5
 ID, GPU = "bench001", "GPU-bench"
-REPLAY = "import sys; from hoptui.tui import dashboard; sys.exit(dashboard.replay(sys.argv[1]))"
+REPLAY = "import sys; from hoptui.tui import replay_app; sys.exit(replay_app.replay(sys.argv[1]))"
 SHARES = (
     "busy", "memory_busy", "sm_active", "sm_occupancy", "tensor_active", "tensor_half_active",
     "tensor_int_active", "tensor_double_active", "dram_active", "fp64_active", "fp32_active", "fp16_active",

@@ -19,8 +19,8 @@ from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import RunState, Verb
 from hoptui.settings.config import read
 from hoptui.tui.app import HoptuiApp
+from hoptui.tui.app_protocol import StoreChanged
 from hoptui.tui.hosts_app import FleetApp, Reached
-from hoptui.tui.messages import StoreChanged
 from hoptui.tui.replay_app import ReplayApp
 
 EXAMPLES = Path(__file__).parent.parent / "hoptui" / "examples"

@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 
 from textual.screen import Screen
 
-from hoptui.tui.dialogs import Confirm, Finder
+from hoptui.tui.dialogs import Confirm, Finder, Help
 from hoptui.tui.palette import PaletteBox
+from hoptui.tui.replay_app import GoTo
 from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.screens.gpu.screen import GpusScreen
-from hoptui.tui.screens.help.screen import Help
 from hoptui.tui.screens.history.screen import FilterBox, HistoryScreen, Story
 from hoptui.tui.screens.hosts.screen import HostsScreen
-from hoptui.tui.screens.knob_editor.screen import KnobEditor
-from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
-from hoptui.tui.screens.overview.screen import OverviewScreen
-from hoptui.tui.screens.replay.go_to_dialog import GoTo
+from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
+from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.screens.settings.screen import SettingsScreen
 from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen

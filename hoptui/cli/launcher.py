@@ -116,9 +116,9 @@ def open_dashboard(run: str | None, options: Options | None = None) -> int:
     with _uncollected(), contextlib.closing(Client(read_only=found.read_only)) as client:
         client.watch(run)
         client.start()
-        from hoptui.tui import dashboard
+        from hoptui.tui import app
 
-        return dashboard.run(run, config=found, client=client)
+        return app.run(run, config=found, client=client)
 
 
 def configured(options: Options | None = None) -> Config:
@@ -144,10 +144,10 @@ def replay(recording: str, options: Options | None = None) -> int:
         )
     path = recordings.find(recording)
     with _uncollected():
-        from hoptui.tui import dashboard
+        from hoptui.tui import replay_app
 
         try:
-            return dashboard.replay(str(path), config=configured(options))
+            return replay_app.replay(str(path), config=configured(options))
         except RecordingError as error:
             raise Fail(str(error), REJECTED) from None
 

@@ -1,4 +1,4 @@
-"""The dashboard's app: its screens, how one gets from one to another, and the keys that work on all of them."""
+"""The app: its screens, how they are opened, and the keys that work on all of them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from textual.binding import ActiveBinding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
 
-from hoptui.client.client import Change
+from hoptui.client.client import Change, Client
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
 from hoptui.protocol.messages import RunState
 from hoptui.settings.config import Config
 from hoptui.tui.actions import ACTIONS, bindings
+from hoptui.tui.app_protocol import StoreChanged
 from hoptui.tui.charts.grid import Board
 from hoptui.tui.components import runs
-from hoptui.tui.messages import StoreChanged
 from hoptui.tui.palette import Palette, PaletteBox
 from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.tui.render_loop import DrawnApp
+from hoptui.tui.run_control import Staging, left_paused
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.snapshot import View, ViewerClient, undoable
-from hoptui.tui.staged_changes import Staging
 
 if TYPE_CHECKING:
     from hoptui.tui.app_protocol import AppProtocol
@@ -33,26 +33,26 @@ FAST_HZ = 10.0
 
 
 class HoptuiApp(DrawnApp):
-    """Shows a run, or the overview without one.
+    """The app on one node: it shows a run, or the overview without one.
 
-    `connect` makes the client from the callback that it is to call on a change of state; `config` is what the person has
-    set; `clock` is seconds, monotonic. Without `frames` nothing is drawn by itself and `tick` is the caller's: for tests.
+    `connect` makes the client; its argument is the callback for changes of state. `config` is the
+    configuration of the user. `clock` returns monotonic seconds. Without `frames`, nothing is drawn by itself
+    and the caller calls `tick`: for tests.
     """
 
     TITLE = "hoptui"
     CSS_PATH = [  # all at once: a sheet that is loaded later makes Textual read every sheet again
         "styles/tokens.tcss",
-        "screens/overview/screen.tcss",
+        "screens/overview.tcss",
         "screens/run/screen.tcss",
         "screens/gpu/screen.tcss",
         "screens/knob_editor/screen.tcss",
-        "screens/knob_editor/staged_dialog.tcss",
         "screens/history/screen.tcss",
         "screens/tuner/screen.tcss",
         "screens/charts/screen.tcss",
         "styles/finder.tcss",
         "styles/confirm.tcss",
-        "screens/help/screen.tcss",
+        "styles/help.tcss",
         "screens/settings/screen.tcss",
         "styles/hidden.tcss",
     ]
@@ -84,12 +84,12 @@ class HoptuiApp(DrawnApp):
         for panel in HIDEABLE:
             screen.set_class(panel.id in self.preferences.hidden, panel.css_class)
 
-    # life --------------------------------------------------------------------------------------------------------------
+    # life -------------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
         if self._asked:
             return RunScreen(self._asked)
-        from hoptui.tui.screens.overview.screen import OverviewScreen
+        from hoptui.tui.screens.overview import OverviewScreen
 
         return OverviewScreen()
 
@@ -102,7 +102,7 @@ class HoptuiApp(DrawnApp):
         if event.change == "node":
             self._find_asked()
 
-    # screens -----------------------------------------------------------------------------------------------------------
+    # screens ----------------------------------------------------------------------------------------------
 
     def _find_asked(self) -> None:
         """Find the run that the person named, as soon as there is a node to look on."""
@@ -137,13 +137,13 @@ class HoptuiApp(DrawnApp):
 
     def open_overview(self) -> None:
         """Show the node instead of what is on screen."""
-        from hoptui.tui.screens.overview.screen import OverviewScreen
+        from hoptui.tui.screens.overview import OverviewScreen
 
         self.client.watch(None)
         self._go(OverviewScreen())
 
     def open_gpus(self, gpu: str, run: str | None = None) -> None:
-        """Show all readings of a GPU, by its UUID, on top of what is on screen; with a run, only that run's GPUs."""
+        """Open the screen of a GPU, given by its UUID; with a run, it shows only the GPUs of that run."""
         from hoptui.tui.screens.gpu.screen import GpusScreen
 
         self.push_screen(GpusScreen(gpu, run))
@@ -166,11 +166,11 @@ class HoptuiApp(DrawnApp):
 
     def open_staged_changes(self, run: str) -> None:
         """Show the staged changes of a run, on top of what is on screen."""
-        from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+        from hoptui.tui.screens.knob_editor.screen import StagedBox
 
         self.push_screen(StagedBox(run))
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def action_leave(self) -> None:
         self.exit()
@@ -184,7 +184,9 @@ class HoptuiApp(DrawnApp):
         return super().check_action(action, parameters)
 
     def working(self) -> dict[str, ActiveBinding]:
-        """The keys of the screen on top that do something now: an undo is bound where there is nothing to undo, too."""
+        """The keys of the screen on top that have an effect now. Undo is bound even if there is nothing to
+        undo.
+        """
         screen, active = self.screen, self.screen.active_bindings
         if not isinstance(screen, LiveScreen):
             return active
@@ -194,15 +196,15 @@ class HoptuiApp(DrawnApp):
 
     def action_help(self) -> None:
         """What can be done on the screen on top, and what it shows; again closes it."""
-        from hoptui.tui.screens.help import content
-        from hoptui.tui.screens.help.screen import Help
+        from hoptui.tui.components import help_page
+        from hoptui.tui.dialogs import Help
 
         if isinstance(self.screen, Help):
             self.screen.dismiss(None)
         else:
             active = ((key, one.binding.id or "") for key, one in self.working().items())
             view = self.view(None)
-            self.push_screen(Help(content.page(active, view.keymap, read_only=view.read_only)))
+            self.push_screen(Help(help_page.page(active, view.keymap, read_only=view.read_only)))
 
     def action_command_palette(self) -> None:
         """Offer what works now: with the palette on top, hardly any key does."""
@@ -232,7 +234,9 @@ class HoptuiApp(DrawnApp):
             self.push_screen(TunerScreen(run))
 
     def open_charts(self, run: str | None, *, find: bool) -> None:
-        """Show the charts of a run, or of the node, as they were left; with `find`, what else could be charted too."""
+        """Open the charts of a run, or of the node, as they were left; with `find`, open the search for
+        series too.
+        """
         from hoptui.tui.screens.charts.screen import ChartScreen
 
         screen = ChartScreen(run, self._boards.setdefault(run, Board()))
@@ -267,6 +271,31 @@ class HoptuiApp(DrawnApp):
             if isinstance(screen, LiveScreen):
                 self.furnish(screen)
                 screen.redraw()
+
+
+def run(run: str | None, *, config: Config | None = None, client: Client | None = None) -> int:
+    """Open the dashboard on a run, or on the overview; blocks until the user leaves. Leaving affects no run.
+
+    Args:
+        run: the name of a run or the start of its id; None opens the overview.
+        client: a client that may be connected already; it is closed at the end.
+
+    Returns:
+        The exit code: 0, or 128 + the signal that ended the dashboard.
+    """
+    config = config or Config()
+    ours = client or Client(read_only=config.read_only)
+
+    def connect(on_change: Callable[[Change], None]) -> Client:
+        ours.on_change = on_change
+        return ours
+
+    app = HoptuiApp(connect, run, config=config)
+    app.alone = True
+    app.run(mouse=config.mouse)
+    for held in app.steering.held:
+        print(left_paused(app.client.store, held))
+    return app.return_code or 0
 
 
 if TYPE_CHECKING:

@@ -1,23 +1,51 @@
-"""What screens, boxes and widgets need of the app. They import this module, never the app itself."""
+"""What screens, dialogs and widgets know of the app: its protocol, and the messages that reach it.
+
+They import this module, never the app itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from textual.message import Message
+
+from hoptui.client.client import Change
 from hoptui.protocol.messages import RunState
 from hoptui.tui.actions import Action
 from hoptui.tui.frame_clock import News, Pace
 from hoptui.tui.preferences import Preferences
-from hoptui.tui.run_control import Steering
+from hoptui.tui.run_control import Staging, Steering
 from hoptui.tui.snapshot import View, ViewerClient
-from hoptui.tui.staged_changes import Staging
 
 if TYPE_CHECKING:
     from rich.style import Style
     from textual.binding import ActiveBinding
     from textual.notifications import SeverityLevel
     from textual.screen import Screen
+
+
+class StoreChanged(Message):
+    """The client's thread saw a change of state; rows alone are never told."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.change = change
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, StoreChanged) and message.change == self.change
+
+
+class Picked(Message):
+    """Enter or, `clicked`, a double click on a row of a list."""
+
+    def __init__(self, index: int, *, clicked: bool = False) -> None:
+        super().__init__()
+        self.index, self.clicked = index, clicked
+
+
+class Moved(Message):
+    """The cursor of a list stands on another row, or there is room for more or fewer of them."""
 
 
 class Appearance(Protocol):

@@ -1,25 +1,31 @@
-"""A question before something that cannot be taken back."""
+"""Dialogs that lie over any screen: a question, a search, the confirmation of a command, the help page."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.fuzzy import Matcher
 from textual.widgets import Input
 
+from hoptui.domain.knobs import KnobState
+from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, key_text, of
+from hoptui.tui.app_protocol import Picked
+from hoptui.tui.components import help_page, knobs
+from hoptui.tui.components.help_page import HelpPage
 from hoptui.tui.frame_clock import EVERYTHING, Frame
-from hoptui.tui.messages import Picked
-from hoptui.tui.screen_base import LiveBox, set_height
+from hoptui.tui.run_control import advised
+from hoptui.tui.screen_base import LiveBox, TextBox, set_height
 from hoptui.tui.styled_text import GAP, Line, Span
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Choices, Lines, Panel
+
+if TYPE_CHECKING:
+    from hoptui.tui.app_protocol import AppProtocol
 
 MOST = 200  # of the best matches are listed
 
@@ -32,7 +38,7 @@ class Option(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The option chosen, its place among all of them, and whether it was to be put with what is there already."""
+    """The chosen option, its index, and whether to add it to the chart that exists already."""
 
     place: int
     option: Option
@@ -40,10 +46,11 @@ class Choice(NamedTuple):
 
 
 class Finder(LiveBox[Choice]):
-    """Ends with what was found, or None.
+    """A search among options. It ends with a `Choice`, or None.
 
-    `more` makes options of what is typed, and is asked at each change: their indices are those after `options`. `together` offers the key that puts the
-    option with what is there already. `nothing` is said where there is nothing to find.
+    `more` makes options from the typed text and is called at each change; their indices follow those of
+    `options`. `together` offers the key that adds the option to what exists already. `nothing` is the text
+    for no match.
     """
 
     BINDINGS = bindings("finder")
@@ -103,7 +110,7 @@ class Finder(LiveBox[Choice]):
         if self._shown:
             self.dismiss(Choice(*self._shown[self._list("find-list").index], together))
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self._together if action == "together" else True
@@ -126,10 +133,10 @@ class Finder(LiveBox[Choice]):
 
 
 def matches(options: Sequence[Option], typed: str) -> list[tuple[int, Option]]:
-    """The options that have all letters of each typed word in their order, the best first, with their indices.
+    """The options that contain all letters of each typed word in order, the best first, with their indices.
 
-    Those in which every typed word begins a word come before those that have it inside of one; letters that are
-    scattered count only where nothing else is found.
+    Options in which each typed word starts a word come first, then those that contain it. Scattered letters
+    count only if nothing else matches.
     """
     typed_words = typed.casefold().split()
     words = [Matcher(word) for word in typed_words]
@@ -145,7 +152,9 @@ def matches(options: Sequence[Option], typed: str) -> list[tuple[int, Option]]:
 
 
 def _closeness(word: str, there: str) -> int:
-    """2 where a word of a text begins so, 1 where it stands inside of one, 0 where its letters are scattered."""
+    """2 if the typed word starts a word of the text, 1 if the text contains it, 0 if its letters are
+    scattered.
+    """
     return 2 if re.search(rf"(?<![^\W_]){re.escape(word)}", there) else int(word in there)
 
 
@@ -178,7 +187,8 @@ class Confirm(LiveBox[bool]):
         """Nothing in it changes but the width there is."""
         yes, no = (self.hoptui.keyed(action) for action in of("confirm"))
         keys: Line = (
-            Span(key_text(yes.keys), "key"), Span(" yes   ", "dim"), Span(key_text(no.keys), "key"), Span(" no", "dim"),
+            Span(key_text(yes.keys), "key"), Span(" yes   ", "dim"),
+            Span(key_text(no.keys), "key"), Span(" no", "dim"),
         )  # fmt: skip
         width = max(8, min(WIDTH, self.app.size.width * 96 // 100) - FRAME)
         asked = [(Span(line, "strong"),) for line in textwrap.wrap(self.question, width)]
@@ -192,3 +202,112 @@ class Confirm(LiveBox[bool]):
 
     def action_no(self) -> None:
         self.dismiss(False)
+
+
+STOPPED = "It ends at its next boundary. It cannot be taken back."
+
+
+def about_change(
+    app: AppProtocol, title: str, question: str, changed: list[KnobState], then: Callable[[], object]
+) -> None:
+    """Call `then` once the user agrees to change these knobs, or at once if none of them needs a question."""
+    asked = [knob for knob in changed if knobs.must_ask(knob.spec)]
+    if not asked:
+        then()
+        return
+    _ask(app, title, question, "\n".join(knobs.consequences(asked)), then)
+
+
+def to_stop(app: AppProtocol, run: str) -> None:
+    """Stop a run after a question that names it."""
+    found = app.view(run).run
+    if found is None:
+        return
+    name = numbers.clean(found.name, 40)
+    question = f"Stop {name} (pid {found.pid})?"
+
+    def stop() -> None:
+        app.tell(app.steering.stop(app.view(run), found.epoch).refused)
+
+    _ask(app, f"Stop {name}", question, STOPPED, stop)
+
+
+def to_undo(app: AppProtocol, run: str) -> None:
+    """Set the last change back; after a question where that costs more than a step."""
+    view = app.view(run)
+    record, problem = app.steering.undoable(view)
+    knob = view.knob(record.knob) if record else None
+    if record is None or knob is None:
+        app.tell(problem)
+        return
+
+    def undo() -> None:
+        app.tell(app.steering.undo(app.view(run), record).refused)
+
+    name = numbers.clean(record.knob, 40)
+    change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(record.before, knob.spec)}"
+    about_change(app, f"Undo {name}", f"Set {name} back, {change}?", [knob], undo)
+
+
+def to_take_advice(app: AppProtocol, run: str) -> None:
+    """Make the first change that the diagnosis advises, after a question if it costs more than a step.
+
+    If only the direction is known, open the editor, where the user types the value.
+    """
+    found = advised(app.view(run))
+    if found is None:
+        return
+    advice, knob = found
+    if advice.value is None:
+        app.edit_knob(run, knob.spec.name)
+        return
+
+    def send() -> None:
+        app.tell(app.steering.advise(app.view(run), advice, knob).refused)
+
+    name = numbers.clean(knob.spec.name, 40)
+    change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(advice.value, knob.spec)}"
+    about_change(app, f"Set {name}", f"Set {name} {change}?", [knob], send)
+
+
+def _ask(app: AppProtocol, title: str, question: str, consequence: str, then: Callable[[], object]) -> None:
+    def answered(yes: bool | None) -> None:
+        if yes:
+            then()
+
+    app.push_screen(Confirm(title, question, consequence), answered)
+
+
+class Help(TextBox):
+    """Shows a page that was made when it was opened: keys do not change while it is read."""
+
+    BINDINGS = bindings("help", "text")
+
+    def __init__(self, page: HelpPage) -> None:
+        super().__init__()
+        self._page = page
+        self._width = 0  # that the page is wrapped to
+
+    def compose(self) -> ComposeResult:
+        yield Panel(
+            VerticalScroll(Lines("help-lines"), id="help-scroll", can_focus=False), name="help", kind="box"
+        )
+
+    def on_mount(self) -> None:
+        view = self.hoptui.view(None)
+        keys = (
+            view.hint("text.down", "down"),
+            view.hint("text.page_down", "more"),
+            view.hint("help.close", "closes"),
+        )
+        self.query_one(Panel).label("Help", "   ".join(filter(None, keys)))
+        self.redraw()
+
+    def draw(self, frame: Frame) -> None:
+        """Wrap the page to the width that there is."""
+        shown = self.query_one(Lines)
+        if shown.size.width != self._width:
+            self._width = shown.size.width
+            lines = help_page.lines(self._page, self._width)
+            set_height(shown, len(lines))
+            shown.show(lines)

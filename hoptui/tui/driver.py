@@ -1,8 +1,9 @@
-"""The terminal: how many frames wait to be written, signals that end the app cleanly or stop it for the shell, a terminal that
-vanishes, and keys that are given to the app one by one.
+"""The terminal driver: its queue of frames, signals, a terminal that disappears, and keys passed on one by
+one.
 
-Textual restores the terminal only when the app ends by itself: without handlers SIGTERM and SIGHUP leave the mouse and
-the alternate screen on, and a write to a vanished terminal kills the writer thread, after which its queue blocks the app.
+Textual restores the terminal only when the app ends by itself. Without handlers, SIGTERM and SIGHUP leave the
+mouse and the alternate screen on. A write to a terminal that is gone kills the writer thread; then its queue
+blocks the app.
 """
 
 from __future__ import annotations
@@ -53,12 +54,16 @@ class BrowserDriver(WebDriver):
 
 
 ROUNDS = 2
-"""In the first the key goes up from what has the focus to the app; in the second what it set off does: a changed text, another focus."""
+"""In the first pass a key travels from the focused widget up to the app. In the second pass its effects are
+handled: a changed text, another focus.
+"""
 
 
 async def taken(app: App[Any]) -> None:
-    """Return once the last key that was given to the app has been everywhere it goes. It may never, where what it went to ends:
-    the caller's patience is to have an end."""
+    """Return once the last key has been handled everywhere.
+
+    It may never return if the receiver of the key ends; the caller needs a time limit.
+    """
     for _ in range(ROUNDS):
         for pump in _way(app):
             passed = asyncio.Event()
@@ -139,8 +144,8 @@ class TerminalDriver(LinuxDriver):
     def can_suspend(self) -> bool:
         """Whether a shell started this process as a job of its own, and can bring it back.
 
-        Nobody can where `ssh -t` or a container started it; under `make` and in scripts the shell would not see that it stopped, and
-        the processes that would have to stop with it may be training.
+        Nothing can bring it back under `ssh -t` or in a container. Under `make` and in scripts the shell
+        would not see that it stopped, and the processes that stop with it may be training.
         """
         parent = os.getppid()
         with contextlib.suppress(OSError):
@@ -148,15 +153,17 @@ class TerminalDriver(LinuxDriver):
         return False  # a parent that may not be looked at is none of this terminal's
 
     def _stop_for_shell(self) -> None:
-        """Give the terminal back and stop, as SIGTSTP asks; in the event loop, where no frame is half written."""
+        """Restore the terminal and stop, as SIGTSTP asks; runs in the event loop, where no frame is half
+        written.
+        """
         if self.can_suspend:
             self._sigtstp_application()
 
     def _sigcont_application(self, *arguments: object) -> None:
-        """Come back from Ctrl-Z, and from nothing else.
+        """Resume after Ctrl-Z, and after nothing else.
 
-        The kernel sends SIGCONT with the SIGHUP of a vanished terminal as well: starting again on that one left a second
-        pair of threads behind, of which the reader span for ever on a terminal that was gone.
+        The kernel sends SIGCONT also with the SIGHUP of a terminal that disappears. Resuming there would
+        leave a second pair of threads, and its reader would loop forever.
         """
         if self._must_signal_resume:
             super()._sigcont_application(*arguments)
@@ -173,8 +180,11 @@ class TerminalDriver(LinuxDriver):
         loop.add_signal_handler(signal.SIGWINCH, self._resized)
 
     def _resized(self) -> None:
-        """Tell the app its size, in the event loop. A signal may interrupt Textual's handler between the size that it has read and the
-        telling: then the size before the last was told last, and stayed."""
+        """Report the size to the app, in the event loop.
+
+        A signal may interrupt Textual's handler between reading the size and reporting it. Then an older size
+        would be reported last, and stay.
+        """
         if not self._in_band_window_resize:
             size = Size(*self._get_terminal_size())
             self.send_message(Resize(size, size))
@@ -184,7 +194,7 @@ class TerminalDriver(LinuxDriver):
         super().stop_application_mode()
 
     def _drop_waiting(self) -> None:
-        """Forget the frames that a slow link has not taken: nobody waits for them before the prompt comes back."""
+        """Drop the frames that a slow link has not taken: the prompt must not wait for them."""
         if self._writer_thread is not None:
             with contextlib.suppress(queue.Empty):
                 while True:
@@ -198,16 +208,21 @@ class TerminalDriver(LinuxDriver):
             os.read(self._ending[0], 64)
 
     def close(self) -> None:
-        """At the end, and before every stop: what is open then is opened anew when the shell brings the process back."""
+        """Runs at the end and before each stop: whatever is open then is opened again when the shell resumes
+        the process.
+        """
         super().close()
         ends, self._ending = self._ending, _CLOSED
         for end in ends:
             os.close(end)
 
     def run_input_thread(self) -> None:
-        """Textual's wakes ten times a second, which costs more than all that a quiet dashboard draws; and it is up to two tenths of
-        a second late for the end. This one is woken by keys and by the end. Only after a key it looks again, because an Escape
-        may be a key of its own or begin a longer one."""
+        """Wait for input until the end.
+
+        Textual's version wakes ten times a second. That costs more than everything a quiet dashboard draws,
+        and it ends up to 0.2 s late. This one is woken by keys and by the end. It polls again only after a
+        key, because an Escape may be a key of its own or start a longer one.
+        """
         poll = select.poll()
         for readable in (self.fileno, self._ending[0]):
             poll.register(readable, select.POLLIN)

@@ -1,4 +1,6 @@
-"""The one clock of the dashboard: when it beats, which parts of a screen are due, and how a slow link slows them. No timers here."""
+"""The frame clock: its next beat, the parts of a screen that are due, and how a slow link slows them. No
+timers.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,17 @@ NOTHING = Frame(False, False, False)
 
 
 class News:
-    """Which parts of a frame may look different from when the clock drew them last.
+    """Which parts of a frame may have changed since they were drawn last.
 
-    A moment is all that tells whether they do: what has come in, the second that clocks and ages show, the state of the link.
+    A `moment` decides: the number of changes in the store, the second that clocks and ages show, the state of
+    the link.
     """
 
     def __init__(self) -> None:
         self._drawn: dict[str, object] = {}
 
     def of(self, frame: Frame, moment: object) -> Frame:
-        """Those of the parts that are due which were not drawn at this moment yet; they are taken to be drawn now."""
+        """The due parts that were not drawn at this moment yet; they count as drawn from now on."""
         due = [part for part, is_due in frame._asdict().items() if is_due and self._drawn.get(part) != moment]
         self._drawn.update(dict.fromkeys(due, moment))
         return Frame(*(part in due for part in Frame._fields))
@@ -45,11 +48,12 @@ class News:
 
 
 class Pace:
-    """Decides at every tick what is due, from the time (seconds, monotonic) and the frames that wait for the terminal.
+    """Decides at every tick what is due, from monotonic seconds and the number of frames that wait for the
+    terminal.
 
-    Nothing is drawn while more than `DEEP` frames wait, so that what a person sees is never older than these; and the
-    pace is halved, again every `SLOWER_S` down to an eighth. It comes back step by step, each `RECOVER_S` after the
-    queue was last that deep, so that a link at its limit does not flutter.
+    Nothing is drawn while more than `DEEP` frames wait, so the screen is never older than these frames. Then
+    the pace is halved, again every `SLOWER_S`, down to an eighth. It recovers in steps, each `RECOVER_S`
+    after the queue was last that deep. So a link at its limit does not oscillate.
     """
 
     def __init__(self) -> None:
@@ -81,9 +85,9 @@ class Pace:
         self._drawn.update((part, now) for part, drawn in frame._asdict().items() if drawn)
 
     def rest_s(self, now: float, wall: float, *, calm: bool) -> float:
-        """Seconds until the clock is to beat again.
+        """Seconds until the next beat of the clock.
 
-        Where it is `calm`, what comes in is drawn with the next second of the clock on screen, whose time is `wall`.
+        If `calm`, news is drawn together with the next second of the clock on screen, whose time is `wall`.
         """
         if calm:
             return max(TICK_S, REST_S - wall % REST_S)

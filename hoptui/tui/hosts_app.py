@@ -1,7 +1,7 @@
-"""The dashboard on other nodes through ssh, on one or several at once: the same screens, of the host that is chosen.
+"""The dashboard on other nodes through ssh, on one or several at once. The screens show the chosen host.
 
-Each host has a client, a store, a clock and pauses of its own, and none waits for another. One is chosen: the
-other screens and the keys are about that one, until another is.
+Each host has a client, a store, a clock and pauses of its own, and does not wait for the others. One host is
+chosen; the other screens and the keys refer to it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from hoptui.tui.app import HoptuiApp
 from hoptui.tui.components import runs
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.render_loop import RENEW_EVERY_S
-from hoptui.tui.run_control import Steering, left_paused
+from hoptui.tui.run_control import Staging, Steering, left_paused
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.hosts import content
 from hoptui.tui.screens.hosts.screen import Fleet, HostsScreen
 from hoptui.tui.snapshot import SECOND, View, ViewerClient
-from hoptui.tui.staged_changes import Staging
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import KeyBar, Lines
 
 SOON_S = 2.0
 """A link that is younger than this may come by itself."""
@@ -52,9 +50,11 @@ class HostConnection(NamedTuple):
 
 
 class FleetApp(HoptuiApp):
-    """Shows a run of the host `here` (the first one) if one is asked for; else all hosts, or the only one's overview.
+    """The app on several hosts: it shows a run of the host `here`, or all hosts, or the overview of the only
+    host.
 
-    `connect` has for each host, by its name, what makes its client from the callback that it is to call on a change of state.
+    `connect` maps the name of a host to a function that makes its client. Its argument is the callback for
+    changes of state. Without `here`, a run is looked up on the first host.
     """
 
     CSS_PATH = [*HoptuiApp.CSS_PATH, "screens/hosts/screen.tcss"]
@@ -74,7 +74,7 @@ class FleetApp(HoptuiApp):
         self._others_at = 0.0
         self.choose(here or self.hosts[0].name)
 
-    # hosts -------------------------------------------------------------------------------------------------------------
+    # hosts ------------------------------------------------------------------------------------------------
 
     @property
     def several(self) -> bool:
@@ -82,7 +82,9 @@ class FleetApp(HoptuiApp):
         return len(self.hosts) > 1
 
     def choose(self, name: str) -> None:
-        """Have the screens and keys be of this host from now on; another's GPUs are sampled at their usual rate again."""
+        """Switch the screens and keys to this host; the GPUs of the others are sampled at their usual rate
+        again.
+        """
         if self._fast:
             self.action_sample_fast()
         self.here = next(host for host in self.hosts if host.name == name)
@@ -123,7 +125,7 @@ class FleetApp(HoptuiApp):
             for run in runs.living(view)
         ]
 
-    # life --------------------------------------------------------------------------------------------------------------
+    # life -------------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
         return HostsScreen() if self.several and not self._asked else super().get_default_screen()
@@ -175,7 +177,7 @@ class FleetApp(HoptuiApp):
             for bar in self.screen.query("#host-bar").results(Lines):
                 bar.show([content.bar(self.hosts_seen(), self.here.name)])
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def offered(self, actions: list[Action]) -> list[Action]:
         """Also the way back to all hosts, and to one that cannot be reached."""
@@ -213,9 +215,12 @@ def _seen(here: View, host: HostConnection) -> View:
 
 
 def run(ways: Mapping[str, Way], here: str | None, run: str | None, *, config: Config) -> int:
-    """Open the dashboard on these hosts, on a run of `here` if one is named; blocks until the person leaves.
+    """Open the dashboard on these hosts, on a run of `here` if one is named; blocks until the user leaves.
 
-    Returns the exit code: 0, or 128 + the signal that ended it. No run is touched by leaving, and no ssh is left.
+    Leaving affects no run and leaves no ssh process behind.
+
+    Returns:
+        The exit code: 0, or 128 + the signal that ended the dashboard.
     """
 
     def connector(way: Way) -> Callable[[Callable[[Change], None]], Client]:

@@ -16,7 +16,7 @@ from textual.screen import Screen
 
 from hoptui.presentation import numbers
 from hoptui.tui.actions import ACTIONS, Action
-from hoptui.tui.components import learning_metrics, runs
+from hoptui.tui.components import run_summary, runs
 from hoptui.tui.preferences import HIDEABLE
 
 if TYPE_CHECKING:
@@ -32,20 +32,27 @@ _OTHERWISE = (
 
 
 class PaletteBox(CommandPalette):
-    """In a frame like that of every box, and closes once: at the second click of a double click beside it, Textual's closes what
-    lies below, or the app falls."""
+    """The command palette in the frame of all dialogs.
+
+    It closes once. At the second click of a double click beside it, Textual's palette would close the screen
+    below, or crash the app.
+    """
 
     def on_mount(self) -> None:
         self.query_one("#--input").border_title = "Commands"
 
     def _action_command_list(self, action: str) -> None:
-        """Nothing to go through where the terminal has no room for a line of it: there Textual's lets the app fall."""
+        """Do nothing if the terminal has no room for one line of the list: Textual's palette would crash the
+        app.
+        """
         if self.query_one(CommandList).scrollable_content_region:
             super()._action_command_list(action)
 
     @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
     async def _gather_commands(self, search_value: str) -> None:
-        """Where the app ends as the palette opens, its list may be gone before it is filled: Textual's would let the app fall."""
+        """The list may be gone before it is filled, if the app ends while the palette opens: Textual's would
+        crash the app.
+        """
         with contextlib.suppress(NoMatches):
             await inspect.unwrap(CommandPalette._gather_commands)(self, search_value)
 
@@ -88,7 +95,7 @@ class Palette(Provider):
                 name, value = numbers.clean(knob.spec.name), numbers.value(knob.value, knob.spec)
                 edit = partial(app.edit_knob, str(screen.run_id), knob.spec.name)
                 yield PaletteEntry(f"knob: edit {name}", f"now {value}", edit)
-            for metric in learning_metrics.metrics(view):
+            for metric in run_summary.learning_metrics(view):
                 yield PaletteEntry(
                     f"chart: show {numbers.clean(metric)}",
                     "in the learning chart",

@@ -1,4 +1,6 @@
-"""What this person wants of the dashboard: keys, theme, panels, the metric of the chart; and what of it is remembered."""
+"""The preferences of the user: keys, theme, panels, the metric of the chart; and which of them are
+remembered.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ HERE = "chosen here"
 
 
 class Hideable(NamedTuple):
-    """A panel that may be hidden where a screen is large enough to show all: `id` is `<scope of the screen>.<panel>`."""
+    """A panel that can be hidden on a screen with room for all; `id` is `<scope of the screen>.<panel>`."""
 
     id: str
     label: str
@@ -44,7 +46,10 @@ ALONE = ("throughput", "learning", "hardware", "phases", "knobs", "events", "tun
 
 
 class Preferences:
-    """The configuration settled with the actions there are, and the choices of this sitting. `problems` are a line each."""
+    """The configuration applied to the existing actions, and the choices of this session.
+
+    `problems` has one line for each problem.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -80,7 +85,9 @@ class Preferences:
         return later if later or self.at_once else f"{word} from the next start on"
 
     def choose_metric(self, name: str) -> str:
-        """Show this metric in the learning chart, of the next run too if it has it; one sentence if that is not remembered."""
+        """Show this metric in the learning chart, also for later runs that have it. Returns a sentence if it
+        is not remembered.
+        """
         if name == self.metric:
             return ""
         self.metric = name
@@ -93,15 +100,19 @@ class Preferences:
         return self._remember(hidden=self.hidden)
 
     def choose_alone(self, panel: str) -> str:
-        """Show this panel of a run alone, of the next run too, or all again (""); one sentence if that is not remembered."""
+        """Show only this panel of a run, also for later runs; "" shows all. Returns a sentence if it is not
+        remembered.
+        """
         if panel == self.alone:
             return ""
         self.alone = panel
         return self._remember(alone=panel)
 
     def origin(self, choice: str) -> str:
-        """Whose word the metric is, or the panel shown `alone`, or what is with a panel (by its id): `remembered`, `chosen here`, or
-        `default`."""
+        """Where a choice comes from: `remembered`, `chosen here` or `default`.
+
+        `choice` is `metric`, `alone` (the panel that is shown alone) or the id of a panel.
+        """
         if choice == "metric":
             made, kept = bool(self.metric), self.metric == self._kept.metric
         elif choice == "alone":

@@ -1,6 +1,6 @@
-"""The app as its clock drives it: what has changed is drawn, at a pace that suits the terminal and what there is to see.
+"""The base of the app: theme, symbols and keys, one client with its store, and the clock that draws.
 
-Which screens there are, and what the keys do, is told in `app`.
+`HoptuiApp` in `app` adds the screens.
 """
 
 from __future__ import annotations
@@ -8,43 +8,173 @@ from __future__ import annotations
 import gc
 import importlib
 import math
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from textual import on
+from rich.style import Style
+from textual import constants, on
+from textual.app import App
 from textual.css.query import NoMatches
 from textual.driver import Driver
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.notifications import SeverityLevel
 from textual.timer import Timer
 
 from hoptui.client.client import Change
 from hoptui.domain.pacing import REST_S
-from hoptui.tui.base_app import PersonalApp
+from hoptui.presentation import numbers
+from hoptui.tui import themes
+from hoptui.tui.actions import Action, for_textual, key_text
+from hoptui.tui.app_protocol import StoreChanged
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.frame_clock import EVERYTHING, Frame, News, Pace
-from hoptui.tui.messages import StoreChanged
 from hoptui.tui.preferences import Preferences
 from hoptui.tui.run_control import Steering
 from hoptui.tui.screen_base import Live, LiveScreen
 from hoptui.tui.snapshot import SECOND, View, ViewerClient
 
+LONGEST_TOLD = 600  # characters: a command to be copied by hand is whole
+
+
+def told(preferences: Preferences) -> str:
+    """A sentence about the problems of the configuration, shown at the start; short, because toasts cover the
+    screen.
+    """
+    problems = preferences.problems
+    if len(problems) < 2:
+        return "".join(problems)
+    keys = preferences.keymap["app.settings"]
+    where = f"{key_text(keys)} shows them" if keys else "Settings, in the command palette, shows them"
+    return f"{len(problems)} things in the configuration are not as they were asked for: {where}"
+
+
+class PersonalApp(App[None]):
+    """`ascii`: draw with ASCII only. `inks` are the styles. `colours`: any. `mixes`: colours can be mixed."""
+
+    def __init__(self, preferences: Preferences) -> None:
+        self.preferences = preferences
+        look = preferences.look
+        driver = None if constants.DRIVER else TerminalDriver  # a web server has a driver of its own
+        super().__init__(driver_class=driver, ansi_color=True if look.theme.ansi else None)
+        for one in themes.THEMES:
+            self.register_theme(one)
+        self.theme = look.theme.name
+        self.colours = look.colours
+        self.mixes = not look.theme.ansi
+        self.stylesheet.set_variables(self.get_css_variables())
+        self._inks: tuple[str, dict[str, Style]] = ("", {})
+        self.ascii = preferences.config.ascii
+        self.set_class(self.ascii, "-ascii")
+        self.set_keymap(for_textual(preferences.granted))
+        if "SSH_CONNECTION" in os.environ:
+            self.animation_level = "none"
+
+    def on_mount(self) -> None:
+        self.tell(told(self.preferences))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Those of Textual but for its own reading of NO_COLOR, which an explicit theme is stronger than."""
+        kept = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
+        return kept if self.colours else [*kept, themes.Colourless()]
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Do nothing before the first screen: only the variables of the theme are needed then.
+
+        Textual asks for the refresh because a theme was chosen. It would parse all style sheets, and parse
+        them again for the screen.
+        """
+        if self.screen_stack:
+            super().refresh_css(animate)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return themes.DARK.variables
+
+    @property
+    def inks(self) -> dict[str, Style]:
+        """The styles of the theme in use."""
+        if self._inks[0] != self.theme:
+            self._inks = (self.theme, themes.inks(self.theme_variables))
+        return self._inks[1]
+
+    def keyed(self, action: Action) -> Action:
+        """The action with the keys that it has now."""
+        return action._replace(keys=self.preferences.keymap[action.id])
+
+    def offered(self, actions: list[Action]) -> list[Action]:
+        """What the key bar shows of a screen that would show `actions`: those that have a key."""
+        return [keyed for action in actions if (keyed := self.keyed(action)).keys]
+
+    def legend(self, actions: Iterable[Action]) -> str:
+        """`enter send esc close`: the keys in the border of a dialog, for the actions that have a key and a
+        label.
+        """
+        keyed = (self.keyed(action) for action in actions if action.label)
+        return "  ".join(f"{key_text(action.keys)} {action.label}" for action in keyed if action.keys)
+
+    def tell(
+        self,
+        sentence: str,
+        severity: SeverityLevel = "warning",
+        *,
+        title: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Show a sentence for a while (`timeout` in seconds); nothing for an empty one."""
+        if sentence:
+            told = numbers.clean(sentence, LONGEST_TOLD)
+            self.notify(told, title=title, severity=severity, timeout=timeout, markup=False)
+
+    # keys -------------------------------------------------------------------------------------------------
+
+    def action_next_theme(self) -> None:
+        """The next theme of the same kind: a terminal with sixteen colours has only one."""
+        names = [t.name for t in themes.THEMES if t.ansi == self.current_theme.ansi]
+        if len(names) > 1:
+            self.choose_theme(themes.word_of(names[(names.index(self.theme) + 1) % len(names)]))
+
+    def choose_theme(self, word: str) -> None:
+        """Have a theme from now on, as far as this sitting can."""
+        self.tell(self.preferences.choose_theme(word))
+        if self.preferences.at_once:
+            self.theme = self.preferences.look.theme.name
+
+
 RENEW_EVERY_S = 1.0
 TURN_S = 0.0002
-"""How long a drawing may keep the client's thread waiting for the interpreter; CPython's own 5 ms, on the way out and again on the
-way back, made a command some 4 ms late at the median on two busy cores."""
+"""Seconds that a drawing may keep the client's thread waiting for the interpreter.
 
-_FURTHER = ("overview", "charts", "knob_editor", "gpu", "history", "tuner", "help", "settings")
-"""Screens that are imported where they are opened, or one a beat once the first one is seen: nobody waits for them at the start."""
+CPython's own 5 ms, twice for each command, made a command 4 ms late at the median on two busy cores.
+"""
+
+_FURTHER = (
+    "overview",
+    "charts.screen",
+    "knob_editor.screen",
+    "gpu.screen",
+    "history.screen",
+    "tuner.screen",
+    "settings.screen",
+)
+"""Screens that are imported when they are opened, or one per beat after the first frame: the start does not
+wait.
+"""
 _FURTHER_AFTER_S = 1.0
 
 
 class DrawnApp(PersonalApp):
-    """One client, its store, and the clock that draws from it. `connect`, `clock` and `frames` are those of `HoptuiApp`."""
+    """One client, its store, and the clock that draws from it. `HoptuiApp` explains `connect`, `clock` and
+    `frames`.
+    """
 
     alone = False
-    """Whether the process is ours. What has been imported then is kept out of the search for garbage, which would find none in
-    it and make one key in fifty wait for 15 to 40 ms; and threads take turns more often."""
+    """Whether the dashboard owns the process.
+
+    Then imported modules are kept out of garbage collection. It would find no garbage in them, and would
+    delay one key in fifty by 15 to 40 ms. Threads also take turns more often.
+    """
 
     def __init__(
         self,
@@ -69,7 +199,7 @@ class DrawnApp(PersonalApp):
         self._beat: Timer | None = None
 
     def _handle_exception(self, error: Exception) -> None:
-        """A screen that was about to open when the app was told to leave gets no widgets, which is no fault of anybody."""
+        """Ignore a screen without widgets: it was about to open when the app ended, which is no error."""
         if not (self._exit and isinstance(error, NoMatches)):
             super()._handle_exception(error)
 
@@ -146,7 +276,9 @@ class DrawnApp(PersonalApp):
 
     @property
     def calm(self) -> bool:
-        """Whether nothing trains: the machine's own readings are then drawn once a second, unless they are asked for faster."""
+        """Whether nothing trains: then the readings of the node are drawn once a second, unless faster ones
+        are requested.
+        """
         living = any(vital.state != "exited" for vital in self.client.store.vitals.values())
         return not living and not self._fast and not self._further
 
@@ -181,7 +313,7 @@ class DrawnApp(PersonalApp):
             self.pace.drew(frame, now)
             self._draw(frame)
         elif now >= self._further_at and self._further:
-            importlib.import_module(f"hoptui.tui.screens.{self._further.pop(0)}.screen")
+            importlib.import_module(f"hoptui.tui.screens.{self._further.pop(0)}")
             self._keep_imports()
 
     def _moment(self) -> tuple[object, ...]:
@@ -190,7 +322,7 @@ class DrawnApp(PersonalApp):
         return view.store, view.store.changes, int(view.wall), view.link, self.pace.slow
 
     def _draw(self, frame: Frame) -> None:
-        """Draw the full screen that is seen, and the boxes over it; what is hidden is drawn when it comes back."""
+        """Draw the visible full screen and the dialogs over it; hidden screens are drawn when they return."""
         stack = self.screen_stack  # empty as the app ends, when the clock may beat once more
         full = [i for i, screen in enumerate(stack) if isinstance(screen, LiveScreen)]
         for screen in stack[full[-1] if full else -1 :]:

@@ -1,19 +1,15 @@
-"""What the keys do to a run: commands through the client, pauses kept alive, undo, wishes to the tuner. No screen, no timer.
-
-A pause is a lease: a run that this dashboard paused goes on by itself once nobody renews it, so the renewal lives exactly
-as long as the dashboard is open.
-"""
+"""Commands to a run or its tuner, their answers, and the changes that are staged to be sent together."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Unpack
 
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
-from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value
+from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value
 from hoptui.domain.tuning import Advice, Limits, Tuned
 from hoptui.model.command_history import UNDO, command_line, named
 from hoptui.presentation import numbers
-from hoptui.protocol.messages import FINAL, CommandRecord, Verb
+from hoptui.protocol.messages import FINAL, CommandRecord, RunState, Verb
 from hoptui.tui.snapshot import AnyStore, View, ViewerClient, undoable
 
 HOLD_S = 60.0
@@ -22,14 +18,18 @@ ANSWER_S = 5.0  # a daemon that is there answers a wish to the tuner at once
 
 
 class Sent(NamedTuple):
-    """What became of a wish: the id of the command that is on its way, or one sentence that says why nothing was sent."""
+    """The result of a request: the id of the command on its way, or a sentence that explains why nothing was
+    sent.
+    """
 
     command: str = ""
     refused: str = ""
 
 
 class TunerRequest(NamedTuple):
-    """A wish to the tuner of a run: the newest answer that was read, whether it is one to this, and how long to wait for one."""
+    """A request to the tuner of a run: its newest answer, whether it belongs to this request, and until when
+    to wait.
+    """
 
     newest: Tuned | None
     answered: bool
@@ -54,9 +54,9 @@ class Steering:
         return not self.refusal(view, verb)
 
     def refusal(self, view: View, verb: Verb) -> str:
-        """Why nothing would be sent now, in one sentence: empty where the command makes sense.
+        """Why nothing can be sent now, in one sentence; empty if the command is possible.
 
-        Nothing is sent into a lost link: it would reach the run some time later, when nobody expects it any more.
+        Nothing is sent into a lost link: it would reach the run later, when the user no longer expects it.
         """
         why = ""
         if view.read_only:
@@ -138,7 +138,9 @@ class Steering:
         return ""
 
     def answers(self, now: float) -> list[str]:
-        """What the tuners refused since the last call, a sentence each, and that nobody answered. Call it about once a second."""
+        """New refusals of the tuners, and requests without an answer, a sentence each. Call it about once a
+        second.
+        """
         told = []
         for run, asked in list(self._asked.items()):
             newest = self._client.store.tuned.get(run)
@@ -182,8 +184,12 @@ class Steering:
 
 
 def advised(view: View) -> tuple[Advice, KnobState] | None:
-    """The first change that the diagnosis advises and that can be made: of a knob of the run, to a value that it may have and
-    has not yet; a direction alone counts. None where there is none, and of a diagnosis that is old."""
+    """The first change that the diagnosis advises and that is possible; None without one, or if the diagnosis
+    is old.
+
+    It is a change of a knob of the run to an allowed value that is not in effect yet. A direction alone
+    counts too.
+    """
     found = view.run.diagnosis if view.run is not None and not view.stale else None
     for advice in found.advice if found is not None else ():
         knob = view.knob(advice.knob)
@@ -199,9 +205,82 @@ def advised(view: View) -> tuple[Advice, KnobState] | None:
 
 
 def left_paused(store: AnyStore, run: str, host: str = "") -> str:
-    """What to say on the terminal of a run, by its id, that somebody paused and then left; `host` is its node, if not this one."""
+    """The sentence for the terminal about a run that the user paused and left; `host` is its node, if it is
+    another one.
+    """
     known = store.run(run)
     name = numbers.clean(known.name if known else run, 60)
     who, where = (f"{host}/{name}", f", on {host}") if host else (name, "")
     resume = command_line("resume", named(known, store.node) if known else run)
     return f"{who} stays paused and goes on by itself within {HOLD_S:.0f} s; at once{where}: {resume}"
+
+
+class Seen(NamedTuple):
+    """A knob as on screen when the user decided: its value, and its version in that epoch of the run."""
+
+    epoch: int
+    version: int
+    value: KnobValue
+
+    @classmethod
+    def of(cls, knob: KnobState, epoch: int) -> Seen:
+        return cls(epoch, knob.version, knob.value)
+
+    def overtaken(self, knob: KnobState, epoch: int) -> bool:
+        """Whether the knob has changed since. Versions start again with an epoch; across a restart the values
+        decide.
+        """
+        return knob.value != self.value if epoch != self.epoch else knob.version != self.version
+
+
+class Staged(NamedTuple):
+    """One change that waits: `seen` is the knob as it was on screen when the person decided."""
+
+    spec: KnobSpec
+    value: KnobValue
+    seen: Seen
+
+    @property
+    def before(self) -> KnobValue:
+        """The value that would be changed."""
+        return self.seen.value
+
+    def overtaken(self, run: RunState | None) -> KnobState | None:
+        """The knob of the run as somebody has set it since, None: nobody has."""
+        knob = next((k for k in run.knobs if k.spec.name == self.spec.name), None) if run else None
+        return knob if run and knob and self.seen.overtaken(knob, run.epoch) else None
+
+
+class Staging:
+    """The staged changes of every run, in the order in which they were added; one a knob."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, dict[str, Staged]] = {}
+
+    def add(self, run: str, knob: KnobState, value: KnobValue, seen: Seen) -> None:
+        """Stage a value. It replaces an older one of the same knob at the same place; the value in effect
+        removes it.
+        """
+        if value == knob.value:
+            self.remove(run, knob.spec.name)
+            return
+        self._runs.setdefault(run, {})[knob.spec.name] = Staged(knob.spec, value, seen)
+
+    def remove(self, run: str, knob: str) -> None:
+        self._runs.get(run, {}).pop(knob, None)
+
+    def keep(self, run: str, knob: KnobState, epoch: int) -> None:
+        """Expect the value that somebody else has set from now on: the staged one is sent over it."""
+        staged = self.find(run, knob.spec.name)
+        if staged is not None:
+            self._runs[run][knob.spec.name] = staged._replace(seen=Seen.of(knob, epoch))
+
+    def find(self, run: str, knob: str) -> Staged | None:
+        return self._runs.get(run, {}).get(knob)
+
+    def of(self, run: str) -> list[Staged]:
+        """What is staged of a run."""
+        return list(self._runs.get(run, {}).values())
+
+    def clear(self, run: str) -> None:
+        self._runs.pop(run, None)

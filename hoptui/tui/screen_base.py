@@ -12,20 +12,21 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
 from hoptui.tui.actions import Action, of
+from hoptui.tui.app_protocol import Moved
 from hoptui.tui.frame_clock import EVERYTHING, Frame
-from hoptui.tui.messages import Moved
 from hoptui.tui.snapshot import View
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Choices, Lines, Panel
 
 if TYPE_CHECKING:
     from hoptui.tui.app_protocol import AppProtocol
 
 
 class Live(Widget):
-    """To be the last base of a screen: the app calls `draw` at the pace of the frame clock once it has `begun`, and so does every
-    new size."""
+    """The last base class of a screen: the app calls `draw` at the pace of the frame clock once it has
+    `begun`.
+
+    Each new size calls it too.
+    """
 
     begun = True
     _redrawing = False
@@ -58,8 +59,11 @@ class Live(Widget):
         self.redraw()
 
     def on_unmount(self) -> None:
-        """Let go of what was drawn here: a cache of Textual's keeps the last thousand widgets' lines for their sizes, which
-        after some hours of looking around are 30 MB."""
+        """Release what was drawn here.
+
+        A cache of Textual keeps the lines of the last thousand widgets, which is 30 MB after some hours of
+        use.
+        """
         StylesCache.get_inner_outer.cache_clear()
 
     def _lines(self, name: str) -> Lines:
@@ -73,8 +77,10 @@ class Live(Widget):
 
 
 class LiveScreen(Screen[None], Live):
-    """A full screen, drawn also while a box lies over it. `begun` says that its widgets have their sizes: until then it is neither
-    drawn by the frame clock nor painted."""
+    """A full screen, drawn also while a dialog covers it.
+
+    `begun`: its widgets have their sizes. Until then it is neither drawn by the frame clock nor painted.
+    """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (32, "-tall")]
@@ -92,7 +98,7 @@ class LiveScreen(Screen[None], Live):
         super()._redraw()
 
     def _compositor_refresh(self) -> None:
-        """Textual would paint a new screen empty, and again with what is drawn on it: the first is left out."""
+        """Skip the first paint: Textual would paint a new screen empty, and again with its content."""
         if self.begun:
             self._pass_through()
             super()._compositor_refresh()
@@ -100,8 +106,10 @@ class LiveScreen(Screen[None], Live):
             self._dirty_widgets.clear()  # their regions are kept by the compositor
 
     def _pass_through(self) -> None:
-        """Let what has changed here be seen through all boxes that lie over it: Textual tells only the topmost of them, and the
-        others would go on painting what they had painted before."""
+        """Show changes of this screen through all dialogs that cover it.
+
+        Textual informs only the topmost of them; the others would paint their old lines again.
+        """
         stack, changed = self.app._background_screens, self._compositor._dirty_regions
         if changed and self in stack:
             for box in stack[stack.index(self) + 1 :]:
@@ -138,7 +146,7 @@ class LiveScreen(Screen[None], Live):
 
 
 def set_height(widget: Widget, height: int) -> None:
-    """Change a height where what is shown has another number of lines, and never otherwise: it is a new layout."""
+    """Change a height only if the number of lines has changed: each change makes a new layout."""
     now = widget.styles.height
     if now is None or now.value != height:
         widget.styles.height = height
@@ -163,7 +171,9 @@ class LiveBox(ModalScreen[Answer], Live):
 
 
 class TextBox(LiveBox[None]):
-    """One with a text in a `VerticalScroll` that cannot be focused, and the keys of a pager: `bindings("text")`."""
+    """A dialog with a text in a `VerticalScroll` that takes no focus, and the keys of a pager:
+    `bindings("text")`.
+    """
 
     def action_scroll(self, lines: int) -> None:
         self._scroll.scroll_relative(y=lines, animate=False)

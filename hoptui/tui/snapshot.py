@@ -44,7 +44,7 @@ class AnySeries(Protocol):
 
 
 class AnyStore(Protocol):
-    """What the dashboard asks of `hoptui.model.store.Store` and of `hoptui.model.recorded.store.RecordedStore` alike."""
+    """What the dashboard needs of a store: `hoptui.model.store.Store` or a recorded one."""
 
     @property
     def node(self) -> NodeState | None: ...
@@ -71,7 +71,7 @@ class AnyStore(Protocol):
 
 
 class ViewerClient(Protocol):
-    """What the dashboard needs of `hoptui.client.client.Client` and of `hoptui.client.replay.Replay` alike."""
+    """What the dashboard needs of a client: `hoptui.client.client.Client` or a `Replay`."""
 
     @property
     def store(self) -> AnyStore: ...
@@ -90,10 +90,11 @@ class ViewerClient(Protocol):
 
 
 class View(NamedTuple):
-    """One moment. `now` is the node's monotonic ns, `wall` its wall clock in seconds, `clock` the local monotonic one.
+    """One moment. `now` is the node's monotonic ns, `wall` its wall clock in s, `clock` the local monotonic
+    clock in s.
 
-    In a replay the moment is a past one and `replay` says which; None: it is now. `keymap` has the keys of every action,
-    by its id; `read_only` says that nothing can be sent.
+    In a replay the moment is in the past and `replay` names it; None means live. `keymap` maps the id of an
+    action to its keys. `read_only`: nothing can be sent.
     """
 
     store: AnyStore
@@ -127,7 +128,9 @@ class View(NamedTuple):
 
     @property
     def ran_s(self) -> float | None:
-        """Seconds from the start of the run until its end, until the link was lost, or until now; None without a run."""
+        """Seconds from the start of the run to its end, to the loss of the link, or to now; None without a
+        run.
+        """
         if self.run is None:
             return None
         unheard = (self.link.age_s(self.clock) or 0.0) if self.node_stale else 0.0
@@ -156,7 +159,9 @@ class View(NamedTuple):
 
     @property
     def metrics_stale(self) -> bool:
-        """Whether the run's metrics are old: the above, or no iteration has ended for much longer than they take."""
+        """Whether the metrics are old: `stale`, or no iteration has ended for much longer than iterations
+        take.
+        """
         age, pace = self.age_s(self.source), (self.vital.iteration_s if self.vital else None) or 0.0
         return self.stale or (age is not None and age > max(OLD_S, LATE * pace))
 
@@ -221,7 +226,9 @@ def _is_over(run: RunState, vital: Vital | None) -> bool:
 
 
 def undoable(commands: list[CommandRecord]) -> CommandRecord | None:
-    """The newest applied change that is neither an undo nor undone (or being undone) by one, of `commands` of one run."""
+    """The newest applied change of one run's `commands` that is no undo and is not undone (or being undone)
+    itself.
+    """
     undone = {c.why.removeprefix(UNDO) for c in commands if c.why.startswith(UNDO) and _holds(c)}
     for record in sorted(commands, key=lambda c: c.settled or c.t, reverse=True):
         change = record.verb == "set" and record.stage == "applied" and record.before is not None

@@ -1,4 +1,5 @@
-"""Lines of styled text laid out to a width: what panels produce and the `Lines` widget draws. Pure, no Textual.
+"""Lines of styled text, laid out to a width: panels produce them and the `Lines` widget draws them. No
+Textual.
 
 A span names its ink (a token of `themes.INKS`), not a colour. Widths are terminal cells.
 """
@@ -47,10 +48,15 @@ _OWN_ASCII = str.maketrans(
 )
 
 _WITH_A_BLANK = {"± ": "+-", "→ ": "->", "≤ ": "<=", " … ": "..."}
-"""Stand-ins that are longer than what they stand for take a blank beside it: what was measured to fit still does."""
+"""ASCII replacements that are longer than the symbol take a blank beside it, so that measured text still
+fits.
+"""
 
 _NUMBER = re.compile(r"(?<![\w.])[+\-−]?\d(?:[\d.,:/…]|e[+-]?(?=\d)| (?=\d{3}(?!\d))| [kMGTPE](?!\w))*")
-"""A number as `viewer.format` writes it, a range, share or time of day: `16 384`, `+110.8`, `160 k…244 k`, `1.0e-6`, `14:51:39`."""
+"""A number as `hoptui.presentation.numbers` writes it, a range, share or time of day.
+
+Examples: `16 384`, `+110.8`, `160 k…244 k`, `1.0e-6`, `14:51:39`.
+"""
 
 
 _UPPER, _LOWER = 0x01 | 0x02 | 0x08 | 0x10, 0x04 | 0x40 | 0x20 | 0x80  # the dots of a braille cell
@@ -84,7 +90,9 @@ _TEXTURES = _textures()
 
 
 def as_ascii(string: str) -> str:
-    """The same text for a terminal without UTF-8, in as many cells wherever its symbols have a blank beside them."""
+    """The same text in ASCII. It has as many cells if each longer replacement finds a blank beside its
+    symbol.
+    """
     if string.isascii():
         return string
     for symbol, stand_in in _WITH_A_BLANK.items():
@@ -93,7 +101,10 @@ def as_ascii(string: str) -> str:
 
 
 def as_shown(string: str, ink: str, *, plain: bool = False, colours: bool = True) -> str:
-    """A text in an ink with the signs that a terminal has. Without colours the curves and bars of each ink have a texture of their own."""
+    """A text in an ink, with the symbols that a terminal has.
+
+    Without colours, the curves and bars of each ink have their own texture.
+    """
     if string.isascii():
         return string
     if not colours:
@@ -106,10 +117,10 @@ def lay(
 ) -> list[tuple[str, str]]:
     """(text, ink) pieces that fill exactly `width` cells.
 
-    Gaps share what is left. A line that is too long loses its end before the first gap, so that what is flush right
-    stays whole as long as it takes no more than two thirds of the width. A number is never cut: what has no room for all
-    of it ends before it. `plain` is for terminals without UTF-8 or braille, `colours` is false
-    where there are none.
+    Gaps share the free cells. A line that is too long is cut before the first gap. So text that is flush
+    right stays complete, as long as it takes at most two thirds of the width. A number is never cut: text
+    ends before a number without room. `plain` is for terminals without UTF-8 or braille. `colours` is false
+    for terminals without colours.
     """
     spans = list(line)
     if plain or not colours:
@@ -147,7 +158,9 @@ def bar(fraction: float | None, width: int, ink: str) -> Line:
 
 
 def first_fitting(lines: Iterable[Line], width: int) -> Line:
-    """The first of these lines that needs no more than `width` cells, the last one where none does: say the most first."""
+    """The first of these lines that fits into `width` cells, else the last: pass the most informative one
+    first.
+    """
     line: Line = ()
     for line in lines:
         if width_of(line) <= width:
@@ -195,7 +208,7 @@ def _cut(pieces: list[tuple[str, str]], width: int, ellipsis: str) -> list[tuple
 
 
 def _shortened(string: str, width: int, ellipsis: str) -> str:
-    """The start of a text of which there is more, in at most `width` cells: a number that would be cut is left out."""
+    """The start of a longer text, in at most `width` cells; a number that would be cut is left out."""
     kept = set_cell_size(string, width - 1)
     end = len(kept) if string.startswith(kept) else len(kept) - 1  # half a wide character became a blank
     for number in _NUMBER.finditer(string):

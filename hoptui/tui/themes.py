@@ -1,8 +1,8 @@
-"""Colours: a colour-blind-safe dark theme, its light sister, one of the terminal's own sixteen colours, and none at all.
+"""Colours: a dark and a light theme safe for colour-blind users, one of the terminal's 16 colours, and none.
 
-States and curves stay apart for the three kinds of colour blindness: simulated, the nearest two colours are 15 apart in
-CIE L*a*b*, where 2 is just visible. Greys have R = G = B and accents lie on the 6 × 6 × 6 cube, so that a terminal with
-256 colours (what SSH gives) shows exactly these. State is never told by colour alone.
+States and curves differ for the three kinds of colour blindness: in simulation, the nearest two colours are
+15 apart in CIE L*a*b*, where 2 is just visible. Greys have R = G = B and accents are on the 6 × 6 × 6 cube,
+so a terminal with 256 colours (such as through SSH) shows them exactly. No state depends on colour alone.
 """
 
 from __future__ import annotations
@@ -173,9 +173,10 @@ def _colourless(style: Style) -> Style:
 
 
 def choose(word: str, *, sure: bool = True) -> Look:
-    """What the setting `theme` means on this terminal: `auto` is dark, or ANSI where there are at most sixteen colours.
+    """The look for the setting `theme` on this terminal: `auto` is dark, or ANSI with at most sixteen
+    colours.
 
-    A choice that is not `sure`, made on some other terminal perhaps, gives way to what this one can show.
+    A choice that is not `sure`, perhaps made on another terminal, yields to what this terminal supports.
     """
     if word in LOOKS and (sure or LOOKS[word].theme.ansi):
         return LOOKS[word]
@@ -191,7 +192,8 @@ def word_of(theme: str) -> str:
 
 
 PALE = ("faint", "track", "stale", "veiled")
-"""Inks that are half as bright where they have no colour of their own: no grey is seen on every ground of a terminal."""
+"""Inks drawn at half brightness if they have no colour of their own: no grey is visible on every background.
+"""
 
 
 def inks(variables: Mapping[str, str]) -> dict[str, Style]:

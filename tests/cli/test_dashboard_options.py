@@ -11,7 +11,7 @@ import pytest
 from hoptui.cli import launcher
 from hoptui.client import client
 from hoptui.settings.config import Config
-from hoptui.tui import dashboard
+from hoptui.tui import app, replay_app
 from tests.cli.conftest import Hoptui
 
 
@@ -26,8 +26,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Config]]:
 
     monkeypatch.setattr(launcher, "interactive", lambda: True)
     monkeypatch.setattr(client, "Client", MagicMock())
-    monkeypatch.setattr(dashboard, "run", run)
-    monkeypatch.setattr(dashboard, "replay", run)
+    monkeypatch.setattr(app, "run", run)
+    monkeypatch.setattr(replay_app, "replay", run)
     return calls
 
 

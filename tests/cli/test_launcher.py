@@ -11,7 +11,7 @@ import pytest
 
 from hoptui.cli import launcher
 from hoptui.client import client
-from hoptui.tui import dashboard
+from hoptui.tui import app
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
 
@@ -70,7 +70,7 @@ def test_the_client_sets_out_first_and_is_closed_last(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(client, "Client", Client)
-    monkeypatch.setattr(dashboard, "run", run)
+    monkeypatch.setattr(app, "run", run)
     monkeypatch.setenv("HOPTUI_READ_ONLY", "1")
     with pytest.raises(KeyboardInterrupt):
         launcher.open_dashboard("abc")

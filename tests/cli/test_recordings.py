@@ -22,7 +22,7 @@ from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.library import KnownRun
 from hoptui.settings.config import Config
-from hoptui.tui import dashboard
+from hoptui.tui import replay_app
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run
 from tests.golden import Golden
@@ -241,7 +241,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
         return 0
 
     monkeypatch.setattr(launcher, "interactive", lambda: True)
-    monkeypatch.setattr(dashboard, "replay", play)
+    monkeypatch.setattr(replay_app, "replay", play)
     return seen
 
 

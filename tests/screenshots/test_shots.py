@@ -24,10 +24,8 @@ from screenshots.shots import SHOTS, SMALL, Picture, Shot, WrongScreenError, pic
 
 
 def test_every_full_screen_is_pictured() -> None:
-    for folder in pkgutil.iter_modules(screens.__path__):
-        package = importlib.import_module(f"{screens.__name__}.{folder.name}")
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(screens.__path__, f"{screens.__name__}."):
+        importlib.import_module(module.name)
     every = LiveScreen.__subclasses__()
     there = {screen.__name__ for screen in every if screen.__module__.startswith(screens.__name__)}
     assert there == {s.screen.__name__ for s in SHOTS if issubclass(s.screen, LiveScreen)}

@@ -36,7 +36,7 @@ from hoptui.protocol.messages import (
 from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.styled_text import Line, lay
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines
 from tests.model.recorded_run import ID, write
 from tests.tui.fast_pilot import no_naps, style_sheets_parsed_once
 from tests.tui.replay_player import Player

@@ -19,7 +19,7 @@ from hoptui.tui.frame_clock import Frame
 from hoptui.tui.render_loop import TURN_S
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -8,7 +8,7 @@ from typing import Any
 from hoptui.tui import actions
 from hoptui.tui.dialogs import Finder
 from hoptui.tui.screens.charts.screen import ChartScreen
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Panel
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -12,13 +12,13 @@ from textual.events import MouseScrollUp
 
 from hoptui.client.replay import Replay
 from hoptui.protocol.messages import Event
-from hoptui.tui.charts.viewport import Extent
+from hoptui.tui.charts.grid import Extent
 from hoptui.tui.dialogs import Finder, Option, matches
 from hoptui.tui.replay_app import ReplayApp
 from hoptui.tui.screens.charts import content
 from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Panel
 from tests.golden import Golden, sheet
 from tests.model.recorded_run import FIRST, write
 from tests.tui.conftest import RUN

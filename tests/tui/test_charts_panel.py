@@ -13,7 +13,7 @@ from hoptui.model.reference_run import MILLI, IterationIndex
 from hoptui.protocol.messages import Event
 from hoptui.tui.charts.grid import Board, Chart, Pick
 from hoptui.tui.charts.plot import Curve
-from hoptui.tui.screens.charts import content, series_catalog
+from hoptui.tui.screens.charts import content
 from hoptui.tui.screens.charts.axes import Side, StepAxis, TimeAxis, counterpart
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import width_of
@@ -37,7 +37,7 @@ def view(scene: MakeScene) -> View:
 
 
 def test_every_series_is_listed_in_words_the_run_first(view: View, golden: Golden) -> None:
-    listed = series_catalog.listed(view)
+    listed = content.catalog(view)
     assert listed[0].pick == Pick(f"run/{RUN}", "env_steps_per_s")
     titles = [entry.title for entry in listed]
     golden(titles)
@@ -59,17 +59,17 @@ def test_every_series_is_listed_in_words_the_run_first(view: View, golden: Golde
 def test_values_have_the_unit_of_their_axis(
     view: View, source: str, metric: str, text: str, axis: str
 ) -> None:
-    entry = series_catalog.described(view, Pick(source, metric))
+    entry = content.described(view, Pick(source, metric))
     assert entry.axis_unit == axis
     assert entry.text(612.0).replace("10 m 12 s", "612 s") == text
     assert entry.text(NAN) == entry.text(None) == "–"
 
 
 def test_a_range_has_its_unit_once(view: View) -> None:
-    power = series_catalog.described(view, Pick("gpu/GPU-0", "power_w"))
+    power = content.described(view, Pick("gpu/GPU-0", "power_w"))
     assert power.range_text(612.0, 640.0) == "612…640 W"
     assert power.range_text(640.1, 640.2) == "640 W"
-    steps = series_catalog.described(view, Pick(f"run/{RUN}", "env_steps_per_s"))
+    steps = content.described(view, Pick(f"run/{RUN}", "env_steps_per_s"))
     assert steps.range_text(73e3, 102e3) == "73.0 k…102 k env steps/s"
 
 

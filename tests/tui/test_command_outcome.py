@@ -12,7 +12,7 @@ import pytest
 from hoptui.domain.tuning import Measured
 from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import Event
-from hoptui.tui.components import command_outcome, events, knobs
+from hoptui.tui.components import events, knobs
 from hoptui.tui.screens.history import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, lay
@@ -47,7 +47,7 @@ def there(scene: MakeScene) -> Any:
 
 def test_parts_give_way_in_the_order_of_what_they_are_worth(there: Any, golden: Golden) -> None:
     record = there.client.store.commands["a"]
-    shown = {f"{w} columns": said(command_outcome.course(record, w), w) for w in (40, 30, 24, 14, 12, 4)}
+    shown = {f"{w} columns": said(events.course(record, w), w) for w in (40, 30, 24, 14, 12, 4)}
     golden(sheet(shown))
 
 
@@ -62,7 +62,7 @@ def test_no_width_shows_a_part_of_a_number(there: Any, width: int) -> None:
 
     def all_lines(width: int) -> list[str]:
         lines = [*events.lines(view, 9, width), *knobs.rows(view, width, 0), *knobs.detail(view, knob, width)]
-        return [said(line, width) for line in (*lines, command_outcome.last_change(view, width))]
+        return [said(line, width) for line in (*lines, events.last_change(view, width))]
 
     whole = set(NUMBER.findall(" ".join(all_lines(400))))
     for line in all_lines(width):
@@ -76,8 +76,8 @@ def test_a_knob_with_a_long_name_is_told_as_the_last_change(there: Any, note: st
     name = "exploration_fraction_of_all_steps"
     measured = msgspec.structs.replace(GAIN, note=note)
     there.record(id="n", ago_s=1.0, knob=name, before=1, wanted=2, effective=2, measured=measured)
-    assert said(command_outcome.last_change(look(there), 44), 44) == f"▲ +110.8 % ± 42.7 since {which}"
-    assert said(command_outcome.last_change(look(there), 30), 30) == "▲ +110.8 % ± 42.7"
+    assert said(events.last_change(look(there), 44), 44) == f"▲ +110.8 % ± 42.7 since {which}"
+    assert said(events.last_change(look(there), 30), 30) == "▲ +110.8 % ± 42.7"
 
 
 def test_who_gave_a_command_is_left_out_before_what_it_did(there: Any, golden: Golden) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hoptui.domain.columns import pack
 from hoptui.domain.knobs import KnobSpec, KnobState
-from hoptui.tui.components import consequences
+from hoptui.tui.components import knobs
 from hoptui.tui.snapshot import View
 from tests.golden import Golden, sheet
 
@@ -33,9 +33,7 @@ def look(scene: Any, *knobs: KnobState, **run: Any) -> View:
 
 def kept(view: View, knob: KnobState, wanted: Any) -> str:
     """What the one thing that the knob keeps is said to be."""
-    return "; ".join(
-        text for label, text in consequences.declared(view, knob, wanted, 80) if label == "keeps"
-    )
+    return "; ".join(text for label, text in knobs.declared(view, knob, wanted, 80) if label == "keeps")
 
 
 def said(line: Any) -> str:
@@ -120,14 +118,14 @@ def test_what_follows_from_the_sizes_of_ppo(
     scene: MakeScene, index: int, wanted: Any, told: list[tuple[str, str]]
 ) -> None:
     view = look(scene().live(), *PPO, world=2)
-    assert consequences.declared(view, PPO[index], wanted, 80) == told
+    assert knobs.declared(view, PPO[index], wanted, 80) == told
 
 
 def test_a_formula_gives_way_to_its_figures(scene: MakeScene) -> None:
     view = look(scene().live(), *PPO)
-    assert consequences.declared(view, PPO[0], 128, 40) == [("implies", "rollout 512 → 1 024")]
+    assert knobs.declared(view, PPO[0], 128, 40) == [("implies", "rollout 512 → 1 024")]
     view = look(scene().live(), MICRO, ACCUM)
-    told = [consequences.declared(view, MICRO, 8, width)[0][1] for width in (50, 37, 19)]
+    told = [knobs.declared(view, MICRO, 8, width)[0][1] for width in (50, 37, 19)]
     assert told == [
         "64 = grad_accum × micro_batch: grad_accum 4 → 8",
         "64: grad_accum 4 → 8",
@@ -140,25 +138,23 @@ def test_a_formula_gives_way_to_its_figures(scene: MakeScene) -> None:
 )
 def test_nothing_is_said_to_follow_from_what_is_not_known(scene: MakeScene, keeps: str) -> None:
     envs = knob("num_envs", 64, keeps=keeps)
-    assert consequences.declared(look(scene().live(), envs, knob("none", 0)), envs, 128, 80) == [
-        ("implies", keeps)
-    ]
+    assert knobs.declared(look(scene().live(), envs, knob("none", 0)), envs, 128, 80) == [("implies", keeps)]
 
 
 def test_a_knob_that_allocates_nothing_needs_no_memory(scene: MakeScene) -> None:
     there = scene(gpus=1).live()
     free = knob("lr", 1e-3)
-    assert consequences.memory(look(there, free), free, 2e-3) == ()
+    assert knobs.memory(look(there, free), free, 2e-3) == ()
 
 
 def test_without_gpus_memory_is_unknown(scene: MakeScene, golden: Golden) -> None:
-    golden([said(consequences.memory(look(scene().live(), MICRO), MICRO, 32))])
+    golden([said(knobs.memory(look(scene().live(), MICRO), MICRO, 32))])
 
 
 def test_a_forecast_is_what_was_measured_with_that_very_value(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=1).live()
     view = look(there, MICRO)
-    shown = {"nothing measured, 32": said(consequences.memory(view, MICRO, 32))}
+    shown = {"nothing measured, 32": said(knobs.memory(view, MICRO, 32))}
     # 64 for a minute, then 32 for a minute, now 16
     there.record(id="a", ago_s=120.0, knob="micro_batch", before=64, wanted=32, effective=32, version=1)
     there.record(id="b", ago_s=60.0, knob="micro_batch", before=32, wanted=16, effective=16, version=2)
@@ -168,11 +164,11 @@ def test_a_forecast_is_what_was_measured_with_that_very_value(scene: MakeScene, 
     ]  # fmt: skip
     there.tell(columns=(pack(f"derived/{RUN}", rows),))
     view = look(there, MICRO)
-    assert consequences.held_with(view, MICRO, 64) == 70 << 30
-    assert consequences.held_with(view, MICRO, 32) == 44 << 30
-    assert consequences.held_with(view, MICRO, 128) is None
+    assert knobs.held_with(view, MICRO, 64) == 70 << 30
+    assert knobs.held_with(view, MICRO, 32) == 44 << 30
+    assert knobs.held_with(view, MICRO, 128) is None
     for value in (32, 128, 16):
-        shown[f"32 and 64 measured, {value}"] = said(consequences.memory(view, MICRO, value))
+        shown[f"32 and 64 measured, {value}"] = said(knobs.memory(view, MICRO, value))
     golden(sheet(shown))
 
 
@@ -182,7 +178,7 @@ def test_what_another_epoch_held_says_nothing_of_this_one(scene: MakeScene) -> N
     row = {"gpu_memory_bytes": float(70 << 30)}
     there.tell(columns=(pack(f"derived/{RUN}", [(there.client.ns - 150 * SECOND, -1, row)]),))
     view = look(there, MICRO, epoch=2)
-    assert consequences.held_with(view, MICRO, 64) is None
+    assert knobs.held_with(view, MICRO, 64) is None
 
 
 @pytest.mark.parametrize(
@@ -196,13 +192,13 @@ def test_what_another_epoch_held_says_nothing_of_this_one(scene: MakeScene) -> N
     ],
 )
 def test_what_costs_more_than_a_step_is_asked_about(spec: dict[str, Any], asked: bool) -> None:
-    assert consequences.must_ask(knob("k", 1, **spec).spec) is asked
+    assert knobs.must_ask(knob("k", 1, **spec).spec) is asked
 
 
 def test_consequences_are_told_once_each(golden: Golden) -> None:
     lr, clip = knob("lr", 1e-3), knob("clip", 0.2)
     precision = knob("precision", "bf16", effect="speed", cost="rebuild")
     width = knob("d_model", 64, cost="restart")
-    told = consequences.consequences([lr, clip, precision, width])
+    told = knobs.consequences([lr, clip, precision, width])
     slow = KnobState(spec=precision.spec, value="bf16", took_s=2.5)
-    golden(sheet({"four knobs": told, "one that took 2.5 s": consequences.consequences([slow])}))
+    golden(sheet({"four knobs": told, "one that took 2.5 s": knobs.consequences([slow])}))

@@ -9,7 +9,7 @@ import pytest
 from textual._compositor import LayoutUpdate
 
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -14,8 +14,7 @@ from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.protocol.messages import Origin
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.knob_editor import content
-from hoptui.tui.screens.knob_editor.screen import KnobEditor
-from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
 from hoptui.tui.screens.run.screen import RunScreen
 from tests.client import fake_daemon
 from tests.golden import Golden, sheet

@@ -14,7 +14,7 @@ from textual.screen import Screen
 
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.screen_base import LiveScreen
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines
 from tests.tui.conftest import Play, Scene
 
 

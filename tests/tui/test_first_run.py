@@ -9,20 +9,10 @@ import msgspec
 import pytest
 
 from hoptui.client.client import Link
-from hoptui.tui.components import (
-    empty_state,
-    events,
-    gpus,
-    header,
-    knobs,
-    learning_metrics,
-    phases,
-    processes,
-    runs,
-)
-from hoptui.tui.screens.run import compact
+from hoptui.tui.components import events, figures, gpus, header, host, knobs, phases, run_summary, runs
+from hoptui.tui.screens.run import content
 from hoptui.tui.snapshot import View
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines
 from tests.golden import Golden, sheet
 from tests.tui.conftest import NO_DRIVER, rendered
 
@@ -53,20 +43,20 @@ def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, go
     ):
         there.client.link = link
         view = look(there)
-        reason, short = empty_state.reason(view), gpus.none(view)
+        reason, short = figures.missing_reason(view), gpus.none(view)
         shown[f"{link.state}: {link.reason or '–'}"] = (f"a large panel: {reason}", f"a small one: {short}")
         assert link.reason in reason
         assert text(runs.rows(view, 80, -1)).splitlines()[0] == reason
         for whole in (
-            compact.summary(view, "", 100, 60.0, plain=False),
+            content.compact_summary(view, "", 100, 60.0, plain=False),
             phases.lines(view, phases.measured(view), 100, 5),
         ):
             assert text(whole) == reason
         for lines in (
-            processes.rows(view, 80, -1)[:1],
+            host.process_rows(view, 80, -1)[:1],
             events.lines(view, 5, 60),
             knobs.rows(view, 60, 0),
-            learning_metrics.lines(view, "", 60)[:1],
+            run_summary.learning_lines(view, "", 60)[:1],
         ):
             assert text(lines).strip() == short
     golden(sheet(shown))
@@ -103,11 +93,11 @@ def test_a_long_reason_is_told_whole_where_there_is_room(scene: MakeScene, play:
 
 def test_a_node_without_gpus_and_runs_says_why_and_how_to_begin(scene: MakeScene, golden: Golden) -> None:
     view = look(scene(runs=False).live(history=False))
-    assert empty_state.reason(view) == ""
+    assert figures.missing_reason(view) == ""
     assert gpus.none(view) == NO_DRIVER
     assert text(gpus.absent(view, 40)).split() == gpus.none(view).split()
     assert len(gpus.absent(view, 40)) == 2
-    shown = {"runs": runs.rows(view, 80, -1), "processes": processes.rows(view, 80, -1)}
+    shown = {"runs": runs.rows(view, 80, -1), "processes": host.process_rows(view, 80, -1)}
     golden(sheet({panel: rendered(lines, 80) for panel, lines in shown.items()}))
 
 
@@ -116,7 +106,7 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene, golden: Golden) -> No
     there.update(run={"knobs": ()})
     view = look(there, "3f2a9c10")
     shown = {
-        "learning": learning_metrics.lines(view, "", 60),
+        "learning": run_summary.learning_lines(view, "", 60),
         "phases": phases.lines(view, phases.measured(view), 60, 5),
         "knobs": knobs.rows(view, 60, 0),
     }
@@ -126,18 +116,18 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene, golden: Golden) -> No
 def test_who_is_on_a_gpu_is_never_nobody_where_it_is_unknown(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=1).live(history=False)
     there.tell(node=msgspec.structs.replace(there.node, sampler="the sampler ended (exit code 1)"))
-    golden([text(processes.rows(look(there), 80, -1))])
+    golden([text(host.process_rows(look(there), 80, -1))])
 
 
 def test_memory_that_nobody_holds_is_somebodys_in_another_container(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=2).live()
     shown = {
-        "58.1 GiB in use": text(processes.rows(look(there), 80, -1)),
-        "58.1 GiB in use on GPU 1": text(processes.lines(look(there), 60, 3, "GPU-1")),
+        "58.1 GiB in use": text(host.process_rows(look(there), 80, -1)),
+        "58.1 GiB in use on GPU 1": text(host.process_lines(look(there), 60, 3, "GPU-1")),
     }
     for index in (0, 1):
         there.gpu(index, memory_used_bytes=float(3 << 20))
-    shown["3 MiB in use"] = text(processes.rows(look(there), 80, -1))
+    shown["3 MiB in use"] = text(host.process_rows(look(there), 80, -1))
     golden(sheet(shown))
 
 

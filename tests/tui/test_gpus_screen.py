@@ -15,8 +15,7 @@ from hoptui.presentation.readings import DERIVED, GPU
 from hoptui.protocol.messages import Event
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines, Panel
 from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]

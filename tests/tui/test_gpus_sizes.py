@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hoptui.presentation.readings import GPU
-from hoptui.tui.components import processes
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.components import host
+from hoptui.tui.widgets import Panel
 from tests.tui.test_gpus_screen import opened
 
 MakeScene = Callable[..., Any]
@@ -52,7 +52,7 @@ def test_a_small_screen_has_meaning_chart_and_processes_behind_a_key(
             await pilot.pause()
 
     there = scene(gpus=1).live()
-    nobodys = "".join(span.text for span in processes.lines(there.app().view(None), 60, 3, "GPU-0")[0])
+    nobodys = "".join(span.text for span in host.process_lines(there.app().view(None), 60, 3, "GPU-0")[0])
     assert "58.1 GiB" in nobodys
     play(there.app(run=None), script, (80, 24))
 

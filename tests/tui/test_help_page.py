@@ -9,9 +9,9 @@ import pytest
 
 from hoptui.presentation.readings import GPU
 from hoptui.tui.actions import ACTIONS, DEFAULT_KEYS
-from hoptui.tui.screens.help import content
-from hoptui.tui.screens.help.content import NOTES, READINGS, TITLES
-from hoptui.tui.screens.help.screen import Help
+from hoptui.tui.components import help_page
+from hoptui.tui.components.help_page import NOTES, READINGS, TITLES
+from hoptui.tui.dialogs import Help
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.styled_text import Line, width_of
 
@@ -27,26 +27,26 @@ def text(lines: list[Line]) -> str:
 
 
 def test_it_lists_what_works_with_its_keys_and_marks_what_does_not_now() -> None:
-    page = content.page(ON_A_RUN, DEFAULT_KEYS)
+    page = help_page.page(ON_A_RUN, DEFAULT_KEYS)
     assert [title for title, _ in page.sections] == [TITLES[scope] for scope in ("run", "list", "everywhere")]
     shown = {action.id: (action.keys, works) for _, actions in page.sections for action, works in actions}
     assert shown["knob.edit"] == ("e", True)
     assert shown["list.up"] == ("up,k", True)
     assert shown["run.stop"] == ("s", False)
-    whole = text(content.lines(page, 80))
+    whole = text(help_page.lines(page, 80))
     assert f"s               (not now) {HELP['run.stop']}" in whole
     assert f"p               {HELP['run.pause']}" in whole
 
 
 def test_a_key_that_something_else_has_here_is_left_out() -> None:
-    page = content.page([("d", "view.gpus"), ("space", "replay.play"), ("g", "replay.go_to")], DEFAULT_KEYS)
+    page = help_page.page([("d", "view.gpus"), ("space", "replay.play"), ("g", "replay.go_to")], DEFAULT_KEYS)
     shown = {action.id: action.keys for _, actions in page.sections for action, _ in actions}
     assert "view.freeze" not in shown
     assert shown["replay.play"] == "space"
 
 
 def test_read_only_shows_no_key_that_would_send_something() -> None:
-    page = content.page([("d", "view.gpus"), ("m", "view.metric")], DEFAULT_KEYS, read_only=True)
+    page = help_page.page([("d", "view.gpus"), ("m", "view.metric")], DEFAULT_KEYS, read_only=True)
     assert [action.id for _, actions in page.sections for action, _ in actions] == [
         "view.gpus",
         "view.metric",
@@ -55,25 +55,25 @@ def test_read_only_shows_no_key_that_would_send_something() -> None:
 
 def test_enter_is_told_as_what_the_box_around_a_list_does_with_it() -> None:
     active = [("escape", "limits.close"), ("up", "list.up"), ("enter", "list.pick")]
-    page = content.page(active, DEFAULT_KEYS)
+    page = help_page.page(active, DEFAULT_KEYS)
     shown = {action.id: (action.keys, works) for _, actions in page.sections for action, works in actions}
     assert shown["limits.start"] == ("enter", True)
     assert "list.pick" not in shown
-    moved = content.page([*active[:2], ("o", "list.pick")], {**DEFAULT_KEYS, "list.pick": "o"})
+    moved = help_page.page([*active[:2], ("o", "list.pick")], {**DEFAULT_KEYS, "list.pick": "o"})
     shown = {action.id: (action.keys, works) for _, actions in moved.sections for action, works in actions}
     assert shown["list.pick"] == ("o", True)
 
 
 def test_keys_of_ones_own_are_told() -> None:
-    page = content.page([("f5", "run.pause")], {**DEFAULT_KEYS, "run.pause": "f5"})
-    assert f"f5              {HELP['run.pause']}" in text(content.lines(page, 80))
+    page = help_page.page([("f5", "run.pause")], {**DEFAULT_KEYS, "run.pause": "f5"})
+    assert f"f5              {HELP['run.pause']}" in text(help_page.lines(page, 80))
 
 
 @pytest.mark.parametrize("width", [28, 36, 54, 76])
 def test_no_key_is_cut_off_from_what_it_does(width: int) -> None:
     active = [(action.keys.partition(",")[0], action.id) for action in ACTIONS if action.scope != "confirm"]
-    page = content.page(active, DEFAULT_KEYS)
-    lines = content.lines(page, width)
+    page = help_page.page(active, DEFAULT_KEYS)
+    lines = help_page.lines(page, width)
     assert max(width_of(line) for line in lines) <= width
     told = " ".join(text(lines).split())
     for _, actions in page.sections:
@@ -83,8 +83,8 @@ def test_no_key_is_cut_off_from_what_it_does(width: int) -> None:
 
 @pytest.mark.parametrize("width", [40, 76, 120])
 def test_every_reading_has_its_meaning_its_source_and_what_is_good(width: int) -> None:
-    page = content.page([("d", "view.gpus")], DEFAULT_KEYS)
-    lines = content.lines(page, width)
+    page = help_page.page([("d", "view.gpus")], DEFAULT_KEYS)
+    lines = help_page.lines(page, width)
     whole = " ".join(text(lines).split())
     for name in ("sm_active", "throttle", "power_w"):
         for said in (GPU[name].long, f"from {GPU[name].source}", f"good {GPU[name].good}"):

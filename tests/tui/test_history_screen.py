@@ -20,14 +20,14 @@ from hoptui.presentation import vocabulary
 from hoptui.presentation.numbers import grouped
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.recording import Recording
-from hoptui.tui.components import command_outcome
+from hoptui.tui.components import events
 from hoptui.tui.replay_app import ReplayApp
 from hoptui.tui.screens.history import content
 from hoptui.tui.screens.history.screen import FilterBox, HistoryScreen, Story
-from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import lay
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Panel
 from tests.golden import Golden, sheet
 from tests.model.recorded_run import ID, at, write
 
@@ -135,7 +135,7 @@ def test_a_shared_effect_is_never_told_as_one_change_s_own(scene: MakeScene, gol
     shared = msgspec.structs.replace(GAIN, note="together with num_envs")
     there.record(id="a", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, measured=shared)
     view = there.app().view(RUN)
-    shown = {f"{w} columns": said([command_outcome.last_change(view, w)]) for w in (90, 40, 33, 20, 5)}
+    shown = {f"{w} columns": said([events.last_change(view, w)]) for w in (90, 40, 33, 20, 5)}
     golden(sheet(shown))
 
 

@@ -13,7 +13,7 @@ from hoptui.tui.components import header
 from hoptui.tui.hosts_app import FleetApp
 from hoptui.tui.screens.hosts import content
 from hoptui.tui.screens.hosts.screen import HostsScreen
-from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from tests.golden import Golden, sheet
 from tests.tui.conftest import rendered

@@ -12,9 +12,8 @@ import pytest
 from hoptui.settings import config
 from hoptui.settings.config import Config, KeyBinding
 from hoptui.tui.actions import ACTIONS, key_text, of, settle
-from hoptui.tui.dialogs import Confirm
+from hoptui.tui.dialogs import Confirm, Help
 from hoptui.tui.screens.gpu.screen import GpusScreen
-from hoptui.tui.screens.help.screen import Help
 from hoptui.tui.screens.run.screen import RunScreen
 from tests.golden import Golden, sheet
 

@@ -18,14 +18,12 @@ from hoptui.domain.tuning import Measured
 from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import Delta
 from hoptui.tui import actions
-from hoptui.tui.dialogs import Confirm
+from hoptui.tui.dialogs import Confirm, Help
 from hoptui.tui.frame_clock import EVERYTHING
 from hoptui.tui.screen_base import LiveScreen
-from hoptui.tui.screens.help.screen import Help
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import KeyBar, Lines
 from tests.client import fake_daemon
 from tests.golden import Golden, sheet
 

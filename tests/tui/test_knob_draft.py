@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, parse_value
 from hoptui.model.command_history import as_typed
-from hoptui.tui.screens.knob_editor.draft import KnobDraft, stepped
-from hoptui.tui.staged_changes import Seen
+from hoptui.tui.run_control import Seen
+from hoptui.tui.screens.knob_editor.content import KnobDraft, stepped
 
 ACCUM = KnobSpec(name="grad_accum", kind="int", default=4, min=1, max=64)
 ENVS = KnobSpec(name="num_envs", kind="int", default=1000, min=1, max=65536, scale="log")

@@ -18,13 +18,12 @@ from benchmarks import monkey
 from benchmarks.monkey import Gesture, Seen, Sent, UnmeantError
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Limits
-from hoptui.tui import confirmations
+from hoptui.tui import dialogs
 from hoptui.tui.dialogs import Confirm, Finder
-from hoptui.tui.screens.knob_editor.screen import KnobEditor
-from hoptui.tui.screens.knob_editor.staged_dialog import StagedBox
+from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
-from hoptui.tui.widgets.key_bar import KeyBar
+from hoptui.tui.widgets import KeyBar
 from tests.tui.tuned_run import DIAGNOSIS, STATE
 
 MakeScene = Callable[..., Any]
@@ -51,7 +50,7 @@ def test_a_box_may_be_gone_before_it_is_filled(scene: MakeScene, play: Play) -> 
             lambda: app.push_screen(StagedBox(there.run.run)),
             lambda: app.push_screen(LimitsBox(there.run.run, Limits())),
             lambda: app.push_screen(Finder("Find", (), nothing="nothing is there")),
-            partial(confirmations.to_stop, app, there.run.run),
+            partial(dialogs.to_stop, app, there.run.run),
         ]
         for wide, box in itertools.product((80, 81), boxes):
             box()

@@ -13,10 +13,9 @@ from hoptui.client.client import Link
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.protocol.messages import Event, Vital
 from hoptui.tui.screens.gpu.screen import GpusScreen
-from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Choices, Panel
 from tests.golden import Golden, sheet
 from tests.tui.conftest import NO_DRIVER
 

@@ -10,7 +10,7 @@ import pytest
 
 from hoptui.client.client import Link
 from hoptui.domain.devices import GpuProcess
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Panel
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -8,7 +8,7 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Panel
 
 SIZE = (40, 8)
 

@@ -9,7 +9,7 @@ import pytest
 from hoptui.domain.columns import pack
 from hoptui.tui.charts.line_chart import latest
 from hoptui.tui.charts.plot import Curve, Mark
-from hoptui.tui.screens.run import phase_chart
+from hoptui.tui.screens.run import content
 from tests.tui.conftest import RUN, SECOND, Scene
 
 MakeScene = Callable[..., Scene]
@@ -26,7 +26,7 @@ def run_of(scene: MakeScene, rows: Iterable[dict[str, float]], every_s: float = 
 
 def layers(there: Scene, span_s: float = 60.0, marks: tuple[Mark, ...] = ()) -> dict[str, Curve]:
     view = there.app().view(RUN)
-    found = phase_chart.curves(view, latest(view, span_s, DOTS, marks=marks), DOTS, 600, DEEP)
+    found = content.phase_curves(view, latest(view, span_s, DOTS, marks=marks), DOTS, 600, DEEP)
     return {curve.label: curve for curve in found}
 
 
@@ -36,7 +36,7 @@ def dots(value: float) -> int:
 
 
 def drawn(there: Scene, width: int, height: int, span_s: float, *marks: Mark) -> list[str]:
-    found = phase_chart.layers(there.app().view(RUN), width, height, span_s, marks=marks)
+    found = content.phase_layers(there.app().view(RUN), width, height, span_s, marks=marks)
     return ["".join(span.text for span in line) for line in found.lines]
 
 
@@ -117,10 +117,10 @@ def test_each_share_is_taken_over_a_part_of_the_width(scene: MakeScene) -> None:
     rare = {"iteration_s": 2.0, "phase/update": 1.0, "phase/evaluation": 1.0}
     there = run_of(scene, [rare if i % 10 == 9 else usual for i in range(600)])
     view = there.app().view(RUN)
-    found = phase_chart.curves(view, latest(view, 600.0, 240), 240, 1200, DEEP)[1]
+    found = content.phase_curves(view, latest(view, 600.0, 240), 240, 1200, DEEP)[1]
     known = [dots(low) for low in found.low[20:-20]]
     assert max(known) - min(known) <= 5
-    over_s = phase_chart.layers(view, 127, 6, 600.0).over_s
+    over_s = content.phase_layers(view, 127, 6, 600.0).over_s
     assert over_s == pytest.approx(25.0, rel=0.05)
 
 

@@ -18,7 +18,7 @@ from hoptui.domain.devices import GpuProcess
 from hoptui.model import process_handle as module
 from hoptui.model.process_handle import NotYoursError
 from hoptui.tui.dialogs import Confirm
-from hoptui.tui.screens.overview.screen import Endings, OverviewScreen
+from hoptui.tui.screens.overview import Endings, OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from tests.golden import Golden, sheet
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.tui.charts.raster import ACROSS, CROSS, MARK, Picture, Trace, draw, place
+from hoptui.tui.charts.plot import ACROSS, CROSS, MARK, Picture, Trace, place, rasterize
 
 NAN = math.nan
 
@@ -21,51 +21,51 @@ def picture(*rows: str) -> list[str]:
 
 
 def test_a_rising_line_in_braille() -> None:
-    drawn = draw([line(0, 1, 2, 3, 4, 5, 6, 7)], 4, 2, 0, 7)
+    drawn = rasterize([line(0, 1, 2, 3, 4, 5, 6, 7)], 4, 2, 0, 7)
     assert drawn.text == picture("  ⡠⠊", "⡠⠊  ")
     assert [bytes(row) for row in drawn.owner] == [b"\0\0\1\1", b"\1\1\0\0"]
 
 
 def test_a_jump_is_joined_into_one_stroke() -> None:
-    assert draw([line(0, 0, 7, 7)], 2, 2, 0, 7).text == picture(" ⡏", "⣀⠇")
+    assert rasterize([line(0, 0, 7, 7)], 2, 2, 0, 7).text == picture(" ⡏", "⣀⠇")
 
 
 def test_a_gap_stays_empty() -> None:
-    assert draw([line(0, 0, NAN, NAN, 0, 0)], 3, 1, 0, 1).text == picture("⣀ ⣀")
+    assert rasterize([line(0, 0, NAN, NAN, 0, 0)], 3, 1, 0, 1).text == picture("⣀ ⣀")
 
 
 def test_a_spike_between_two_columns_reaches_the_top() -> None:
     low, high = [0.0] * 6, [0.0, 0.0, 0.0, 9.0, 0.0, 0.0]
-    text = draw([Trace(low, high)], 3, 2, 0, 9).text
+    text = rasterize([Trace(low, high)], 3, 2, 0, 9).text
     assert text == picture(" ⢸ ", "⣀⣸⣀")
 
 
 def test_the_first_trace_owns_a_cell_that_two_share() -> None:
-    drawn = draw([line(0, 0), line(0, 0, 0, 0)], 2, 1, 0, 1)
+    drawn = rasterize([line(0, 0), line(0, 0, 0, 0)], 2, 1, 0, 1)
     assert drawn.owner == [b"\1\2"]
 
 
 def test_traces_that_share_cells_own_them_by_turns() -> None:
     three = [line(0, 0, 0, 0, 0, 0, 0, 0) for _ in range(3)]
-    assert draw(three, 4, 1, 0, 1).owner == [b"\1\2\3\1"]
+    assert rasterize(three, 4, 1, 0, 1).owner == [b"\1\2\3\1"]
 
 
 def test_marks_stand_where_nothing_is_drawn() -> None:
-    drawn = draw([line(0, 0, 0, 0)], 2, 2, 0, 7, marks={1: "", 7: ""})
+    drawn = rasterize([line(0, 0, 0, 0)], 2, 2, 0, 7, marks={1: "", 7: ""})
     assert drawn == Picture(picture(" ┆", "⣀⣀"), [bytes((0, MARK)), b"\1\1"])
 
 
 def test_the_sign_of_a_mark_stands_in_its_first_free_cell() -> None:
-    drawn = draw([line(0, 0, 0, 0)], 2, 3, 0, 11, marks={0: "T", 1: ""})
+    drawn = rasterize([line(0, 0, 0, 0)], 2, 3, 0, 11, marks={0: "T", 1: ""})
     assert drawn.text == picture("T┆", "┆┆", "⣀⣀")
     assert drawn.owner[0] == bytes((MARK, MARK))
-    assert draw([line(7, 7)], 1, 2, 0, 7, marks={0: "T"}).text == picture("⠉", "T"), "below a curve"
+    assert rasterize([line(7, 7)], 1, 2, 0, 7, marks={0: "T"}).text == picture("⠉", "T"), "below a curve"
 
 
 def test_the_crosshair_goes_through_marks_and_behind_curves() -> None:
-    drawn = draw([line(0, 0, 0, 0)], 3, 2, 0, 7, marks={2: ""}, cross=2)
+    drawn = rasterize([line(0, 0, 0, 0)], 3, 2, 0, 7, marks={2: ""}, cross=2)
     assert drawn == Picture(picture("  │", "⣀⣀│"), [bytes((0, 0, CROSS)), bytes((1, 1, CROSS))])
-    assert draw([line(0, 0, 0, 0)], 2, 1, 0, 7, cross=0).text == ["⣀⣀"]
+    assert rasterize([line(0, 0, 0, 0)], 2, 1, 0, 7, cross=0).text == ["⣀⣀"]
 
 
 def test_placing_interpolates_between_samples_and_breaks_at_nan() -> None:
@@ -86,7 +86,7 @@ values = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10)
 @given(st.lists(values, max_size=40), st.integers(1, 20), st.integers(1, 6))
 def test_never_outside_and_no_known_column_is_lost(found: list[float], width: int, height: int) -> None:
     columns = ACROSS * width
-    drawn = draw([line(*found)], width, height, -5, 5)
+    drawn = rasterize([line(*found)], width, height, -5, 5)
     assert len(drawn.text) == len(drawn.owner) == height
     assert all(len(row) == width for row in drawn.text)
     for x, value in enumerate(found[:columns]):

@@ -14,14 +14,13 @@ from textual.pilot import Pilot
 from hoptui.presentation import vocabulary
 from hoptui.recording import Recording, RecordingError
 from hoptui.settings.config import Config
-from hoptui.tui import dashboard
+from hoptui.tui import replay_app
 from hoptui.tui.actions import ACTIONS, of
-from hoptui.tui.replay_app import ReplayApp
+from hoptui.tui.dialogs import Help
+from hoptui.tui.replay_app import ReplayApp, TimeBar
 from hoptui.tui.screens.gpu.screen import GpusScreen
-from hoptui.tui.screens.help.screen import Help
-from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.widgets.time_bar import TimeBar
 from tests.golden import Golden, sheet
 from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.replay_player import COMPACT, Player
@@ -281,7 +280,7 @@ def test_every_key_of_the_replay_is_bound_once() -> None:
 
 
 def test_it_opens_and_leaves_a_real_terminal(recorded: Path, tmp_path: Path) -> None:
-    script = f"import sys; from hoptui.tui import dashboard; sys.exit(dashboard.replay({str(recorded)!r}))"
+    script = f"import sys; from hoptui.tui import replay_app; sys.exit(replay_app.replay({str(recorded)!r}))"
     screen = Screen(tmp_path, script=script)
     try:
         screen.until("replay 5×".encode())
@@ -296,4 +295,4 @@ def test_it_opens_and_leaves_a_real_terminal(recorded: Path, tmp_path: Path) -> 
 def test_a_file_that_is_no_recording_is_refused_before_the_screen(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(RecordingError, match=r"notes\.txt"):
-        dashboard.replay(str(tmp_path / "notes.txt"))
+        replay_app.replay(str(tmp_path / "notes.txt"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hoptui.domain.columns import pack
 from hoptui.protocol.messages import Origin
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Panel
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

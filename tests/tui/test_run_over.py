@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hoptui.domain.columns import pack
-from hoptui.tui.components import throughput, tuner
-from hoptui.tui.screens.run import compact
+from hoptui.tui.components import run_summary, tuner
+from hoptui.tui.screens.run import content
 from hoptui.tui.screens.run.panels import TimeSpan
 from hoptui.tui.snapshot import View
 from tests.golden import Golden, sheet
@@ -59,7 +59,7 @@ def test_its_speed_is_that_of_its_last_seconds_and_not_of_its_last_iteration(ove
     ]
     over.tell(columns=(pack(f"run/{over.run.run}", rows),))
     over.client.ns += 60 * SECOND
-    assert throughput.leading(view_of(over))[0].text == "450 k"
+    assert run_summary.headline_rate(view_of(over))[0].text == "450 k"
 
 
 def test_small_charts_end_with_it(over: Any) -> None:
@@ -67,7 +67,7 @@ def test_small_charts_end_with_it(over: Any) -> None:
         view = view_of(over)
         stretch = TimeSpan.of(view, 300.0)
         return text(
-            compact.summary(view, "episode_return", 76, stretch.span_s, end=stretch.end, plain=False)
+            content.compact_summary(view, "episode_return", 76, stretch.span_s, end=stretch.end, plain=False)
         )[:4]
 
     over.update(vital={"last_t": over.client.ns})
@@ -90,6 +90,6 @@ def test_nothing_is_promised_any_more(scene: MakeScene, golden: Golden) -> None:
     for state, changes in (("live", {}), ("exited", EXITED)):
         there.update(**changes)
         view = view_of(there)
-        shown[f"{state}: throughput"] = text(throughput.lines(view, 60))[1:2]
+        shown[f"{state}: throughput"] = text(run_summary.throughput_lines(view, 60))[1:2]
         shown[f"{state}: tuner"] = text(tuner.short(view, 80))
     golden(sheet(shown))

@@ -12,13 +12,12 @@ from hoptui.client.client import Link
 from hoptui.settings.config import Config
 from hoptui.settings.ui_state import Remembered
 from hoptui.tui import themes
-from hoptui.tui.components import command_outcome, gpus, header
+from hoptui.tui.components import events, gpus, header
 from hoptui.tui.frame_clock import EVERYTHING
 from hoptui.tui.preferences import ALONE, Preferences
-from hoptui.tui.screens.run import compact
+from hoptui.tui.screens.run import content
 from hoptui.tui.styled_text import Line, width_of
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines, Panel
 from tests.golden import Golden, sheet
 from tests.tui.conftest import RUN
 
@@ -248,11 +247,11 @@ def test_how_a_paused_run_goes_on_is_told_where_why_it_is_paused_has_no_room(
 def test_a_change_whose_effect_was_not_measured_is_named(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=1).live()
     view = there.app().view
-    assert command_outcome.last_change(view(RUN), 80) == ()
+    assert events.last_change(view(RUN), 80) == ()
     there.history().record(id="x", ago_s=10.0, knob="lr", before=3e-4, wanted=1e-4, effective=1e-4)
-    shown = {"live": said(command_outcome.last_change(view(RUN), 80))}
+    shown = {"live": said(events.last_change(view(RUN), 80))}
     there.update(vital={"state": "exited"})
-    shown["exited"] = said(command_outcome.last_change(view(RUN), 80))
+    shown["exited"] = said(events.last_change(view(RUN), 80))
     golden(sheet(shown))
 
 
@@ -264,7 +263,7 @@ def test_a_gpu_without_current_readings_says_so_in_its_line(scene: MakeScene, go
 
 
 def test_while_connecting_a_small_terminal_says_so_once_in_a_box(scene: MakeScene, golden: Golden) -> None:
-    lines = compact.summary(scene().app().view(None), "", 76, 300.0, plain=False)
+    lines = content.compact_summary(scene().app().view(None), "", 76, 300.0, plain=False)
     golden(map(said, lines))
 
 

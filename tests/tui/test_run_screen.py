@@ -11,7 +11,7 @@ import pytest
 from hoptui.client.client import Link
 from hoptui.domain.columns import pack
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines
 from tests.golden import Golden, sheet
 from tests.tui.conftest import NO_DRIVER
 

@@ -12,9 +12,9 @@ import pytest
 from hoptui.settings import config, ui_state
 from hoptui.settings.config import Config
 from hoptui.settings.ui_state import Remembered
-from hoptui.tui.base_app import told
 from hoptui.tui.preferences import HIDEABLE, Preferences
-from hoptui.tui.screens.overview.screen import OverviewScreen
+from hoptui.tui.render_loop import told
+from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.settings import content
 from hoptui.tui.screens.settings.screen import SettingsScreen
 from hoptui.tui.styled_text import Line, fitted

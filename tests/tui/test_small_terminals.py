@@ -11,7 +11,7 @@ from hoptui.domain.knobs import KnobError, check_value
 from hoptui.tui.components import gpus, header
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.styled_text import lay
-from hoptui.tui.widgets.panel import Panel
+from hoptui.tui.widgets import Panel
 from tests.tui.conftest import RUN
 
 MakeScene = Callable[..., Any]

@@ -10,9 +10,9 @@ import pytest
 
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.components import knobs
-from hoptui.tui.screens.knob_editor import staged_content as panel
+from hoptui.tui.run_control import Seen, Staged, Staging
+from hoptui.tui.screens.knob_editor import content as panel
 from hoptui.tui.snapshot import View
-from hoptui.tui.staged_changes import Seen, Staged, Staging
 from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
@@ -74,7 +74,7 @@ def test_a_change_that_was_overtaken_is_seen_and_may_be_kept(scene: MakeScene, g
     theirs = msgspec.structs.replace(accum, value=16, version=4, by="bo (pid 5)")
     there.update(run={"knobs": (theirs,)})
     assert one.overtaken(look(there).run) == theirs
-    told = said(panel.rows(look(there), [one], {}, 90, 0)[0])
+    told = said(panel.staged_rows(look(there), [one], {}, 90, 0)[0])
     golden([told.rstrip()])
     staging.keep(RUN, theirs, 1)
     (kept,) = staging.of(RUN)
@@ -106,10 +106,10 @@ def test_two_knobs_of_one_invariant_are_warned_of(scene: MakeScene, golden: Gold
     accum = view.knob("grad_accum")
     assert accum is not None
     staging.add(RUN, accum, 8, Seen.of(accum, 1))
-    shown = {"one knob": said(panel.advice(view, staging.of(RUN)))}
+    shown = {"one knob": said(panel.staged_advice(view, staging.of(RUN)))}
     twin = msgspec.structs.replace(accum, spec=msgspec.structs.replace(accum.spec, name="twin"))
     staging.add(RUN, twin, 8, Seen.of(twin, 1))
-    shown["its twin"] = said(panel.advice(view, staging.of(RUN)))
+    shown["its twin"] = said(panel.staged_advice(view, staging.of(RUN)))
     golden(sheet(shown))
 
 
@@ -121,7 +121,7 @@ def test_two_knobs_that_one_size_follows_from_are_not_warned_of(scene: MakeScene
         spec = msgspec.structs.replace(knob.spec, keeps="rollout = num_envs × rollout_len")
         staging.add(RUN, msgspec.structs.replace(knob, spec=spec), 128, Seen.of(knob, 1))
     assert len(staging.of(RUN)) == 2
-    golden([said(panel.advice(view, staging.of(RUN)))])
+    golden([said(panel.staged_advice(view, staging.of(RUN)))])
 
 
 def record(stage: Any, step: int | None = 5) -> CommandRecord:
@@ -139,5 +139,5 @@ def test_the_fate_of_all_is_told(golden: Golden) -> None:
         [record("failed"), record("expired")],
     ):
         stages = ", ".join(f"{one.stage} at {one.step}" for one in records)
-        shown[stages] = said(panel.summary(records, 2))
+        shown[stages] = said(panel.staged_summary(records, 2))
     golden(sheet(shown))

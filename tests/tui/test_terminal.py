@@ -24,10 +24,10 @@ from hoptui.tui.driver import Terminal
 APP = """
 import sys
 from functools import partial
-from hoptui.tui import dashboard
+from hoptui.tui import app
 from hoptui.client.client import Client
-dashboard.Client = partial(Client, start_daemon=False)
-sys.exit(dashboard.run("ppo-cartpole"))
+app.Client = partial(Client, start_daemon=False)
+sys.exit(app.run("ppo-cartpole"))
 """
 # As soon as it has read that it has 16 lines, it has 50.
 CHANGING = f"""

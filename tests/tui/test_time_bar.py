@@ -11,12 +11,10 @@ from textual.pilot import Pilot
 
 from hoptui.client.replay import Reel, Tick
 from hoptui.settings.config import Config, KeyBinding
-from hoptui.tui.replay_app import ReplayApp
-from hoptui.tui.screens.replay.go_to_dialog import GoTo
+from hoptui.tui.replay_app import GoTo, ReplayApp, TimeBar, elapsed, track
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.styled_text import lay
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.time_bar import TimeBar, elapsed, track
+from hoptui.tui.widgets import KeyBar
 from tests.golden import Golden, sheet
 from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.replay_player import COMPACT, FULL, TINY, Player

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Limits
-from hoptui.tui.screens.tuner.limits import LimitsDraft
+from hoptui.tui.screens.tuner.content import LimitsDraft
 
 KNOBS = (
     KnobState(spec=KnobSpec(name="micro_batch", kind="int", default=8, effect="speed"), value=8),

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from hoptui.client.client import Link
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Diagnosis, Limits, TunerState
-from hoptui.tui.components import knobs, throughput, trials, tuner
+from hoptui.tui.components import help_page as help_content
+from hoptui.tui.components import knobs, run_summary, tuner
 from hoptui.tui.run_control import advised
-from hoptui.tui.screens.help import content as help_content
 from hoptui.tui.screens.tuner import content as tuner_content
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, lay, width_of
@@ -92,35 +92,35 @@ def test_a_pause_costs_nothing_of_the_budget(golden: Golden) -> None:
 
 def test_trials_newest_first_with_what_they_did(golden: Golden) -> None:
     view = look(tuned())
-    shown = trials.listed(view)
+    shown = tuner.trials(view)
     assert [one.word.text for one in shown] == ["running", "failed", "reverted", "kept"]
-    cells = trials.columns(view, shown, 140)
-    rows = said(trials.row(view, one, cells, 140, chosen=i == 1) for i, one in enumerate(shown))
-    golden([*said([trials.head(cells)]), *rows])
+    cells = tuner.trial_columns(view, shown, 140)
+    rows = said(tuner.trial_row(view, one, cells, 140, chosen=i == 1) for i, one in enumerate(shown))
+    golden([*said([tuner.trial_head(cells)]), *rows])
     assert rows[1].startswith("› ")
 
 
 @pytest.mark.parametrize("width", [56, 72, 78, 100, 130, 196])
 def test_a_row_keeps_how_a_trial_ended_and_what_it_did(width: int) -> None:
     view = look(tuned())
-    shown = trials.listed(view)
-    cells = trials.columns(view, shown, width)
+    shown = tuner.trials(view)
+    cells = tuner.trial_columns(view, shown, width)
     for one in shown:
-        line = "".join(piece for piece, _ in lay(trials.row(view, one, cells, width), width))
+        line = "".join(piece for piece, _ in lay(tuner.trial_row(view, one, cells, width), width))
         assert one.word.symbol in line
         assert one.changes in line
-    kept = "".join(piece for piece, _ in lay(trials.row(view, shown[-1], cells, width), width))
+    kept = "".join(piece for piece, _ in lay(tuner.trial_row(view, shown[-1], cells, width), width))
     assert "▲ +6.1 %" in kept
     assert ("● kept" in kept) is (width >= 78)
 
 
 def test_a_trial_whole(golden: Golden) -> None:
     view = look(tuned())
-    golden(said(trials.detail(view, trials.listed(view)[2], 60)))
+    golden(said(tuner.trial_detail(view, tuner.trials(view)[2], 60)))
 
 
 def test_without_a_state_the_tuners_commands_are_listed() -> None:
-    (only,) = trials.listed(look(tuned(None)))
+    (only,) = tuner.trials(look(tuned(None)))
     assert (only.changes, only.word.text, only.step) == ("grad_accum 2 → 4", "applied", 1190)
     assert only.why == look(tuned(None)).store.commands["t1"].why != ""
 
@@ -167,8 +167,8 @@ def test_the_list_of_knobs_says_what_the_tuner_does_with_them() -> None:
 
 
 def test_marks_of_the_tuner_are_told_from_those_of_people() -> None:
-    assert {mark.sign for mark in throughput.marks(look(tuned()))} == {"", "T"}
-    assert {mark.x: mark.sign for mark in throughput.marks(look(tuned()))}[START - 20 * SECOND] == "T"
+    assert {mark.sign for mark in run_summary.change_marks(look(tuned()))} == {"", "T"}
+    assert {mark.x: mark.sign for mark in run_summary.change_marks(look(tuned()))}[START - 20 * SECOND] == "T"
 
 
 def test_advice_that_cannot_be_followed_is_passed_over() -> None:

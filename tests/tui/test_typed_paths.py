@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.tui.screens.charts.recording_dialog import file_of
+from hoptui.tui.screens.charts.screen import recording_file
 
 
 @pytest.mark.parametrize(
     "typed", ["", "~nobody-is-called-so/x", "7" * 400, "a\0b", "/proc/self/mem/x", "/", "no such file"]
 )
 def test_what_is_no_file_is_none(typed: str) -> None:
-    assert file_of(typed) is None
+    assert recording_file(typed) is None
 
 
 def test_a_file_is_found_at_home_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "run.hoptui").touch()
-    assert file_of("~/run.hoptui") == tmp_path / "run.hoptui" == file_of(str(tmp_path / "run.hoptui"))
+    assert (
+        recording_file("~/run.hoptui")
+        == tmp_path / "run.hoptui"
+        == recording_file(str(tmp_path / "run.hoptui"))
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.tui.charts.viewport import Extent, Timeline
+from hoptui.tui.charts.grid import Extent, Timeline
 
 FIRST, NEWEST = 1_000, 11_000
 THERE = Extent(FIRST, NEWEST, NEWEST)

@@ -1,1 +1,1 @@
-"""Charts: raster, axes, plots, and the viewport that charts of a screen share."""
+"""Charts: axes, plots, the widget that draws them, and the grid of a screen with its time range."""

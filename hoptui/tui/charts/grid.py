@@ -1,11 +1,130 @@
-"""What the chart screen shows: charts of one or several series, one of them chosen, on one x axis. Pure."""
+"""The charts of a screen: which there are, their arrangement, and the time range that they share. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from hoptui.tui.charts.viewport import Timeline
+Mode = Literal["live", "frozen", "all"]
+YOUNGEST = 16  # of a run that has just begun at least this part of the span is seen: one in so many
+
+
+class Extent(NamedTuple):
+    """The whole axis, from `first` to `last`. `newest` is the present of the run on screen; another run may
+    end later.
+    """
+
+    first: int
+    newest: int
+    last: int
+
+
+class Timeline:
+    """The visible part of an axis: `span` is its length, at least `least`; `cross` is the crosshair, None: no
+    crosshair.
+    """
+
+    def __init__(self, span: int, least: int) -> None:
+        self.cross: int | None = None
+        self._span = span
+        self._least = least
+        self._end: int | None = None  # None: it follows the newest
+        self._whole = False
+
+    @property
+    def mode(self) -> Mode:
+        """`live` follows the newest, `all` shows everything and grows with it, `frozen` stands still."""
+        return "all" if self._whole else "live" if self._end is None else "frozen"
+
+    def edges(self, there: Extent) -> tuple[int, int]:
+        """The part that is seen."""
+        if self._whole:
+            return there.last - max(self._least, there.last - there.first), there.last
+        if self._end is not None:
+            return self._end - self._span, self._end
+        span, known = self._span, there.newest - there.first
+        least = max(known, self._span // YOUNGEST) if known > self._least else span
+        while span // 2 >= max(least, self._least):  # a run that has just begun fills more than half of it
+            span //= 2
+        return there.newest - span, there.newest
+
+    def zoom(self, factor: float, there: Extent, at: int | None = None) -> None:
+        """Zoom by a factor: around `at`, else around the crosshair, else around the newest or the middle.
+
+        From everything on, it shows everything.
+        """
+        x0, x1 = self.edges(there)
+        if at is None:
+            seen = self.cross is not None and x0 <= self.cross < x1
+            at = self.cross if seen else min(x1, there.newest) if self._end is None else (x0 + x1) // 2
+        assert at is not None
+        span = max(self._least, round((x1 - x0) * factor))
+        if factor > 1 and span >= there.last - there.first:
+            self.all()
+            return
+        share = (x1 - at) / max(1, x1 - x0)
+        self._whole, self._span = False, span
+        self._stand(at + round(share * span), there)
+
+    def pan(self, share: float, there: Extent) -> None:
+        """Move by a share of what is seen; at the newest it is live again, unless there is more beyond."""
+        x0, x1 = self.edges(there)
+        if self._whole and share > 0:
+            return
+        if self._whole:
+            self._whole, self._span = False, x1 - x0
+        self._stand(x1 + round(share * (x1 - x0)), there)
+
+    def move_cross(self, share: float, there: Extent) -> None:
+        """Move the crosshair by a share of the visible part; a new one starts at the newest. At an edge the
+        view follows.
+        """
+        x0, x1 = self.edges(there)
+        width = x1 - x0
+        if self.cross is None or not x0 <= self.cross <= x1:
+            self.cross = max(x0, min(x1, there.newest))
+            if share > 0:
+                return
+        self.cross = min(max(self.cross + round(share * width), min(there.first, x0)), there.last)
+        if self.cross < x0:
+            self.pan((self.cross - x0) / width, there)
+        elif self.cross > x1:
+            self.pan((self.cross - x1) / width, there)
+
+    def live(self) -> None:
+        """Follow the newest."""
+        self._end, self._whole = None, False
+
+    def all(self) -> None:
+        """Show everything there is."""
+        self._end, self._whole = None, True
+
+    def freeze(self, there: Extent) -> None:
+        """Stand still where it is, or follow the newest again."""
+        if self._end is not None:
+            self.live()
+            return
+        x0, x1 = self.edges(there)
+        self._whole, self._span, self._end = False, x1 - x0, x1
+
+    def remap(self, place: Callable[[int], int | None], there: Extent, least: int) -> None:
+        """Change to another axis: `place` converts a place of this axis to that one, or returns None."""
+        x0, x1 = self.edges(there)
+        start, end = place(x0), place(x1)
+        self.cross = None if self.cross is None else place(self.cross)
+        self._least = least
+        if start is None or end is None:
+            self.all()
+            return
+        self._span = max(least, end - start)
+        self._end = None if self._end is None else end
+
+    def _stand(self, end: int, there: Extent) -> None:
+        """End there, but not outside of what there is; at the newest, if that is the end of it, follow it."""
+        end = min(max(end, min(there.last, there.first + self._span)), there.last)
+        self._end = None if end >= there.newest == there.last else end
+
 
 SPAN_NS, LEAST_NS = 300 * 10**9, 10**9
 MOST = 24  # charts
@@ -30,8 +149,11 @@ class Chart:
 
 
 class Board:
-    """`index` is the chosen chart; `alone`: only that is shown. `by_step`: the x axis counts iterations. `filled`: it has had
-    the charts to begin with, and is left as it is."""
+    """The charts of the screen. `index` is the chosen chart; `alone`: only it is shown.
+
+    `by_step`: the x axis counts iterations. `filled`: the initial charts were set; later ones are the user's
+    choice.
+    """
 
     def __init__(self) -> None:
         self.charts: list[Chart] = []
@@ -115,7 +237,7 @@ class Grid:
 
 
 def arrange(board: Board, width: int, height: int) -> Grid:
-    """The page that holds the chosen chart, in so many cells: few and wide charts rather than many and narrow ones."""
+    """The page with the chosen chart, in so many cells: few wide charts rather than many narrow ones."""
     count = len(board.charts)
     if count == 0 or board.alone:
         return Grid(1, 1, (board.index,) if count else ())

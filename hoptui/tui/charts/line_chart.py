@@ -1,4 +1,4 @@
-"""A live chart: reads its part of the x axis from its series and redraws only when there is a new dot column to show."""
+"""A live chart: it reads its part of the x axis from its series and redraws only for a new column of dots."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from textual.message import Message
 
 from hoptui.model.series import SeriesWindow
 from hoptui.presentation import numbers
-from hoptui.tui.charts import raster
-from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
+from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, Curve, Mark, Paper, plot
 from hoptui.tui.charts.ticks import time_ticks
 from hoptui.tui.snapshot import SECOND, View
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines
 
 AGAIN_S = 1.0  # within a dot column new data is drawn at most so often
 LABEL_CELLS = 12  # an x axis has about one label in so many
@@ -74,7 +73,7 @@ class LineChart(Lines):
     @property
     def dots(self) -> int:
         """The dot columns of the curves."""
-        return max(1, raster.ACROSS * (self.size.width - AXIS_WIDTH))
+        return max(1, ACROSS * (self.size.width - AXIS_WIDTH))
 
     def plot(
         self,
@@ -122,11 +121,13 @@ def latest(
     newest: str = "now",
     end: int | None = None,
 ) -> Paper:
-    """The last `span_s` seconds before `end` (default: now), in so many dot columns; `newest` is as in `LineChart.plot`."""
+    """The last `span_s` seconds before `end` (default: now), in so many dot columns; `newest` as in
+    `LineChart.plot`.
+    """
     if newest == "now" and view.replay is not None:
         newest = numbers.clock(view.wall)
     x0, x1 = whole_dots(int(span_s * SECOND), view.now if end is None else end, dots)
-    ticks = time_ticks((x1 - x0) / SECOND, max(2, dots // raster.ACROSS // LABEL_CELLS))
+    ticks = time_ticks((x1 - x0) / SECOND, max(2, dots // ACROSS // LABEL_CELLS))
     placed = tuple((x1 - ago * SECOND, label) for ago, label in ticks)
     return Paper(x0, x1, ticks=placed, end=newest, marks=tuple(marks), bounds=bounds)
 

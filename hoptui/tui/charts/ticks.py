@@ -18,7 +18,9 @@ MOST = 1e200  # greater ones are drawn at the edge
 
 
 class Scale(NamedTuple):
-    """The range of an axis and its ticks, lowest first, with their labels. With `log` all but the labels are powers of ten."""
+    """The range of an axis and its ticks with labels, lowest first. With `log`, all but the labels are powers
+    of ten.
+    """
 
     bottom: float
     top: float
@@ -28,11 +30,11 @@ class Scale(NamedTuple):
 
 
 def value_scale(values: Iterable[float], most: int) -> Scale:
-    """A range that holds all known values, between ticks 1, 2 or 5 × 10ⁿ apart, at most `most` of them (≥ 3).
+    """A range that holds all known values, with at most `most` (≥ 3) ticks that are 1, 2 or 5 × 10ⁿ apart.
 
-    Where the last tick would leave more than a third empty, the range ends within a quarter of a step above the values.
-    Zero is on the axis where it is near the data (the data's own range is at least half of its distance to zero);
-    otherwise small changes of a large number stay visible.
+    If the last tick would leave more than a third empty, the range ends within a quarter of a step above the
+    values. The axis includes zero if the data is near it (its own range is at least half of its distance to
+    zero). Otherwise small changes of a large number stay visible.
     """
     known = [min(max(v, -MOST), MOST) for v in values if math.isfinite(v)]
     if not known:
@@ -60,9 +62,10 @@ def value_scale(values: Iterable[float], most: int) -> Scale:
 
 
 def log_scale(values: Iterable[float], most: int) -> Scale | None:
-    """A logarithmic range that holds all values above zero, at most `most` ticks (≥ 3); None where there are none.
+    """A logarithmic range that holds all values above zero, with at most `most` (≥ 3) ticks; None without
+    such values.
 
-    Ticks are whole powers of ten, every so many; within two of them at 1, 2 and 5.
+    Ticks are whole powers of ten, at equal steps; within two powers they are at 1, 2 and 5.
     """
     known = [min(v, MOST) for v in values if LEAST < v < math.inf]
     if not known:
@@ -101,7 +104,9 @@ def span_of(age_s: float, longest_s: float) -> float:
 
 
 def time_ticks(span_s: float, most: int) -> list[tuple[int, str]]:
-    """(seconds before the newest, label) of ticks on a time axis, newest first, without the newest itself; in one unit."""
+    """(seconds before the newest, label) of ticks on a time axis, newest first, without the newest itself; in
+    one unit.
+    """
     steps = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 3 * 3600, 6 * 3600, 12 * 3600, 86400)
     step = next((s for s in steps if span_s / s <= most), 2 * 86400)
     count = int(span_s / step + 1e-9)
@@ -111,7 +116,9 @@ def time_ticks(span_s: float, most: int) -> list[tuple[int, str]]:
 
 
 def clock_ticks(t0: int, t1: int, wall_offset_ns: int, most: int) -> list[tuple[int, str]]:
-    """(stamp, local time) of round times of day between two stamps; where a day begins, its date. Newest first, dates before."""
+    """(stamp, local time) of round times of day between two stamps, newest first; dates first, where a day
+    begins.
+    """
     span_s = max(1, t1 - t0) / 1e9
     step = next((s for s in _CLOCK_STEPS if span_s / s <= most), math.ceil(span_s / most / 86400) * 86400)
     first, last = (t0 + wall_offset_ns) / 1e9, (t1 + wall_offset_ns) / 1e9
@@ -131,7 +138,7 @@ def clock_ticks(t0: int, t1: int, wall_offset_ns: int, most: int) -> list[tuple[
 
 
 def count_ticks(x0: int, x1: int, unit: int, most: int) -> list[tuple[int, str]]:
-    """(place, label) of round numbers between two places of an axis on which `unit` is one. Greatest first."""
+    """(place, label) of round numbers between two places of an axis with the given `unit`, greatest first."""
     step = max(1, int(_round_step(max(1e-9, (x1 - x0) / unit / most))))
     first, last = -(-x0 // (unit * step)), (x1 - 1) // (unit * step)
     return [(i * step * unit, numbers.grouped(i * step)) for i in range(last, max(first, 0) - 1, -1)]

@@ -1,4 +1,4 @@
-"""What each panel says: pure functions from one `View` to lines of text, for the screens alone.
+"""What panels show: pure functions from one `View` to lines of text.
 
-They never touch a widget, a clock or a socket, so that a test can read them and a screen can compare them.
+They use no widget, clock or socket. So tests can read the lines and screens can compare them.
 """

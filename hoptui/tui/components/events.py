@@ -1,17 +1,105 @@
-"""What happened, newest first: commands with who, from, to and effect, and the events of the run, its GPUs and the node."""
+"""Events of a run or node as lines, and the outcome of a command: its stage and its measured effect. Pure."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 
+from hoptui.domain.tuning import Measured
 from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.tui.components import empty_state
-from hoptui.tui.components.command_outcome import STAGE_INKS, effect
+from hoptui.protocol.messages import CommandRecord, Event, Stage
+from hoptui.tui.components import figures
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, first_fitting, width_of
+
+STAGE_INKS: dict[Stage, str] = {
+    "sent": "2",
+    "accepted": "2",
+    "scheduled": "2",
+    "applied": "good",
+    "rejected": "bad",
+    "superseded": "warn",
+    "expired": "warn",
+    "failed": "bad",
+    "reverted": "bad",
+    "voided": "warn",
+}
+
+
+def stage(record: CommandRecord) -> Span:
+    """`◷ scheduled for 1 205`, in the ink of the stage."""
+    return Span(
+        f"{vocabulary.STAGES[record.stage].symbol} {vocabulary.stage_text(record)}", STAGE_INKS[record.stage]
+    )
+
+
+def stages(record: CommandRecord) -> tuple[Span, Span, Span]:
+    """The stage with all that is known of it, as its word, and as its symbol alone."""
+    word = vocabulary.STAGES[record.stage]
+    whole = stage(record)
+    return whole, whole._replace(text=f"{word.symbol} {word.text}"), whole._replace(text=word.symbol)
+
+
+def course(record: CommandRecord, width: int) -> Line:
+    """The stage and effect of a change, in `width` cells: without the iteration, then the interval, if they
+    do not fit.
+    """
+    shown = stages(record)
+    effects = filter(None, (effect(record), effect(record, brief=True)))
+    both = [(one, Span("  "), *told) for told in effects for one in shown]
+    return first_fitting([*both, *((one,) for one in shown)], width)
+
+
+def effect(record: CommandRecord | None, *, shared: bool = True, brief: bool = False) -> Line:
+    """What a command did, as `measured_effect` tells it; nothing where it is not measured."""
+    return measured_effect(record.measured if record is not None else None, shared=shared, brief=brief)
+
+
+def measured_effect(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> Line:
+    """`▲ +6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, the progress of the measurement, or nothing.
+
+    `brief` leaves the interval out.
+    """
+    told = vocabulary.effect_text(measured, shared=shared, brief=brief)
+    if measured is None or not told:
+        return ()
+    gain = measured.gain or 0.0
+    if not measured.detectable:
+        return (Span(told, "dim"),)
+    return (Span(f"▲ {told}", "good"),) if gain > 0 else (Span(f"▼ {told}", "warn"),)
+
+
+def last_change(view: View, width: int) -> Line:
+    """The effect of the run's last change, and its knob; if room is short only the name or the effect. Empty
+    without one.
+    """
+    record = view.last_change()
+    most = effect(record, shared=False)
+    # The last one is cut: nothing at all would be as if there were no effect.
+    told = first_fitting((most, effect(record, brief=True) or most, most), width)
+    if record is None:
+        return ()
+    if record.measured is None or not told:
+        # It is from the next iteration on, as far as the run logs a throughput.
+        yet = "" if view.exited else " yet"
+        return (Span(f"{vocabulary.change(record)}: effect not measured{yet}", "dim"),)
+    room = width - width_of(told)
+    whole, short = f" since {vocabulary.change(record)}", f" since {numbers.clean(record.knob)}"
+    least = " since the last change"
+    if record.measured.gain is not None and (
+        with_it := sentences.remarks(record.measured)
+    ):  # never as if it had been this one alone
+        whole, short = f"{whole}, {with_it}", f"{short} and others"
+        least = f"{least}s"
+    return (*told, Span(next((which for which in (whole, short, least) if len(which) <= room), ""), "dim"))
+
+
+def unmeasured(view: View, what: str) -> Line:
+    """`no change is measured yet`, and of a run that is over that none was; nothing where there is no run."""
+    told = f"{what} was measured" if view.exited else f"{what} is measured yet"
+    return (Span(told if view.run else "", "faint"),)
+
 
 LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
 LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
@@ -21,17 +109,17 @@ LEAST_TEXT = 20  # cells that an event is wrapped to
 
 
 def lines(view: View, most: int, width: int) -> list[Line]:
-    """The newest things that happened to the run (to every run without one), to its GPUs and to its node, in `most` lines.
+    """The newest events of the run (of every run without one), its GPUs and its node, in `most` lines.
 
-    In `width` cells: of a command who gave it, then when it was applied, then the interval of its effect give way; of an event the
-    iteration does, and then it is cut unless there is room for more lines.
+    If `width` cells are too few, a command loses its author, then the time when it was applied, then the
+    interval of its effect. An event loses the iteration; then it is cut, unless there is room for more lines.
     """
     events = [e for e in view.store.events if concerns(view, e)]
     found = [(e.wall, _event(view, e, width, whole=most >= ROOMY)) for e in events[-most:]]
     found += [(c.wall, _command(view, c, width, whole=most >= ROOMY)) for c in view.commands()[-most:]]
     found.sort(key=lambda item: item[0], reverse=True)
     told = [line for _, each in found for line in each]
-    return told[:most] or [empty_state.line(view, "nothing has happened yet")]
+    return told[:most] or [figures.missing_line(view, "nothing has happened yet")]
 
 
 def concerns(view: View, event: Event) -> bool:
@@ -84,7 +172,7 @@ def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> l
 
 
 def _wrapped(start: Line, told: Span, width: int) -> list[Line]:
-    """What begins with `start`, and a text in as many lines as it takes, under the room for what tells what it is about."""
+    """`start` and a text in as many lines as it needs, indented so that the subject stays visible."""
     indent = width_of(start[:2])
     room = width - indent
     ahead = width_of(start) - indent

@@ -1,15 +1,16 @@
-"""Figures that several panels share: current and smoothed values, the headline, gauges, sparks."""
+"""Figures as text: current values, gauges, sparklines; and why there is no figure yet. Pure."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import NamedTuple
 
 from hoptui.domain.throughput import level, usable
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import value_text
-from hoptui.tui.charts import raster
+from hoptui.tui.charts.plot import ACROSS, place, rasterize
 from hoptui.tui.charts.ticks import value_scale
 from hoptui.tui.snapshot import OLD_S, SECOND, View
 from hoptui.tui.styled_text import GAP, Line, Span, bar
@@ -44,15 +45,16 @@ def current(view: View, source: str) -> dict[str, float]:
 
 
 def recent(view: View, source: str, name: str, within_s: float) -> float | None:
-    """The mean of a metric over the last seconds up to its newest value, None if unknown; of a rate what `pace.level` says.
+    """The mean of a metric over the last seconds before its newest value; None if unknown. Rates use
+    `throughput.level`.
 
-    Not up to now: a run that has fallen silent or ended would be as fast as its last iteration was, whatever that was busy with.
+    It does not end now: the value of a silent or ended run stays that of its last iterations.
     """
     series = view.store.series(source, name)
     if series is None or math.isnan(series.last):
         return None
     rate = name.endswith("_per_s")
-    # Of a rate every iteration counts: between two that wait for data there may be many that wait for nothing.
+    # Each iteration of a rate counts: many that wait for nothing may lie between two that wait for data.
     since = series.last_t - int(within_s * SECOND) + 1
     found = series.window(since, series.last_t, MOST_ROWS if rate else POINTS)
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
@@ -64,7 +66,9 @@ def recent(view: View, source: str, name: str, within_s: float) -> float | None:
 
 
 def headline(view: View) -> Headline:
-    """What the run declared as its headline; else its first rate; else the seconds of an iteration. Without a run it has no unit."""
+    """The declared headline of the run, else its first rate, else the seconds of an iteration; no unit
+    without a run.
+    """
     names = view.store.names(view.source)
     declared = view.run.headline if view.run else ""
     name = declared or next((n for n in names if n.endswith("_per_s")), "")
@@ -87,12 +91,12 @@ def number(value: float | None) -> str:
 
 
 def fact(label: str, value: str, width: int = 0) -> Line:
-    """`label value`, the label dim; an unknown value is dim as well. `width` keeps what follows where it is."""
+    """`label value`, the label dim; an unknown value is dim too. `width` aligns what follows."""
     return Span(f"{label} ", "dim"), Span(value, "dim" if value == UNKNOWN else "", width)
 
 
 def gauges(found: list[Gauge], width: int) -> list[Line]:
-    """Gauges two abreast where there is room, else one below the other; columns aligned, bars of one length."""
+    """Gauges in two columns if there is room, else in one; columns aligned, bars of equal length."""
     for abreast in (2, 1):
         columns = [found[i::abreast] for i in range(abreast)]
         labels = [max((len(g.label) for g in column), default=0) + 1 for column in columns]
@@ -127,18 +131,20 @@ def of(part: str, whole: str, unit: str) -> str:
 
 
 def spark(view: View, source: str, name: str, width: int, span_s: float) -> str:
-    """A metric's last seconds as a line of `width` cells, drawn between its least and greatest value; blank where unknown."""
+    """The last seconds of a metric in `width` cells, drawn between its least and greatest value; blank where
+    unknown.
+    """
     series = view.store.series(source, name)
     if series is None or width < 1:
         return " " * width
-    dots = raster.ACROSS * width
+    dots = ACROSS * width
     step = max(1, int(span_s * SECOND) // dots)
     t1 = (view.now // step + 1) * step
     t0 = t1 - dots * step
     found = series.window(t0, t1 - 1, dots)
     scale = value_scale((*found.low, *found.high), 3)
-    trace = raster.place(found.t, found.low, found.high, t0, t1, dots)
-    return raster.draw([trace], width, 1, scale.bottom, scale.top).text[0]
+    trace = place(found.t, found.low, found.high, t0, t1, dots)
+    return rasterize([trace], width, 1, scale.bottom, scale.top).text[0]
 
 
 def energy(view: View) -> str:
@@ -151,3 +157,40 @@ def energy(view: View) -> str:
         )
     each = found.get("energy_per_iteration_j")
     return "" if each is None else f"{value_text('J', each)}/iteration"
+
+
+def missing_reason(view: View) -> str:
+    """Why there is no data yet; empty once the daemon has described the node, and the run of the view if it
+    has one.
+    """
+    why = numbers.clean(view.link.reason, 300)
+    if view.node is not None:
+        return ""
+    match view.link.state:
+        case "failed":
+            return why or "the daemon cannot be reached"
+        case "lost":
+            to = view.link.node or "the daemon"
+            return f"the link to {to} is lost ({why}): reconnecting" if why else f"reconnecting to {to}"
+        case _:
+            if view.link.node:
+                return why or f"connecting to {view.link.node}"
+            return f"connecting to the daemon: {why}" if why else "connecting to the daemon"
+
+
+def missing_lines(view: View, width: int, otherwise: str = "") -> list[Line]:
+    """The reason in as many lines as it needs, else `otherwise`; each screen shows it in full once."""
+    ink = "warn" if view.link.state == "failed" else "dim"
+    return [(Span(line, ink),) for line in textwrap.wrap(missing_reason(view) or otherwise, max(20, width))]
+
+
+def missing_note(view: View) -> str:
+    """The same beside a place that tells the reason."""
+    if view.node is None and view.link.state == "failed":
+        return "unknown: the daemon cannot be reached"
+    return missing_reason(view)
+
+
+def missing_line(view: View, otherwise: str) -> Line:
+    """Why there is nothing yet, else `otherwise`."""
+    return (Span(missing_note(view) or otherwise, "dim"),)

@@ -1,9 +1,10 @@
-"""What the GPUs do: one in detail, several in a line each, or why there is nothing to read."""
+"""GPUs as lines, curves and a table: readings, names, colours, what limits the clocks. Pure."""
 
 from __future__ import annotations
 
 import math
 import textwrap
+from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
 from hoptui.presentation import numbers
@@ -11,10 +12,10 @@ from hoptui.presentation import readings as meanings
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import Reason, value_text
 from hoptui.tui.charts.line_chart import ChartSeries
-from hoptui.tui.components import empty_state
+from hoptui.tui.components import figures
 from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
 from hoptui.tui.snapshot import View
-from hoptui.tui.styled_text import GAP, Line, Span, pack
+from hoptui.tui.styled_text import GAP, Line, Span, bar, pack
 
 WORK = (("sm_active", "SM", "1"), ("tensor_active", "tensor", "3"), ("dram_active", "DRAM", "4"))
 PLAIN_WORK = (("busy", "busy", "1"), ("memory_busy", "memory busy", "3"))  # before Hopper
@@ -36,7 +37,9 @@ def readings(view: View, gpu: GpuInfo) -> dict[str, float]:
 
 
 def trouble(view: View, gpu: GpuInfo) -> str:
-    """Why nothing at all is read of a GPU: its own reason, else what is wrong with the sampler; empty where there are readings."""
+    """Why a GPU has no readings at all: its own reason, else the state of the sampler; empty if there are
+    readings.
+    """
     if gpu.reason or view.node is None or not view.node.sampler or readings(view, gpu):
         return numbers.clean(gpu.reason)
     return numbers.clean(view.node.sampler)
@@ -54,7 +57,7 @@ def kinds(gpus: tuple[GpuInfo, ...]) -> str:
 
 
 def detail(view: View, gpu: GpuInfo, width: int, most_facts: int = 1) -> list[Line]:
-    """One GPU: gauges two abreast and the rest in at most so many lines; its reason where it cannot be read."""
+    """One GPU: gauges in two columns, and the rest in at most so many lines; the reason if it fails."""
     if why := trouble(view, gpu):
         first, *rest = textwrap.wrap(why, max(20, width - 2))
         return [(Span("✕ ", "bad"), Span(first, "warn")), *((Span(f"  {line}", "warn"),) for line in rest)]
@@ -82,7 +85,7 @@ def detail(view: View, gpu: GpuInfo, width: int, most_facts: int = 1) -> list[Li
 
 
 def _facts(view: View, now: dict[str, float]) -> list[Line]:
-    """What holds the clocks back, the temperatures, and what the run's GPUs say together: the most important first."""
+    """What limits the clocks, the temperatures, and the totals of the run's GPUs: most important first."""
     found: list[Line] = [held(reason) for reason in _told(now)]
     hidden = contrast(now)
     found += [(Span(f"▸ {hidden}", "warn"),)] if hidden else []
@@ -138,9 +141,9 @@ def work_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[ChartSeries]:
 
 
 def many_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[ChartSeries]:
-    """What more of them than `CHARTED` do together, in per cent: SM active and that of the one that does least, and their power.
+    """Curves of more GPUs than `CHARTED` together, in per cent: mean and least SM active, and power.
 
-    Only of a run's: the daemon computes it. Nothing where it does not.
+    Only for the GPUs of a run, because the daemon computes them; else empty.
     """
     source = f"derived/{view.run.run}" if view.run else ""
     names = view.store.names(source)
@@ -192,7 +195,9 @@ def short(view: View, gpu: GpuInfo, width: int) -> Line:
 
 
 def short_of_many(view: View, gpus: tuple[GpuInfo, ...], width: int) -> Line:
-    """From what to what those do that can be read, in one line of a small screen: `8 GPUs busy 12…86`; and a sign if one is in trouble."""
+    """The range of the readable GPUs in one line of a small screen: `8 GPUs busy 12…86`, and a sign if one
+    has a problem.
+    """
     read = [(now, gpu) for gpu in gpus if (now := readings(view, gpu))]
     name = f"{len(gpus)} GPUs" if len(read) in (0, len(gpus)) else f"{len(read)}/{len(gpus)} GPUs"
     if not read:
@@ -227,7 +232,7 @@ def none(view: View) -> str:
     """Why there are no GPU readings, in one line."""
     node = view.node
     if node is None:
-        return empty_state.short(view)
+        return figures.missing_note(view)
     if view.run is not None and node.gpus:
         how = view.hint("view.overview", "shows all")
         return "; ".join(filter(None, ("which GPUs it uses is not known", how)))
@@ -302,3 +307,113 @@ def figure(value: float | None) -> str:
 def bare(value: str) -> str:
     """A text without the per cent at its end."""
     return value.removesuffix(" %")
+
+
+_POWER, _MEMORY = 10, 12  # cells of these columns
+
+
+class _Columns(NamedTuple):
+    """How wide the parts of a GPU's line are; 0 leaves a part out. `bars` of the first figures get one."""
+
+    name: int
+    bars: int
+    bar: int
+    temperature: int
+    clock: int
+    held: int
+    user: int
+
+    @classmethod
+    def of(cls, gpus: tuple[GpuInfo, ...], width: int, *, users: bool) -> _Columns:
+        left = max(0, width - 5 - sum(w for _, _, w in FIGURES) - _POWER - _MEMORY)
+
+        def take(*wanted: int) -> int:
+            nonlocal left
+            found = next((cells for cells in wanted if cells <= left), 0)
+            left -= found
+            return found
+
+        mixed = len({gpu.name for gpu in gpus}) > 1
+        name = take(*((16, 9) if width >= 100 else (9,))) if mixed else 0
+        temperature, clock = take(5), take(7)
+        held = take(13, 3)
+        user = take(16) if users else 0
+        bars = next((count for count in (6, 4, 2) if left // count >= 7), 0)
+        across = min(16, left // bars - 1) if bars else 0
+        left -= bars * (across + 1)
+        held += take(*range(min(7, left), 0, -1)) if held > 3 else 0
+        return cls(name, bars, across, temperature, clock, held, user + left if user else 0)
+
+
+def table_head(gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) -> Line:
+    """What stands over `rows`, with the units."""
+    c = _Columns.of(gpus, width, users=users)
+    spans = [Span("", width=5), *([Span("GPU", "dim", c.name)] if c.name else [])]
+    for i, (_, label, cells) in enumerate(FIGURES):
+        spans.append(Span(label, "dim", cells + (c.bar + 1) * (i < min(4, c.bars)), right=True))
+    wide = (c.bar + 1) * (c.bars > 4)
+    spans += [Span("W", "dim", _POWER + wide, right=True), Span("GiB", "dim", _MEMORY + wide, right=True)]
+    spans += [Span("°C", "dim", c.temperature, right=True)] if c.temperature else []
+    spans += [Span("MHz", "dim", c.clock, right=True)] if c.clock else []
+    spans += [Span("  clocks", "dim", c.held)] if c.held > 3 else []
+    return (*spans, Span("  used by", "dim", c.user)) if c.user else tuple(spans)
+
+
+def table_rows(
+    view: View, gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False, cursor: int = -1
+) -> list[Line]:
+    """One line per GPU: four measures of use, power, memory, temperature, clocks, users, as much as fits."""
+    columns = _Columns.of(gpus, width, users=users)
+    return [_table_row(view, gpu, columns, chosen=i == cursor) for i, gpu in enumerate(gpus)]
+
+
+def _table_row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
+    spans = [Span("› " if chosen else "  ", "key"), Span("└" if gpu.parent else str(gpu.index), "dim", 3)]
+    if c.name:
+        spans.append(Span(_short_name(gpu, c.name), "", c.name))
+    if why := trouble(view, gpu):
+        return (*spans, Span(" ✕ " if c.name else "✕ ", "bad"), Span(why, "warn"))
+    now = readings(view, gpu)
+    hidden = bool(contrast(now))
+    for i, (name, _, cells) in enumerate(FIGURES):
+        barred = i < c.bars
+        spans += [Span("  "), *bar(ratio(now.get(name), 100), c.bar, ink_of(name))] if barred else []
+        ink = "warn" if hidden and name == "sm_active" else "" if name in now else "dim"
+        spans.append(Span(figure(now.get(name)), ink, cells - barred, right=True))
+    for value, used, whole, ink, cells in (
+        (watts(now, gpu), now.get("power_w"), gpu.power_limit_w, "2", _POWER),
+        (memory(now, gpu), now.get("memory_used_bytes"), total(now, gpu), "1", _MEMORY),
+    ):
+        barred = c.bars > 4
+        spans += [Span("  "), *bar(ratio(used, whole), c.bar, ink)] if barred else []
+        spans.append(Span(value.rpartition(" ")[0] or value, "", cells - barred, right=True))
+    for name, cells in (("temperature_c", c.temperature), ("sm_clock_mhz", c.clock)):
+        if cells:
+            spans.append(Span(bare(numbers.grouped(now.get(name))), "", cells, right=True))
+    spans += _held_cell(now, c.held)
+    if c.user:
+        spans += [Span("  "), Span(users(view, gpu), "dim", c.user - 2)]
+    return tuple(spans)
+
+
+def _held_cell(now: dict[str, float], cells: int) -> list[Span]:
+    """The first thing that holds the clocks back; the sign alone where there is no room to tell which."""
+    found = meanings.reasons(now.get("throttle"))[:1]
+    if not cells or not found:
+        return [Span("", width=cells)] if cells else []
+    if cells <= 3:
+        return [Span(" "), sign(found[0])._replace(width=cells - 1)]
+    dim = "dim" if found[0].bit == meanings.IDLE else ""
+    return [Span("  "), *(Span(s.text, s.ink or dim, cells - 2) for s in held(found[0]))]
+
+
+def _short_name(gpu: GpuInfo, cells: int) -> str:
+    """`H100 80GB HBM3`, `1g.10gb a1b2`; in few cells as many of its words as fit: `H100`, `1g a1b2`."""
+    name = numbers.clean(gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "), 40)
+    if gpu.parent:
+        name = name.partition("MIG ")[2]
+        whole = f"{name} {part(gpu)}"
+        return whole if len(whole) < cells else f"{name.partition('.')[0]} {part(gpu)}"
+    while len(name) >= cells and " " in name:
+        name = name.rpartition(" ")[0]
+    return name

@@ -1,4 +1,4 @@
-"""The two lines on top of a run: who and how far; under it the progress, or what a person must know at once."""
+"""The two lines at the top of a run: its name and progress, and a banner for what is urgent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
-from hoptui.tui.components import empty_state, gpus
+from hoptui.tui.components import figures, gpus
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import FULL, GAP, HALF, TRACK, Line, Span, width_of
 
@@ -71,7 +71,7 @@ def titled(name: str, page: str) -> Line:
 
 
 def of_run(view: View, asked: str, page: str) -> Line:
-    """The first line of a screen about the run with the id `asked`, about all runs of the node without one."""
+    """The first line of a screen on the run with the id `asked`, or on all runs of the node without one."""
     gone = f"run {asked}, which is no longer known" if asked else "all runs"
     host = f" · {numbers.clean(view.node.host, 30)}" if view.node and view.node.host else ""
     name = numbers.clean(view.run.name if view.run else gone, 60)
@@ -79,7 +79,7 @@ def of_run(view: View, asked: str, page: str) -> Line:
 
 
 def corner(view: View) -> Line:
-    """The right of it: the state of the run, or of the way to the node where that is not as usual, and the clock."""
+    """Its right part: the state of the run, or of an unusual link to the node, and the clock."""
     told = view.run is not None or view.replay is not None or view.link.state != "live"  # a node has no state
     clock = Span(f"   {numbers.clock(view.wall)} ", "dim")
     return *(state(view) if told else ()), *rate(view), clock
@@ -96,7 +96,9 @@ def state(view: View) -> Line:
 
 
 def rate(view: View) -> Line:
-    """`ssh 24 ms` of another node; `10 Hz` while GPUs are sampled faster than usual; `read-only` where nothing can be sent."""
+    """`ssh 24 ms` for another node; `10 Hz` while GPUs are sampled faster; `read-only` if nothing can be
+    sent.
+    """
     hz = view.node.hz if view.node else 0.0
     fast = (*link(view), Span(f"   {hz:g} Hz", "warn")) if hz > USUAL_HZ else link(view)
     return *fast, *restraint(view)
@@ -108,7 +110,11 @@ def restraint(view: View) -> Line:
 
 
 def link(view: View) -> Line:
-    """How far another node is: `ssh 24 ms`; `ssh 24 ms, slow link, 1 s old`; `ssh, 5 s old` while no answer comes; nothing of this one."""
+    """The link to another node: `ssh 24 ms`; `ssh 24 ms, slow link, 1 s old`; `ssh, 5 s old` while no answer
+    arrives.
+
+    Empty for this node.
+    """
     if not view.link.node or view.link.state != "live":
         return ()
     age, trip = view.link.age_s(view.clock), view.link.round_trip_ms
@@ -120,7 +126,7 @@ def link(view: View) -> Line:
 
 
 def progress(view: View, width: int) -> Line:
-    """The banner if there is one, else how much of the run is done; a plain rule where its length is unknown."""
+    """The banner if there is one, else the progress of the run; a plain rule if its length is unknown."""
     shout = banner(view)
     if shout is not None:
         said = shout.said(width - len(shout.symbol) - 2)
@@ -141,7 +147,7 @@ def banner(view: View) -> Banner | None:
         case "failed":
             return Banner("✕", numbers.clean(to.reason or "the daemon cannot be reached"), "bad")
         case "connecting":
-            return Banner("◌", empty_state.reason(view) or "connecting to the daemon", "warn")
+            return Banner("◌", figures.missing_reason(view) or "connecting to the daemon", "warn")
         case "lost":
             since = numbers.duration(max(0.0, view.clock - to.since))
             reason = f" ({numbers.clean(to.reason)})" if to.reason else ""

@@ -1,12 +1,16 @@
-"""What the host does, and the run's own processes on it."""
+"""The host and the processes on its GPUs, as lines. Pure."""
 
 from __future__ import annotations
 
+from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.presentation import numbers
 from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import value_text
+from hoptui.tui.components import figures
 from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
+from hoptui.tui.components.gpus import readings
 from hoptui.tui.snapshot import View
-from hoptui.tui.styled_text import Line, pack
+from hoptui.tui.styled_text import Line, Span, pack
 
 
 def gauge_lines(view: View, width: int) -> list[Line]:
@@ -76,3 +80,120 @@ def _memory(view: View, now: dict[str, float]) -> str:
 
 def _rate(value: float | None) -> str:
     return UNKNOWN if value is None else f"{numbers.si(value)}B/s" if value >= 1000 else f"{value:.0f} B/s"
+
+
+_GPU, _PID, _USER, _HELD, _SM, _RUN = 4, 9, 11, 10, 7, 18
+_NARROW = 56  # with less there is no room for the user and the SM share
+_A_CONTEXT = 256 << 20  # bytes: less than the smallest CUDA context, more than a driver without one holds
+_ANOTHERS, _ANOTHERS_SHORT = "of another container or user", "somebody else's"
+
+
+def processes(view: View, gpu: str | None = None) -> list[GpuProcess]:
+    """Those of one GPU, or of all: by GPU, the one that holds most memory first."""
+    place = {info.uuid: i for i, info in enumerate(view.node.gpus)} if view.node else {}
+    found = [p for p in view.store.processes if gpu is None or p.gpu == gpu]
+    return sorted(found, key=lambda p: (place.get(p.gpu, len(place)), -(p.memory_used_bytes or 0), p.pid))
+
+
+def process_head(width: int) -> Line:
+    """What stands over `rows`."""
+    spans = [
+        Span("  GPU", "dim", 2 + _GPU),
+        Span("pid", "dim", _PID),
+        Span("user", "dim", _USER),
+        Span("memory", "dim", _HELD, right=True),
+    ]
+    spans += [Span("SM", "dim", _SM, right=True), Span("  ")]
+    return (
+        (*spans, Span("run", "dim", _RUN), Span("command", "dim"))
+        if _wide(width)
+        else (*spans, Span("run or command", "dim"))
+    )
+
+
+def process_rows(view: View, width: int, cursor: int) -> list[Line]:
+    """The processes of all GPUs, one per line, to choose from; then why there are none, or where they are
+    unknown.
+    """
+    found = [
+        (Span("› " if i == cursor else "  ", "key"), *_process_row(view, one, width - 2, gpus=True))
+        for i, one in enumerate(processes(view))
+    ]
+    return [*found, *((Span("  "), *line) for line in _untold(view, None, bool(found), width - 2))]
+
+
+def process_lines(view: View, width: int, most: int, gpu: str) -> list[Line]:
+    """At most `most` lines of one GPU, the last one saying how many are left out."""
+    found = [_process_row(view, one, width, gpus=False) for one in processes(view, gpu)]
+    found += _untold(view, gpu, bool(found), width)
+    if len(found) <= most:
+        return found
+    kept = found[: max(0, most - 1)]
+    return [*kept, (Span(f"and {len(found) - len(kept)} more", "dim"),)]
+
+
+def _untold(view: View, gpu: str | None, some: bool, width: int) -> list[Line]:
+    """The GPUs whose processes are unknown, which differs from no process. Without any process, also the
+    reason.
+    """
+    refused = [(info, why) for info in _asked(view, gpu) if (why := info.missing.get("processes", ""))]
+    if refused or some:
+        return [_refused(info, why, gpus=gpu is None) for info, why in refused]
+    if view.replay is not None:
+        return [(Span("processes are not recorded", "dim"),)]
+    return [(Span(_nobody(view, gpu, width), "dim"),)]
+
+
+def _asked(view: View, gpu: str | None) -> list[GpuInfo]:
+    return [info for info in (view.node.gpus if view.node else ()) if gpu is None or info.uuid == gpu]
+
+
+def _nobody(view: View, gpu: str | None, width: int) -> str:
+    """That no process is known, and whether that means that there is none; as much as there is room for."""
+    asked = _asked(view, gpu)
+    if not asked:
+        return figures.missing_note(view) or "there is no GPU"
+    read = [info for info in asked if readings(view, info)]
+    held = max((readings(view, info).get("memory_used_bytes", 0.0) for info in asked), default=0.0)
+    if held > _A_CONTEXT:
+        used = value_text("B", held)
+        said = f"the driver names no process, yet {used} are in use"
+        whose = () if gpu else (": by another container, or hidden from this one", ": by another container")
+        return next((said + more for more in whose if len(said + more) <= width), said)
+    if len(read) == len(asked):
+        return "no process holds this GPU" if gpu else "no process holds a GPU"
+    if read:
+        return "no process holds a GPU that can be read"
+    reasons = {info.reason for info in asked}
+    why = reasons.pop() if len(reasons) == 1 else ""
+    why = why or (view.node.sampler if view.node else "") or "no readings arrive"
+    return f"who is on {'it' if gpu else 'the GPUs'} is unknown: {numbers.clean(why)}"
+
+
+def _refused(info: GpuInfo, why: str, *, gpus: bool) -> Line:
+    spans = [Span(str(info.index), "dim", _GPU)] if gpus else []
+    return (*spans, Span(f"who is on it is unknown: {numbers.clean(why)}", "warn"))
+
+
+def _process_row(view: View, process: GpuProcess, width: int, *, gpus: bool) -> Line:
+    infos = view.node.gpus if view.node else ()
+    number = next((str(info.index) for info in infos if info.uuid == process.gpu), UNKNOWN)
+    run = view.store.run(process.run) if process.run else None
+    name = numbers.clean(run.name if run else process.run, 40)
+    command = numbers.clean(process.command, 160) or (_ANOTHERS if width >= _NARROW else _ANOTHERS_SHORT)
+    spans = [Span(number, "dim", _GPU)] if gpus else []
+    spans.append(Span(str(process.pid), "", _PID))
+    if width >= _NARROW:
+        spans.append(Span(numbers.clean(process.user, 24) or UNKNOWN, "" if process.user else "dim", _USER))
+    spans.append(Span(value_text("B", process.memory_used_bytes), "", _HELD, right=True))
+    if width >= _NARROW:
+        spans.append(Span(value_text("%", process.sm_percent), "", _SM, right=True))
+    spans.append(Span("  "))
+    ink = "" if process.command else "dim"
+    if _wide(width):
+        return (*spans, Span(name or UNKNOWN, "strong" if name else "dim", _RUN), Span(command, ink))
+    return (*spans, Span(name, "strong") if name else Span(command, ink))
+
+
+def _wide(width: int) -> bool:
+    return width >= 90

@@ -1,4 +1,6 @@
-"""Where an iteration goes: each phase a bar that begins where the one before it ended, nested ones under their parent."""
+"""The phases of an iteration: each is a bar that begins where the last one ended, nested ones under their
+parent.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from hoptui.presentation import numbers
 from hoptui.tui.charts.line_chart import whole_dots
-from hoptui.tui.components import empty_state
+from hoptui.tui.components import figures
 from hoptui.tui.snapshot import SECOND, AnySeries, View
 from hoptui.tui.styled_text import FULL, TRACK, Line, Span
 
@@ -24,11 +26,13 @@ MOST_S = 1e9  # what a run says beyond that is no time
 LEAST_SPREAD = 0.05  # ranks whose iterations differ by less are not worth a word
 LEAST_OTHER = 0.02  # a remainder smaller than that is not worth a line
 _SUMS: WeakKeyDictionary[AnySeries, tuple[object, tuple[float, int]]] = WeakKeyDictionary()
-"""What `_spent` read last of each series: several figures are made of the same iterations, and those of a run that is over stay."""
+"""The last sums of `_spent` by series: several figures use the same iterations, and an ended run keeps its
+own.
+"""
 
 
 class PhaseBar(NamedTuple):
-    """A phase's seconds, averaged over all iterations; `start` is where it begins, `depth` 0 for the outermost."""
+    """The mean seconds of a phase over all iterations; `start` is its offset, `depth` 0 is the outermost."""
 
     path: str
     seconds: float
@@ -38,7 +42,7 @@ class PhaseBar(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The mean seconds of an iteration (None: unknown), of how many iterations it is the mean, and their phases."""
+    """The mean seconds of an iteration (None: unknown), the number of iterations, and their phases."""
 
     whole: float | None
     iterations: int
@@ -51,7 +55,7 @@ def iteration_s(view: View) -> float | None:
 
 
 def slowest(view: View) -> str:
-    """Which rank of this node takes longest for an iteration: `slowest: rank 3, 1.42 s`; "" where they take the same."""
+    """The rank of this node with the longest iterations: `slowest: rank 3, 1.42 s`; "" if all are equal."""
     ranks = view.run.ranks if view.run else ()
     if not ranks:
         return ""
@@ -74,7 +78,9 @@ def title(view: View, split: Split) -> str:
 
 
 def since(view: View, split: Split) -> str:
-    """Which iterations the means are of: `over the last 30 s`, `in the last iteration`, of a silent run `over 30 s until 2 m ago`."""
+    """The iterations behind the means: `over the last 30 s`, `in the last iteration`, `over 30 s until 2 m
+    ago`.
+    """
     count, series = split.iterations, view.store.series(view.source, "iteration_s")
     if series is None or not count:
         return ""
@@ -106,11 +112,12 @@ def _pace_s(view: View) -> float | None:
 
 
 def _stretch(view: View, run: AnySeries) -> tuple[int, int, int]:
-    """The first and the last stamp that count, and in how many buckets each iteration is one of its own.
+    """The first and the last stamp that count, and the number of buckets that give each iteration its own.
 
-    The window ends with the run's newest iteration: one may take longer than the window, and a run that has fallen silent
-    does not thereby forget its phases. It begins where iterations are known one by one: of several together only the least and the
-    greatest are, and an evaluation now and then would take longer than the iterations that it is a part of.
+    The window ends with the newest iteration of the run: one iteration may be longer than the window, and a
+    silent run keeps its phases. It begins where iterations are known one by one. Of several together only the
+    least and the greatest value are known; then a rare evaluation would seem longer than the iterations that
+    contain it.
     """
     pace, end = _pace_s(view), run.last_t
     longest = int(_within_s(view) * SECOND)
@@ -123,7 +130,7 @@ def _stretch(view: View, run: AnySeries) -> tuple[int, int, int]:
 
 
 def _spent(view: View, name: str, source: str = "") -> tuple[float, int]:
-    """The sum of a metric over the window, and in how many rows it is: an evaluation is not in every iteration."""
+    """The sum of a metric over the window, and its number of rows: some iterations have no evaluation."""
     series, run = (
         view.store.series(source or view.source, name),
         view.store.series(view.source, "iteration_s"),
@@ -176,7 +183,7 @@ def measured(view: View) -> Split:
                 inner += seconds[child]
         at += seconds[path]
     if whole is not None and at > whole:
-        whole = at  # until what was asked for has come: of iterations known together no phase is longer than they are
+        whole = at  # until finer data arrives: no phase of a group of iterations is longer than the group
     if found and whole is not None and whole - at > LEAST_OTHER * whole:
         found.append(PhaseBar(OTHER, whole - at, at, 0, "dim"))
     return Split(whole, iterations, found)
@@ -255,7 +262,7 @@ def _most(found: list[PhaseBar], height: int) -> list[PhaseBar]:
 def _none(view: View, width: int, how: str = "") -> list[Line]:
     """Why there is nothing to see; `how` says in one line how to name phases."""
     if view.run is None:
-        return empty_state.whole(view, width, "looking for the run")
+        return figures.missing_lines(view, width, "looking for the run")
     if not view.store.names(view.source):
         return [(Span("no iteration has ended yet", "dim"),)]
     if how:

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState, State
-from hoptui.tui.components import empty_state
-from hoptui.tui.components.command_outcome import last_change
+from hoptui.tui.components import figures
+from hoptui.tui.components.events import last_change
 from hoptui.tui.components.figures import headline
 from hoptui.tui.components.header import INKS
 from hoptui.tui.snapshot import View
@@ -43,7 +43,9 @@ _WHY = 45  # cells in which almost every end is told whole
 
 
 class _Columns(NamedTuple):
-    """How wide the parts of a run's line are; 0 leaves a part out. The speed, or why there is none, has what is left."""
+    """The widths of the parts of a run's line; 0 leaves a part out. The speed, or the reason for none, gets
+    the rest.
+    """
 
     state: int
     name: int
@@ -65,7 +67,7 @@ class _Columns(NamedTuple):
 
 
 def rows(view: View, width: int, cursor: int) -> list[Line]:
-    """Symbol and word of the state, name, iterations, throughput, age, and the last effect where there is room."""
+    """Symbol and word of the state, name, iterations, throughput, age; the last effect if there is room."""
     runs = ordered(view)
     columns = _Columns.of(view, runs, width)
     return [
@@ -107,7 +109,7 @@ def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) ->
 
 
 def state_of(view: View) -> State | None:
-    """The state of the view's run; None where it is not known, as of a run that had not ended when the link was lost."""
+    """The state of the view's run; None if unknown: a lost link hides whether a run has ended."""
     if view.exited:
         return "exited"
     return view.vital.state if view.vital and not view.node_stale else None
@@ -147,7 +149,7 @@ def _none(view: View, width: int) -> list[Line]:
             (Span("hoptui doctor", "key", 30), Span("says what works on this node and what does not", "dim")),
         ]
         ours = view.link.state == "failed" and not view.link.node
-        return [*empty_state.whole(view, width), *(advice if ours else ())]
+        return [*figures.missing_lines(view, width), *(advice if ours else ())]
     return [
         (Span("no run on this node yet", "strong"),),
         (),

@@ -1,19 +1,24 @@
-"""What the tuner does to a run: in a few lines beside the knobs, and all there is to know of it on its own screen."""
+"""The tuner and its trials as lines: state, result, current trial, and the table of trials. Pure."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobState
-from hoptui.domain.tuning import Advice, Limits, Result, Stand, Trial, TunerState, may_turn
-from hoptui.presentation import diagnosis, numbers, sentences, tuner
+from hoptui.domain.tuning import Advice, Limits, Measured, Result, Stand, Trial, TunerState, may_turn
+from hoptui.model.command_history import UNDO
+from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
+from hoptui.presentation import tuner as tuning
 from hoptui.presentation.tuner import RESULTS, STANDS
-from hoptui.tui.components import diagnosis_line, phases
-from hoptui.tui.components.command_outcome import measured_effect
+from hoptui.presentation.vocabulary import Word
+from hoptui.tui.components import phases, run_summary
+from hoptui.tui.components.events import STAGE_INKS, measured_effect
 from hoptui.tui.run_control import advised
 from hoptui.tui.snapshot import SECOND, View
-from hoptui.tui.styled_text import Line, Span, bar, first_fitting, width_of
+from hoptui.tui.styled_text import TRACK, Line, Span, bar, first_fitting, width_of
 
 LABEL = 9
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used
@@ -35,7 +40,7 @@ RESULT_INKS: dict[Result, str] = {
 
 
 def state_of(view: View) -> TunerState | None:
-    """The tuner of the run if there ever was one: None as well in a recording before its end, which does not keep it."""
+    """The tuner of the run, if there was one; None in a recording before its end, which does not keep it."""
     return view.run.tuner if view.run is not None else None
 
 
@@ -70,9 +75,10 @@ def brief(view: View) -> str:
 
 
 def short(view: View, width: int) -> list[Line]:
-    """Three lines for the run screen: where it stands, the trial so far or what is next, and how the last one ended.
+    """Three lines for the run screen: the state, the current trial or the next step, and the result of the
+    last trial.
 
-    A sentence that needs two of them takes the place of what is next.
+    A sentence of two lines replaces the next step.
     """
     state = state_of(view)
     if state is None:
@@ -98,7 +104,7 @@ def ended(trial: Trial, width: int) -> Line:
 
 
 def facts(view: View, width: int) -> list[Line]:
-    """Where the tuner stands, its trial, what is next, within what limits, what it cost, and what holds the run back."""
+    """The state of the tuner: trial, next step, limits, cost, and what limits the run."""
     state = state_of(view)
     if state is None:
         lead, told = _without(view, view.hint("tuner.start", "starts it"))
@@ -139,7 +145,7 @@ def advice(found: Advice, knob: KnobState) -> str:
 
 
 def remark(view: View, knob: KnobState) -> str:
-    """`tuner: trial`, `tuner: frozen`, for a list of knobs; nothing of a knob with which it does nothing now."""
+    """`tuner: trial`, `tuner: frozen`, for a list of knobs; empty for a knob that is not being tuned."""
     state = state_of(view)
     word = "frozen" if is_frozen(state, knob) else turn(state, knob)
     return f"tuner: {word}" if word else ""
@@ -189,7 +195,9 @@ def _under_way(state: TunerState, width: int) -> Line:
 
 
 def _without(view: View, key: str) -> tuple[Line, str]:
-    """What there is to say where no state is known: that it is off, and the `key` for it; of a recording what it said last."""
+    """The text for an unknown state: the tuner is off, and the `key` that starts it; in a recording its last
+    remark.
+    """
     if view.replay is not None:
         said = [
             e
@@ -224,7 +232,7 @@ def _limit(view: View, width: int) -> list[Line]:
         return []
     found = view.run.diagnosis
     if found is None or found.verdict == "unknown":
-        return [_told("limit", diagnosis_line.line(view, phases.measured(view), width - LABEL))]
+        return [_told("limit", run_summary.diagnosis_line(view, phases.measured(view), width - LABEL))]
     lines = _labelled("limit", diagnosis.sentence(found), width)
     if found.facts:
         lines += _labelled("", numbers.clean(" · ".join(diagnosis.evidence(found)), 300), width)
@@ -253,3 +261,158 @@ def _labelled(label: str, sentence: str, width: int, *, lead: Line = ()) -> list
     first: Line = (Span(label, "dim", LABEL), *lead, Span(folded[0]))
     indent = Span("", width=LABEL + start)
     return [first, *((indent, Span(line)) for line in folded[1:])]
+
+
+GAP, MARGIN = 2, 2
+EFFECT = 20  # cells that an effect has at least: a gain with its interval, or that none was found
+MOST_CHANGE = 44
+
+
+class TrialRow(NamedTuple):
+    """One trial; of a recording one command of the tuner, because a recording keeps these."""
+
+    wall: float
+    word: Word
+    ink: str
+    changes: str
+    step: int | None
+    iterations: int
+    seconds: float | None
+    measured: Measured | None
+    why: str
+
+
+class TrialColumns(NamedTuple):
+    """Cells of each column with the gap after it, 0 where there is no room for it."""
+
+    time: int
+    result: int
+    change: int
+    step: int
+    length: int
+    speed: int
+
+
+_SHAPES = (
+    "time step length speed word",
+    "time length speed word",
+    "time speed word",
+    "time word",
+    "word",
+    "",
+)
+"""What there is room for, the most first: how a trial ended is worth more than when it was."""
+
+
+def trials(view: View) -> list[TrialRow]:
+    """The trials of the run: the running one first, then the newest; of a recording the tuner's commands up
+    to its moment.
+    """
+    state = state_of(view)
+    if state is None:
+        mine = [c for c in view.commands() if c.origin.kind == "tuner" and c.verb == "set"]
+        return [
+            TrialRow(
+                wall=c.wall,
+                word=vocabulary.STAGES[c.stage],
+                ink=STAGE_INKS[c.stage],
+                changes=vocabulary.change(c),
+                step=c.step,
+                iterations=c.measured.iterations if c.measured is not None else 0,
+                seconds=None,
+                measured=c.measured,
+                why="" if c.why.startswith(UNDO) else numbers.clean(c.why, 300),
+            )
+            for c in sorted(mine, key=lambda c: c.wall, reverse=True)
+        ]
+    found = [*state.tried, *([state.trial] if state.trial is not None else [])]
+    return [
+        TrialRow(
+            wall=when(view, trial.t),
+            word=tuning.RESULTS[trial.result],
+            ink=RESULT_INKS[trial.result],
+            changes=tuning.changes(trial.changes),
+            step=trial.step,
+            iterations=trial.iterations,
+            seconds=trial.seconds,
+            measured=trial.measured,
+            why=numbers.clean(trial.text, 300),
+        )
+        for trial in reversed(found)
+    ]
+
+
+def trial_columns(view: View, shown: Sequence[TrialRow], width: int) -> TrialColumns:
+    """As wide as what stands in them, and as many as leave room for the effect."""
+    result = max((len(row.word.text) for row in shown), default=0) + 2 + GAP
+    change = min(max((len(row.changes) for row in shown), default=0), MOST_CHANGE) + GAP
+    at = max((len(numbers.grouped(row.step)) for row in shown if row.step is not None), default=0)
+    speed = max((len(_speeds(view, row)) for row in shown), default=0)
+    length = max((len(_length(row)) for row in shown), default=0)
+    effect = max([6, *(len(_effect(row)) for row in shown)])
+    found = TrialColumns(0, 2, change, 0, 0, 0)
+    for shape in _SHAPES:
+        found = TrialColumns(
+            time=8 + GAP if "time" in shape else 0,
+            result=result if "word" in shape else 2,
+            change=change,
+            step=max(at, 2) + GAP if "step" in shape and at else 0,
+            length=max(length, 4) + GAP if "length" in shape and length else 0,
+            speed=max(speed, 10) + GAP if "speed" in shape and speed else 0,
+        )
+        if MARGIN + sum(found) + min(effect, EFFECT) <= width:
+            break
+    return found
+
+
+def trial_head(cells: TrialColumns) -> Line:
+    """The names of the columns."""
+    names = ("time", "result" if cells.result > MARGIN else "", "changes", "at", "took", "throughput")
+    shown = [Span(name, "dim", wide) for name, wide in zip(names, cells, strict=True) if wide]
+    return Span("", width=MARGIN), *shown, Span("effect", "dim")
+
+
+def trial_row(view: View, one: TrialRow, cells: TrialColumns, width: int, *, chosen: bool = False) -> Line:
+    """One trial in a line of `width` cells."""
+    sign = f"{one.word.symbol} {one.word.text}" if cells.result > MARGIN else one.word.symbol
+    spans = [Span("› " if chosen else "  ", "key")]
+    spans += [Span(numbers.clock(one.wall), "dim", cells.time)] if cells.time else []
+    spans += [Span(sign, one.ink, cells.result), Span(one.changes, "strong" if chosen else "", cells.change)]
+    at = numbers.grouped(one.step) if one.step is not None else ""
+    spans += [Span(at, "dim", cells.step)] if cells.step else []
+    spans += [Span(_length(one), "dim", cells.length)] if cells.length else []
+    spans += [Span(_speeds(view, one), "", cells.speed)] if cells.speed else []
+    whole, brief = measured_effect(one.measured), measured_effect(one.measured, brief=True)
+    shown = [told for told in (whole, brief) if told] or [(Span("not measured", "faint"),)]
+    return (*spans, *first_fitting(shown, width - width_of(spans)))
+
+
+def trial_detail(view: View, one: TrialRow, width: int) -> list[Line]:
+    """The chosen trial whole: what it changed, what that did, and why it was tried and ended as it did."""
+    found: list[Line] = [
+        (Span(TRACK * width, "track"),),
+        (
+            Span(f"{one.word.symbol} {one.word.text}", one.ink),
+            Span(f"  {one.changes}", "strong"),
+            Span(f"  {numbers.clock(one.wall)}", "dim"),
+        ),
+    ]
+    speeds = _speeds(view, one)
+    effect = measured_effect(one.measured)
+    if speeds or effect:
+        after = f"  ({one.iterations} iterations)" if one.iterations else ""
+        found.append((Span(f"{speeds}  " if speeds else ""), *effect, Span(after, "dim")))
+    found += [(Span(line, "dim"),) for line in textwrap.wrap(one.why, max(20, width))]
+    return found
+
+
+def _effect(one: TrialRow) -> str:
+    return "".join(span.text for span in measured_effect(one.measured))
+
+
+def _length(one: TrialRow) -> str:
+    return numbers.duration(one.seconds) if one.seconds is not None else ""
+
+
+def _speeds(view: View, one: TrialRow) -> str:
+    return vocabulary.speeds(one.measured, view.run.units if view.run else {})

@@ -1,4 +1,5 @@
-"""One module and one style sheet a screen; the app alone opens them.
+"""The screens. Each has its own package, or module, and style sheet; only the app opens them.
 
-A screen lays out widgets, asks the panels what to say and turns keys into commands; it never computes a figure.
+A screen lays out widgets, gets their lines from components and turns keys into commands. It computes no
+figures.
 """

@@ -20,7 +20,7 @@ from textual.widgets import Input
 from hoptui.model import store
 from hoptui.tui import hosts_app, render_loop
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.messages import StoreChanged
+from hoptui.tui.app_protocol import StoreChanged
 from tests.tui.conftest import WALL
 from tests.tui.snapshots import picture
 

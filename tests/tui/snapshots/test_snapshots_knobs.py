@@ -12,7 +12,7 @@ from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.model.process_handle import ProcessHandle
 from hoptui.protocol.messages import Origin
-from hoptui.tui.screens.overview.screen import Endings
+from hoptui.tui.screens.overview import Endings
 from tests.client import fake_daemon
 from tests.tui.conftest import RUN, Scene
 

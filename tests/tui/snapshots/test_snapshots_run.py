@@ -12,7 +12,7 @@ from hoptui.client.client import Link
 from hoptui.protocol.messages import Event
 from hoptui.settings.config import Config
 from hoptui.settings.ui_state import Remembered
-from hoptui.tui.staged_changes import Seen
+from hoptui.tui.run_control import Seen
 from tests.tui.conftest import RUN, START, WALL, Scene
 
 Snapshot = Callable[..., None]

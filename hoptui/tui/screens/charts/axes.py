@@ -1,4 +1,6 @@
-"""The x axes of the chart screen, time and iterations: what lies where on them, for the run on screen and one beside it. Pure."""
+"""The x axes of the charts screen, time and iterations: places on them, for the run on screen and another
+one. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,9 @@ from hoptui.model.detail_requests import STEPS
 from hoptui.model.reference_run import MILLI, IterationIndex, Shifted, Stepped
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
-from hoptui.tui.charts.grid import LEAST_NS, Pick
+from hoptui.tui.charts.grid import LEAST_NS, Extent, Pick
 from hoptui.tui.charts.line_chart import Drawn
 from hoptui.tui.charts.ticks import clock_ticks, count_ticks, elapsed, elapsed_ticks
-from hoptui.tui.charts.viewport import Extent
 from hoptui.tui.snapshot import SECOND, AnySeries, AnyStore, View
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Side(NamedTuple):
 
 
 class Axis(Protocol):
-    """Places on it are integers; see `hoptui.tui.charts.viewport`."""
+    """Places on it are integers; see `hoptui.tui.charts.grid`."""
 
     least: int
     """The least part that can be seen."""
@@ -212,14 +213,18 @@ def counterpart(pick: Pick, run: RunState | None, other: RunState | None) -> Pic
 
 
 class Comparison:
-    """`companion` is the recording beside the run, None while nothing is compared. What was found about iterations is kept."""
+    """`companion` is the recording beside the run, None without a comparison. Known places of iterations are
+    kept.
+    """
 
     def __init__(self) -> None:
         self.companion: Companion | None = None
         self._kept: dict[str, IterationIndex] = {}
 
     def open(self, path: Path, now: float) -> str:
-        """Compare with a recording from now on (`now` is seconds, monotonic), or say in a sentence why that cannot be."""
+        """Compare with a recording from now on (`now`: monotonic seconds), or return a sentence why that is
+        impossible.
+        """
         # Here, because a live dashboard needs no SQLite:
         from hoptui.model.reference_run import CannotCompare, Companion
 

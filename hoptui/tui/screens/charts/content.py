@@ -1,24 +1,139 @@
-"""What the charts of the chart screen draw and say: curves and their inks, marks, values at the crosshair. Pure."""
+"""What the charts screen shows: the catalog of series, titles, legends and the values at the cursor. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
+from typing import NamedTuple, get_args
 
 from hoptui.model.series import HOLE
 from hoptui.presentation import numbers
 from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import DERIVED, GPU, HOST, PROCESS, Meaning, Unit, value_text
 from hoptui.protocol.messages import RunState
-from hoptui.tui.charts.grid import Board, Chart, Pick
+from hoptui.tui.charts.grid import Board, Chart, Extent, Pick
 from hoptui.tui.charts.line_chart import Pen
 from hoptui.tui.charts.plot import Curve, Mark
-from hoptui.tui.charts.viewport import Extent
-from hoptui.tui.components import events, gpus, header, learning_metrics, throughput
-from hoptui.tui.components.figures import headline
+from hoptui.tui.components import events, gpus, header, run_summary
+from hoptui.tui.components.figures import headline, label_of, number
 from hoptui.tui.screens.charts.axes import Axis, StepAxis, TimeAxis
-from hoptui.tui.screens.charts.series_catalog import CatalogEntry, described
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import FULL, GAP, Line, Span, first_fitting, pack, width_of
+
+UNITS: frozenset[str] = frozenset(get_args(Unit))
+_SUFFIXES: tuple[tuple[str, Unit], ...] = (
+    ("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_percent", "%"),
+    ("_w", "W"), ("_j", "J"), ("_c", "°C"), ("_s", "s"),
+)  # fmt: skip
+_AXES: dict[str, tuple[float, str]] = {"B": (2.0**-30, "GiB")}
+"""Units that the value axis has a better one for: the factor to it, and its name."""
+
+
+class CatalogEntry(NamedTuple):
+    """A series in words: `where` it comes from, its `label`, its unit (empty: none)."""
+
+    pick: Pick
+    where: str
+    label: str
+    unit: str
+
+    @property
+    def factor(self) -> float:
+        """From its values to those of the value axis."""
+        return _AXES.get(self.unit, (1.0, ""))[0]
+
+    @property
+    def axis_unit(self) -> str:
+        """The unit of the value axis."""
+        unit = _AXES.get(self.unit, (1.0, self.unit))[1]
+        return "" if unit == "count" else unit
+
+    @property
+    def title(self) -> str:
+        """`GPU 0 · SM active`."""
+        return f"{self.where} · {self.label}"
+
+    def text(self, value: float | None) -> str:
+        """A value of the axis for people, with its unit."""
+        if value is None or value != value:
+            return UNKNOWN
+        raw = value / self.factor
+        if self.unit in UNITS:
+            return value_text(self.unit, raw)  # type: ignore[arg-type]
+        return f"{number(raw)} {self.unit}".rstrip()
+
+    def range_text(self, low: float, high: float) -> str:
+        """What was between two values: `612…640 W`, and `640 W` where they read the same."""
+        least, most = self.text(low), self.text(high)
+        if least == most:
+            return most
+        unit = most.rpartition(" ")[2] if self.unit in UNITS else self.unit
+        head = least.removesuffix(f" {unit}") if unit and most.endswith(f" {unit}") else least
+        return f"{head}…{most}"
+
+
+def catalog(view: View) -> list[CatalogEntry]:
+    """All series of which anything is known, those of the run first; bit masks are no curves."""
+    picks = (Pick(source, metric) for source in _sources(view) for metric in view.store.names(source))
+    found = [described(view, pick) for pick in picks]
+    return [entry for entry in found if entry.unit != "bit mask"]
+
+
+def described(view: View, pick: Pick) -> CatalogEntry:
+    """A series in words; of one that is gone, as far as its name tells."""
+    kind, _, rest = pick.source.partition("/")
+    meaning = _meaning(kind, pick.metric)
+    if meaning is not None:
+        return CatalogEntry(pick, _where(view, kind, rest), meaning.label, meaning.unit)
+    unit, label = _unit(view.run, kind, pick.metric)
+    return CatalogEntry(pick, _where(view, kind, rest), label, unit)
+
+
+def _sources(view: View) -> list[str]:
+    run = view.run
+    own = view.gpus()
+    others = [gpu for gpu in view.node.gpus if gpu not in own] if view.node else []
+    on_gpus = [f"gpu/{gpu.uuid}" for gpu in (*own, *others)]
+    if run is None:
+        return [*on_gpus, "host"]
+    ranks = [f"rank/{run.run}/{rank.rank}" for rank in run.ranks]
+    return [view.source, *ranks, f"derived/{run.run}", *on_gpus, f"process/{run.run}", "host"]
+
+
+def _where(view: View, kind: str, rest: str) -> str:
+    match kind:
+        case "gpu":
+            gpu = next((g for g in view.node.gpus if g.uuid == rest), None) if view.node else None
+            return (
+                " ".join(filter(None, (f"GPU {gpu.index}", gpus.part(gpu)))) if gpu else "a GPU that is gone"
+            )
+        case "rank":
+            return f"rank {rest.rpartition('/')[2]}"
+        case "derived":
+            return "run's GPUs"
+        case "process":
+            return "run's process"
+    return kind
+
+
+def _meaning(kind: str, metric: str) -> Meaning | None:
+    return {"gpu": GPU, "derived": DERIVED, "host": HOST, "process": PROCESS}.get(kind, {}).get(metric)
+
+
+def _unit(run: RunState | None, kind: str, metric: str) -> tuple[str, str]:
+    """The unit of a metric without a meaning of its own, as declared or as its name ends, and its label."""
+    declared = run.units.get(metric, "") if run is not None and kind in ("run", "rank") else ""
+    if declared:
+        return numbers.clean(declared, 24), label_of(metric)
+    if metric.startswith("phase/"):
+        return "s", label_of(metric)
+    for suffix, unit in _SUFFIXES:
+        if metric.endswith(suffix) and not (suffix == "_s" and metric.endswith("_per_s")):
+            return unit, label_of(metric.removesuffix(suffix))
+    if metric.endswith("_per_s"):
+        return f"{label_of(metric.removesuffix('_per_s'))}/s", label_of(metric)
+    return "", label_of(metric)
+
 
 _MODES = {
     "live": ("● live", "good"),
@@ -49,8 +164,12 @@ def span_line(
     iteration: float | None,
     width: int,
 ) -> Line:
-    """`● live   10:36:02 … 10:41:02   crosshair 10:40:51  iteration 1 190`; `iteration` is that at the crosshair. On an axis of
-    iterations `● live   iterations 1 084 … 1 204   crosshair 1 190  10:40:51`. What has no room in `width` cells is left out."""
+    """The range and the crosshair, as much as fits into `width` cells; `iteration` is the one at the
+    crosshair.
+
+    On an axis of time: `● live 10:36:02 … 10:41:02 crosshair 10:40:51 iteration 1 190`. On an axis of
+    iterations: `● live iterations 1 084 … 1 204 crosshair 1 190 10:40:51`.
+    """
     said, ink = _MODES[board.timeline.mode]
     if board.timeline.mode == "live" and view.replay is not None:
         said = "● at the position"
@@ -85,14 +204,15 @@ _LEVELS = {"warning": "warn", "alarm": "bad"}
 
 
 def fill(board: Board, view: View) -> None:
-    """The charts to begin with: throughput, learning, what the GPUs do and draw; else the host. Once, and not before anything is
-    known of the node."""
+    """Set the initial charts once the node is known: throughput, learning, use and power of the GPUs; else
+    the host.
+    """
     if board.filled or view.node is None:
         return
     board.filled = True
     if view.run is not None:
         board.add([Pick(view.source, headline(view).name)])
-        for metric in learning_metrics.metrics(view)[:1]:
+        for metric in run_summary.learning_metrics(view)[:1]:
             board.add([Pick(view.source, metric)])
     shown = view.gpus()
     many = gpus.many_curves(view, shown) if len(shown) > gpus.CHARTED else []
@@ -149,7 +269,9 @@ def inks(count: int, *, compared: bool) -> list[tuple[str, str]]:
 
 
 def pens(found: list[CatalogEntry], axis: Axis, *, compared: bool) -> list[Pen]:
-    """What draws the curves of a chart: this run's, then that beside it of each series, as far as they are known."""
+    """The pens for the curves of a chart: for each series this run's, then the other run's, as far as they
+    are known.
+    """
     drawn: list[Pen] = []
     for entry, (own, beside) in zip(found, inks(len(found), compared=compared), strict=True):
         series = axis.own(entry.pick)
@@ -162,17 +284,21 @@ def pens(found: list[CatalogEntry], axis: Axis, *, compared: bool) -> list[Pen]:
 
 
 def bounds(found: list[CatalogEntry], *, log: bool) -> tuple[float, float] | None:
-    """Shares of a GPU and of the host reach from 0 to 100; everything else from its least to its greatest value."""
+    """Shares of a GPU and of the host range from 0 to 100; other series from their least to their greatest
+    value.
+    """
     shares = all(e.unit == "%" and e.pick.source.startswith(("gpu/", "host")) for e in found)
     return (0.0, 100.0) if shares and not log else None
 
 
 def marks(view: View, axis: Axis) -> tuple[Mark, ...]:
-    """Changes of knobs and events of the run, its GPUs and its node, warnings and alarms with a sign; where two are in one cell, the
-    graver is seen."""
+    """Changes of knobs and events of the run, its GPUs and its node; warnings and alarms have a sign.
+
+    Of two in one cell, the more serious one is drawn.
+    """
     told = [e for e in view.store.events if events.concerns(view, e)]
     found = [Mark(e.t, "dim") for e in told if e.level == "info"]
-    found += throughput.marks(view) if view.run else []
+    found += run_summary.change_marks(view) if view.run else []
     found += [Mark(e.t, ink, GRAVE) for level, ink in _LEVELS.items() for e in told if e.level == level]
     placed = ((axis.place(mark.x), mark) for mark in found)
     return tuple(mark._replace(x=x) for x, mark in placed if x is not None)
@@ -186,10 +312,10 @@ def legend(
     width: int,
     most: int,
 ) -> list[Line]:
-    """Every series with its ink and its value, and that of the run beside it where the runs are called `others`.
+    """Every series with its ink and value, and those of the other run if the runs are called `others`.
 
-    In at most so many lines: names are shortened (of runs to `this` and `beside`), then of a range only its end is told, then units are left out, then values;
-    `+1` says how many series have no room even so.
+    If the lines are too few, names are shortened first (of runs to `this` and `beside`). Then a range shows
+    only its end, then units and at last values are left out. `+1` counts the series that still have no room.
     """
     inked = inks(len(found), compared=others is not None)
     lines: list[Line] = []
@@ -217,7 +343,7 @@ def legend(
 
 
 def _called(runs: tuple[str, str], cells: int) -> tuple[str, str]:
-    """What two runs are called in so many cells: the ends of names that are cut are mostly what tells them apart."""
+    """Short names of two runs: if they are cut, the ends of names usually differ."""
     return runs if max(map(len, runs)) <= cells else ("this", "beside")
 
 
@@ -227,9 +353,10 @@ def _says_its_unit(entry: CatalogEntry) -> bool:
 
 
 def _shorter(value: str, entry: CatalogEntry, form: str) -> str:
-    """A value `whole`, with only the `end` of a range (`≤40 W`), as a `number` in the unit of the axis; else nothing.
+    """A value `whole`, with only the `end` of a range (`≤40 W`), as a `number` in the unit of the axis; else
+    empty.
 
-    A unit that the name of the series tells is not told again.
+    A unit that is part of the name of the series is not repeated.
     """
     if _says_its_unit(entry):
         value = value.removesuffix(f" {entry.axis_unit}")
@@ -261,9 +388,10 @@ def values(
     now: bool,
     compared: bool,
 ) -> list[tuple[str, str]]:
-    """What each series of a chart, and that of the run beside it, reads at a place; with `now` this run's is its newest.
+    """The values of each series of a chart, and of the other run, at a place; with `now` this run's are its
+    newest.
 
-    `curves` are those that its `pens` have drawn, `dot` is how much of the axis a dot column takes.
+    `curves` are those that its `pens` have drawn; `dot` is the width of a dot column on the axis.
     """
     drawn = iter(curves)
     told = []
@@ -280,8 +408,11 @@ def values(
 
 
 def reading(curve: Curve, x: int, dot: int) -> tuple[float, float] | None:
-    """The least and greatest value of a curve in the dot column (`dot` wide) of a place; without one there, the newest before
-    it, unless that was before a gap or ends the curve long before. None: unknown."""
+    """The least and greatest value of a curve in the dot column (`dot` wide) of a place; None if unknown.
+
+    Without a value there, it is the newest one before, unless that is before a gap or ends the curve long
+    before.
+    """
     i = bisect_right(curve.x, x + dot // 2) - 1
     if i < 0 or curve.low[i] != curve.low[i]:
         return None

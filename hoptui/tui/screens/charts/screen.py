@@ -1,28 +1,76 @@
-"""The chart screen: any series in a grid of charts on one x axis, with one crosshair, and another run beside them."""
+"""The charts screen: any series on one x axis, and another run or recording for comparison."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Container
 
 from hoptui.tui.actions import Action, bindings
-from hoptui.tui.charts import raster
-from hoptui.tui.charts.grid import PAGE, Board, Grid, Pick, arrange
+from hoptui.tui.charts.grid import PAGE, Board, Extent, Grid, Pick, arrange
 from hoptui.tui.charts.line_chart import LABEL_CELLS, Dragged, Gesture, Pointed, TouchChart, Turned, holding
-from hoptui.tui.charts.plot import Paper
-from hoptui.tui.charts.viewport import Extent
+from hoptui.tui.charts.plot import ACROSS, Paper
 from hoptui.tui.dialogs import Choice, Finder, Option
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import LiveScreen, set_height
-from hoptui.tui.screens.charts import content, recording_dialog, series_catalog
+from hoptui.tui.screens.charts import content
 from hoptui.tui.screens.charts.axes import Axis, Comparison, StepAxis
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Span
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import KeyBar, Lines, Panel
+
+if TYPE_CHECKING:
+    from hoptui.tui.app_protocol import AppProtocol
+
+
+async def ask_for_recording(
+    app: AppProtocol,
+    run: str,
+    replayed: Path | None,
+    *,
+    comparing: bool,
+    chosen: Callable[[Path | None], None],
+) -> None:
+    """Ask what to compare a run with, which may be `replayed` from a file, and call `chosen` with the file.
+
+    It is called with None where nothing is to be compared any more, which is offered to who is `comparing`.
+    """
+    # Here, because it needs SQLite and a live dashboard does not:
+    from hoptui.model.reference_run import comparable
+
+    found = await asyncio.to_thread(comparable, run, replayed)
+    ends = [Option("nothing", "end the comparison")] if comparing else []
+
+    def typed(path: str) -> list[Option]:
+        return [Option(path, "the file of this name")] if recording_file(path) else []
+
+    def answered(answer: Choice | None) -> None:
+        if answer is None:
+            return
+        if answer.place < len(ends):
+            chosen(None)
+        elif answer.place < len(ends) + len(found):
+            chosen(found[answer.place - len(ends)].path)
+        elif path := recording_file(answer.option.text):
+            chosen(path)
+
+    options = [*ends, *(Option(one.name, one.about) for one in found)]
+    nothing = "there is no other recording; type the path of one"
+    app.push_screen(Finder("Compare with", options, nothing=nothing, more=typed), answered)
+
+
+def recording_file(typed: str) -> Path | None:
+    """The file that is called so; None where there is none, or it cannot be looked at."""
+    try:
+        path = Path(typed).expanduser()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # too long a name, a closed folder; nobody's home; no name
+        return None
+
 
 ZOOM = 0.5
 PAN = 0.25
@@ -30,7 +78,9 @@ LEGENDS = ((12, 3), (10, 2), (0, 1))  # a chart that has so many rows has a lege
 
 
 class ChartScreen(LiveScreen):
-    """The charts of a run, by its id; without one, those of the node. `board` is what they show; it outlives the screen."""
+    """The charts of a run, by its id, or of the node without one. `board` is what they show; it outlives the
+    screen.
+    """
 
     BINDINGS = bindings("chart")
 
@@ -61,7 +111,7 @@ class ChartScreen(LiveScreen):
     def view(self) -> View:
         return self.hoptui.view(self.run_id)
 
-    # drawing -----------------------------------------------------------------------------------------------------------
+    # drawing ----------------------------------------------------------------------------------------------
 
     def draw(self, frame: Frame) -> None:
         view = self._filled()
@@ -136,7 +186,7 @@ class ChartScreen(LiveScreen):
             paper = Paper(
                 x0,
                 x1,
-                ticks=tuple(axis.ticks(x0, x1, max(2, chart.dots // raster.ACROSS // LABEL_CELLS))),
+                ticks=tuple(axis.ticks(x0, x1, max(2, chart.dots // ACROSS // LABEL_CELLS))),
                 marks=marks,
                 cross=self.board.timeline.cross,
                 bounds=content.bounds(found, log=shown.log),
@@ -178,7 +228,7 @@ class ChartScreen(LiveScreen):
         }
         return action._replace(label=labels.get(action.id, action.label))
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("choose", "alone", "remove", "log"):
@@ -193,7 +243,7 @@ class ChartScreen(LiveScreen):
         return self.axis(self.view()).extent(self._picks())
 
     def action_find(self) -> None:
-        found = series_catalog.listed(self._filled())
+        found = content.catalog(self._filled())
         options = [Option(e.title, " · ".join(filter(None, (e.unit, e.pick.metric)))) for e in found]
 
         def answered(answer: Choice | None) -> None:
@@ -233,7 +283,7 @@ class ChartScreen(LiveScreen):
 
     def action_cross(self, cells: int) -> None:
         chart = self._chart(0)
-        self.board.timeline.move_cross(cells * raster.ACROSS / max(1, chart.dots), self._moved())
+        self.board.timeline.move_cross(cells * ACROSS / max(1, chart.dots), self._moved())
 
     def action_pan(self, direction: int) -> None:
         self.board.timeline.pan(direction * PAN, self._moved())
@@ -274,13 +324,13 @@ class ChartScreen(LiveScreen):
         else:
             self.dismiss()
 
-    # comparing ---------------------------------------------------------------------------------------------------------
+    # comparing --------------------------------------------------------------------------------------------
 
     async def action_compare(self) -> None:
         """Choose a recording to lie beside this run, or end the comparison."""
         view, comparing = self.view(), self.comparison.companion is not None
         replayed = Path(view.replay.path) if view.replay else None
-        await recording_dialog.ask(
+        await ask_for_recording(
             self.hoptui, self.run_id or "", replayed, comparing=comparing, chosen=self._compare_or_end
         )
 
@@ -292,13 +342,13 @@ class ChartScreen(LiveScreen):
             self.compare(path)
 
     def compare(self, path: Path) -> None:
-        """Let a recording lie beside this run, and see all of both: where one is now, the other may have been over long before."""
+        """Show a recording beside this run, and all of both: one may have ended long before the other."""
         problem = self.comparison.open(path, self.hoptui.clock())
         if not problem and self.board.timeline.mode == "live":
             self.board.timeline.all()
         self._say(problem)
 
-    # mouse -------------------------------------------------------------------------------------------------------------
+    # mouse ------------------------------------------------------------------------------------------------
 
     def on_pointed(self, event: Pointed) -> None:
         self._choose_touched(event)

@@ -48,7 +48,7 @@ class ReadingRow(NamedTuple):
 
 
 def all_of(view: View, gpu: GpuInfo) -> list[ReadingRow]:
-    """Every reading that a GPU may have, by group, those of its run among them; the unknown ones with the reason."""
+    """Every reading of a GPU by group, those of its run among them; an unknown one has the reason."""
     now = _with_computed(gpus.readings(view, gpu), gpu)
     found = []
     for name, meaning in GPU.items():
@@ -59,7 +59,7 @@ def all_of(view: View, gpu: GpuInfo) -> list[ReadingRow]:
 
 
 def rows(view: View, readings: list[ReadingRow], width: int, cursor: int) -> list[Line]:
-    """A line a reading: its group once, a bar or its last minute, the value, and a few words of what it is."""
+    """One line per reading: its group once, a bar or its last minute, the value, and a short meaning."""
     short = _SHORT if width >= 72 else 0
     across = max(0, min(24, width - _GROUP - _LABEL - _VALUE - 3 - short))
     shown: list[Line] = []
@@ -89,7 +89,7 @@ def rows(view: View, readings: list[ReadingRow], width: int, cursor: int) -> lis
 
 
 def meaning_lines(reading: ReadingRow, width: int, height: int) -> list[Line]:
-    """The chosen reading in full: value, what it is, what is good, where it comes from; the end goes first."""
+    """The chosen reading in full: value, meaning, good values, source; without room, the end is left out."""
     meaning = reading.meaning
     found: list[Line] = [(Span(f"{meaning.label}  ", "strong"), Span(reading.value, "strong"))]
     if reading.ink != "dim":
@@ -120,9 +120,11 @@ def _told(now: dict[str, float]) -> str:
     if active is None or tensor is None or dram is None or active < 80:
         return ""
     if dram >= 70 and dram > tensor:
-        return f"SM {active:.0f} % is mostly waiting for memory: DRAM {dram:.0f} % of its bandwidth, tensor {tensor:.0f} %"
+        used = f"DRAM {dram:.0f} % of its bandwidth, tensor {tensor:.0f} %"
+        return f"SM {active:.0f} % is mostly waiting for memory: {used}"
     if tensor < 5 and now.get("fp32_active", 0.0) >= 30:
-        return f"SM {active:.0f} % without the tensor cores: FP32 {now['fp32_active']:.0f} %; bf16 or TF32 would use them"
+        single = f"FP32 {now['fp32_active']:.0f} %"
+        return f"SM {active:.0f} % without the tensor cores: {single}; bf16 or TF32 would use them"
     return ""
 
 
@@ -218,9 +220,8 @@ def _of_run(view: View, name: str) -> ReadingRow:
     """A reading of the run's GPUs together."""
     value, meaning = _derived(view)[name], DERIVED[name]
     fraction = value / 100 if meaning.unit == "%" else None
-    return ReadingRow(
-        name, meaning, value_text(meaning.unit, value), fraction, "of all the run's GPUs", "dim", f"derived/{view.run.run if view.run else ''}", name
-    )  # fmt: skip
+    text, source = value_text(meaning.unit, value), f"derived/{view.run.run if view.run else ''}"
+    return ReadingRow(name, meaning, text, fraction, "of all the run's GPUs", "dim", source, name)
 
 
 def _wrapped(told: str, width: int, ink: str = "") -> list[Line]:

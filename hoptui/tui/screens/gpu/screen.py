@@ -10,19 +10,16 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.presentation import numbers
 from hoptui.presentation.readings import GPU, value_text
 from hoptui.tui.actions import Action, bindings
+from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.charts.ticks import SPANS
-from hoptui.tui.components import gpus, header, processes, throughput
+from hoptui.tui.components import gpus, header, host, run_summary
 from hoptui.tui.frame_clock import Frame
-from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.gpu import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Choices, KeyBar, Lines, Panel
 
 _BELOW = ("", "-charting", "-listing")  # what stands below the readings in a small terminal
 
@@ -74,7 +71,7 @@ class GpusScreen(LiveScreen):
         found = self.shown()
         return next((gpu for gpu in found if gpu.uuid == self.gpu_id), next(iter(found), None))
 
-    # drawing -----------------------------------------------------------------------------------------------------------
+    # drawing ----------------------------------------------------------------------------------------------
 
     def draw(self, frame: Frame) -> None:
         view, gpu = self.view(), self.gpu()
@@ -100,9 +97,9 @@ class GpusScreen(LiveScreen):
         if frame.lists:
             listed = self._lines("process-lines")
             width, height = listed.size
-            lines = processes.lines(view, width, max(1, height), gpu.uuid)
+            lines = host.process_lines(view, width, max(1, height), gpu.uuid)
             listed.show(lines, faded=view.node_stale)
-            count = len(processes.listed(view, gpu.uuid))
+            count = len(host.processes(view, gpu.uuid))
             self._panel("processes").label(f"Processes · {count}" if count else "Processes")
             self._draw_keys()
 
@@ -139,7 +136,7 @@ class GpusScreen(LiveScreen):
             view,
             wanted,
             self.span_s,
-            marks=throughput.marks(view) if view.run else (),
+            marks=run_summary.change_marks(view) if view.run else (),
             bounds=bounds,
             faded=view.node_stale,
         )
@@ -177,7 +174,7 @@ class GpusScreen(LiveScreen):
             spans += [Span(figure, "" if own else "dim", 6, right=True)]
         return tuple(spans)
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def works(self, action: Action) -> bool:
         if action.id == "gpu.next":

@@ -10,7 +10,7 @@ from hoptui.model.command_history import UNDO, again, named, reason
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.authors import author, author_word
 from hoptui.protocol.messages import FINAL, CommandRecord
-from hoptui.tui.components.command_outcome import STAGE_INKS, effect, stage
+from hoptui.tui.components.events import STAGE_INKS, effect, stage
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, first_fitting
 
@@ -24,7 +24,9 @@ SURE = (
 
 
 class HistoryColumns(NamedTuple):
-    """Cells of each column with the gap after it, 0 where there is no room for it; `pids`: who is told with the process."""
+    """Cells of each column with the gap after it, 0 if there is no room for it; `pids`: authors shown with
+    the process.
+    """
 
     time: int
     run: int
@@ -46,11 +48,14 @@ _SHAPES = (
     "who",
     "",
 )
-"""What there is room for, the most first: an effect is worth more than the iteration, and both sides of it than the pid."""
+"""The columns by value: an effect is worth more than the iteration, and both sides of it more than the pid.
+"""
 
 
 def columns(view: View, records: Sequence[CommandRecord], width: int) -> HistoryColumns:
-    """As wide as the longest text of each among the newest, and as many columns as leave the effects whole."""
+    """Columns as wide as the longest text among the newest, and as many columns as leave the effects
+    complete.
+    """
     newest = [view.as_left(record) for record in records[:LOOKED_AT]]
     effects = max(
         len(EFFECT) + GAP,
@@ -125,7 +130,7 @@ class CommandRows(Sequence[Line]):
 
 
 def story(view: View, record: CommandRecord, width: int, known: Mapping[str, CommandRecord]) -> list[Line]:
-    """All that is known of one command, with what to type to give it again; `known` are all commands by their ids."""
+    """All that is known of one command, with the line that repeats it; `known` has all commands by id."""
     record = view.as_left(record)
     run = view.store.run(record.run)
     knob = next((k for k in run.knobs if k.spec.name == record.knob), None) if run else None
@@ -176,7 +181,7 @@ def _measured(view: View, record: CommandRecord) -> list[tuple[str, Span]]:
 
 
 def _row(view: View, record: CommandRecord, cells: HistoryColumns, room: int, *, chosen: bool) -> Line:
-    """One line; in the `room` that the columns leave stands the effect, without its interval where that would be cut."""
+    """One line; the effect gets the `room` left by the columns, without its interval if that would be cut."""
     when = numbers.clock(record.wall) if cells.time < 13 else numbers.day_clock(record.wall)[5:16]
     ink = STAGE_INKS[record.stage]
     spans = [Span("› " if chosen else "  ", "key"), Span(when, "dim", cells.time)]

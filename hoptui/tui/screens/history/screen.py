@@ -1,4 +1,4 @@
-"""The history screen: every command given to a run, newest first, with who, what became of it, and what it did."""
+"""The history screen: every command given to a run, newest first, with author, outcome and effect."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from hoptui.presentation import numbers
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import bindings, of
+from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.components import header
 from hoptui.tui.frame_clock import EVERYTHING, Frame
-from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.screen_base import LiveBox, LiveScreen, TextBox, set_height
 from hoptui.tui.screens.history import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Span
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Choices, KeyBar, Lines, Panel
 
 if TYPE_CHECKING:
     from hoptui.tui.app_protocol import AppProtocol
 
 
 def copy_again(app: AppProtocol, view: View, record: CommandRecord) -> None:
-    """Ask the terminal to copy it (OSC 52: it reaches through SSH, and some refuse it), and show it to be copied by hand."""
+    """Ask the terminal to copy a line (OSC 52 works through SSH; some terminals refuse it), and show it for
+    manual copying.
+    """
     run = view.store.run(record.run)
     if run is None:
         app.tell("its run is no longer known")
@@ -48,9 +47,10 @@ FORMS = "words that are said of a command, stage:applied, by:ana"
 
 
 class HistoryScreen(LiveScreen):
-    """The commands of the run with the id `run`, of all runs without one.
+    """The commands of the run with the id `run`, or of all runs without one.
 
-    The store holds the newest `MOST_COMMANDS`; at the end of the list those before are read from the recordings, as many at a time.
+    The store holds the newest `MOST_COMMANDS`. At the end of the list, as many older ones are read from the
+    recordings.
     """
 
     BINDINGS = bindings("history")
@@ -76,7 +76,7 @@ class HistoryScreen(LiveScreen):
     def view(self) -> View:
         return self.hoptui.view(self.run_id)
 
-    # drawing -----------------------------------------------------------------------------------------------------------
+    # drawing ----------------------------------------------------------------------------------------------
 
     def draw(self, frame: Frame) -> None:
         view = self.view()
@@ -126,10 +126,10 @@ class HistoryScreen(LiveScreen):
             self._known = (view.store.commands, self._older, self.wanted, found)
         return found
 
-    # older ones --------------------------------------------------------------------------------------------------------
+    # older ones -------------------------------------------------------------------------------------------
 
     def _has_older(self, view: View) -> bool:
-        """Whether there may be commands before those listed: the store is full, and of a recording it holds all."""
+        """Whether there may be older commands: the store is full. A recording's store holds all of them."""
         return view.replay is None and len(view.store.commands) >= MOST_COMMANDS and not self._all_read
 
     def _where_older(self, view: View) -> str:
@@ -158,7 +158,7 @@ class HistoryScreen(LiveScreen):
         self._looking, self._all_read = False, not found
         self.redraw()
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "copy":
@@ -251,7 +251,9 @@ def _after(now: str, there: Iterable[str]) -> str:
 
 
 class Story(TextBox):
-    """Goes on being drawn: a command may be on its way, or its effect being measured. `older` are those that the store lacks."""
+    """One command in full, drawn again while it is on its way or its effect is measured. `older`: not in the
+    store.
+    """
 
     BINDINGS = bindings("story", "text")
 

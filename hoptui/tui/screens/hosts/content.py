@@ -1,4 +1,6 @@
-"""All hosts of a dashboard with their links and their runs: what the screen of hosts and the bar below the others show. Pure."""
+"""All hosts with their links and runs: the lines of the hosts screen, and of the bar below other screens.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def bar(hosts: Sequence[HostStatus], here: str) -> Line:
 
 
 def why(host: HostStatus, width: int) -> list[Line]:
-    """Why a host is not there, whole: its row has room for the beginning alone. Nothing of one that is, or where nobody knows."""
+    """Why a host is not connected, in full, because its row has room only for the start. Empty if connected
+    or unknown.
+    """
     if host.view.link.state == "live":
         return []
     told = numbers.clean(host.view.link.reason, 300)

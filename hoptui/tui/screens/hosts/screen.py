@@ -9,17 +9,13 @@ from textual.app import ComposeResult
 
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
-from hoptui.tui.app_protocol import AppProtocol
+from hoptui.tui.app_protocol import AppProtocol, Moved, Picked
 from hoptui.tui.components import header
 from hoptui.tui.frame_clock import Frame
-from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.hosts import content
 from hoptui.tui.styled_text import GAP, Span
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import BORDER, SIDES, Choices, KeyBar, Lines, Panel
 
 
 class Fleet(AppProtocol, Protocol):

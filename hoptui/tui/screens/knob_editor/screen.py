@@ -1,8 +1,9 @@
-"""The knob editor: what a change would mean, the value, and the life of the command that was sent."""
+"""The knob editor and the list of staged changes, both over the screen of the run."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -12,17 +13,18 @@ from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.model.command_history import as_typed
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import FINAL, CommandRecord
-from hoptui.tui import confirmations
+from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings, of
+from hoptui.tui.app_protocol import Picked
 from hoptui.tui.frame_clock import EVERYTHING, Frame
+from hoptui.tui.run_control import Seen, Staged
 from hoptui.tui.screen_base import LiveBox, set_height
 from hoptui.tui.screens.knob_editor import content
-from hoptui.tui.screens.knob_editor.draft import KnobDraft
+from hoptui.tui.screens.knob_editor import content as panel
+from hoptui.tui.screens.knob_editor.content import KnobDraft, overtaken
 from hoptui.tui.snapshot import View
-from hoptui.tui.staged_changes import Seen
 from hoptui.tui.styled_text import Line, Span
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Choices, Lines, Panel
 
 WIDTH, FRAME = 78, 6  # cells of the box, and of its border and padding
 REST = 8  # lines of the box besides what is told of the knob and of what was sent
@@ -110,8 +112,10 @@ class KnobEditor(LiveBox[None]):
         return [*found[:1], (Span(f"⚠ {held}", "warn"),)] if held else found
 
     def _about(self, view: View, knob: KnobState) -> tuple[list[Line], int]:
-        """What there is room for of what is told, and the lines under what is typed for what became of it: where room is short,
-        these are taken once something was sent."""
+        """Choose the lines for the description and for the outcome of a command.
+
+        If room is short, the lines under the input are reserved only once something was sent.
+        """
         room, value = max(1, self.app.size.height * 96 // 100 - REST), self.draft.value
         whole = content.about(view, knob, value, self._width, room)
         if self.sent or len(whole) + TRAIL <= room:
@@ -128,7 +132,7 @@ class KnobEditor(LiveBox[None]):
         wanted = "stage_number" if self.draft.spec.kind in NUMBER_KINDS else "stage"
         return not action.action.startswith("stage") or action.action == wanted
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A letter is no key where letters are typed."""
@@ -150,9 +154,7 @@ class KnobEditor(LiveBox[None]):
             knob = self._last
             name, value = numbers.clean(self.draft.spec.name, 40), self.draft.value
             change = f"{numbers.value(knob.value, knob.spec)} → {numbers.value(value, knob.spec)}"
-            confirmations.about_change(
-                self.hoptui, f"Set {name}", f"Set {name} {change}?", [knob], self._send
-            )
+            dialogs.about_change(self.hoptui, f"Set {name}", f"Set {name} {change}?", [knob], self._send)
 
     def action_stage(self) -> None:
         """Keep the value to be sent together with others, and close."""
@@ -162,10 +164,12 @@ class KnobEditor(LiveBox[None]):
 
     action_stage_number = action_stage
 
-    # sending -----------------------------------------------------------------------------------------------------------
+    # sending ----------------------------------------------------------------------------------------------
 
     def _stands(self) -> bool:
-        """Whether there is a value that can be sent now; what is in the way is told, asked about, or ends the editing."""
+        """Whether there is a value that can be sent now. An obstacle is shown, leads to a question, or ends
+        the editing.
+        """
         view = self._view()
         knob = self._knob(view)
         self._look_for_others(view, knob)
@@ -224,6 +228,140 @@ class KnobEditor(LiveBox[None]):
     def _epoch(self, view: View) -> int:
         """The run's epoch; the last one known, should the run be gone."""
         return view.run.epoch if view.run else self.draft.seen.epoch
+
+    def _view(self) -> View:
+        return self.hoptui.view(self._run)
+
+
+AROUND = 8  # lines of the box besides the list, and of what stays visible of the screen below
+
+
+class StagedBox(LiveBox[None]):
+    """What is staged of one run; once sent, the same rows tell what became of each."""
+
+    BINDINGS = bindings("staged")
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self._run = run
+        self._gone: list[Staged] = []  # sent from here
+        self.sent: dict[str, str] = {}  # knob -> command
+        self._refused = ""  # why nothing was sent
+
+    def compose(self) -> ComposeResult:
+        yield Panel(Choices("staged-list"), Lines("staged-summary"), name="staged", kind="box")
+
+    def on_mount(self) -> None:
+        self._fit(len(self._rows()))
+        self._list("staged-list").focus()
+
+    def draw(self, frame: Frame) -> None:
+        view, rows, choices = self._view(), self._rows(), self._list("staged-list")
+        self._fit(len(rows))
+        lines = panel.staged_rows(view, rows, self.sent, choices.size.width, choices.index)
+        choices.show_rows(lines, len(rows), faded=view.stale)
+        self._lines("staged-summary").show(self._summary(view, rows))
+        works = [a for a in of("staged") if self.check_action(a.action, ())]
+        self._panel("staged").label("Staged changes", self.hoptui.legend(works))
+
+    def _summary(self, view: View, rows: Sequence[Staged]) -> list[Line]:
+        """Two lines under the list: what became of all, why nothing was sent, or what sending them means."""
+        if self.sent:
+            records = [view.store.commands[one] for one in self.sent.values() if one in view.store.commands]
+            return [(), panel.staged_summary(records, len(self.sent))]
+        if self._refused:
+            again = view.hint("staged.send", "again sends all")
+            return [(Span(f"⚠ not sent: {self._refused}", "warn"),), (Span(again, "dim"),)]
+        return [(), panel.staged_advice(view, rows) if rows else (Span("nothing is staged", "dim"),)]
+
+    # keys -------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action not in ("send", "remove", "edit") or bool(not self.sent and self._rows())
+
+    def action_send(self) -> None:
+        """Send all, after one question where any of them costs more than a step."""
+        view = self._view()
+        refused = self.hoptui.steering.refusal(view, "set")
+        if refused:
+            self.hoptui.tell(refused)
+            return
+        self._refused = self._overtaken(view)
+        if self._refused:
+            self.draw(Frame())
+            return
+        pairs = [(one, knob) for one in self._rows() if (knob := view.knob(one.spec.name)) is not None]
+        changes = ", ".join(
+            f"{numbers.clean(one.spec.name, 40)} → {numbers.value(one.value, one.spec)}" for one, _ in pairs
+        )
+        title = f"Set {numbers.counted(len(pairs), 'knob')}"
+        dialogs.about_change(self.hoptui, title, f"Set {changes}?", [knob for _, knob in pairs], self._send)
+
+    def action_remove(self) -> None:
+        """Take the chosen change out again."""
+        self._refused = ""
+        self.hoptui.staging.remove(self._run, self._chosen.spec.name)
+        if not self._rows():
+            self.dismiss(None)
+
+    def action_edit(self) -> None:
+        """Type another value for the chosen change."""
+        self._refused = ""
+        self.hoptui.edit_knob(self._run, self._chosen.spec.name)
+
+    def on_picked(self, event: Picked) -> None:
+        """Enter, passed on by the list: so it follows the keys that were pressed before it, however fast."""
+        event.stop()
+        if not event.clicked and self.check_action("send", ()):
+            self.action_send()
+
+    # sending ----------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Send the changes at once: they reach the run within a moment of each other, and each shows its own
+        outcome.
+        """
+        view = self._view()
+        rows = self._rows()
+        if self.sent:
+            return
+        refused = self.hoptui.steering.refusal(view, "set")
+        if refused or any(one.overtaken(view.run) for one in rows):  # between the question and the answer
+            self.action_send()
+            return
+        for one in rows:
+            knob = view.knob(one.spec.name)
+            if knob is not None:
+                sent = self.hoptui.steering.set(view, knob, one.value, knob.version)
+                self.sent[one.spec.name] = sent.command
+        self._gone = list(rows)
+        self.hoptui.staging.clear(self._run)
+        self.draw(Frame())
+
+    def _overtaken(self, view: View) -> str:
+        """Why nothing is sent now: a knob has changed since; "" if none has. The next attempt accepts the new
+        value.
+        """
+        found = [(one, theirs) for one in self._rows() if (theirs := one.overtaken(view.run)) is not None]
+        if view.run is None or not found:
+            return ""
+        for _, theirs in found:
+            self.hoptui.staging.keep(self._run, theirs, view.run.epoch)
+        one, theirs = found[0]
+        name = numbers.clean(one.spec.name, 20)
+        return f"{name} {overtaken(theirs)}" if len(found) == 1 else f"{len(found)} knobs changed meanwhile"
+
+    def _fit(self, rows: int) -> None:
+        """Give the list as many lines as it has rows, as far as there is room."""
+        set_height(self._list("staged-list"), max(1, min(rows, self.app.size.height - AROUND)))
+
+    def _rows(self) -> Sequence[Staged]:
+        return self._gone or self.hoptui.staging.of(self._run)
+
+    @property
+    def _chosen(self) -> Staged:
+        rows = self._rows()
+        return rows[min(self._list("staged-list").index, len(rows) - 1)]
 
     def _view(self) -> View:
         return self.hoptui.view(self._run)

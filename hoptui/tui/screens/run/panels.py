@@ -1,4 +1,4 @@
-"""The panels of the run screen that share out their room among parts, and the stretch of time that its charts show."""
+"""The panels of the run screen that divide their room among parts, and the time range of its charts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from hoptui.presentation import numbers
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.charts.plot import Mark
 from hoptui.tui.charts.ticks import span_of
-from hoptui.tui.components import host, learning_metrics, phases, throughput, trials, tuner
+from hoptui.tui.components import host, phases, run_summary, tuner
 from hoptui.tui.components.figures import headline
 from hoptui.tui.screen_base import set_height
-from hoptui.tui.screens.run import hardware, phase_chart
+from hoptui.tui.screens.run import content
 from hoptui.tui.snapshot import View
-from hoptui.tui.widgets.panel import Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import Lines, Panel
 
 LEAST_CHART = 3  # lines, with the x axis
 
 
 class TimeSpan(NamedTuple):
-    """`span_s` seconds up to `end` (None: now), which the axis calls `newest`, with `marks` where knobs were changed; `machine_s`
-    up to now of the machine, which goes on when the run has ended."""
+    """The time range of the charts: `span_s` seconds up to `end` (None: now), which the axis labels `newest`.
+
+    `marks` are the changes of knobs. `machine_s` is the range of the node up to now, which goes on after the
+    run.
+    """
 
     span_s: float
     marks: tuple[Mark, ...]
@@ -33,7 +35,7 @@ class TimeSpan(NamedTuple):
     def of(cls, view: View, longest_s: float) -> TimeSpan:
         """As much of a run as there is, at most `longest_s`; of one that is over its end."""
         age_s = view.wall - view.run.started_wall if view.run else 0.0
-        marks, up_to_now_s = tuple(throughput.marks(view)), span_of(age_s, longest_s)
+        marks, up_to_now_s = tuple(run_summary.change_marks(view)), span_of(age_s, longest_s)
         last = view.vital.last_t if view.exited and view.vital is not None else 0
         if view.run is None or not last:
             return cls(up_to_now_s, marks, up_to_now_s)
@@ -50,7 +52,7 @@ class ThroughputPanel(Panel):
 
     def tell(self, view: View, age: str) -> None:
         """The figures; `age` says how old they are where that must be known."""
-        self._lines.show(throughput.lines(view, self._lines.size.width), faded=view.metrics_stale)
+        self._lines.show(run_summary.throughput_lines(view, self._lines.size.width), faded=view.metrics_stale)
         self.label("Throughput", age)
 
     def draw(self, view: View, stretch: TimeSpan) -> None:
@@ -67,9 +69,9 @@ class LearningPanel(Panel):
     def tell(self, view: View, metric: str) -> None:
         """The figures."""
         self._lines.show(
-            learning_metrics.lines(view, metric, self._lines.size.width), faded=view.metrics_stale
+            run_summary.learning_lines(view, metric, self._lines.size.width), faded=view.metrics_stale
         )
-        others = len(learning_metrics.metrics(view)) > 1
+        others = len(run_summary.learning_metrics(view)) > 1
         self.label("Learning", view.hint("view.metric", "next metric") if others else "")
 
     def draw(self, view: View, stretch: TimeSpan, metric: str) -> None:
@@ -95,7 +97,7 @@ class HardwarePanel(Panel):
     def tell(self, view: View) -> None:
         """The readings of this moment."""
         width, height = self.content_size
-        title, lines = hardware.told(view, width)
+        title, lines = content.hardware(view, width)
         beside = bool(view.gpus())
         if height:  # unless it is not shown now
             lines = lines[: max(1, height - beside)]  # what is cut is worth less than the host
@@ -108,7 +110,7 @@ class HardwarePanel(Panel):
 
     def draw(self, view: View, stretch: TimeSpan) -> None:
         """What they did, up to now: they go on when the run has ended."""
-        curves = hardware.curves(view) if self._spare >= LEAST_CHART else []
+        curves = content.hardware_curves(view) if self._spare >= LEAST_CHART else []
         self._chart.display = bool(curves)
         if curves:
             span_s, marks = stretch.machine_s, stretch.marks
@@ -130,7 +132,7 @@ class PhasesPanel(Panel):
             return
         bars = phases.lines(view, split, width, height)
         span_s, marks, _, end, newest = stretch
-        chart, over_s = phase_chart.layers(
+        chart, over_s = content.phase_layers(
             view, width, height - len(bars), span_s, marks=marks, newest=newest, end=end
         )
         set_height(self._bars, len(bars))
@@ -138,7 +140,7 @@ class PhasesPanel(Panel):
         self._layers.show(chart, faded=view.metrics_stale)
         title, means = phases.title(view, split), f" · over time as means of {numbers.seconds(over_s)}"
         self.label(f"{title}{means}" if chart and len(title) + len(means) <= width - 2 else title)
-        self.legend(phase_chart.legend(view) if chart else [])
+        self.legend(content.phase_legend(view) if chart else [])
 
 
 class TunerPanel(Panel):
@@ -156,10 +158,14 @@ class TunerPanel(Panel):
         if not height:
             return
         lines = tuner.short(view, width)
-        room, tried = height - len(lines) - 2, trials.listed(view)
+        room, tried = height - len(lines) - 2, tuner.trials(view)
         if room > 0 and tried:
-            cells = trials.columns(view, tried, width)
-            lines += [(), trials.head(cells), *(trials.row(view, one, cells, width) for one in tried[:room])]
+            cells = tuner.trial_columns(view, tried, width)
+            lines += [
+                (),
+                tuner.trial_head(cells),
+                *(tuner.trial_row(view, one, cells, width) for one in tried[:room]),
+            ]
         self._told.show(lines, faded=view.stale and view.replay is None)
         self.label("Tuner", view.hint("view.tuner", "more"))
 

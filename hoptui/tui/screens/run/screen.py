@@ -11,25 +11,16 @@ from textual.reactive import reactive
 
 from hoptui.domain.knobs import KnobState
 from hoptui.protocol.messages import Verb
-from hoptui.tui import confirmations
+from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings
+from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.charts.line_chart import LineChart
 from hoptui.tui.charts.ticks import SPANS
-from hoptui.tui.components import (
-    diagnosis_line,
-    events,
-    header,
-    knobs,
-    learning_metrics,
-    phases,
-    throughput,
-    tuner,
-)
+from hoptui.tui.components import events, header, knobs, phases, run_summary, tuner
 from hoptui.tui.frame_clock import Frame
-from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveScreen, set_height
-from hoptui.tui.screens.run import compact
+from hoptui.tui.screens.run import content
 from hoptui.tui.screens.run.panels import (
     HardwarePanel,
     LearningPanel,
@@ -39,10 +30,7 @@ from hoptui.tui.screens.run.panels import (
     TunerPanel,
 )
 from hoptui.tui.snapshot import View
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import BORDER, Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import BORDER, Choices, KeyBar, Lines, Panel
 
 VERBS: dict[str, Verb] = {
     "pause": "pause",
@@ -110,11 +98,11 @@ class RunScreen(LiveScreen):
         if self.frozen:
             self._fits_at = self.hoptui.clock()
 
-    # drawing -----------------------------------------------------------------------------------------------------------
+    # drawing ----------------------------------------------------------------------------------------------
 
     @property
     def mode(self) -> str:
-        """`tiny`, `compact` or `full`, by the size of the terminal: for one panel alone there is room in a small one too."""
+        """`tiny`, `compact` or `full`, by the size of the terminal; one panel alone fits a small one too."""
         width, height = self.size
         if width < 60 or height < 16:
             return "tiny"
@@ -128,9 +116,9 @@ class RunScreen(LiveScreen):
         if frame.numbers:
             self._draw_header(view)
         if self.mode == "tiny":
-            metric = compact.chosen_metric(view, self.metric)
+            metric = content.chosen_metric(view, self.metric)
             numbers = self._lines("numbers")
-            numbers.show(compact.key_numbers(view, metric, self.asked, numbers.size.width), faded=view.stale)
+            numbers.show(content.key_numbers(view, metric, self.asked, numbers.size.width), faded=view.stale)
         elif not self.frozen or self.hoptui.clock() - self._fits_at < REFIT_S:
             if frame.numbers:
                 self._draw_numbers(view)
@@ -147,11 +135,11 @@ class RunScreen(LiveScreen):
         self._lines("progress").show([header.progress(view, width)])
 
     def _draw_numbers(self, view: View) -> None:
-        metric, old = compact.chosen_metric(view, self.metric), view.metrics_stale
+        metric, old = content.chosen_metric(view, self.metric), view.metrics_stale
         if self.mode == "compact":
             lines = self._lines("summary")
             stretch, plain = self._stretch(view), self.hoptui.ascii
-            shown = compact.summary(
+            shown = content.compact_summary(
                 view, metric, lines.size.width, stretch.span_s, end=stretch.end, plain=plain
             )
             room = self.query_one("#body").size.height - len(shown) - BORDER
@@ -160,22 +148,22 @@ class RunScreen(LiveScreen):
             set_height(self._panel("compact"), len(shown) + BORDER)
             self.set_class(room < LEAST_BOX, "-cramped")
             lines.show(shown, faded=old)
-            self._label("compact", "Run", throughput.age(view))
+            self._label("compact", "Run", run_summary.metrics_age(view))
             return
-        self.query_one(ThroughputPanel).tell(view, throughput.age(view))
+        self.query_one(ThroughputPanel).tell(view, run_summary.metrics_age(view))
         self.query_one(LearningPanel).tell(view, metric)
         self.query_one(HardwarePanel).tell(view)
 
     def _draw_charts(self, view: View) -> None:
         stretch = self._stretch(view)
         self.query_one(ThroughputPanel).draw(view, stretch)
-        self.query_one(LearningPanel).draw(view, stretch, compact.chosen_metric(view, self.metric))
+        self.query_one(LearningPanel).draw(view, stretch, content.chosen_metric(view, self.metric))
         self.query_one(HardwarePanel).draw(view, stretch)
 
     def _draw_lists(self, view: View) -> None:
         split = phases.measured(view)
         self._lines("verdict").show(
-            [diagnosis_line.line(view, split, self.size.width - 2)], faded=view.metrics_stale
+            [run_summary.diagnosis_line(view, split, self.size.width - 2)], faded=view.metrics_stale
         )
         choices, detail, happened = (
             self._list("knob-list"),
@@ -219,7 +207,7 @@ class RunScreen(LiveScreen):
     def _stretch(self, view: View) -> TimeSpan:
         return TimeSpan.of(view, self.longest_s)
 
-    # state -------------------------------------------------------------------------------------------------------------
+    # state ------------------------------------------------------------------------------------------------
 
     def chosen_knob(self, view: View) -> KnobState | None:
         """The knob under the cursor."""
@@ -251,7 +239,7 @@ class RunScreen(LiveScreen):
             return False
         return super().works(action) and (action.id != "knob.undo" or self.hoptui.can_undo(self.view()))
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def action_edit_knob(self) -> None:
         chosen = self.chosen_knob(self.view())
@@ -259,11 +247,11 @@ class RunScreen(LiveScreen):
             self.hoptui.edit_knob(self.run_id, chosen.spec.name)
 
     def action_undo(self) -> None:
-        confirmations.to_undo(self.hoptui, self.run_id or "")
+        dialogs.to_undo(self.hoptui, self.run_id or "")
         self.redraw()
 
     def action_advice(self) -> None:
-        confirmations.to_take_advice(self.hoptui, self.run_id or "")
+        dialogs.to_take_advice(self.hoptui, self.run_id or "")
         self.redraw()
 
     def action_staged(self) -> None:
@@ -279,7 +267,7 @@ class RunScreen(LiveScreen):
         self.redraw()
 
     def action_stop(self) -> None:
-        confirmations.to_stop(self.hoptui, self.run_id or "")
+        dialogs.to_stop(self.hoptui, self.run_id or "")
 
     def watch_alone(self, before: str, now: str) -> None:
         self.remove_class(f"-alone-{before}").set_class(bool(now), f"-alone-{now}")
@@ -308,9 +296,9 @@ class RunScreen(LiveScreen):
 
     def action_next_metric(self) -> None:
         view = self.view()
-        names = learning_metrics.metrics(view)
+        names = run_summary.learning_metrics(view)
         if names:
-            at = names.index(compact.chosen_metric(view, self.metric))
+            at = names.index(content.chosen_metric(view, self.metric))
             self.choose(names[(at + 1) % len(names)])
 
     def choose(self, metric: str) -> None:

@@ -18,7 +18,9 @@ DETAIL, MOST_DETAIL = 4, 6
 
 
 class Item(NamedTuple):
-    """Something that is set; `enter` says what Enter does to it here (empty: nothing), `help` how to set it elsewhere."""
+    """A setting; `enter` names the effect of Enter here (empty: none), `help` explains how to set it
+    elsewhere.
+    """
 
     kind: Literal["problem", "setting", "panel", "alone", "metric", "key"]
     name: str
@@ -76,7 +78,9 @@ def head(width: int) -> Line:
 
 
 def _columns(width: int) -> tuple[int, int]:
-    """The cells for names and values: in a small terminal a name gives way, because the value is what was asked for, and who says so."""
+    """The cells for names and values. In a small terminal names are cut, because value and origin matter
+    more.
+    """
     return max(LEAST_NAME, min(NAME, width - 2 - VALUE - ORIGIN)), VALUE
 
 
@@ -94,7 +98,7 @@ def detail(item: Item, width: int) -> list[Line]:
 
 
 def detail_lines(shown: Sequence[Item], width: int) -> int:
-    """How many lines the longest `detail` has, within limits: so that the list does not move with the cursor."""
+    """The lines of the longest `detail`, within limits, so that the list does not move with the cursor."""
     longest = max(len(detail(item, width)) for item in shown)
     return min(max(DETAIL, longest), MOST_DETAIL)
 
@@ -165,8 +169,8 @@ def _keys(preferences: Preferences) -> list[Item]:
             f"key of {action.id}",
             key_text(preferences.keymap[action.id], every=True) or "none",
             preferences.config.keys[action.id].place if action in own else "default",
-            f"{action.help}. Its usual keys are {key_text(action.keys, every=True)}. In config.toml, below [keys]: "
-            f'"{action.id}" = "KEY,KEY".',
+            f"{action.help}. Its usual keys are {key_text(action.keys, every=True)}. "
+            f'In config.toml, below [keys]: "{action.id}" = "KEY,KEY".',
         )
         for action in (*own, *others)
     ]

@@ -7,22 +7,19 @@ from textual.app import ComposeResult
 from hoptui.presentation import numbers
 from hoptui.settings.config import THEMES
 from hoptui.tui.actions import bindings, of
+from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.components import header
 from hoptui.tui.frame_clock import Frame
-from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.settings import content
 from hoptui.tui.styled_text import GAP, Span
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import BORDER, Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import BORDER, Choices, KeyBar, Lines, Panel
 
 LEAST_FOR_FILES = 20  # lines of the terminal: below that the list needs them
 
 
 class SettingsScreen(LiveScreen):
-    """A list of everything that is set. The person's own file is shown and never written: see `hoptui.settings.ui_state`."""
+    """A list of all settings. The user's file is shown, never written: see `hoptui.settings.ui_state`."""
 
     BINDINGS = bindings("settings")
 

@@ -1,11 +1,17 @@
-"""The knobs of a run as the tuner sees them: which it may turn, which it tries now, which it leaves alone. Pure."""
+"""What only the tuner screen shows: its knobs, and the draft of its limits. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from hoptui.domain.knobs import KnobState, relations
+from hoptui.domain.tuning import Limits, may_turn
 from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import tuner as wording
 from hoptui.tui.components import tuner
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, first_fitting, width_of
@@ -57,10 +63,130 @@ def _stands(view: View, knob: KnobState, width: int) -> Line:
 
 
 def _frozen_beside(view: View, knob: KnobState) -> str:
-    """A frozen knob whose product with this one is kept: then neither is turned. Empty where there is none."""
+    """A frozen knob whose product with this one is kept, so that neither is tuned; empty without one."""
     products = (one for one in relations(knob.spec.keeps) if not one.name and not one.under)
     factors = next((one.over for one in products if knob.spec.name in one.over), ())
     known = (view.knob(name) for name in factors if name != knob.spec.name)
     state = tuner.state_of(view)
     found = next((other for other in known if other is not None and tuner.is_frozen(state, other)), None)
     return numbers.clean(found.spec.name, 20) if found is not None else ""
+
+
+EVERY = Limits(learning=("*",))
+MEMORY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.98)
+BUDGET = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+POWER = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+"""Shares of the power that a GPU may draw at all."""
+USUAL_W = 700.0  # where no GPU says its limit: that of an H100 or H200
+NEAR = 1e-9
+
+
+class Limit(NamedTuple):
+    """A line of the form: what it is called, the value it has, and what that means."""
+
+    name: str
+    value: str
+    help: str
+    turn: Callable[[Limits, int], Limits]
+
+
+class LimitsDraft:
+    """`limits` as they are so far, for a run with these knobs on GPUs with these power limits in watts.
+
+    Where none of them is known, shares of a usual one are offered.
+    """
+
+    def __init__(
+        self, limits: Limits, knobs: Sequence[KnobState], power_limits: Sequence[float | None]
+    ) -> None:
+        self.limits = limits
+        self.learning = [
+            k
+            for k in knobs
+            if k.spec.effect == "learning" and (may_turn(k.spec, EVERY) or may_turn(k.spec, limits))
+        ]
+        if "*" in limits.learning:
+            self.limits = replace(limits, learning=tuple(k.spec.name for k in self.learning))
+        most_w = min((watts for watts in power_limits if watts is not None), default=USUAL_W)
+        self._watts = [round(most_w * share / 10) * 10.0 for share in POWER]
+
+    def lines(self) -> list[Limit]:
+        """The form."""
+        now = self.limits
+        return [
+            Limit(
+                "memory",
+                numbers.percent(now.memory, decimals=0),
+                "The share of a GPU's memory that a trial may be expected to take, "
+                "other processes' included.",
+                lambda was, by: replace(was, memory=_stepped(MEMORY, was.memory, by)),
+            ),
+            Limit(
+                "budget",
+                f"{wording.share(now.budget)} of the time",
+                "The share of the run's time that trials may take, the standing still of a change included.",
+                lambda was, by: replace(was, budget=_stepped(BUDGET, was.budget, by)),
+            ),
+            Limit(
+                "objective",
+                now.objective,
+                f"{wording.OBJECTIVES[now.objective].capitalize()}.",
+                lambda was, by: replace(
+                    was, objective="energy" if was.objective == "throughput" else "throughput"
+                ),
+            ),
+            Limit(
+                "power",
+                f"{numbers.grouped(now.power_w)} W" if now.power_w is not None else "any",
+                "A trial in which a GPU draws more is taken back.",
+                lambda was, by: replace(was, power_w=self._power(was.power_w, by)),
+            ),
+            Limit(
+                "dry run",
+                "yes" if now.dry else "no",
+                "It says what it would try, and tries nothing."
+                if now.dry
+                else "What it decides to try it does try.",
+                lambda was, by: replace(was, dry=not was.dry),
+            ),
+            *(self._knob(knob) for knob in self.learning),
+        ]
+
+    def turn(self, index: int, by: int) -> None:
+        """Give a line its next value (1) or the one before (-1)."""
+        self.limits = self.lines()[index].turn(self.limits, by)
+
+    def allowed(self) -> list[KnobState]:
+        """The knobs that change what is learned and that the tuner would be allowed to turn."""
+        return [knob for knob in self.learning if knob.spec.name in self.limits.learning]
+
+    def _knob(self, knob: KnobState) -> Limit:
+        name = knob.spec.name
+        may = name in self.limits.learning
+
+        def turn(was: Limits, by: int) -> Limits:
+            kept = tuple(one for one in was.learning if one != name)
+            return replace(was, learning=kept if may else (*kept, name))
+
+        about = f": {numbers.clean(knob.spec.description, 80)}" if knob.spec.description else ""
+        return Limit(
+            f"may turn {numbers.clean(name, 40)}",
+            "yes" if may else "no",
+            f"It changes what is learned{about}. Without leave the tuner does not touch it.",
+            turn,
+        )
+
+    def _power(self, now: float | None, by: int) -> float | None:
+        """The next limit; above all of them there is none."""
+        if now is None:
+            return self._watts[-1] if by < 0 else None
+        if by > 0 and now >= self._watts[-1]:
+            return None
+        return _stepped(self._watts, now, by)
+
+
+def _stepped(scale: Sequence[float], now: float, by: int) -> float:
+    """The next value of a scale, up or down, also from a value that is not on it; at its ends it stays."""
+    if by > 0:
+        return scale[min(bisect_right(scale, now + NEAR), len(scale) - 1)]
+    return scale[max(bisect_left(scale, now - NEAR) - 1, 0)]

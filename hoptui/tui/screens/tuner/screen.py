@@ -1,4 +1,4 @@
-"""The tuner of a run: where it stands, what it tries and has tried, and which knobs it leaves alone; started and stopped here."""
+"""The tuner screen: state, trials and knobs of the tuner of a run; it is started and stopped here."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from textual.containers import Horizontal
 
 from hoptui.domain.tuning import Limits
 from hoptui.presentation import numbers
-from hoptui.tui import confirmations
+from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings, of
-from hoptui.tui.components import header, trials, tuner
-from hoptui.tui.components.trials import TrialRow
+from hoptui.tui.app_protocol import Moved, Picked
+from hoptui.tui.components import header, tuner
+from hoptui.tui.components.tuner import TrialRow
 from hoptui.tui.frame_clock import Frame
-from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveBox, LiveScreen, set_height
 from hoptui.tui.screens.tuner import content
-from hoptui.tui.screens.tuner.limits import LimitsDraft
+from hoptui.tui.screens.tuner.content import LimitsDraft
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import BORDER, Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import BORDER, Choices, KeyBar, Lines, Panel
 
 AROUND = 8  # lines of the box besides the list, and of what stays visible of the screen below
 NAME = 28
@@ -68,7 +65,7 @@ class LimitsBox(LiveBox[None]):
         choices.show_rows(rows, len(found))
         told.show([(), *((Span(line, "dim"),) for line in helps[choices.index])])
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def action_turn(self, by: int) -> None:
         self.draft.turn(self._list("limit-list").index, by)
@@ -78,12 +75,10 @@ class LimitsBox(LiveBox[None]):
         """Start it; after a question where it may change what the run learns."""
         may = [] if self.draft.limits.dry else self.draft.allowed()
         names = " and ".join(numbers.clean(knob.spec.name, 40) for knob in may)
-        confirmations.about_change(
-            self.hoptui, "Start the tuner", f"Let the tuner set {names}?", may, self._start
-        )
+        dialogs.about_change(self.hoptui, "Start the tuner", f"Let the tuner set {names}?", may, self._start)
 
     def on_picked(self, event: Picked) -> None:
-        """Enter, which the list has taken: so it comes after the keys that were pressed before it, however fast."""
+        """Enter, passed on by the list: so it follows the keys that were pressed before it, however fast."""
         event.stop()
         if not event.clicked:
             self.action_start()
@@ -120,7 +115,7 @@ class TunerScreen(LiveScreen):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        knobs_first = not trials.listed(self.view())
+        knobs_first = not tuner.trials(self.view())
         self.set_class(knobs_first, "-knobs")
         self._list("tuned-list" if knobs_first else "trial-list").focus()
         super().on_mount()
@@ -128,7 +123,7 @@ class TunerScreen(LiveScreen):
     def view(self) -> View:
         return self.hoptui.view(self.run_id)
 
-    # drawing -----------------------------------------------------------------------------------------------------------
+    # drawing ----------------------------------------------------------------------------------------------
 
     def draw(self, frame: Frame) -> None:
         view = self.view()
@@ -152,18 +147,18 @@ class TunerScreen(LiveScreen):
         self._panel("tuner").label("Tuner")
 
     def _draw_trials(self, view: View) -> None:
-        choices, shown = self._list("trial-list"), trials.listed(view)
+        choices, shown = self._list("trial-list"), tuner.trials(view)
         choices.keep([one.wall for one in shown], from_top=True)
         width = choices.size.width
-        cells = trials.columns(view, shown, width)
+        cells = tuner.trial_columns(view, shown, width)
         focused = choices.has_focus
         rows = [
-            trials.row(view, one, cells, width, chosen=focused and i == choices.index)
+            tuner.trial_row(view, one, cells, width, chosen=focused and i == choices.index)
             for i, one in enumerate(shown)
         ]
         nothing: Line = (Span("nothing was tried" if view.exited else "nothing was tried yet", "dim"),)
         choices.show_rows(rows, len(rows), marked=focused, faded=view.node_stale)
-        self._lines("trial-head").show([trials.head(cells) if rows else nothing])
+        self._lines("trial-head").show([tuner.trial_head(cells) if rows else nothing])
         self._draw_detail(view, shown)
         title = "Trials" if tuner.state_of(view) is not None else "What the tuner set"
         parts = (title, choices.part or (str(len(rows)) if rows else ""))
@@ -175,7 +170,9 @@ class TunerScreen(LiveScreen):
         roomy = bool(shown) and self._panel("trials").size.height >= LEAST_FOR_DETAIL
         set_height(detail, DETAIL if roomy else 0)
         detail.show(
-            trials.detail(view, shown[self._list("trial-list").index], detail.size.width) if roomy else []
+            tuner.trial_detail(view, shown[self._list("trial-list").index], detail.size.width)
+            if roomy
+            else []
         )
 
     def _draw_knobs(self, view: View) -> None:
@@ -203,7 +200,7 @@ class TunerScreen(LiveScreen):
     def _one_list(self) -> bool:
         return not (self.has_class("-wide") and self.has_class("-tall"))
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action not in ("start", "stop", "freeze", "advice"):
@@ -223,7 +220,9 @@ class TunerScreen(LiveScreen):
         return advised(view) is not None
 
     def action_start(self) -> None:
-        """Ask within what limits, beginning with those of before. After a dry run comes a real one, unless it is asked for again."""
+        """Ask for the limits, starting with the last ones. A real run follows a dry run, unless another dry
+        run is chosen.
+        """
         state = tuner.state_of(self.view())
         limits = replace(state.limits, dry=False) if state is not None else Limits()
         self.app.push_screen(LimitsBox(self.run_id, limits))
@@ -243,7 +242,7 @@ class TunerScreen(LiveScreen):
             )
 
     def action_advice(self) -> None:
-        confirmations.to_take_advice(self.hoptui, self.run_id)
+        dialogs.to_take_advice(self.hoptui, self.run_id)
 
     def action_other(self) -> None:
         to_knobs = self._list("trial-list").has_focus

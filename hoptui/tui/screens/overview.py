@@ -1,4 +1,4 @@
-"""The overview of a node: its GPUs, the processes on them, its host, its runs, and what happened last."""
+"""The overview screen: GPUs, processes, host, runs and events of a node."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from hoptui.domain.devices import GpuProcess
 from hoptui.model.process_handle import NotYoursError, ProcessHandle
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
+from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
-from hoptui.tui.components import events, gpu_table, gpus, header, host, processes, runs
+from hoptui.tui.components import events, gpus, header, host, runs
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.frame_clock import Frame
-from hoptui.tui.messages import Moved, Picked
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span
-from hoptui.tui.widgets.key_bar import KeyBar
-from hoptui.tui.widgets.list_view import Choices
-from hoptui.tui.widgets.panel import BORDER, SIDES, Panel
-from hoptui.tui.widgets.text_block import Lines
+from hoptui.tui.widgets import BORDER, SIDES, Choices, KeyBar, Lines, Panel
 
 _LONGEST = 300
 
@@ -64,7 +61,8 @@ class Endings:
         run = view.store.run(shown.run) if shown.run else None
         if run is not None:
             lines.append(
-                f"It belongs to the run {numbers.clean(run.name, 40)}. Stop the run itself if it is to end well."
+                f"It belongs to the run {numbers.clean(run.name, 40)}. "
+                "Stop the run itself if it is to end well."
             )
         since = self._asked.get((held.pid, held.started))
         if since is None:
@@ -98,7 +96,9 @@ _SEVERAL_RUNS = 5  # lines for two of them
 
 
 class OverviewScreen(LiveScreen):
-    """All GPUs, the processes on them, and the runs of the node. Tab goes between the three; Enter opens what is chosen."""
+    """All GPUs, their processes, and the runs of the node. Tab moves between the three; Enter opens the
+    chosen one.
+    """
 
     BINDINGS = bindings("overview")
 
@@ -125,7 +125,7 @@ class OverviewScreen(LiveScreen):
         self._list("run-list").focus()
         super().on_mount()
 
-    # drawing -----------------------------------------------------------------------------------------------------------
+    # drawing ----------------------------------------------------------------------------------------------
 
     def draw(self, frame: Frame) -> None:
         view = self.view()
@@ -148,7 +148,9 @@ class OverviewScreen(LiveScreen):
             self._draw_keys(view)
 
     def _share_out(self, view: View) -> None:
-        """Give runs and processes the lines that they need; the charts, or without them the events, have what is left."""
+        """Give runs and processes the lines that they need; the charts, or without them the events, get the
+        rest.
+        """
         width, height = self.size
         tall = width >= 100 and height >= 32
         left = (
@@ -176,7 +178,7 @@ class OverviewScreen(LiveScreen):
         if events_too:
             left -= _EVENTS if tall else _EVENTS_LOW
         all_runs = len(runs.rows(view, width - SIDES, -1)) + bool(listed) + BORDER
-        every = len(processes.rows(view, width, -1)) + bool(processes.listed(view)) + BORDER
+        every = len(host.process_rows(view, width, -1)) + bool(host.processes(view)) + BORDER
         least = _PROCESSES if left >= _PROCESSES + _RUNS_TALL else least
         some = min(every, max(least, left - all_runs)) if processes_too else 0
         if some:
@@ -188,13 +190,13 @@ class OverviewScreen(LiveScreen):
         shown = view.gpus()
         width = choices.size.width
         cursor = choices.index if choices.has_focus else -1
-        rows = gpu_table.rows(view, shown, width, users=True, cursor=cursor)
+        rows = gpus.table_rows(view, shown, width, users=True, cursor=cursor)
         top.display = bool(shown)
         least = _ELSE_TALL if self.size.height >= 32 else _ELSE_LOW
         visible = max(1, min(len(shown), max(MANY_GPUS, self.size.height - least)))
         self._gpu_lines = visible + BORDER + bool(shown)
         set_height(panel, self._gpu_lines)
-        top.show([gpu_table.head(shown, width, users=True)])
+        top.show([gpus.table_head(shown, width, users=True)])
         choices.show_rows(
             rows or [(Span(gpus.none(view), "dim"),)],
             len(rows),
@@ -230,13 +232,13 @@ class OverviewScreen(LiveScreen):
 
     def _draw_processes(self, view: View) -> None:
         choices, top = self._list("process-list"), self._lines("process-head")
-        listed = processes.listed(view)
+        listed = host.processes(view)
         width, count = choices.size.width, len(listed)
         choices.keep([_id(one) for one in listed])
         choices.can_focus = bool(count)
         top.display = bool(count)
-        top.show([processes.head(width)])
-        rows = processes.rows(view, width, choices.index if choices.has_focus else -1)
+        top.show([host.process_head(width)])
+        rows = host.process_rows(view, width, choices.index if choices.has_focus else -1)
         choices.show_rows(rows, count, faded=view.node_stale, marked=choices.has_focus)
         told = (choices.part if count else "") or (f"{count} processes" if count > 1 else "")
         self._panel("processes").label(" · ".join(filter(None, ("On the GPUs", told))))
@@ -282,7 +284,7 @@ class OverviewScreen(LiveScreen):
             if view.gpus() and view.node and not view.node.runs:
                 self._list("gpu-list").focus()
             return
-        emptied = {"gpu-list": not view.gpus(), "process-list": not processes.listed(view)}
+        emptied = {"gpu-list": not view.gpus(), "process-list": not host.processes(view)}
         if any(empty and self._list(name).has_focus for name, empty in emptied.items()):
             self._list("run-list").focus()
 
@@ -304,7 +306,7 @@ class OverviewScreen(LiveScreen):
             clock,
         )
 
-    # keys --------------------------------------------------------------------------------------------------------------
+    # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         view = self.view()
@@ -313,7 +315,7 @@ class OverviewScreen(LiveScreen):
             ours = chosen is not None and bool(chosen.command and chosen.user)  # else it is always refused
             return ours and not view.read_only
         if action.startswith("next_list"):
-            return sum(map(bool, (runs.ordered(view), view.gpus(), processes.listed(view)))) > 1
+            return sum(map(bool, (runs.ordered(view), view.gpus(), host.processes(view)))) > 1
         return action != "gpus" or bool(view.gpus())
 
     def _opens(self, view: View) -> bool:
@@ -326,7 +328,7 @@ class OverviewScreen(LiveScreen):
     def _process(self, view: View) -> GpuProcess | None:
         """The process under the cursor."""
         chosen = self._list("process-list").chosen
-        return next((one for one in processes.listed(view) if _id(one) == chosen), None)
+        return next((one for one in host.processes(view) if _id(one) == chosen), None)
 
     def action_end_process(self) -> None:
         """Ask about the chosen process, hold it meanwhile, and signal that very one."""

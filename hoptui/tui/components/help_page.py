@@ -1,4 +1,4 @@
-"""The help page of a screen: the keys that work on it, what it shows, where that comes from, and what good looks like. Pure."""
+"""The help page of a screen: its keys, what it shows, where that comes from, and what is good. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,18 @@ TITLES: Mapping[str, str] = {
     "replay": "In a replay",
     "everywhere": "Everywhere",
 }
-_GLANCE = ("busy", "sm_active", "tensor_active", "dram_active", "power_w", "memory_used_bytes", "temperature_c", "memory_temperature_c", "sm_clock_mhz", "throttle")  # fmt: skip
+_GLANCE = (
+    "busy",
+    "sm_active",
+    "tensor_active",
+    "dram_active",
+    "power_w",
+    "memory_used_bytes",
+    "temperature_c",
+    "memory_temperature_c",
+    "sm_clock_mhz",
+    "throttle",
+)
 _NODE = (*(GPU[name] for name in _GLANCE), *HOST.values())
 READINGS: Mapping[str, Sequence[Meaning]] = {
     "run": (*(GPU[name] for name in _GLANCE), *DERIVED.values(), *PROCESS.values(), *HOST.values()),
@@ -50,80 +61,101 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     "run": (
         _UNKNOWN,
         _FADED,
-        ("throughput", "The rate that the run declares as its headline, by the iterations of the last seconds."),
-        ("+6.1 % ± 1.2", "What the last change of a knob did to the throughput, from the iterations before and after it; the "
-         "± is wide enough to be right 95 times in 100. Good: the gain is larger than its ±."),
-        ("no detectable", "The change did less than its ± can tell apart from noise. It may be nothing, or little."),
+        ("throughput", "The rate that the run declares as its headline, by the iterations of the last "
+         "seconds."),
+        ("+6.1 % ± 1.2", "What the last change of a knob did to the throughput, from the iterations before "
+         "and after it; the ± is wide enough to be right 95 times in 100. Good: the gain is larger than its "
+         "±."),
+        ("no detectable", "The change did less than its ± can tell apart from noise. It may be nothing, or "
+         "little."),
         ("ETA", "Iterations that are left, times the seconds of one now. A change of a knob changes it."),
-        ("phases", "Where the time of an iteration goes, by the marks that the run sets (run.phase). Good: the phase that does "
-         "the learning takes most of it."),
-        ("▸", "What takes most of an iteration, measured over the newest ones: where to look first. Dimmed: of the time that is named."),
-        ("over time", "With room for it the shares of the phases are stacked over time, each a mean over as long as the title says. "
-         "Blank: no iteration is known there, or a knob was changed (┆)."),
+        ("phases", "Where the time of an iteration goes, by the marks that the run sets (run.phase). Good: "
+         "the phase that does the learning takes most of it."),
+        ("▸", "What takes most of an iteration, measured over the newest ones: where to look first. Dimmed: "
+         "of the time that is named."),
+        ("over time", "With room for it the shares of the phases are stacked over time, each a mean over as "
+         "long as the title says. Blank: no iteration is known there, or a knob was changed (┆)."),
         ("T", "On a mark in a chart (┆): the tuner made that change, and not a person."),
-        ("◷ 4 → 8", "A change on its way. The value in effect is the old one until the run has read the new one back."),
-        ("learning", "What the run logs, by its own names: what they mean and what is good, only the run's author knows."),
+        ("◷ 4 → 8", "A change on its way. The value in effect is the old one until the run has read the new "
+         "one back."),
+        ("learning", "What the run logs, by its own names: what they mean and what is good, only the run's "
+         "author knows."),
     ),
     "overview": (
         _UNKNOWN,
         _FADED,
         ("SM of a process", "The SM time that the driver books on it: coarse, but it tells neighbours apart "
          "(nvmlDeviceGetProcessUtilization)."),
-        ("pid", "As the driver counts. In a container that is the machine's count, not the container's; then nobody here "
-         "knows the user and the command."),
+        ("pid", "As the driver counts. In a container that is the machine's count, not the container's; then "
+         "nobody here knows the user and the command."),
     ),
     "gpus": (_UNKNOWN, _FADED),
     "chart": (
         _UNKNOWN,
         _FADED,
-        ("12…40", "The least and the greatest value in what one column of dots stands for: no spike is lost, however far out."),
-        ("crosshair", "What each series was there: the newest value at or before it, unless nothing came for long."),
-        ("┆", "A knob that was changed, or an event. With a T: the tuner changed it. With a !: a warning or an alarm."),
+        ("12…40", "The least and the greatest value in what one column of dots stands for: no spike is lost, "
+         "however far out."),
+        ("crosshair", "What each series was there: the newest value at or before it, unless nothing came for "
+         "long."),
+        ("┆", "A knob that was changed, or an event. With a T: the tuner changed it. With a !: a warning or "
+         "an alarm."),
         ("log", "A value that is not above zero lies on the bottom edge."),
-        ("beside", "Another run from its recording. By time both begin at once; by iteration what was done again after a "
-         "restart counts once."),
+        ("beside", "Another run from its recording. By time both begin at once; by iteration what was done "
+         "again after a restart counts once."),
         ("mouse", "The wheel zooms, dragging moves, a click sets the crosshair."),
     ),
     "editor": (
         ("speed only", "The mathematics of the training stay the same: only how fast it is may change."),
         ("changes what is learned", "From there on the run learns something else than without the change."),
         *((name, f"{sentence}.") for name, sentence in vocabulary.COSTS.items()),
-        ("keeps", "What the run declared to stay as it is, and what another knob becomes by it. The run has the last word."),
-        ("implies", "What the value makes of other sizes, as the run declared it. The run has the last word."),
-        ("memory", "What the run held when it had this very value before. Nothing is extrapolated: else it is unknown."),
+        ("keeps", "What the run declared to stay as it is, and what another knob becomes by it. The run has "
+         "the last word."),
+        ("implies", "What the value makes of other sizes, as the run declared it. The run has the last "
+         "word."),
+        ("memory", "What the run held when it had this very value before. Nothing is extrapolated: else it "
+         "is unknown."),
     ),
     "staged": (
-        ("together", "They reach the run within a moment of each other, mostly for the same boundary; each has its own end."),
+        ("together", "They reach the run within a moment of each other, mostly for the same boundary; each "
+         "has its own end."),
     ),
     "tuner": (
-        ("speed knobs", "The tuner turns what changes only the speed; what changes what is learned only with leave, and never what "
-         "costs a restart."),
+        ("speed knobs", "The tuner turns what changes only the speed; what changes what is learned only with "
+         "leave, and never what costs a restart."),
         ("trial", "A change that is kept if it makes the run faster beyond doubt, and else set back."),
-        ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in 100."),
+        ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in "
+         "100."),
         ("frozen", "A knob that the tuner leaves alone: somebody asked for it here, or has set it by hand."),
-        ("spent", "What trials have cost of their budget: a share of the time in which the run trains, of an hour while that is less."),
+        ("spent", "What trials have cost of their budget: a share of the time in which the run trains, of an "
+         "hour while that is less."),
         ("interrupted", "Somebody or something came between: what the trial would have shown nobody knows."),
         ("unfinished", "The run or the daemon ended in the middle of it."),
-        *((f"{word.symbol} {word.text}", f"{tuner.STANDS_FOR[stand].capitalize()}.") for stand, word in tuner.STANDS.items()),
+        *((f"{word.symbol} {word.text}", f"{tuner.STANDS_FOR[stand].capitalize()}.")
+          for stand, word in tuner.STANDS.items()),
     ),
     "history": (
         ("throughput", "The medians before and after a change, in the run's own unit."),
         ("+6.1 % ± 1.2", "What the change did to it; the ± is wide enough to be right 95 times in 100."),
-        ("no detectable", "The change did less than its ± can tell apart from noise. It may be nothing, or little."),
+        ("no detectable", "The change did less than its ± can tell apart from noise. It may be nothing, or "
+         "little."),
         ("together with", "Changes of one boundary have one effect: what each did alone nobody can tell."),
-        ("older", "The newest 2 000 are listed; where there may be more, the end of the list reads those before from the recordings."),
+        ("older", "The newest 2 000 are listed; where there may be more, the end of the list reads those "
+         "before from the recordings."),
         ("copy", "The terminal is asked to copy (OSC 52); some refuse, so the line is shown as well."),
     ),
     "filter": (
-        ("words", "All of them must be in what is said of a command: the knob, its values, how far it came, who gave it and why."),
+        ("words", "All of them must be in what is said of a command: the knob, its values, how far it came, "
+         "who gave it and why."),
     ),
     "finder": (
-        ("letters", "What has all letters of each typed word in their order. What has a word that begins so comes first."),
+        ("letters", "What has all letters of each typed word in their order. What has a word that begins so "
+         "comes first."),
     ),
     "settings": (
-        ("set by", "An option of the command line is stronger than the environment, that than config.toml, and that than what was "
-         "chosen here and is remembered."),
-        ("keys", "Any action has another key by its id, below [keys] in config.toml: \"run.pause\" = \"f5\"."),
+        ("set by", "An option of the command line is stronger than the environment, that than config.toml, "
+         "and that than what was chosen here and is remembered."),
+        ("keys", "Any action has another key by its id, below [keys] in config.toml: \"run.pause\" = "
+         "\"f5\"."),
     ),
 }  # fmt: skip
 KEYS, LABELS = 16, 17
@@ -131,7 +163,10 @@ LEAST = 20  # cells for a sentence beside a term
 
 
 class HelpPage(NamedTuple):
-    """`sections` of keys by scope, each action with the keys it has here and whether it works now; `scopes` in order."""
+    """The parts of a page: `sections` has, by scope, each action with its keys and whether it works now.
+
+    `scopes` gives their order.
+    """
 
     scopes: tuple[str, ...]
     sections: tuple[tuple[str, tuple[tuple[Action, bool], ...]], ...]
@@ -142,8 +177,8 @@ def page(
 ) -> HelpPage:
     """The page of a screen with these active bindings: (key, id of the action).
 
-    All actions of the scopes that are active are on it, those that do not work now marked; a key that another action has
-    taken there (in a replay) is left out. Where nothing may be sent, only what works.
+    It has all actions of the active scopes and marks those that do not work now. A key that another action
+    has taken (in a replay) is left out. If nothing may be sent, it has only the actions that work.
     """
     keys: dict[str, list[str]] = {}
     for key, name in active:
@@ -167,7 +202,9 @@ def page(
 
 
 def _picker(picking: list[str], keymap: Mapping[str, str], scopes: Sequence[str]) -> str:
-    """The action that the keys do which pick in a list: in the list of a box one of the box, if it has one."""
+    """The action of the keys that pick in a list: in the list of a dialog it is an action of the dialog, if
+    there is one.
+    """
     own = (
         a.id for a in ACTIONS if a.scope in scopes and not set(picking).isdisjoint(keymap[a.id].split(","))
     )

@@ -1,1 +1,0 @@
-"""The overview: GPUs, processes, host, runs and events of a node."""
