@@ -69,7 +69,10 @@ def _leads_somewhere(page: Path, target: str) -> bool:
     path, _, anchor = target.partition("#")
     found = (page.parent / path).resolve() if path else page
     if not found.exists():
-        return found.relative_to(ROOT / "docs").as_posix() in pages.PAGES
+        place = found.relative_to(ROOT / "docs")
+        if place.parent.name == "pictures":
+            return place.name in pages.PICTURES and (ROOT / "screenshots" / place.name).exists()
+        return place.as_posix() in pages.PAGES
     return not anchor or anchor in _anchors(found)
 
 
