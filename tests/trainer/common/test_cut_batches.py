@@ -176,7 +176,7 @@ def test_what_follows_or_was_left_open_is_in_effect_as_it_is(
 ) -> None:
     found = Steered(workload, workload.state(micro_batch=micro_batch), knob, value)
     (outcome,) = run_state(found.run).inbox.collect_outcomes()
-    assert (outcome.stage, outcome.reason) == ("applied", "")
+    assert (outcome.stage, outcome.code) == ("applied", "")
     handles = run_state(found.run).declarations.knobs
     assert {name: handles[name].value for name in follow} == follow
     assert [handle.name for handle in handles.values() if not handle.in_effect] == []
@@ -225,7 +225,8 @@ def test_what_was_too_much_is_refused_with_its_reason(workload: Workload) -> Non
     found = Steered(workload, state, "micro_batch", 6, phase=1)
     (outcome,) = run_state(found.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("failed", 2)
-    assert re.findall(r"\d+", outcome.reason)[-2:] == ["4", "3"]  # too much before, and the most now
+    assert (outcome.code, outcome.fields["value"]) == ("setter_failed", 6)
+    assert re.findall(r"\d+", outcome.fields["error"]) == ["4", "3"]  # too much before, and the most now
     assert tried == 1
     assert found.cut == [2, 1 + 4, 4]
 
@@ -279,7 +280,10 @@ def test_where_memory_runs_out_the_same_is_learned(
     assert found.losses == losses
     assert torch.equal(found.weights, expected)
     assert run_state(found.run).declarations.knobs["micro_batch"].value == piece
-    assert any("out of memory" in note.text for note in run_state(found.run).notes) == (where != "step")
+    reverted = [note.fields for note in run_state(found.run).notes if note.code == "knob.reverted"]
+    assert any("out of memory" in fields["why"]["fields"]["reason"] for fields in reverted) == (
+        where != "step"
+    )
 
 
 def twinned(workload: Workload, ranks: RankGroup) -> Any:

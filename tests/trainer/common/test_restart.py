@@ -153,8 +153,9 @@ def test_where_nothing_can_be_written_training_goes_on(
     assert not trained.turn(hidden=128)
     outcome = trained.outcome()
     assert (outcome.stage, outcome.effective) == ("failed", 64)
-    assert outcome.reason.endswith(os.strerror(errno.ENOSPC))
-    golden(f"{outcome.reason}\n")
+    assert outcome.code == "reverted"
+    assert outcome.fields["reason"].endswith(os.strerror(errno.ENOSPC))
+    golden(f"{outcome.fields['reason']}\n")
     assert list(tmp_path.iterdir()) == []
     assert not trained.restart.leave()
 
@@ -164,7 +165,7 @@ def test_a_stop_comes_before_a_restart(tmp_path: Path, golden: Golden) -> None:
     trained.run.boundary()
     trained.run.stop("SIGTERM")
     assert not trained.turn(hidden=128)
-    golden(f"{trained.outcome().reason}\n")
+    golden(f"{trained.outcome().fields['reason']}\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -174,4 +175,4 @@ def test_a_checkpoint_that_not_every_rank_sees_is_none(
     monkeypatch.setattr(RankGroup, "all", lambda _, ok: ok and not any(tmp_path.iterdir()))
     trained = Trained(tmp_path)
     assert not trained.turn(hidden=128)
-    golden(f"{trained.outcome().reason}\n", normalize={re.escape(str(tmp_path)): "DIR"})
+    golden(f"{trained.outcome().fields['reason']}\n", normalize={re.escape(str(tmp_path)): "DIR"})

@@ -101,7 +101,7 @@ def test_environments_for_which_a_rollout_has_no_memory_are_taken_back(
     assert result.iterations == ITERATIONS
     outcome = watched.outcome()
     assert (outcome.stage, outcome.effective) == ("reverted", 32)
-    assert "memory ran out" in outcome.reason
+    assert "memory ran out" in outcome.fields["reason"]
     assert watched.known("env_steps") == [32.0 * 16] * ITERATIONS
     assert all(math.isfinite(loss) for loss in watched.known("value_loss"))
 
@@ -133,8 +133,9 @@ def test_pieces_that_memory_is_short_for_are_told_as_a_knob(
     watched.before = {2: fill}
     assert train_ppo(device).iterations == ITERATIONS
     assert run_state(watched.run).declarations.knobs["grad_accum"].value == 2
-    reverted = re.compile(r"grad_accum \S+ → 2: .* 1 ")
-    assert any(reverted.match(note.text) for note in run_state(watched.run).notes)
+    [reverted] = [note.fields for note in run_state(watched.run).notes if note.code == "knob.reverted"]
+    assert (reverted["knob"], reverted["value"]) == ("grad_accum", 2)
+    assert re.findall(r"\d+", reverted["why"]["fields"]["reason"]) == ["1"]
 
 
 def train_lm(device: torch.device, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lm.LMResult:

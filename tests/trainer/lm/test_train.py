@@ -229,8 +229,8 @@ def test_what_cannot_be_applied_changes_nothing(trial: Trial) -> None:
     trial.after = {1: lambda: trial.ask("set", knob="precision", value="tf32")}
     trial.train(iterations=3)
     (outcome,) = run_state(trial.run).inbox.collect_outcomes()
-    assert outcome.stage == "failed"
-    assert "needs a GPU" in outcome.reason
+    assert (outcome.stage, outcome.code) == ("failed", "setter_failed")
+    assert "needs a GPU" in outcome.fields["error"]
     assert trial.state.config.precision == trial.state.precision == "fp32"
 
 
@@ -252,7 +252,9 @@ def test_out_of_memory_is_told_and_the_run_goes_on(trial: Trial, golden: Golden)
     trial.train(iterations=5)
     assert trial.rows("loss") == pytest.approx(expected, abs=1e-5)
     assert run_state(trial.run).declarations.knobs["micro_batch"].value == 4
-    golden("".join(f"{note}\n" for note in trial.notes() if "memory" in note))
+    [reverted] = [note.fields for note in run_state(trial.run).notes if note.code == "knob.reverted"]
+    assert (reverted["knob"], reverted["before"], reverted["value"]) == ("micro_batch", 8, 4)
+    golden(f"{reverted['why']['fields']['reason']}\n")
 
 
 def test_what_does_not_fit_is_refused_before_it_is_needed(trial: Trial, golden: Golden) -> None:
@@ -274,7 +276,8 @@ def test_what_does_not_fit_is_refused_before_it_is_needed(trial: Trial, golden: 
     trial.train(iterations=5, knobs={"micro_batch": 2})
     (outcome,) = run_state(trial.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("failed", 2)
-    golden(f"{outcome.reason}\n", normalize={r"[\d.]+ GB": "N GB"})
+    assert (outcome.code, outcome.fields["value"]) == ("setter_failed", 8)
+    golden(f"{outcome.fields['error']}\n", normalize={r"[\d.]+ GB": "N GB"})
     assert trial.rows("loss") == pytest.approx(expected, abs=1e-5)
 
 
@@ -330,7 +333,8 @@ def test_a_model_that_cannot_be_restarts_nothing(trial: Trial, golden: Golden) -
     result = trial.train()
     (outcome,) = run_state(trial.run).inbox.collect_outcomes()
     assert (outcome.stage, outcome.effective) == ("failed", 2)
-    golden(f"{outcome.reason}\n")
+    assert (outcome.code, outcome.fields["value"]) == ("setter_failed", 3)
+    golden(f"{outcome.fields['error']}\n")
     assert result.iterations == 6
 
 

@@ -130,7 +130,7 @@ def test_without_a_place_for_the_checkpoint_there_is_no_restart_and_training_goe
     assert run_state(steered.run).declarations.knobs["hidden"].value == 64
     outcome = next(o for o in reversed(steered.finished()) if "hidden" in o.id)
     assert outcome.stage == "failed"
-    assert os.strerror(errno.ENOSPC) in outcome.reason
+    assert os.strerror(errno.ENOSPC) in outcome.fields["reason"]
 
 
 def test_the_same_network_again_is_no_restart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_a_change_that_does_not_hold_is_reverted_and_training_goes_on(
     assert found["env_steps"] == 4 * 8 * 16
     last = [outcome for outcome in run_state(run_of()).inbox.collect_outcomes() if outcome.id == "more"][-1]
     assert (last.stage, last.effective) == ("reverted", 8)
-    assert "memory ran out" in last.reason
+    assert "memory ran out" in last.fields["reason"]
 
 
 def test_from_the_start_the_rollout_gives_way_first_and_then_the_environments(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hoptui.protocol.messages import NOT_AS_ASKED
 from hoptui_trainer.common import checkpoint_writer, session
 from hoptui_trainer.common.checkpoint import read_checkpoint
 from hoptui_trainer.ppo import train as training
@@ -53,7 +54,7 @@ def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
         "clip_range": 0.1,
         "entropy_coef": 0.01,
     }
-    assert "not in effect" in done["minibatch_size"].reason
+    assert [knob for knob, o in done.items() if o.code == NOT_AS_ASKED] == ["minibatch_size"]
     rows = steered.rows()
     assert [row["env_steps"] for row in rows] == [128, 128, 200, 200]
     assert [row["samples"] for row in rows] == [256, 256, 600, 600]
@@ -89,8 +90,9 @@ def test_pieces_that_nobody_chose_are_in_effect_as_they_are_with_another_size(
     # Two of 64 samples, four of 128; three because somebody said so, which two samples cannot be cut in; the
     # best again.
     assert seen == [(2, True), (4, True), (3, True), (2, False), (1, True)]
-    assert [(o.stage, bool(o.reason)) for o in steered.finished()] == [("applied", False)] * 4
+    assert [(o.stage, o.code) for o in steered.finished()] == [("applied", "")] * 4
     assert not [text for text in steered.notes() if "grad_accum" in text]
+    assert not any(note.code for note in run_state(steered.run).notes)
 
 
 def test_dropped_episodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +114,8 @@ def test_a_knob_that_does_not_fit_into_memory_fails_and_training_goes_on(
     result, _ = trained(small_job())
     [outcome] = steered.finished()
     assert outcome.stage == "failed"
-    golden(f"{outcome.reason}\n", normalize={r"about [\d.]+ GB": "about N GB"})
+    assert (outcome.code, outcome.fields["value"]) == ("setter_failed", 65_536)
+    golden(f"{outcome.fields['error']}\n", normalize={r"about [\d.]+ GB": "about N GB"})
     assert outcome.effective == 8
     assert (result.ending, result.iterations, result.env_steps) == ("finished", 4, 4 * 128)
 
@@ -146,7 +149,8 @@ def test_checkpoints_are_written_every_few_iterations_on_request_and_at_the_end(
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == [f"ppo-{i:09d}.ckpt" for i in (1, 2, 4, 5)]
     [outcome] = steered.finished()
-    assert (outcome.stage, outcome.reason) == ("applied", f"written to {tmp_path / written[0]}")
+    assert (outcome.stage, outcome.code) == ("applied", "written")
+    assert outcome.fields == {"path": str(tmp_path / written[0])}
     assert sum(text.startswith("checkpoint written: ") for text in steered.notes()) == 4
 
 

@@ -52,8 +52,13 @@ def test_out_of_memory_computes_the_same_batch_in_smaller_pieces(
     result = steered_vision.train(tmp_path / "short")
     assert (result.iterations, result.micro_batch) == (4, 8)
     assert_equal(tmp_path / "plenty", tmp_path / "short", tolerance=2e-5)
-    told = [text for text in steered_vision.notes() if "out of memory" in text]
-    assert len(told) == 2  # 32 → 16 → 8
+    notes = run_state(steered_vision.run).notes
+    reverted = [note.fields for note in notes if note.code == "knob.reverted"]
+    assert [(fields["knob"], fields["before"], fields["value"]) for fields in reverted] == [
+        ("micro_batch", 32, 16),
+        ("micro_batch", 16, 8),
+    ]
+    assert all("out of memory" in fields["why"]["fields"]["reason"] for fields in reverted)
     assert run_state(steered_vision.run).declarations.knobs["micro_batch"].value == 8
     assert run_state(steered_vision.run).declarations.knobs["grad_accum"].value == 4
 
@@ -92,7 +97,7 @@ def test_a_batch_of_files_that_memory_has_no_room_for_is_refused(
     outcomes = steered_vision.outcomes()
     assert (outcomes["num_workers"].stage, outcomes["num_workers"].effective) == ("failed", 0)
     assert (outcomes["batch_size"].stage, outcomes["batch_size"].effective) == ("failed", 32)
-    golden("".join(f"{outcomes[knob].reason}\n" for knob in ("num_workers", "batch_size")))
+    golden("".join(f"{outcomes[knob].fields['error']}\n" for knob in ("num_workers", "batch_size")))
     assert outcomes["grad_clip"].stage == "applied"
     assert [row["samples"] for row in steered_vision.rows()] == [32] * 4
 

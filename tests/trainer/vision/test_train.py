@@ -312,4 +312,5 @@ def test_a_model_that_cannot_be_restarts_nothing(steered_vision: SteeredVision, 
     assert steered_vision.train().iterations == 4
     [outcome] = steered_vision.outcomes().values()
     assert (outcome.stage, outcome.effective) == ("failed", 4)
-    golden(f"{outcome.reason}\n")
+    assert (outcome.code, outcome.fields["value"]) == ("setter_failed", 5)
+    golden(f"{outcome.fields['error']}\n")
