@@ -274,7 +274,9 @@ def test_what_is_asked_for() -> None:
 @pytest.mark.parametrize("raw", ["many", "-1", "0", "nan", "inf"])
 def test_nonsense_is_told_and_not_used(raw: str) -> None:
     assert limits({"HOPTUI_RUN_GB": raw}) == RetentionLimits()
-    assert refused({"HOPTUI_RUN_GB": raw}) == [f"HOPTUI_RUN_GB={raw!r} is no positive number: 1 is used"]
+    (problem,) = refused({"HOPTUI_RUN_GB": raw})
+    assert f"HOPTUI_RUN_GB={raw!r}" in problem
+    assert "1 is used" in problem
 
 
 def test_sense_is_not_complained_of() -> None:

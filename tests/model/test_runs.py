@@ -44,7 +44,7 @@ def test_no_such_run(text: str) -> None:
     with pytest.raises(NoSuchRun) as caught:
         find(text)
     assert str(caught.value).isprintable()
-    assert str(caught.value).endswith("on this node; there are ppo, lm")
+    assert str(caught.value).endswith(" ppo, lm")
 
 
 def test_nothing_is_there() -> None:

@@ -167,7 +167,7 @@ def test_an_attribute_of_the_script_collides_with_nothing(
         for name in PROPERTIES["Run"]:
             setattr(own, name, "the script's")
     assert len(caplog.records) == len(PROPERTIES["Run"])
-    assert "Run.step cannot be assigned" in caplog.text
+    assert {record.args for record in caplog.records} == {("Run", name) for name in PROPERTIES["Run"]}
     assert {name: getattr(run, name) for name in PROPERTIES["Run"]} == before
     for step in run.iterations(3):
         run.log(x=step)
@@ -182,4 +182,4 @@ def test_a_value_cannot_be_assigned_past_the_boundary(
     with caplog.at_level(logging.WARNING, "hoptui"):
         handle.value = 5
     assert handle.value == 4
-    assert "KnobHandle.value cannot be assigned" in caplog.text
+    assert [record.args for record in caplog.records] == [("KnobHandle", "value")]
