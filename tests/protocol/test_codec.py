@@ -114,6 +114,18 @@ def test_unknown_fields_are_ignored(example: messages.Message, decoders: Decoder
             assert decode([newer]) == example
 
 
+def test_a_verdict_of_a_newer_daemon_leaves_the_message_readable(examples: list[messages.Message]) -> None:
+    (delta,) = [example for example in examples if isinstance(example, messages.Delta)]
+    sent = msgspec.msgpack.decode(encode(delta))
+    sent["node"]["runs"][0]["diagnosis"]["verdict"] = "moon-bound"
+    found = codec.to_viewer([msgspec.msgpack.encode(sent)])
+    assert isinstance(found, messages.Delta)
+    assert found.node is not None
+    diagnosis = found.node.runs[0].diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.facts[0].fields) == ("unknown", {"verdict": "moon-bound"})
+
+
 def test_fields_with_defaults_may_be_missing() -> None:
     assert codec.from_viewer([msgspec.msgpack.encode({"type": "fetch", "id": 3})]) == messages.Fetch(id=3)
 
