@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hoptui.domain.facts import Fact
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.presentation import numbers, sentences
-from hoptui.presentation.sentences.diagnosis import VERDICTS, change
+from hoptui.presentation.sentences.diagnosis import VERDICTS
 
 SURE = 0.7
 """A verdict with less confidence is told with a `perhaps`."""
@@ -33,7 +34,7 @@ def sentence(diagnosis: Diagnosis) -> str:
 def line(diagnosis: Diagnosis, *, advises: bool = True) -> str:
     """`launch-bound, 95 % sure: SM active 5.6 %; busy 32 %; try grad_accum 4 → 2`: what is found, its
     evidence, what might help."""
-    advice = [f"{'try ' if each.knob else ''}{advice_text(each)}" for each in diagnosis.advice if advises]
+    advice = tries(diagnosis) if advises else []
     figures = "; ".join((*evidence(diagnosis), *advice))
     return ": ".join(filter(None, (f"{diagnosis.verdict}{_sure(diagnosis)}", figures)))
 
@@ -43,13 +44,19 @@ def evidence(diagnosis: Diagnosis) -> list[str]:
     return [sentences.sentence(each) for each in diagnosis.facts]
 
 
+def tries(diagnosis: Diagnosis) -> list[str]:
+    """`try grad_accum 4 → 2 (may compile anew)`: the advice as sentences, the best first."""
+    texts = ((each, advice_text(each)) for each in diagnosis.advice)
+    return [f"{'try ' if each.knob else ''}{text}" for each, text in texts if text]
+
+
 def advice_text(advice: Advice, *, brief: bool = False) -> str:
     """`grad_accum 4 → 2 (may compile anew)`, without the cost when `brief`; what would help where no knob
-    does."""
+    does. An older daemon's advice is its knob and value, "" without a knob."""
     what = advice.fact
     if what is None:  # of an older recording, or of an older daemon
         return numbers.clean(f"{advice.knob} → {numbers.value(advice.value)}") if advice.knob else ""
-    return numbers.clean(change(what.fields)) if brief and advice.knob else sentences.sentence(what)
+    return sentences.sentence(Fact("advice.change", what.fields) if brief and advice.knob else what)
 
 
 def _sure(diagnosis: Diagnosis) -> str:

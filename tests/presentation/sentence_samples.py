@@ -156,6 +156,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"knob": "precision", "before": "fp32", "value": "bf16", "effect": "speed", "cost": "rebuild"},
         {"knob": "checkpointing", "before": True, "value": False, "effect": "speed", "cost": "shape"},
     ],
+    "advice.change": {"knob": "num_envs", "before": 2048, "value": 4096},
     "advice.without_a_knob": [
         {"verdict": verdict} for verdict, text in VERDICTS.items() if text.without_a_knob
     ],

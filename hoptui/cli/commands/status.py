@@ -163,8 +163,8 @@ def _print_diagnosis(found: Diagnosis, *, ended: bool) -> None:
     say(f"  {numbers.clean(diagnosis.sentence(found))}")
     for figure in diagnosis.evidence(found)[found.verdict == "unknown" :]:
         say(f"    {figure}")
-    for advice in () if ended else found.advice:
-        say(f"  {'try ' if advice.knob else ''}{diagnosis.advice_text(advice)}")
+    for text in () if ended else diagnosis.tries(found):
+        say(f"  {text}")
 
 
 def _print_ranks(seen: NodeSnapshot, run: RunState) -> None:

@@ -62,17 +62,17 @@ COSTS: Mapping[str, str] = {
 }
 
 
-def change(fields: Fields) -> str:
-    """The change that an advice is: `num_envs 2 048 → 4 096`."""
+def _change(fields: Fields, _: Write) -> str:
+    """`num_envs 2 048 → 4 096`."""
     return f"{fields['knob']} {numbers.value(fields['before'])} → {numbers.value(fields['value'])}"
 
 
-def _advice(fields: Fields, _: Write) -> str:
+def _advice(fields: Fields, write: Write) -> str:
     """`num_envs 2 048 → 4 096 (changes what is learned; its last change took 8.3 s)`."""
     took = fields.get("took_s")
     cost = f"its last change took {took:.2g} s" if took is not None else COSTS[fields["cost"]]
     learning = "changes what is learned; " if fields["effect"] == "learning" else ""
-    return f"{change(fields)} ({learning}{cost})"
+    return f"{_change(fields, write)} ({learning}{cost})"
 
 
 def _verdict(fields: Fields, write: Write) -> str:
@@ -135,5 +135,6 @@ SENTENCES: Mapping[str, Entry] = {
     "cause.none_clear": "no single cause stands out",
     # advice
     "advice.knob": _advice,
+    "advice.change": _change,  # the same, where there is little room
     "advice.without_a_knob": lambda fields, _: VERDICTS[fields["verdict"]].without_a_knob,
 }

@@ -240,7 +240,8 @@ def _limit(view: View, width: int) -> list[Line]:
     for one in found.advice:
         hint = "" if view.read_only or view.replay is not None else view.hint("tuner.advice", "does it")
         does = f"  {hint}" if hint and taken is not None and one is taken[0] else ""
-        lines += _labelled("advice", f"{diagnosis.advice_text(one)}{does}", width)
+        text = diagnosis.advice_text(one)
+        lines += _labelled("advice", f"{text}{does}", width) if text else []
     return lines
 
 
