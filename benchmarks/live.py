@@ -17,6 +17,7 @@ from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level
 from hoptui.domain.tuning import Limits, TunerState
+from hoptui.presentation import sentences
 from hoptui.protocol.messages import FINAL, RunState
 
 Point = Mapping[str, KnobValue]
@@ -86,7 +87,7 @@ class Live:
             self._session.tune(run, "release", knob=knob.spec.name)
         answer = self._session.tune(run, "start", limits=limits)
         if not answer.granted:
-            raise RuntimeError(f"the tuner does not start: {answer.reason}")
+            raise RuntimeError(f"the tuner does not start: {sentences.refusal(answer)}")
         end = time.monotonic() + within_s
         found, held = answer.state, math.inf
         while (now := time.monotonic()) < min(end, held + HELD_S):
@@ -95,14 +96,18 @@ class Live:
             held = min(held, now) if found.stand == "holding" else math.inf
         stopped = self._session.tune(run, "stop").state
         until(lambda: not self._pending(run), SET_S, "a trial to be taken back")
-        return structs.replace(stopped, stand=found.stand, text=found.text)
+        return structs.replace(stopped, stand=found.stand, facts=found.facts)
 
     def out_of_memory(self, since: int) -> list[str]:
         """What the run has said since then (monotonic ns) of memory that ran out, survived or not."""
         run = self.state().run
         delta = self._session.fetch(run=run)
-        said = [r.reason for r in delta.commands if r.run == run and r.settled >= since]
-        said += [e.text for e in delta.events if e.run == run and e.kind == "note" and e.t >= since]
+        said = [sentences.reason(r) for r in delta.commands if r.run == run and r.settled >= since]
+        said += [
+            sentences.event_text(e)
+            for e in delta.events
+            if e.run == run and e.kind == "note" and e.t >= since
+        ]
         return [text for text in said if SHORT.search(text)]
 
     def values(self) -> dict[str, KnobValue]:

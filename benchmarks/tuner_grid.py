@@ -45,6 +45,7 @@ from benchmarks.training import start
 from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits, TunerState
+from hoptui.presentation import sentences
 
 LEAST_RATIO, MOST_TRIALS = 0.95, 20
 TURNS = 3
@@ -167,7 +168,7 @@ def tuned(run: Live, case: Case) -> dict[str, Any]:
         "slow": round(slow, 1),
         "took_s": round(time.monotonic() - began, 1),
         "done": state.stand == "holding",
-        "says": state.text,
+        "says": sentences.standing(state),
         "out_of_memory": run.out_of_memory(since),
         "trials": len(state.tried),
         "found_after": found_after(state),
@@ -191,7 +192,7 @@ def tried(state: TunerState) -> list[dict[str, Any]]:
             "before": trial.measured.before if trial.measured else None,
             "gain": trial.measured.gain if trial.measured else None,
             "seconds": trial.seconds,
-            "text": trial.text,
+            "text": sentences.why(trial),
         }
         for trial in state.tried
     ]

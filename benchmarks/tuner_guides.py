@@ -25,6 +25,7 @@ from benchmarks.training import start
 from benchmarks.tuner_grid import tried
 from hoptui.client.session import Session
 from hoptui.domain.tuning import Limits
+from hoptui.presentation import sentences
 
 PROMISED = "10–20 ×"
 """What the guides say of their settings."""
@@ -60,7 +61,7 @@ def tuned(
         "found": {name: [before[name], value] for name, value in after.items() if before[name] != value},
         "took_s": round(took_s, 1),
         "done": state.stand == "holding",
-        "says": state.text,
+        "says": sentences.standing(state),
         "out_of_memory": run.out_of_memory(since),
         "trials": len(state.tried),
         "kept": sum(trial.result == "kept" for trial in state.tried),

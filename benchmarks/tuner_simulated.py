@@ -145,8 +145,8 @@ class Steered:
             self.records.append(
                 CommandRecord(
                     id=ids[change.knob], run="r", epoch=1, verb="set", knob=change.knob, wanted=change.value,
-                    before=change.before, stage="scheduled", origin=Origin(kind="tuner"), why=proposal.why,
-                    t=round(self.t * SECOND),
+                    before=change.before, stage="scheduled", origin=Origin(kind="tuner"),
+                    purpose=proposal.why, t=round(self.t * SECOND),
                 )
             )  # fmt: skip
         self.changes += 1

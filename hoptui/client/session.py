@@ -398,4 +398,5 @@ def unanswered(command: Command) -> CommandRecord:
         knob=command.knob,
         wanted=command.value,
         why=command.why,
+        purpose=command.purpose,
     )

@@ -18,12 +18,12 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import IDLE, REASONS, Level
-from hoptui.domain.knobs import shown
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.throughput import ASIDE_COLUMNS
-from hoptui.domain.tuning import Change, Trial, TunerState, written
+from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Origin
 from hoptui.tuner.observation import MemoryReading, Observation
-from hoptui.tuner.rollback import BACK, Rollback, cut_off, unfinished
+from hoptui.tuner.rollback import Rollback, cut_off, unfinished
 from hoptui.tuner.trial import ChangeSet
 from hoptui.tuner.tuner import TOLD, Tuner
 
@@ -184,7 +184,7 @@ class TunerController:
         self._run = run.id
         self._earlier: TunerState | None = None
         self._rollback: Rollback | None = None  # of a trial that was cut off
-        self._goes_on = ""  # why it took over, until that is reported
+        self._goes_on: Fact | None = None  # why it took over, until that is reported
         self._reported = 0  # when the last trial began whose end was reported
         self._published_at = 0
         self._begun = node.clock.t()
@@ -219,7 +219,7 @@ class TunerController:
         self._earlier = structs.replace(ended, started=self.tuner.state.started)
         self._reported = _last_end(ended)
 
-    def go_on(self, left: TunerState, cause: str, *, tell: bool) -> None:
+    def go_on(self, left: TunerState, cause: Fact, *, tell: bool) -> None:
         """Take over from a tuner that was cut off, and roll back its trial.
 
         `tell` says that the end of that trial is still to be reported.
@@ -228,25 +228,26 @@ class TunerController:
         self._earlier = cut_off(left, cause)
         self._reported = _last_end(left if tell else self._earlier)
         trial = unfinished(left)
-        self._rollback = Rollback.undo(trial, f"{BACK}: {cause}") if trial is not None else None
+        why = fact("rollback.unfinished", cause=cause)
+        self._rollback = Rollback.undo(trial, why) if trial is not None else None
         self._goes_on = cause
         self.publish()
 
-    def leave_alone(self, knobs: Iterable[str], why: str) -> None:
+    def leave_alone(self, knobs: Iterable[str], why: Fact) -> None:
         """Leave these knobs alone until they are released."""
         names = [knob for knob in knobs if knob not in self.tuner.overrides.all]
         self.tuner.overrides.freeze(names)
         if names:
-            self.event(f"leaves {', '.join(names)} alone: {why}", "warning")
+            self.event(fact("tuner.leaves_alone", knobs=names, why=why), "warning")
             self.publish()
 
     def look(self, observation: Observation) -> None:
         """Let the tuner look at the run, and carry out what it proposes."""
         if self._rollback is not None and not self._roll_back(self._rollback, observation):
             return
-        if self._goes_on:
-            self.event(f"goes on: {self._goes_on}")
-            self._goes_on = ""
+        if self._goes_on is not None:
+            self.event(fact("tuner.goes_on", cause=self._goes_on))
+            self._goes_on = None
         # What users set before is in its overrides, unless it was released.
         own = [record for record in observation.records if record.t >= self._begun]
         proposal = self.tuner.look(replace(observation, records=own))
@@ -265,29 +266,28 @@ class TunerController:
         if rollback is None:
             return
         if rollback.chosen(self._node.book.of(self._run)):
-            knobs = ", ".join(rollback.targets)
-            self.event(f"sets nothing back of {knobs}: a person has just chosen otherwise")
+            self.event(fact("rollback.user_chose", knobs=list(rollback.targets)))
         else:
-            self._roll_back_at_once(rollback, "the tuner was stopped", viewer)
+            self._roll_back_at_once(rollback, fact("trial.tuner_stopped"), viewer)
 
-    def off(self, text: str, crash: str = "") -> TunerState:
+    def off(self, why: Fact, crash: Fact | None = None) -> TunerState:
         """End the tuner of a run that cannot be set any more. Returns the state that it left.
 
         `crash` is the reason that leaves a trial unfinished.
         """
         left = self.state
-        if not crash:
+        if crash is None:
             self.tuner.stop(self._node.clock.t())
-        state = cut_off(left, crash) if crash else self.state
-        self._publish(structs.replace(state, stand="off", text=text))
+        state = cut_off(left, crash) if crash is not None else self.state
+        self._publish(structs.replace(state, stand="off", facts=(why,), text=""))
         return left
 
-    def abandon(self, text: str, cause: str) -> None:
+    def abandon(self, why: Fact, cause: Fact) -> None:
         """End a tuner that is at fault, without calling it, and roll back an unfinished trial."""
         rollback = self._unfinished()
-        self.off(text, cause)
+        self.off(why, cause)
         self._rollback = None
-        self.event(text, "warning")
+        self.event(why, "warning")
         if rollback is not None:
             self._roll_back_at_once(rollback, cause)
 
@@ -295,11 +295,11 @@ class TunerController:
         """Roll back an unfinished trial because the daemon ends. The next daemon checks the outcome."""
         rollback = self._unfinished()
         if rollback is not None:
-            self._roll_back_at_once(rollback, "the daemon ends")
+            self._roll_back_at_once(rollback, fact("daemon.ends"))
 
-    def event(self, text: str, level: Level = "info") -> None:
+    def event(self, what: Fact, level: Level = "info") -> None:
         """Publish an event of this tuner."""
-        self._node.event("tuner", text=text, run=self._run, step=self.run.last_step, level=level)
+        self._node.event("tuner", what, run=self._run, step=self.run.last_step, level=level)
 
     def publish(self) -> None:
         """Publish the state, if it is news."""
@@ -319,7 +319,7 @@ class TunerController:
         for trial in state.tried:
             if trial.t > self._reported:
                 self._reported = trial.t
-                self.event(trial_text(trial), "warning" if trial.result == "failed" else "info")
+                self.event(trial_ended(trial), "warning" if trial.result == "failed" else "info")
         self._node.remember(run)
         self._keep(run.id)
 
@@ -341,38 +341,37 @@ class TunerController:
             rollback.sent(move, observation.t)
             self._submit(changes, move.why, move.ids)
         if rollback.done:
-            self._rollback, cause, self._goes_on = None, self._goes_on, ""
+            self._rollback, cause, self._goes_on = None, self._goes_on, None
             now = observation.values()
-            values = ", ".join(
-                f"{c.knob} {shown(now[c.knob])}" for c in rollback.trial.changes if c.knob in now
+            goes_on = fact(
+                "tuner.goes_on",
+                cause=cause,
+                in_trial=rollback.trial.result == "running",
+                values={c.knob: now[c.knob] for c in rollback.trial.changes if c.knob in now},
+                missing=[change.knob for change in rollback.missing],
             )
-            when = " in the middle of a trial" if rollback.trial.result == "running" else ""
-            missing = ", ".join(change.knob for change in rollback.missing)
-            lacks = f"; not declared, and left alone: {missing}" if missing else ""
-            effect = f"; in effect: {values}" if values else ""
-            stuck = rollback.left or rollback.missing
-            self.event(f"goes on: {cause}{when}{effect}{lacks}", "warning" if stuck else "info")
+            self.event(goes_on, "warning" if rollback.left or rollback.missing else "info")
         return rollback.done
 
-    def _roll_back_at_once(self, rollback: Rollback, cause: str, viewer: str = NAME) -> None:
+    def _roll_back_at_once(self, rollback: Rollback, cause: Fact, viewer: str = NAME) -> None:
         """Send a rollback whose outcome nobody will see, and warn of what cannot be set."""
         knobs, records = self.run.state.knobs, self._node.book.of(self._run)
         self._lacking(rollback.targets)
         changes = rollback.at_once(knobs, records, self.tuner.overrides.chosen)
-        why = f"{rollback.why}; {cause}"
+        why = (*rollback.why, cause)
         for change, reason in self._submit(changes, why, _ids(changes), viewer):
-            self.event(f"{change.knob} could not be set back to {shown(change.value)}: {reason}", "warning")
+            stuck = fact("rollback.impossible", knob=change.knob, value=change.value, why=reason)
+            self.event(stuck, "warning")
 
     def _lacking(self, knobs: Iterable[str]) -> None:
         """Warn of knobs that cannot be set, because the restarted run has not declared them yet."""
         declared = {knob.spec.name for knob in self.run.state.knobs}
         if lacking := [knob for knob in knobs if knob not in declared]:
-            text = f"{', '.join(lacking)}: not declared yet, and may have the value that was tried"
-            self.event(text, "warning")
+            self.event(fact("rollback.not_declared_yet", knobs=lacking), "warning")
 
     def _submit(
-        self, changes: Sequence[Change], why: str, ids: Mapping[str, str], viewer: str = NAME
-    ) -> list[tuple[Change, str]]:
+        self, changes: Sequence[Change], why: tuple[Fact, ...], ids: Mapping[str, str], viewer: str = NAME
+    ) -> list[tuple[Change, Fact]]:
         """Send these commands together. Returns those that were refused here, with the reason.
 
         A command that changes nothing replaces one on its way, whichever comes first. So it expects no
@@ -392,34 +391,37 @@ class TunerController:
                 value=change.value,
                 expect_version=versions.get(change.knob) if change.value != change.before else None,
                 origin=origin,
-                why=why,
+                purpose=why,
             )
             answer, onward = node.book.submit(command, run, viewer, node.clock.wall(), node.clock.t())
             if onward is not None:
                 self._forward(onward, run)
             else:
-                refused.append((change, answer.code))
+                refused.append((change, Fact(answer.code, answer.fields)))
         return refused
 
 
-def trial_text(trial: Trial) -> str:
-    """An ended trial as the text of an event: `kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
-    measured = trial.measured
-    figure = ""
-    if measured is not None and measured.gain is not None and measured.interval is not None:
-        gain, interval = f"{100 * measured.gain:+.1f} %", f"{100 * measured.interval:.1f}"
-        figure = (
-            f", {gain} ± {interval}" if measured.detectable else f", no detectable change (± {interval} %)"
-        )
-    return f"{trial.result} {written(trial.changes)}{figure}" + (f": {trial.text}" if trial.text else "")
+def trial_ended(trial: Trial) -> Fact:
+    """An ended trial for an event. Its `t` tells which trial it is."""
+    measured = trial.measured or Measured()
+    return fact(
+        "trial.ended",
+        t=trial.t,
+        result=trial.result,
+        changes=trial.changes,
+        gain=measured.gain,
+        interval=measured.interval,
+        detectable=measured.detectable,
+        why=trial.why,
+    )
 
 
 def _steady(state: TunerState) -> TunerState:
     """A state without what changes at every look. Of the run's time it has only whole steps."""
     trial = state.trial
     if trial is not None:
-        trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, text="")
-    return structs.replace(state, trial=trial, spent=0.0, lived_s=state.lived_s // ON_DISK_S, text="")
+        trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, why=())
+    return structs.replace(state, trial=trial, spent=0.0, lived_s=state.lived_s // ON_DISK_S, facts=())
 
 
 def _last_end(state: TunerState) -> int:

@@ -4,7 +4,7 @@ recording."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import structs
@@ -51,6 +51,8 @@ VERDICTS: frozenset[str] = frozenset(get_args(Verdict))
 TUNER = "the tuner"
 """Its name where it is told who did something."""
 Objective = Literal["throughput", "energy"]
+WORK_PER_JOULE = "units_per_joule"
+"""The metric of the objective `energy`."""
 Stand = Literal["off", "baseline", "trial", "holding", "waiting"]
 Result = Literal["running", "kept", "reverted", "failed", "interrupted", "unfinished"]
 
@@ -158,7 +160,11 @@ def written(changes: Iterable[Change]) -> str:
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the tuner tried, or tries now. `text` says in one sentence why, and how it ended."""
+    """Something that the tuner tried, or tries now.
+
+    `why` has the reasons and, once it has ended, how it ended. `text` is the same in the words of an older
+    recording.
+    """
 
     changes: tuple[Change, ...]
     result: Result = "running"
@@ -167,6 +173,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int = 0
     seconds: float = 0.0
     measured: Measured | None = None
+    why: tuple[Fact, ...] = ()
     text: str = ""
 
 
@@ -174,13 +181,15 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     """The tuner of one run.
 
     `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot
-    go on now. `text` says it in one sentence. `next` are the changes that it would try next. `tried` are
-    ended trials, oldest first, with those of tuners of this run before it; `frozen` knobs that it leaves
-    alone, `spent` the share of the run's time since its start that trials have cost: standing still, and what
-    was not kept. `lived_s` is that time, in seconds: what the run did not train in is not counted.
+    go on now. `facts` are what it does, `text` the same in the words of an older recording. `next` are the
+    changes that it would try next. `tried` are ended trials, oldest first, with those of tuners of this run
+    before it; `frozen` knobs that it leaves alone, `spent` the share of the run's time since its start that
+    trials have cost: standing still, and what was not kept. `lived_s` is that time, in seconds: what the run
+    did not train in is not counted.
     """
 
     stand: Stand = "off"
+    facts: tuple[Fact, ...] = ()
     text: str = ""
     limits: Limits = Limits()
     trial: Trial | None = None
@@ -205,10 +214,15 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True, tag="tune"):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True, tag="tuned"):
-    """The answer to a Tune: `granted`, or why not."""
+    """The answer to a Tune: `granted`, or `code` and `fields` that say why not.
+
+    `reason` is the sentence that older daemons send instead.
+    """
 
     id: int
     run: str
     granted: bool
+    code: str = ""
+    fields: dict[str, Any] = {}
     reason: str = ""
     state: TunerState = TunerState()

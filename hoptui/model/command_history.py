@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from hoptui.domain.knobs import KnobValue
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.authors import author, author_word
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
@@ -62,7 +62,7 @@ class Filter(NamedTuple):
             record.verb,
             vocabulary.change(record),
             vocabulary.stage_text(record),
-            record.why,
+            sentences.purpose(record),
         )
         said = " ".join(parts).lower()
         return all(word in said for word in self.words)
@@ -99,7 +99,7 @@ def reason(record: CommandRecord, commands: Mapping[str, CommandRecord]) -> str:
     """Why a command was given, as its author said: `more work`, `undo of lr 1.0e-3 → 3.0e-4`; empty where
     nothing was said."""
     undone = commands.get(record.why.removeprefix(UNDO)) if record.why.startswith(UNDO) else None
-    return numbers.clean(record.why, 300) if undone is None else f"{UNDO}{vocabulary.change(undone)}"
+    return sentences.purpose(record) if undone is None else f"{UNDO}{vocabulary.change(undone)}"
 
 
 def left(record: CommandRecord) -> CommandRecord:

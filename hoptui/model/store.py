@@ -231,6 +231,7 @@ class Store:
             before=held.value if held else None,
             origin=command.origin,
             why=command.why,
+            purpose=command.purpose,
             t=self.now(),
             wall=time.time(),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from hoptui.domain.tuning import (
     YOUNG_S,
     Change,
@@ -16,8 +18,9 @@ from hoptui.domain.tuning import (
     TunerState,
     written,
 )
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.presentation.vocabulary import Word
+from hoptui.protocol.messages import Event
 
 STANDS: dict[Stand, Word] = {
     "off": Word("◌", "off"),
@@ -81,7 +84,22 @@ def standing(state: TunerState) -> str:
     word = STANDS[state.stand]
     if state.stand == "trial":
         return f"{word.symbol} trying {changes(state.trial.changes)}" if state.trial else ""
-    return f"{word.symbol} {numbers.clean(state.text, 300) or STANDS_FOR[state.stand]}"
+    return f"{word.symbol} {sentences.standing(state) or STANDS_FOR[state.stand]}"
+
+
+def in_words(state: TunerState) -> TunerState:
+    """A state whose `text`, and that of its trials, is the sentence of its facts."""
+    return structs.replace(
+        state,
+        text=sentences.standing(state),
+        trial=trial_in_words(state.trial) if state.trial is not None else None,
+        tried=tuple(map(trial_in_words, state.tried)),
+    )
+
+
+def trial_in_words(trial: Trial) -> Trial:
+    """A trial whose `text` is the sentence of its reasons."""
+    return structs.replace(trial, text=sentences.why(trial))
 
 
 def used(state: TunerState) -> float | None:
@@ -126,12 +144,22 @@ def sentence(trial: Trial) -> str:
     """A trial in one line: `● kept  micro_batch 32 → 64  +6.1 % ± 1.2  memory was free`."""
     word = RESULTS[trial.result]
     measured = vocabulary.effect_text(trial.measured)
-    parts = (f"{word.symbol} {word.text}", changes(trial.changes), measured, numbers.clean(trial.text, 300))
+    parts = (f"{word.symbol} {word.text}", changes(trial.changes), measured, sentences.why(trial))
     return "  ".join(part for part in parts if part)
 
 
-def tells(said: str, trial: Trial) -> bool:
-    """Whether a text of the tuner's, as its events have it, says how this trial ended, however its digits are
-    grouped."""
+def reports(event: Event, trial: Trial) -> bool:
+    """Whether an event of the tuner is the end of this trial.
+
+    One of an older recording is recognised by its text, however digits are grouped there.
+    """
+    if event.code:
+        return event.code == "trial.ended" and event.fields.get("t") == trial.t
+    said = event.text
     plain, head = said.replace(" ", ""), f"{trial.result} {written(trial.changes)}".replace(" ", "")
     return (plain.startswith((f"{head},", f"{head}:")) and said.endswith(trial.text)) or plain == head
+
+
+def starts(event: Event) -> bool:
+    """Whether an event of the tuner is its start. An older recording has it in words."""
+    return event.code == "tuner.started" or (not event.code and event.text.startswith("started by"))

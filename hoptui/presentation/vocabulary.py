@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobState
-from hoptui.domain.tuning import Measured
+from hoptui.domain.tuning import WORK_PER_JOULE, Measured
 from hoptui.presentation import numbers, sentences
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, Event, RunState, Stage, State, Vital
@@ -160,6 +160,8 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
 def unit_of(metric: str, units: Mapping[str, str]) -> str:
     """What a metric counts: as the run has declared it in `units`, else by its name: `env_steps_per_s` is in
     `env steps/s`."""
+    if metric == WORK_PER_JOULE:
+        return "units per joule"
     rate = f"{metric.removesuffix('_per_s').replace('_', ' ')}/s" if metric.endswith("_per_s") else metric
     return numbers.clean(units.get(metric) or rate, 24)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Change, Diagnosis, Measured, Tune, Tuned, TunerState
 
@@ -230,7 +231,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     The viewer makes the `id`, so that it can send the same command again: it is applied at most once. `value`
     is absolute; for `profile` it is the number of iterations to trace. `expect_version` makes it
     compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit; for a pause, `hold_s` is the
-    lease after which the run goes on by itself.
+    lease after which the run goes on by itself. `why` is a user's note, `purpose` are the tuner's reasons.
     """
 
     id: str
@@ -244,6 +245,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     hold_s: float = 60.0
     origin: Origin = Origin()
     why: str = ""
+    purpose: tuple[Fact, ...] = ()
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
@@ -354,6 +356,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     origin: Origin = Origin()
     why: str = ""
+    purpose: tuple[Fact, ...] = ()
     t: int = 0
     wall: float = 0.0
     settled: int = 0

@@ -97,7 +97,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             json_extract(record, '$.code') AS code,
             json_extract(record, '$.fields') AS fields,
             json_extract(record, '$.reason') AS reason,
-            json_extract(record, '$.why') AS why
+            json_extract(record, '$.why') AS why,
+            json_extract(record, '$.purpose') AS purpose
         FROM commands ORDER BY seq
         """,
     ),

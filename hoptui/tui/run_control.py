@@ -8,7 +8,7 @@ from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value
 from hoptui.domain.tuning import Advice, Limits, Tuned
 from hoptui.model.command_history import UNDO, command_line, named
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.protocol.messages import FINAL, CommandRecord, RunState, Verb
 from hoptui.tui.snapshot import AnyStore, View, ViewerClient, undoable
 
@@ -146,7 +146,7 @@ class Steering:
             newest = self._client.store.tuned.get(run)
             if newest is not None and newest is not asked.newest:
                 self._asked[run] = asked = TunerRequest(newest, True, asked.until)
-                told += [] if newest.granted else [f"the tuner stays as it is: {newest.reason}"]
+                told += [] if newest.granted else [f"the tuner stays as it is: {sentences.refusal(newest)}"]
             if now >= asked.until:
                 del self._asked[run]
                 told += [] if asked.answered else ["nobody answered what the tuner was asked"]

@@ -18,8 +18,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
-from hoptui.domain.quantities import percent
 from hoptui.domain.throughput import level, uneven, usable
 from hoptui.tuner.effect import BLOCK, WARM_UP
 from hoptui.tuner.observation import ChangePoint, MemoryReading, Observation
@@ -210,47 +210,39 @@ class ChangePointDetector:
 
     def _alarm(self, observation: Observation, change: LevelChange) -> ChangePoint:
         began, before, after, then = change
-        cause = likely(then, observation, slower=after < before)
-        text = (
-            f"throughput {100 * (after / before - 1):+.0f} % since iteration {began}, and no knob was "
-            "turned: "
-        )
+        cause = likely(then, observation, slower=after < before) or _none_seen(observation)
         self._forget(self._newest + 1)
-        return ChangePoint(
-            observation.t, began, before, after, cause, text + (cause or _none_seen(observation))
-        )
+        return ChangePoint(observation.t, began, before, after, cause)
 
 
-def likely(then: Observation, now: Observation, *, slower: bool) -> str:
-    """What else has changed that would make a run slower, or faster; "" for nothing."""
+def likely(then: Observation, now: Observation, *, slower: bool) -> Fact | None:
+    """What else has changed that would make a run slower, or faster; None for nothing."""
     worse, better = (now, then) if slower else (then, now)
     if worse.throttled and not better.throttled:
-        return f"the clocks are held down ({now.throttled})" if slower else "the clocks are free again"
+        return fact("shift.throttled", reason=now.throttled) if slower else fact("shift.not_throttled")
     moved = _others(worse.memory, better.memory)
     if moved:
-        size = f"{moved / 2**30:.1f} GiB of its memory"
-        return f"another process has taken {size}" if slower else f"another process has given back {size}"
+        return fact("shift.memory_taken" if slower else "shift.memory_freed", size_bytes=moved)
     least = SCARCE if (worse.host_busy or 0.0) >= FULL else BUSIER
     if share := _busier(then.others_busy, now.others_busy, least, slower=slower):
-        return f"other processes take {'more' if slower else 'less'} of the CPUs ({share})"
+        return fact("shift.others_busier" if slower else "shift.others_calmer", **share)
     if share := _busier(then.host_busy, now.host_busy, BUSIER, slower=slower):
-        return f"the host is {'busier' if slower else 'less busy'} (CPUs {share})"
-    return ""
+        return fact("shift.host_busier" if slower else "shift.host_calmer", **share)
+    return None
 
 
-def _none_seen(now: Observation) -> str:
+def _none_seen(now: Observation) -> Fact:
     """That there is no cause to name, and what would hide one."""
-    none = "no cause is seen on this node"
     if now.host_busy is None or now.host_busy < FULL:
-        return none
-    return f"{none}, whose CPUs are at work for {percent(now.host_busy)} of the time"
+        return fact("shift.no_cause")
+    return fact("shift.no_cause_busy", share=now.host_busy)
 
 
-def _busier(then: float | None, now: float | None, least: float, *, slower: bool) -> str:
-    """`30 % → 95 %` where that makes a difference of more than `least` in the way asked for."""
+def _busier(then: float | None, now: float | None, least: float, *, slower: bool) -> dict[str, float]:
+    """The two shares, where they differ by more than `least` in the way asked for; else nothing."""
     if then is None or now is None or (now - then if slower else then - now) <= least:
-        return ""
-    return f"{percent(then)} → {percent(now)}"
+        return {}
+    return {"before": then, "share": now}
 
 
 def _others(worse: MemoryReading | None, better: MemoryReading | None) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue, coefficient
 from hoptui.domain.tuning import Change, Diagnosis
 from hoptui.protocol.messages import CommandRecord, State
@@ -41,16 +42,14 @@ class MemoryReading:
 class ChangePoint:
     """The throughput went from `before` to `after` at about iteration `step`, and no knob was turned.
 
-    `cause` is the likeliest in words, "" where none is seen; `text` the whole in one sentence. `t` is when it
-    was noticed.
+    `cause` is the likeliest one, or says that none is seen. `t` is when it was noticed.
     """
 
     t: int
     step: int
     before: float
     after: float
-    cause: str
-    text: str
+    cause: Fact
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Knobs to set together, at one boundary, and why in one sentence."""
+    """Knobs to set together, at one boundary, and why."""
 
     changes: tuple[Change, ...]
-    why: str
+    why: tuple[Fact, ...]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Change, Trial, TunerState
 from hoptui.protocol.messages import FINAL, CommandRecord
@@ -28,7 +29,7 @@ UNHEARD_S, UNHEARD_ITERATIONS = 10.0, 2
 """For so many seconds, and so many iterations, the run may still carry out a command that another daemon
 sent. Nobody knows whether the command came before the iteration that the run is in."""
 
-BACK = "back to the values before the trial"
+BACK = fact("rollback.trial")
 
 
 @dataclass
@@ -43,12 +44,12 @@ class Rollback:
     """
 
     targets: dict[str, KnobValue]
-    why: str
+    why: tuple[Fact, ...]
     trial: Trial
     move: ChangeSet | None = None
     report: bool = False
     done: bool = False
-    waits: str = ""
+    waits: Fact | None = None
     left: tuple[Change, ...] = ()
     missing: tuple[Change, ...] = ()
     tries: int = 0
@@ -57,14 +58,14 @@ class Rollback:
     _step: int = 0
 
     @classmethod
-    def undo(cls, trial: Trial, why: str = BACK, move: ChangeSet | None = None) -> Rollback:
+    def undo(cls, trial: Trial, why: Fact = BACK, move: ChangeSet | None = None) -> Rollback:
         """Undo a trial. `move` are its commands, if they may still be on their way."""
-        return cls({change.knob: change.before for change in trial.changes}, why, trial, move)
+        return cls({change.knob: change.before for change in trial.changes}, (why,), trial, move)
 
     @classmethod
     def free_memory(cls, trial: Trial) -> Rollback:
         """Set what `trial` says, because memory would run out otherwise."""
-        return cls({c.knob: c.value for c in trial.changes}, trial.text, trial, report=True)
+        return cls({c.knob: c.value for c in trial.changes}, trial.why, trial, report=True)
 
     def afresh(self) -> Rollback:
         """The same in another process of the run, which has seen none of it."""
@@ -74,7 +75,7 @@ class Rollback:
         """What to set now, given all commands of the run since the trial began."""
         if not self._began:
             self._began, self._step = observation.t, observation.step
-        self.waits, values = "", observation.values()
+        self.waits, values = None, observation.values()
         if self._pending(observation):
             return ()
         self.missing = tuple(
@@ -83,8 +84,7 @@ class Rollback:
             if c.knob not in values
         )
         if self.missing and observation.t - self._began < DECLARED_S * 1e9:
-            knobs = ", ".join(sorted(change.knob for change in self.missing))
-            self.waits = f"as soon as the run has declared {knobs}"
+            self.waits = fact("rollback.once_declared", knobs=_knobs(self.missing))
             return ()
         if choices := self._choices(observation.records):
             if any(record.released is None for record in choices):
@@ -98,7 +98,7 @@ class Rollback:
                 overrides.freeze(change.knob for change in (*self.left, *self.missing))
             return ()
         if observation.t < self._not_before or observation.state in ("exited", "unresponsive"):
-            self.waits = "as soon as it can be set"
+            self.waits = fact("rollback.once_possible")
             return ()
         return changes
 
@@ -126,19 +126,18 @@ class Rollback:
         if not self.report:
             if not (stuck := (*self.left, *self.missing)):
                 return None
-            how = f"refused {TRIES} times" if self.left else "not declared again"
-            text = f"{self.why}; {how}: it is left as it is, and alone"
-            return Trial(changes=stuck, result="failed", t=observation.t, text=text)
+            how = fact("rollback.refused", tries=TRIES) if self.left else fact("rollback.not_declared")
+            return Trial(changes=stuck, result="failed", t=observation.t, why=(*self.why, how))
         told = self.trial
         if self.missing:
-            knobs = ", ".join(sorted(change.knob for change in self.missing))
-            text = f"{told.text}; the run has not declared {knobs} again"
-            return structs.replace(told, result="failed", text=text)
+            gone = fact("trial.not_declared", knobs=_knobs(self.missing))
+            return structs.replace(told, result="failed", why=(*told.why, gone))
         if self.left:
             return structs.replace(told, result="failed")
         if theirs := sorted(self.targets.keys() & set(chosen)):
-            text = f"{told.text}; a person set {', '.join(theirs)}"
-            return structs.replace(told, result="interrupted", text=text)
+            return structs.replace(
+                told, result="interrupted", why=(*told.why, fact("trial.user_set", knobs=theirs))
+            )
         values = observation.values()
         read = tuple(structs.replace(c, value=values.get(c.knob, c.value)) for c in told.changes)
         return structs.replace(told, changes=read, result="kept")
@@ -199,14 +198,19 @@ def _moved(records: Iterable[CommandRecord]) -> set[str]:
     return {knob for r in records for knob in (r.knob, *(change.knob for change in r.followed))}
 
 
-def cut_off(state: TunerState, cause: str) -> TunerState:
+def _knobs(changes: Iterable[Change]) -> list[str]:
+    return sorted(change.knob for change in changes)
+
+
+def cut_off(state: TunerState, cause: Fact) -> TunerState:
     """The state of a tuner that was cut off. A running trial ends as unfinished."""
-    tried = state.tried
-    if state.trial is not None:
-        text = "; ".join(filter(None, (state.trial.text, f"{cause} in the middle of it")))
-        ended = structs.replace(state.trial, result="unfinished", measured=figured(state.trial), text=text)
+    tried, trial = state.tried, state.trial
+    if trial is not None:
+        reasons = (fact("trial.note", text=trial.text),) if trial.text else trial.why
+        why = (*reasons, fact("trial.cut_off", cause=cause))
+        ended = structs.replace(trial, result="unfinished", measured=figured(trial), why=why, text="")
         tried = (*tried, ended)
-    return structs.replace(state, trial=None, next=(), tried=tried, stand="waiting", text=cause)
+    return structs.replace(state, trial=None, next=(), tried=tried, stand="waiting", facts=(cause,), text="")
 
 
 def unfinished(state: TunerState) -> Trial | None:

@@ -13,7 +13,7 @@ from statistics import stdev
 
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level, usable
-from hoptui.domain.tuning import Objective
+from hoptui.domain.tuning import WORK_PER_JOULE, Objective
 from hoptui.tuner.effect import BLOCK, CLEAR, MIN_BLOCKS, WARM_UP, log_blocks, uncertainty
 from hoptui.tuner.observation import Observation
 
@@ -56,7 +56,7 @@ class ObjectiveSeries:
     def take(self, observation: Observation) -> None:
         """What is new in `observation`. A run that has gone back to an earlier iteration begins anew."""
         points = observation.points
-        self.metric = "units per joule" if self._energy else observation.metric
+        self.metric = WORK_PER_JOULE if self._energy else observation.metric
         if not points:
             return
         if self._newest is None or points[-1][0] < self._newest:

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from msgspec import structs
 
 from hoptui.diagnosis.knob_roles import reads
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
-from hoptui.domain.quantities import percent
 from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import YOUNG_S, Change, Limits, Measured, Trial
 from hoptui.protocol.messages import FINAL, CommandRecord
@@ -47,7 +47,7 @@ Decision = Literal["keep", "drop", "more"]
 
 
 class Ending(NamedTuple):
-    """How a trial ends: kept or taken back, and `why`, which its `figure` may say already.
+    """How a trial ends: kept or reverted, and `why`. With `figure` this is the effect that the trial has.
 
     `found` is what is to be learned of its speed, None where it asked too much of the run, however fast it
     was.
@@ -55,7 +55,7 @@ class Ending(NamedTuple):
 
     kept: bool
     found: Measured | None
-    why: str = ""
+    why: Fact | None = None
     figure: bool = False
 
 
@@ -64,7 +64,7 @@ class ChangeSet:
     """Knobs set together: the commands made of it, and what the run says of them."""
 
     changes: tuple[Change, ...]
-    why: str
+    why: tuple[Fact, ...]
     ids: Mapping[str, str] = field(default_factory=dict)
     _heard: dict[str, CommandRecord] = field(default_factory=dict)
 
@@ -122,14 +122,12 @@ class RunningTrial:
         overdrawn: bool,
     ) -> Ending | None:
         """How it ends, given all values since it took effect and what they come to; None while it goes on."""
-        if too_much := self.too_much(observation, limits, len(after)):
+        if (too_much := self.too_much(observation, limits, len(after))) is not None:
             return Ending(False, None, too_much)
         if harmful(self.before, after, overdrawn=overdrawn):
-            return Ending(False, Measured(), "less than half as fast")
+            return Ending(False, Measured(), fact("trial.harmful"))
         if found.gain is None and self.seconds > max(60.0, PATIENCE * self.expected_s):
-            return Ending(
-                False, found, "too little could be measured in all the time that was expected, and more"
-            )
+            return Ending(False, found, fact("trial.unmeasured"))
         out_of_time = overdrawn and found.gain is not None
         match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
             case "keep":
@@ -139,25 +137,23 @@ class RunningTrial:
             case "more":
                 return None
 
-    def too_much(self, observation: Observation, limits: Limits, iterations: int) -> str:
-        """What a trial must not do, however fast it is, after so many iterations; "" for nothing."""
+    def too_much(self, observation: Observation, limits: Limits, iterations: int) -> Fact | None:
+        """What a trial must not do, however fast it is, after so many iterations; None for nothing."""
         if (
             self.retries is not None
             and observation.alloc_retries is not None
             and observation.alloc_retries > self.retries
         ):
-            return "the allocator had to try again"
+            return fact("trial.alloc_retries")
         if iterations <= WARM_UP:
             slow = self.seconds > max(60.0, PATIENCE * self.expected_s)
-            return (
-                "hardly an iteration came through in all the time that was expected, and more" if slow else ""
-            )
+            return fact("trial.stalled") if slow else None
         most, power = limits.power_w, observation.power_w
         if most is not None and power is not None and power > most:
-            return f"it draws {power:.0f} W, the limit is {most:.0f} W"
+            return fact("trial.power", power_w=power, limit_w=most)
         if self.tried.way > 0 and observation.taken > limits.memory + ABOVE:
-            return f"{percent(observation.taken)} of the memory is taken"
-        return ""
+            return fact("trial.memory", share=observation.taken)
+        return None
 
 
 def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
@@ -167,7 +163,7 @@ def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
         if lever.name == lead.knob:
             larger = lever.size_of(lead.value) > lever.size_of(lead.before)
             way = (1 if larger else -1) if lever.ordered else 0
-            return Candidate(((lever, lead.value),), way, trial.text)
+            return Candidate(((lever, lead.value),), way, trial.why)
     return None
 
 
@@ -188,15 +184,15 @@ def blames(trouble: CommandRecord) -> bool:
     return trouble.stage not in ("superseded", "expired", "voided") and trouble.code not in NOT_ITS_FAULT
 
 
-def obstacle(observation: Observation, limits: Limits) -> str:
-    """Why nothing can be tried now, "" if it can."""
+def obstacle(observation: Observation, limits: Limits) -> Fact | None:
+    """Why nothing can be tried now, None if it can."""
     if observation.state != "live":
-        return f"the run is {observation.state}"
+        return fact("wait.run_state", state=observation.state)
     if limits.power_w is not None and observation.power_w is None:
-        return "the power drawn is unknown"
+        return fact("wait.power_unknown")
     if limits.objective == "energy" and observation.drawn_w is None:
-        return "what all GPUs of the run draw together is unknown"
-    return ""
+        return fact("wait.total_power_unknown")
+    return None
 
 
 def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:
@@ -215,13 +211,16 @@ def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Deci
     return "keep" if likely or (smaller and 0 < found.gain > found.interval - BORNE) else "drop"
 
 
-def doubt(found: Measured) -> str:
-    """Why something is kept that is not sure to gain enough; "" where it is."""
+def doubt(found: Measured) -> Fact | None:
+    """Why something is kept that is not sure to gain enough, None where it is.
+
+    It has the figure where the trial's effect shows none, because it is not detectable.
+    """
     if found.gain is None or found.interval is None or found.gain - WORTH > found.interval:
-        return ""
+        return None
     likely = found.gain - WORTH > found.interval / 2
-    why = "likely a gain, but not surely" if likely else "no gain is sure, and it is the smaller"
-    return why if found.detectable else f"{why}: {figure(found)}"
+    effect = None if found.detectable else figure(found)
+    return fact("trial.likely" if likely else "trial.smaller", effect=effect)
 
 
 def harmful(before: Sequence[float], after: Sequence[float], *, overdrawn: bool = False) -> bool:
@@ -237,11 +236,11 @@ def harmful(before: Sequence[float], after: Sequence[float], *, overdrawn: bool 
     return max(median(now), level(now)) < HARMFUL * level(then)
 
 
-def figure(found: Measured) -> str:
-    """A gain as people read it: `+6.1 % ± 1.2`."""
+def figure(found: Measured) -> Fact:
+    """The effect of a trial, or that there is none yet."""
     if found.gain is None or found.interval is None:
-        return "too few iterations to tell what it did"
-    return f"{found.gain * 100:+.1f} % ± {found.interval * 100:.1f}"
+        return fact("trial.too_few")
+    return fact("trial.effect", gain=found.gain, interval=found.interval)
 
 
 class Budget:

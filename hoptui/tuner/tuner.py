@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState, written
+from hoptui.domain.facts import Fact, fact
+from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.observation import Observation, PriorResult, Proposal
@@ -22,7 +23,6 @@ from hoptui.tuner.trial import Budget, ChangeSet, RunningTrial, again, blames, f
 
 TOLD = 50
 """So many ended trials are told."""
-MEASURES = "measures the values in effect: {} iterations to go"
 
 
 class Tuner:
@@ -43,7 +43,9 @@ class Tuner:
         overrides: KnobOverrides | None = None,
     ) -> None:
         self.overrides = overrides or KnobOverrides()
-        self._state = TunerState(stand="baseline", text="begins", limits=limits, started=now, user=user)
+        self._state = TunerState(
+            stand="baseline", facts=(fact("tuner.begins"),), limits=limits, started=now, user=user
+        )
         self._limits = limits
         self._budget = Budget(limits.budget, now)
         self._tracks = ParameterHistories(limits)
@@ -58,7 +60,7 @@ class Tuner:
         self._failed: tuple[Trial, ...] = ()  # of a tuner before this one
         self._rested = False
         self._stand: Stand = "baseline"
-        self._text = ""
+        self._facts: tuple[Fact, ...] = ()
 
     @property
     def state(self) -> TunerState:
@@ -100,12 +102,14 @@ class Tuner:
     def stop(self, now: int) -> Rollback | None:
         """End for good. The rollback of an unfinished trial, None where there is none."""
         self._budget.tick(now, training=True, trying=False)
-        stopped = "the tuner was stopped"
+        stopped = fact("trial.tuner_stopped")
         rollback = self._cut_off("interrupted", stopped)
-        self._state = structs.replace(self._state, stand="off", text="stopped", trial=None, next=())
+        self._state = structs.replace(
+            self._state, stand="off", facts=(fact("tuner.stopped"),), trial=None, next=()
+        )
         if rollback is not None and rollback.report:
-            text = f"{rollback.trial.text}; {stopped}"
-            self._tell(structs.replace(rollback.trial, result="interrupted", text=text))
+            why = (*rollback.trial.why, stopped)
+            self._tell(structs.replace(rollback.trial, result="interrupted", why=why))
         return rollback
 
     def sent(self, ids: Mapping[str, str]) -> None:
@@ -132,7 +136,7 @@ class Tuner:
         self._state = structs.replace(
             self._state,
             stand=self._stand,
-            text=self._text,
+            facts=self._facts,
             trial=self._attempt.told if self._attempt else None,
             next=following,
             spent=self._budget.share_spent,
@@ -167,7 +171,7 @@ class Tuner:
         before = self.incumbent.series.backwards
         self.incumbent.series.take(observation)
         if self.incumbent.series.backwards != before:
-            self._abandon("interrupted", "the run went back to an earlier iteration")
+            self._abandon("interrupted", fact("trial.run_went_back"))
         self._tracks.expire(observation.t)
         self._listen(observation)
         if observation.memory is not None:
@@ -180,7 +184,7 @@ class Tuner:
     def _restarted(self, observation: Observation) -> None:
         """Another process: nothing of the one before is comparable, and a trial that it ended is not known to
         be good."""
-        self._rollback = self._cut_off("unfinished", "the run was restarted")
+        self._rollback = self._cut_off("unfinished", fact("trial.run_restarted"))
         self.incumbent.left()
         self.incumbent.series.cut()
         self._tracks.forget_memory()
@@ -200,9 +204,9 @@ class Tuner:
         if self._attempt is None:
             return
         if new:
-            self._abandon("interrupted", f"a person set {', '.join(sorted(new))}")
+            self._abandon("interrupted", fact("trial.user_set", knobs=sorted(new)))
         elif aside := own & self.overrides.all:
-            self._abandon("interrupted", f"{', '.join(sorted(aside))} is to be left alone")
+            self._abandon("interrupted", fact("trial.left_alone", knobs=sorted(aside)))
 
     @property
     def _underway(self) -> set[str]:
@@ -232,8 +236,10 @@ class Tuner:
             return room, ()
         waits = obstacle(observation, self._limits)
         if not self.incumbent.seen:  # nor what memory they take: nothing can be said of others
-            text = waits or MEASURES.format(self.incumbent.missing(None))
-            self._say("waiting" if waits else "baseline", text)
+            if waits is not None:
+                self._say("waiting", waits)
+            else:
+                self._say("baseline", _to_go(self.incumbent.missing(None)))
             return None, ()
         candidate = self._search.next(observation, self.overrides.all, self._affords)
         expected = candidate.gain if isinstance(candidate, Candidate) else None
@@ -245,27 +251,23 @@ class Tuner:
                 self._say("baseline", candidate.why)
                 return None, ()
             self._rested = self._rested or not missing
-            self._say("holding", f"nothing is tried: {self._untried(candidate.why, observation)}")
+            self._say("holding", *self._untried(candidate.why, observation))
             return None, ()
         if self._limits.dry:
-            not_now = f"; not now: {waits}" if waits else ""
-            self._say("holding", f"would set {written(candidate.changes)}: {candidate.why}{not_now}")
-        elif waits:
+            would = fact("tuner.would_set", changes=candidate.changes, why=candidate.why)
+            self._say("holding", would, *((fact("tuner.not_now", why=waits),) if waits is not None else ()))
+        elif waits is not None:
             self._say("waiting", waits)
         elif missing:
-            self._say("baseline", MEASURES.format(missing))
+            self._say("baseline", _to_go(missing))
         elif not self._affords(candidate):
             self._rested = True
-            self._say(
-                "holding",
-                f"the next trial may cost more than the {max(0.0, self._budget.left):.0f} s that the "
-                "budget has left; a larger one allows it",
-            )
+            self._say("holding", fact("budget.too_small", left_s=max(0.0, self._budget.left)))
         else:
             return self._begin(candidate, observation), ()
         return None, candidate.changes
 
-    def _untried(self, why: str, observation: Observation) -> str:
+    def _untried(self, why: Fact, observation: Observation) -> tuple[Fact, ...]:
         """Why nothing is tried, and which knobs that it may turn are left alone."""
         free: Sequence[Lever] = self._tracks.levers(observation, self.overrides.all)
         names = {lever.name for lever in free}
@@ -276,9 +278,10 @@ class Tuner:
             for n in lever.names
         }
         if not (aside := sorted(out & self.overrides.all)):
-            return why
-        alone = f"left alone: {', '.join(aside)}"
-        return f"{why}; {alone}" if free else f"every knob that it may turn is {alone}"
+            return (fact("tuner.nothing_tried", why=why),)
+        if not free:
+            return (fact("tuner.nothing_tried", why=fact("search.all_left_alone", knobs=aside)),)
+        return fact("tuner.nothing_tried", why=why), fact("tuner.knobs_left_alone", knobs=aside)
 
     def _affords(self, tried: Candidate) -> bool:
         """Whether the budget has left what a trial of it may cost."""
@@ -302,12 +305,12 @@ class Tuner:
 
     def _begin(self, tried: Candidate, observation: Observation) -> Proposal:
         expected = tried.standstill + length(tried.changes) * self.incumbent.series.seconds
-        told = Trial(changes=tried.changes, t=observation.t, text=tried.why)
+        told = Trial(changes=tried.changes, t=observation.t, why=tried.why)
         move = self._offered = ChangeSet(tried.changes, tried.why)
         self._attempt = RunningTrial(
             move, tried, self.incumbent.baseline, told, expected, observation.alloc_retries
         )
-        self._say("trial", f"tries {written(tried.changes)}")
+        self._say("trial", fact("tuner.tries", changes=tried.changes))
         return Proposal(tried.changes, tried.why)
 
     def _conduct(self, attempt: RunningTrial, observation: Observation) -> Proposal | None:
@@ -317,12 +320,12 @@ class Tuner:
         step = move.applied(observation.records)
         attempt.told = structs.replace(attempt.told, step=step, seconds=round(attempt.seconds, 1))
         if step is None:
-            self._say("trial", f"waits until {written(move.changes)} is in effect")
+            self._say("trial", fact("tuner.sets", changes=move.changes))
             return None
         effective = move.effective(observation.records)
         if all(effective.get(c.knob, c.value) == c.before for c in move.changes):
             self._tracks.ignored(attempt.tried)
-            return self._take_back("failed", "the run reads back the values of before", observation)
+            return self._take_back("failed", fact("trial.ignored"), observation)
         after = self.incumbent.series.since(step)
         plan = plan_for((change.knob for change in move.changes), trial=True)
         found = measure(self.incumbent.series.metric, attempt.before, after, plan)
@@ -330,7 +333,7 @@ class Tuner:
         attempt.told = structs.replace(
             attempt.told, changes=read, measured=found, iterations=found.iterations
         )
-        self._say("trial", f"measures {written(read)}: {found.iterations} iterations")
+        self._say("trial", fact("tuner.measures", changes=read, iterations=found.iterations))
         if observation.state not in ("live", "busy"):
             return None
         ending = attempt.ending(observation, self._limits, after, found, overdrawn=self._budget.left < 0)
@@ -354,7 +357,9 @@ class Tuner:
         self, attempt: RunningTrial, trouble: CommandRecord, observation: Observation
     ) -> Proposal | None:
         """A command of the trial came to nothing, or was undone."""
-        why = trouble.reason or trouble.code or trouble.stage
+        why = fact("trial.command_ended", stage=trouble.stage, reason=trouble.reason)
+        if trouble.code and not trouble.reason:
+            why = Fact(trouble.code, trouble.fields)
         if trouble.code == "held_by_person":
             self.overrides.choose([trouble.knob])
         if not blames(trouble):
@@ -363,21 +368,21 @@ class Tuner:
         return self._take_back("failed", why, observation)
 
     def _take_back(
-        self, result: Result, why: str, observation: Observation, *, told: bool = False
+        self, result: Result, why: Fact | None, observation: Observation, *, told: bool = False
     ) -> Proposal | None:
         self._abandon(result, why, told=told)
         return self._roll_back(self._rollback, observation) if self._rollback else None
 
-    def _abandon(self, result: Result, why: str, *, told: bool = False) -> None:
+    def _abandon(self, result: Result, why: Fact | None, *, told: bool = False) -> None:
         """End the trial, and go back; `told` where its figure says why."""
         if self._attempt is not None:
             self._budget.fruitless = True
-            self._end(result, "" if told else why)
+            self._end(result, None if told else why)
             attempt, self._attempt = self._attempt, None
-            self._rollback = Rollback.undo(attempt.told, f"back from the trial: {why}", attempt.move)
+            self._rollback = Rollback.undo(attempt.told, fact("rollback.ended", why=why), attempt.move)
 
     def _roll_back(self, rollback: Rollback, observation: Observation) -> Proposal | None:
-        self._say("trial", rollback.why)
+        self._say("trial", *rollback.why)
         changes = rollback.look(observation, self.overrides)
         if rollback.done:
             self._rollback = None
@@ -385,8 +390,8 @@ class Tuner:
             if (trial := rollback.outcome(observation, self.overrides.chosen)) is not None:
                 self._tell(trial)
             return None
-        if rollback.waits:
-            self._say("waiting", f"{rollback.why}, {rollback.waits}")
+        if rollback.waits is not None:
+            self._say("waiting", fact("rollback.waits", why=rollback.why, until=rollback.waits))
         if not changes:
             return None
         self._offered = ChangeSet(changes, rollback.why)
@@ -394,16 +399,16 @@ class Tuner:
 
     def _make_room(self, observation: Observation) -> Proposal | None:
         """A smaller size before memory runs out."""
-        if self._limits.dry or obstacle(observation, self._limits):
+        if self._limits.dry or obstacle(observation, self._limits) is not None:
             return None
         found = self._room.made(observation, self.overrides.all, seen=self.incumbent.seen)
         if found is None:
             return None
         tried, why = found
-        self._rollback = Rollback.free_memory(Trial(changes=tried.changes, t=observation.t, text=why))
+        self._rollback = Rollback.free_memory(Trial(changes=tried.changes, t=observation.t, why=(why,)))
         return self._roll_back(self._rollback, observation)
 
-    def _cut_off(self, result: Result, how: str) -> Rollback | None:
+    def _cut_off(self, result: Result, how: Fact) -> Rollback | None:
         """End what is under way, and leave the values as they are. What is left to do: its rollback."""
         self._withdraw()
         attempt, rollback = self._attempt, self._rollback
@@ -415,14 +420,18 @@ class Tuner:
 
     # keeping count ------------------------------------------------------------------------------------------
 
-    def _end(self, result: Result, how: str = "") -> None:
+    def _end(self, result: Result, how: Fact | None) -> None:
         if self._attempt is not None:
             told = self._attempt.told
-            text = f"{told.text}; {how}" if how else told.text
-            self._tell(structs.replace(told, result=result, measured=figured(told), text=text))
+            why = told.why if how is None else (*told.why, how)
+            self._tell(structs.replace(told, result=result, measured=figured(told), why=why))
 
     def _tell(self, trial: Trial) -> None:
         self._state = structs.replace(self._state, tried=(*self._state.tried, trial)[-TOLD:])
 
-    def _say(self, stand: Stand, text: str) -> None:
-        self._stand, self._text = stand, text
+    def _say(self, stand: Stand, *facts: Fact) -> None:
+        self._stand, self._facts = stand, facts
+
+
+def _to_go(iterations: int) -> Fact:
+    return fact("tuner.measures_baseline", iterations=iterations)

@@ -79,7 +79,8 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "fields": record.fields,
         "reason": sentences.reason(record),
         "released": author(record.released) if record.released is not None else None,
-        "why": record.why,
+        "why": sentences.purpose(record),
+        "purpose": record.purpose,
         "took_s": record.took_s,
         "measured": record.measured,
     }
@@ -89,7 +90,7 @@ def _line(
     record: CommandRecord, known: Mapping[str, CommandRecord], units: Mapping[str, str]
 ) -> tuple[str, ...]:
     speeds, effect = vocabulary.speeds(record.measured, units), vocabulary.effect_text(record.measured)
-    why = f"“{numbers.clean(reason(record, known), 160)}”" if record.why else ""
+    why = f"“{numbers.clean(reason(record, known), 160)}”" if record.why or record.purpose else ""
     last = "  ".join(filter(None, (vocabulary.stage_text(record), speeds, effect, why)))
     return (numbers.day_clock(record.wall), author(record.origin), vocabulary.change(record), last)
 

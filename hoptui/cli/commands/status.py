@@ -78,7 +78,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
         "derived": gpus.derived(seen, run),
         "diagnosis": diagnosis_json(run.diagnosis),
-        "tuner": run.tuner,
+        "tuner": tuner.in_words(run.tuner) if run.tuner is not None else None,
         "started": run.started_wall,
         "exited": run.exited_wall or None,
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,

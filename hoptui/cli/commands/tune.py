@@ -16,7 +16,7 @@ from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, 
 from hoptui.client.session import Unreachable
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
 from hoptui.model.command_history import command_line, named
-from hoptui.presentation import numbers, tuner, vocabulary
+from hoptui.presentation import numbers, sentences, tuner, vocabulary
 from hoptui.protocol.messages import RunState
 
 RETURN_S = 30.0
@@ -115,10 +115,10 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
                 knob_named(found, act.knob)
             answer = seen.session.tune(found.run, act.op, knob=act.knob)
             if not answer.granted:
-                raise Fail(answer.reason, REJECTED)
+                raise Fail(sentences.refusal(answer), REJECTED)
             state = answer.state
         if json:
-            dump({"run": found.run, "tuner": state})
+            dump({"run": found.run, "tuner": tuner.in_words(state)})
         elif act.op in ("freeze", "release"):
             does = "leaves alone" if act.op == "freeze" else "may turn"
             say(f"the tuner of {numbers.clean(found.name)} {does} {numbers.clean(act.knob)}")
@@ -139,12 +139,12 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
         asked = structs.replace(limits, dry=False) != Limits()
         watches = not answer.granted and state.stand != "off" and not detach and not asked
         if not answer.granted and not watches:
-            raise Fail(answer.reason, REJECTED)
+            raise Fail(sentences.refusal(answer), REJECTED)
         if limits.dry:
             return _dry(seen, found, state, mine=answer.granted, json=json)
         if detach:
             if json:
-                dump({"run": found.run, "tuner": state})
+                dump({"run": found.run, "tuner": tuner.in_words(state)})
             else:
                 say(f"{numbers.clean(found.name)} is being tuned: {tuner.limits(state.limits)}")
             return OK
@@ -168,11 +168,12 @@ def _dry(seen: NodeSnapshot, run: RunState, state: TunerState, *, mine: bool, js
         if mine:
             seen.session.tune(run.run, "stop")
     if json:
-        dump({"run": run.run, "next": state.next, "text": state.text, "limits": state.limits})
+        said = {"facts": state.facts, "text": sentences.standing(state)}
+        dump({"run": run.run, "next": state.next, **said, "limits": state.limits})
     elif mine:
-        say(numbers.clean(state.text, 300))
+        say(sentences.standing(state))
     else:
-        say(f"next it would try {tuner.changes(state.next) or 'nothing'}: {numbers.clean(state.text, 300)}")
+        say(f"next it would try {tuner.changes(state.next) or 'nothing'}: {sentences.standing(state)}")
     return OK
 
 
@@ -227,7 +228,7 @@ def _next(seen: NodeSnapshot, run: RunState, version: int = 0) -> int:
 def _print_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool) -> None:
     wall = (trial.t + seen.node.wall_offset_ns) / 1e9 + trial.seconds
     if json:
-        dump({"run": run.run, "time": wall, "trial": trial})
+        dump({"run": run.run, "time": wall, "trial": tuner.trial_in_words(trial)})
         return
     speeds = vocabulary.speeds(trial.measured, run.units)
     say("  ".join(filter(None, (numbers.clock(wall), tuner.sentence(trial), speeds))))
@@ -236,7 +237,7 @@ def _print_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool)
 def _print_state(state: TunerState) -> None:
     """Print the state of a tuner and its trials."""
     word = tuner.STANDS[state.stand]
-    say(f"{word.symbol} {word.text}: {numbers.clean(state.text, 300) or tuner.STANDS_FOR[state.stand]}")
+    say(f"{word.symbol} {word.text}: {sentences.standing(state) or tuner.STANDS_FOR[state.stand]}")
     if not state.started:
         return
     by = f", for {numbers.clean(state.user)}" if state.user else ""

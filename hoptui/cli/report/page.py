@@ -346,7 +346,7 @@ def tuner_section(report: Report) -> Section:
     if state is not None:
         who = f" by {numbers.clean(state.user, 40)}" if state.user else ""
         within, spent = tuner.limits(state.limits), f"took {tuner.cost(state)}"
-        again = sum(event.text.startswith("started by") for event in report.tuner_events) > 1
+        again = sum(map(tuner.starts, report.tuner_events)) > 1
         if again:
             blocks.append(Paragraph(f"Started last{who}: {within}. Since then trials {spent}."))
         else:
@@ -359,7 +359,7 @@ def tuner_section(report: Report) -> Section:
                 " ".join(tuner.RESULTS[trial.result]),
                 vocabulary.effect_text(trial.measured) or numbers.UNKNOWN,
                 tuner.progress(trial),
-                numbers.clean(trial.text, 300),
+                sentences.why(trial),
             )
             for trial in listed
         ]
@@ -385,7 +385,7 @@ def tuner_section(report: Report) -> Section:
         ]
         blocks += [Table(("after", "tried", "outcome", "effect"), command_rows, right=(0,)), *more]
     trials = state.tried if state is not None else ()
-    rest = [e for e in report.tuner_events if not any(tuner.tells(e.text, trial) for trial in trials)]
+    rest = [e for e in report.tuner_events if not any(tuner.reports(e, trial) for trial in trials)]
     if rest:
         said, more = cut(rest)
         lines = [(when(report, event.t), sentences.event_text(event)) for event in said]

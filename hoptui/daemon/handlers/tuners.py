@@ -17,7 +17,8 @@ from msgspec import structs
 from hoptui.daemon.state.node import AFTER_FAULT_NS, Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning import NAME, Forward, TunerController, observe
-from hoptui.domain.knobs import missing
+from hoptui.domain.facts import Fact, fact
+from hoptui.domain.knobs import MOST_NAMED
 from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import Origin
@@ -34,8 +35,8 @@ UNTUNED_NS = 2_000_000_000
 """A run that is not tuned is looked at so often, for changes of its speed that nobody asked for."""
 CRASHED_KEPT = 50
 MORE = 1.1
-KILLED, CRASHED = "the daemon was restarted", "the run crashed"
-BROKE = "it broke, and turns nothing any more: see the daemon's log"
+KILLED, CRASHED = fact("daemon.restarted"), fact("run.crashed")
+BROKE, BREAK = fact("tuner.broken"), fact("tuner.broke")
 
 
 class ResultStore(Protocol):
@@ -51,7 +52,7 @@ class _Crashed(NamedTuple):
     """What the tuner of a run that crashed has left, and what it tried just then, because that may be why."""
 
     left: TunerState
-    cause: str
+    cause: Fact
     trying: tuple[Change, ...]
 
 
@@ -86,14 +87,16 @@ class TunerDesk:
         """Carry out a request of a viewer; the answer says why not, where it is refused."""
         run = self._node.registry.get(tune.run)
         if run is None or run.exited:
-            return Tuned(
-                id=tune.id, run=tune.run, granted=False, reason=f"no live run has the id {tune.run!r}"
-            )
-        reason = self._refusal(tune, run)
-        if not reason:
+            no = fact("tune.no_live_run", run=tune.run)
+            return Tuned(id=tune.id, run=tune.run, granted=False, code=no.code, fields=no.fields)
+        refusal = self._refusal(tune, run)
+        if refusal is None:
             self._carry_out(tune, run, viewer, who)
         state = run.state.tuner or TunerState()
-        return Tuned(id=tune.id, run=run.id, granted=not reason, reason=reason, state=state)
+        answer = Tuned(id=tune.id, run=run.id, granted=refusal is None, state=state)
+        if refusal is not None:
+            answer = structs.replace(answer, code=refusal.code, fields=refusal.fields)
+        return answer
 
     def release(self, run: TrackedRun, knobs: Iterable[str], who: Origin) -> None:
         """The tuner may turn these knobs, whoever has set them."""
@@ -104,7 +107,7 @@ class TunerDesk:
             tuning.publish()
 
     def _carry_out(self, tune: Tune, run: TrackedRun, viewer: str, who: Origin) -> None:
-        tuning = self._tunings.get(run.id)
+        tuning, by = self._tunings.get(run.id), author(who, sentence=True)
         match tune.op:
             case "start":
                 if tuning is not None:  # a dry one
@@ -114,42 +117,41 @@ class TunerDesk:
                 tuning = self._begin(run, tune.limits, who.user)
                 if ended is not None:
                     tuning.come_after(ended)
-                tuning.event(f"started by {author(who, sentence=True)}{', dry' if tune.limits.dry else ''}")
+                tuning.event(fact("tuner.started", by=by, dry=tune.limits.dry))
                 tuning.publish()
             case "stop" if tuning is not None:
                 del self._tunings[run.id]
-                tuning.event(f"stopped by {author(who, sentence=True)}")
+                tuning.event(fact("tuner.stopped", by=by))
                 tuning.stop(viewer)
             case "freeze" if tuning is not None:
                 self._node.book.overrides(run.id).freeze([tune.knob])
-                tuning.event(f"leaves {tune.knob} alone: {author(who, sentence=True)} said so")
+                tuning.event(fact("tuner.frozen", knob=tune.knob, by=by))
                 tuning.publish()
             case "release":
-                text = f"may turn {tune.knob}: {author(who, sentence=True)} said so"
-                self._node.event("tuner", text=text, run=run.id, step=run.last_step)
+                released = fact("tuner.released", knob=tune.knob, by=by)
+                self._node.event("tuner", released, run=run.id, step=run.last_step)
                 self.release(run, (tune.knob,), who)
 
-    def _refusal(self, tune: Tune, run: TrackedRun) -> str:
+    def _refusal(self, tune: Tune, run: TrackedRun) -> Fact | None:
         name, tuning = run.state.name, self._tunings.get(run.id)
         knobs = [knob.spec.name for knob in run.state.knobs]
         if tune.op in ("freeze", "release") and tune.knob not in knobs:
-            return missing(name, tune.knob, knobs)
+            return fact("unknown_knob", run=name, knob=tune.knob, known=knobs[:MOST_NAMED])
         if tune.op in ("stop", "freeze") and tuning is None:
-            return f"{name} is not being tuned"
+            return fact("tune.off", run=name)
         if tune.op == "start":
             if tuning is not None and not tuning.state.limits.dry:
-                by = f", started by {tuning.state.user}" if tuning.state.user else ""
-                return f"{name} is being tuned already{by}: stop that first"
+                return fact("tune.on_already", run=name, user=tuning.state.user)
             return _pointless(tune.limits, run) or self._powerless(tune.limits, run)
-        return ""
+        return None
 
-    def _powerless(self, limits: Limits, run: TrackedRun) -> str:
-        """Why power can be no matter for a run, "" where it is none or may be: it is read of GPUs alone."""
+    def _powerless(self, limits: Limits, run: TrackedRun) -> Fact | None:
+        """Why power can be no matter for a run, None where it is none or may be: it is read of GPUs alone."""
         matters = limits.power_w is not None or limits.objective == "energy"
         none = run.said if self._node.gpus else not self._node.sampler_problem
         if not matters or run.state.gpus or not none:
-            return ""
-        return f"{run.state.name} has no GPU, and the power that it draws is not known without"
+            return None
+        return fact("tune.no_gpu", run=run.state.name)
 
     def _begin(self, run: TrackedRun, limits: Limits, user: str) -> TunerController:
         found = self._best(run, limits)
@@ -195,14 +197,14 @@ class TunerDesk:
         broken = self._tunings.pop(run.id, None)
         try:
             if broken is not None:
-                broken.abandon(BROKE, "the tuner broke")
+                broken.abandon(BROKE, BREAK)
         except Exception:
             log.exception("the tuner of %s broke once more while it was ended", run.id)
         state = run.state.tuner
         if state is not None and state.stand != "off":
-            ended = structs.replace(cut_off(state, "the tuner broke"), stand="off", text=BROKE)
+            ended = structs.replace(cut_off(state, BREAK), stand="off", facts=(BROKE,))
             run.state = structs.replace(run.state, tuner=ended)
-            self._node.event("tuner", text=BROKE, run=run.id, step=run.last_step, level="warning")
+            self._node.event("tuner", BROKE, run=run.id, step=run.last_step, level="warning")
             self._node.remember(run)
             self._node.touch()
 
@@ -229,9 +231,10 @@ class TunerDesk:
         if tuning is None:
             return
         over = run.state.exit_reason in ("finished", "stopped")
-        cause = CRASHED if run.state.exit_reason in ("exception", "killed") else "the run's process ended"
+        crashed = run.state.exit_reason in ("exception", "killed")
+        cause = CRASHED if crashed else fact("run.process_ended")
         trying = tuning.trying
-        left = tuning.off(f"the run has ended: {run.state.exit_reason}", "" if over else cause)
+        left = tuning.off(fact("tuner.run_ended", reason=run.state.exit_reason), None if over else cause)
         if not over:
             self._crashed[run.id] = _Crashed(left, cause, trying)
             self._distrust(run, trying, left.limits)
@@ -247,15 +250,16 @@ class TunerDesk:
             tuning = self._begin(run, crashed.left.limits, crashed.left.user)
             tuning.go_on(crashed.left, crashed.cause, tell=False)
             knobs = (change.knob for change in crashed.trying)
-            tuning.leave_alone(knobs, f"{crashed.cause} in the middle of a trial")
+            tuning.leave_alone(knobs, fact("tuner.in_trial", cause=crashed.cause))
 
     def _look(self, run: TrackedRun) -> None:
         seen = observe(self._node, run)
         shift = self._detectors.setdefault(run.id, ChangePointDetector()).look(seen)
         if shift is not None:
-            slower = shift.after < shift.before
+            gain = shift.after / shift.before - 1
+            what = fact("shift.throughput", gain=gain, step=shift.step, cause=shift.cause)
             self._node.event(
-                "shift", text=shift.text, run=run.id, step=shift.step, level="warning" if slower else "info"
+                "shift", what, run=run.id, step=shift.step, level="warning" if gain < 0 else "info"
             )
         tuning = self._tunings.get(run.id)
         if tuning is None:
@@ -313,18 +317,18 @@ def _news(found: PriorResult, known: PriorResult | None) -> bool:
     return (found.peak or 0) > MORE * (known.peak or 0)
 
 
-def _pointless(limits: Limits, run: TrackedRun) -> str:
-    """Why a tuner within these limits could do nothing for a run, "" if it can."""
+def _pointless(limits: Limits, run: TrackedRun) -> Fact | None:
+    """Why a tuner within these limits could do nothing for a run, None if it can."""
     name, knobs = run.state.name, {knob.spec.name: knob.spec for knob in run.state.knobs}
     try:
         check_limits(limits)
-    except ValueError as error:
-        return str(error)
+    except ValueError:
+        return fact("tune.bad_limits", limits=limits)
     if not knobs:
-        return f"{name} has declared no knobs so far"
+        return fact("tune.no_knobs", run=name)
     unknown = [knob for knob in limits.learning if knob != "*" and knob not in knobs]
     if unknown:
-        return missing(name, unknown[0], knobs)
+        return fact("unknown_knob", run=name, knob=unknown[0], known=list(knobs)[:MOST_NAMED])
     if not any(may_turn(spec, limits) for spec in knobs.values()):
-        return f"{name} has no knob of effect speed, and no other is allowed: there is nothing to turn"
-    return ""
+        return fact("tune.nothing_to_turn", run=name)
+    return None

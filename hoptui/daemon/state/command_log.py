@@ -67,6 +67,7 @@ class Book:
             before=_value(run, command.knob) if run else None,
             origin=command.origin,
             why=command.why[:300],
+            purpose=command.purpose if command.origin.kind == "tuner" else (),
             t=t,
             wall=wall,
         )
@@ -79,7 +80,10 @@ class Book:
             return record, None
         self._senders[command.id] = viewer
         command = structs.replace(
-            command, why=record.why, hold_s=min(max(command.hold_s, 1.0), LONGEST_HOLD_S)
+            command,
+            why=record.why,
+            purpose=record.purpose,
+            hold_s=min(max(command.hold_s, 1.0), LONGEST_HOLD_S),
         )
         self._commands[command.id] = command
         self._put(record)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hoptui.domain.facts import Fact
-from hoptui.domain.tuning import Measured
+from hoptui.domain.tuning import Measured, Trial, Tuned, TunerState
 from hoptui.presentation import numbers
-from hoptui.presentation.sentences import commands, diagnosis, runs
+from hoptui.presentation.sentences import commands, diagnosis, runs, tuner
 from hoptui.presentation.sentences.template import Entry, fill
 from hoptui.protocol.messages import CommandRecord, Event
 
@@ -23,6 +23,7 @@ CATALOGUE: Mapping[str, Entry] = {
     **runs.SENTENCES,
     **commands.SENTENCES,
     **diagnosis.SENTENCES,
+    **tuner.SENTENCES,
 }
 RETIRED: frozenset[str] = frozenset()
 """Codes that nothing makes any more. Their sentences stay for the recordings that have them."""
@@ -68,3 +69,28 @@ def reason(record: CommandRecord) -> str:
 def remarks(measured: Measured) -> str:
     """Return why an effect has no figure, or what shares it, "" if nothing qualifies it."""
     return joined(measured.remarks, ", ") or numbers.clean(measured.note, LONGEST)
+
+
+def purpose(record: CommandRecord) -> str:
+    """Return why a command was given: a user's note, or the reasons of the tuner; "" without one."""
+    return _either(record.purpose, record.why)
+
+
+def standing(state: TunerState) -> str:
+    """Return what a tuner does now, "" if it does not say so."""
+    return _either(state.facts, state.text)
+
+
+def why(trial: Trial) -> str:
+    """Return why something was tried, and how the trial ended."""
+    return _either(trial.why, trial.text)
+
+
+def refusal(answer: Tuned) -> str:
+    """Return why a request to a tuner was refused. Older daemons say it in words."""
+    return _either((Fact(answer.code, answer.fields),) if answer.code else (), answer.reason)
+
+
+def _either(facts: Iterable[Fact], text: str) -> str:
+    """Return the sentences of facts, or the text that an older hoptui has in their place."""
+    return numbers.clean(joined(facts) or text, LONGEST)

@@ -58,7 +58,7 @@ SENTENCES: Mapping[str, Entry] = {
     # refused
     "bad_type": _bad_value,
     "out_of_range": _bad_value,
-    "unknown_knob": lambda fields, _: missing("this run", fields["knob"], fields["known"]),
+    "unknown_knob": lambda fields, _: missing(fields.get("run", "this run"), fields["knob"], fields["known"]),
     "unsupported": _unsupported,
     "no_such_run": _no_such_run,
     "stale_epoch": _stale_epoch,

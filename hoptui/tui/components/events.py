@@ -160,7 +160,8 @@ def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> l
     gap = Span("  ")
     did = (gap, *done) if done else ()
     who = Span(f"  {author(record.origin)}", "dim")
-    why = f"  {numbers.clean(record.why, 60)}" if record.why and not record.why.startswith("undo of ") else ""
+    purpose = "" if record.why.startswith("undo of ") else numbers.clean(sentences.purpose(record), 60)
+    why = f"  {purpose}" if purpose else ""
     least = done[0] if done else how._replace(text=how.text.strip())  # an effect is one span
     if whole and width_of((*start, gap, least)) > width:
         return _wrapped((*start, gap), least, width)

@@ -109,11 +109,11 @@ def facts(view: View, width: int) -> list[Line]:
     if state is None:
         lead, told = _without(view, view.hint("tuner.start", "starts it"))
         return [*_labelled("tuner", told, width, lead=lead), *_limit(view, width)]
-    told = numbers.clean(state.text, 300) or tuner.STANDS_FOR[state.stand]
+    told = sentences.standing(state) or tuner.STANDS_FOR[state.stand]
     lines = _labelled("tuner", told, width, lead=(stand(state), Span("  ")))
     if state.trial is not None:
         lines.append(_told("trial", trial_line(state.trial, width - LABEL)))
-        why = numbers.clean(state.trial.text, 300)
+        why = sentences.why(state.trial)
         lines += _labelled("why", why, width) if why and why != told else []
     if at_work(state):
         lines += _labelled("next", tuner.changes(state.next) or "nothing is planned", width)
@@ -174,7 +174,7 @@ def turns(state: TunerState | None, knob: KnobState) -> bool:
 def _standing(state: TunerState, width: int) -> list[Line]:
     """`‖ waiting  the run is paused`, in two lines where it needs them and no trial needs the second."""
     sign = stand(state)
-    told = numbers.clean(state.text) or tuner.STANDS_FOR[state.stand]
+    told = sentences.standing(state) or tuner.STANDS_FOR[state.stand]
     ink = "" if at_work(state) else "dim"
     indent = width_of((sign,)) + 2
     room = max(16, width - indent)
@@ -322,7 +322,7 @@ def trials(view: View) -> list[TrialRow]:
                 iterations=c.measured.iterations if c.measured is not None else 0,
                 seconds=None,
                 measured=c.measured,
-                why="" if c.why.startswith(UNDO) else numbers.clean(c.why, 300),
+                why="" if c.why.startswith(UNDO) else sentences.purpose(c),
             )
             for c in sorted(mine, key=lambda c: c.wall, reverse=True)
         ]
@@ -337,7 +337,7 @@ def trials(view: View) -> list[TrialRow]:
             iterations=trial.iterations,
             seconds=trial.seconds,
             measured=trial.measured,
-            why=numbers.clean(trial.text, 300),
+            why=sentences.why(trial),
         )
         for trial in reversed(found)
     ]

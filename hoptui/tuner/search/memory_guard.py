@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_model import Neighbours
@@ -50,7 +51,7 @@ class MemoryGuard:
 
     def made(
         self, observation: Observation, frozen: Collection[str], *, seen: bool
-    ) -> tuple[Candidate, str] | None:
+    ) -> tuple[Candidate, Fact] | None:
         """A smaller size and why it is taken, before memory runs out; None where there is no need, or none is
         known.
 
@@ -63,16 +64,10 @@ class MemoryGuard:
         taken = watch.taken(memory)
         if taken and (observation.taken >= FULL or self._tight(observation)):
             tried = self._smaller(observation, frozen)
-            why = (
-                f"other processes have taken {taken / 2**30:.1f} GiB of the memory: room is made before it "
-                "runs out"
-            )
+            why = fact("memory.taken_by_others", size_bytes=taken)
         elif not watch.growing and seen:
             tried = self._safer(observation, frozen)
-            why = (
-                "its rare peaks of memory come near the limit: a size that they do not reach, before it runs "
-                "out"
-            )
+            why = fact("memory.peaks_near_limit")
         else:
             return None
         if tried is None:
@@ -88,7 +83,7 @@ class MemoryGuard:
         """Whether the run has made a batch smaller than it was `before`, because it could not hold it: then
         that is its ceiling.
 
-        A knob of `theirs` has the value that a person wants.
+        A knob of `theirs` has the value that a user wants.
         """
         gave = False
         for lever in self._tracks.levers(observation, theirs):
@@ -112,7 +107,7 @@ class MemoryGuard:
             ]
             rungs = [v for v in fits if v in lever.rungs()]
             if below:
-                return Candidate(((lever, (known or rungs or below[:1])[-1]),), -1, "")
+                return Candidate(((lever, (known or rungs or below[:1])[-1]),), -1)
         return None
 
     def _tight(self, observation: Observation) -> bool:
@@ -137,7 +132,7 @@ class MemoryGuard:
                 loss = 1 - size / lever.size if known is None else -known
                 may = track.compiled(size) and (loss <= DEAR or pressed)
                 if may and track.memory.holds(size, observation.memory):
-                    return Candidate(((lever, value),), -1, "")
+                    return Candidate(((lever, value),), -1)
         return None
 
     def _beside(self, memory: MemoryReading) -> Neighbours:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, linear_regression
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
-from hoptui.domain.quantities import percent
 from hoptui.domain.tuning import Limits, Measured
 from hoptui.tuner.effect import WORTH
 from hoptui.tuner.observation import MemoryReading, Observation
@@ -53,21 +53,20 @@ class SpeedDrift:
         """Something was, at this speed."""
         self.judged, self.apart = level, None
 
-    def outdated(self, level: float, t: int) -> str:
-        """Why what was refused says little at `t` (monotonic ns), where the same values bring `level`; ""
-        where it says what it did."""
+    def outdated(self, level: float, t: int) -> Fact | None:
+        """Why what was refused need not be so at `t` (monotonic ns), where the same values bring `level`;
+        None where it is."""
         if self.judged is None or self.believed >= BELIEVED:
-            return ""
+            return None
         change = level / self.judged - 1
         if abs(change) < SWAYS:
             self.apart = None
-            return ""
+            return None
         self.apart = t if self.apart is None else self.apart
         if t - self.apart < SWAYS_S * 1e9:
-            return ""
+            return None
         self.believed += 1
-        pace = "faster" if change > 0 else "slower"
-        return f"the run is {percent(abs(change))} {pace} than when it was taken back"
+        return fact("again.drift", gain=change)
 
 
 @dataclass
@@ -81,8 +80,8 @@ class ParameterHistory:
     shapes: set[float] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
     slower: bool = False  # a larger size surely was
-    outdated: str = ""  # why what was refused need not be so any more
-    again: dict[KnobValue, str] = field(default_factory=dict)  # what may be tried again, and why
+    outdated: Fact | None = None  # why what was refused need not be so any more
+    again: dict[KnobValue, Fact] = field(default_factory=dict)  # what may be tried again, and why
     sway: SpeedDrift = field(default_factory=SpeedDrift)
     stride: int = 2
     bounds: dict[float, int] = field(default_factory=dict)  # what was too much, and until when (monotonic ns)
@@ -135,7 +134,7 @@ class ParameterHistory:
         unclear = (found.interval or 0.0) > WIDE or WORTH <= (expected or 0.0) < highest
         if unclear and not lost and value not in self.doubted:
             self.doubted.add(value)
-            self.again[value] = "it told too little"
+            self.again[value] = fact("again.unclear")
             return
         self.refused.add(value)
         self.sway.refused(found.before)
@@ -148,10 +147,10 @@ class ParameterHistory:
     def sways(self, level: float, t: int) -> bool:
         """Whether what was refused is outdated from now on, because the values in effect bring `level` at `t`
         (monotonic ns)."""
-        if self.outdated:
+        if self.outdated is not None:
             return False
         self.outdated = self.sway.outdated(level, t)
-        return bool(self.outdated)
+        return self.outdated is not None
 
     def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
         """`size` was too much at `t` (monotonic ns), which holds for so many seconds, and for twice as long
@@ -192,8 +191,8 @@ class ParameterHistory:
     def once_more(self) -> None:
         """What was refused is `outdated`: more may be better now, and it may be possible. Less is no better
         for that."""
-        less, again = self.closed & {-1}, dict.fromkeys(self.refused, self.outdated)
-        believed = self.sway.believed
+        less, believed = self.closed & {-1}, self.sway.believed
+        again = dict.fromkeys(self.refused, self.outdated) if self.outdated is not None else {}
         self.reopen()
         self.closed, self.again, self.sway = less, again, SpeedDrift(believed=believed)
 
@@ -204,7 +203,7 @@ class ParameterHistory:
         self.doubted.clear()
         self.closed.clear()
         self.again.clear()
-        self.slower, self.outdated, self.sway = False, "", SpeedDrift()
+        self.slower, self.outdated, self.sway = False, None, SpeedDrift()
         self.stride = 2
 
 
@@ -285,7 +284,7 @@ class ParameterHistories:
             if name not in names:
                 track.memory.clear()
             if len(names) > 1 or name not in names:
-                track.outdated = "another knob has been turned since"
+                track.outdated = fact("again.other_knob")
             track.sway.believed = 0
         self._rated(tried, found)
         for lever, _ in tried.settings:

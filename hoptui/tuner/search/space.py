@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Literal
 
 from hoptui.diagnosis.knob_roles import NAMES, OFF, Role
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, relations
 from hoptui.domain.tuning import Change, Diagnosis, Limits, may_turn
 
@@ -190,7 +191,7 @@ class Candidate:
 
     settings: tuple[tuple[Lever, KnobValue], ...]
     way: int
-    why: str
+    why: tuple[Fact, ...] = ()
     gain: float | None = None
 
     @property

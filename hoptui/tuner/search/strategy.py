@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from hoptui.domain.knobs import KnobError, KnobValue, check_value, shown
-from hoptui.domain.quantities import percent
+from hoptui.domain.facts import Fact, fact
+from hoptui.domain.knobs import KnobError, KnobValue, check_value
 from hoptui.domain.tuning import Diagnosis, Verdict
 from hoptui.tuner.effect import WORTH
 from hoptui.tuner.observation import Observation, PriorResult
@@ -24,7 +24,7 @@ class NoCandidate(NamedTuple):
     """Why nothing is tried; `yet` where that may be another matter once it is seen what the run does with its
     values."""
 
-    why: str
+    why: Fact
     yet: bool = False
 
 
@@ -52,7 +52,7 @@ class Search:
         `affords` it."""
         found = self._tracks.levers(observation, frozen)
         if not found:
-            return NoCandidate("the run has no knob that it may turn")
+            return NoCandidate(fact("search.no_knob"))
         start = self._start(observation, found)
         self.owed = start is not None
         self._passed_over = start is not None and not affords(start)
@@ -67,12 +67,12 @@ class Search:
         if isinstance(tried, Candidate):
             return tried
         if verdict is not None and verdict.stale:
-            return NoCandidate("what limits the run with the values in effect is not seen yet", yet=True)
+            return NoCandidate(fact("search.limit_unseen"), yet=True)
         if any(self._unread(lever, observation) for lever in order):
-            return NoCandidate("how much memory the values in effect take is not seen yet", yet=True)
+            return NoCandidate(fact("search.memory_unseen"), yet=True)
         if not order:
             limit = verdict.verdict if verdict else "unknown"
-            return NoCandidate(f"the run is {limit}, against which none of its knobs helps")
+            return NoCandidate(fact("search.no_remedy", verdict=limit))
         again = self._first([lever for lever in order if self._reopen(lever)], observation)
         return (
             again
@@ -87,16 +87,16 @@ class Search:
 
     # the next step ------------------------------------------------------------------------------------------
 
-    def _first(self, order: Sequence[Lever], observation: Observation) -> Candidate | str:
-        """The first of these that has something to try, or in a few words why none."""
-        reasons: list[str] = []
+    def _first(self, order: Sequence[Lever], observation: Observation) -> Candidate | Fact:
+        """The first of these that has something to try, or why none."""
+        reasons: list[Fact] = []
         for lever in order:
             tried = self._climb(lever, observation) if lever.ordered else self._choose(lever, observation)
             if isinstance(tried, Candidate):
                 return tried
-            if tried:
+            if tried is not None:
                 reasons.append(tried)
-        return reasons[0] if reasons else "nothing is left to try"
+        return reasons[0] if reasons else fact("search.exhausted")
 
     def _both(
         self, order: Sequence[Lever], found: Sequence[Lever], observation: Observation
@@ -125,7 +125,7 @@ class Search:
         both = (*batches[:1], *readers[:1])
         if len(both) < 2 or self._tracks.in_vain(both):
             return None
-        return Candidate(both, 1, "both at once: either may hold back what the other would bring")
+        return Candidate(both, 1, (fact("trial.both"),))
 
     def _reopen(self, lever: Lever) -> bool:
         """Let a lever be climbed once more where another has been turned since, or the run's speed has
@@ -147,10 +147,10 @@ class Search:
             return False
         return not self._tracks.of(lever).memory.largest
 
-    def _climb(self, lever: Lever, observation: Observation) -> Candidate | str:
+    def _climb(self, lever: Lever, observation: Observation) -> Candidate | Fact | None:
         track, here = self._tracks.of(lever), lever.size
         way, _ = advised(lever, observation.diagnosis)
-        blocked = ""
+        blocked: Fact | None = None
         if way >= 0 and 1 not in track.closed:
             over = self._over_power(observation)
             up = [] if over else self._above(lever, self._values(lever, observation))
@@ -229,20 +229,20 @@ class Search:
             return lever.family == "batch" and track.memory.largest > 0 and not larger
         return track.slower and gain >= WORTH
 
-    def _choose(self, lever: Lever, observation: Observation) -> Candidate | str:
+    def _choose(self, lever: Lever, observation: Observation) -> Candidate | Fact | None:
         """A choice has no order to climb: only what the diagnosis names is tried."""
         _, value = advised(lever, observation.diagnosis)
         if value is None or value == lever.knob.value or value in self._tracks.of(lever).refused:
-            return ""
+            return None
         try:
             value = check_value(lever.knob.spec, value)
         except KnobError:
-            return ""
+            return None
         memory = observation.memory
         if memory is None:
-            return f"how much memory the run takes is unknown: {lever.name} {shown(value)} is not tried"
+            return fact("memory.unknown_choice", knob=lever.name, value=value)
         if OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
-            return f"too little memory is free to try {lever.name} {shown(value)}"
+            return fact("memory.too_little", knob=lever.name, value=value)
         return Candidate(((lever, value),), 0, self._why(lever, observation, value))
 
     def _start(self, observation: Observation, found: Sequence[Lever]) -> Candidate | None:
@@ -261,9 +261,7 @@ class Search:
             if value != lever.knob.value
             and (known.peak is not None or self._tracks.fits(lever, value, observation))
         ]
-        return (
-            Candidate(tuple(settings), 1, "what served the last run of this kind best") if settings else None
-        )
+        return Candidate(tuple(settings), 1, (fact("trial.prior_result"),)) if settings else None
 
     def _exact(self, lever: Lever, value: KnobValue) -> tuple[KnobValue, ...]:
         """The value itself, if it may be set: another run need not have stood on the same rungs."""
@@ -282,53 +280,35 @@ class Search:
 
     # limits -------------------------------------------------------------------------------------------------
 
-    def _no_room(self, lever: Lever, value: KnobValue, observation: Observation) -> str:
+    def _no_room(self, lever: Lever, value: KnobValue, observation: Observation) -> Fact:
         memory, most = observation.memory, self._limits.memory
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value))
         if memory is None or peak is None:
-            return "how much memory the run takes is unknown: nothing is made larger"
+            return fact("memory.unknown")
         if observation.taken > most:
-            return (
-                f"{percent(observation.taken)} of the memory is taken already, the limit is {percent(most)}"
-            )
+            return fact("memory.taken", share=observation.taken, limit=most)
         need = (peak + memory.others) / memory.total
         if need <= most:
-            return (
-                f"{lever.name} {shown(value)} takes {percent(need)} of the memory, and its rare peaks may "
-                "take more than there is"
-            )
-        return (
-            f"{lever.name} {shown(value)} may take {percent(need)} of the memory, the limit is "
-            f"{percent(most)}"
-        )
+            return fact("memory.rare_peaks", knob=lever.name, value=value, need=need)
+        return fact("memory.limit", knob=lever.name, value=value, need=need, limit=most)
 
-    def _over_power(self, observation: Observation) -> str:
+    def _over_power(self, observation: Observation) -> Fact | None:
         most = self._limits.power_w
         if most is None or (observation.power_w is not None and observation.power_w < most):
-            return ""
-        now = "unknown" if observation.power_w is None else f"{observation.power_w:.0f} W"
-        return f"the power drawn is {now}, the limit is {most:.0f} W"
+            return None
+        return fact("power.limit", power_w=observation.power_w, limit_w=most)
 
-    def _why(self, lever: Lever, observation: Observation, value: KnobValue) -> str:
+    def _why(self, lever: Lever, observation: Observation, value: KnobValue) -> tuple[Fact, ...]:
         diagnosis = observation.diagnosis
         if diagnosis is None or diagnosis.verdict in ("unknown", "healthy"):
-            why = "what limits the run is not clear: one step is tried"
+            why = [fact("trial.no_clear_limit")]
         else:
-            said = "was {} before the last change" if diagnosis.stale else "is {}"
-            why = ": ".join((f"the run {said.format(diagnosis.verdict)}", *_figure(diagnosis)))
-        if again := self._tracks.of(lever).again.get(value):
-            why = f"{why}; tried again: {again}"
+            evidence = diagnosis.facts[:1]
+            why = [fact("trial.limit", verdict=diagnosis.verdict, stale=diagnosis.stale, evidence=evidence)]
+        if (reason := self._tracks.of(lever).again.get(value)) is not None:
+            why.append(fact("trial.again", why=reason))
         peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
         if observation.memory is None or peak is None or lever.family == "input":
-            return why
-        share = percent((peak + observation.memory.others) / observation.memory.total)
-        return f"{why}; expected to take {share} of the memory, rare peaks aside"
-
-
-def _figure(diagnosis: Diagnosis) -> list[str]:
-    """The strongest figure of a diagnosis: `sm active 8.0 %`, none where its first fact is no share."""
-    return [
-        f"{known.code.rpartition('.')[2].replace('_', ' ')} {percent(known.fields['share'])}"
-        for known in diagnosis.facts[:1]
-        if "share" in known.fields
-    ]
+            return tuple(why)
+        share = (peak + observation.memory.others) / observation.memory.total
+        return *why, fact("trial.memory_expected", share=share)

@@ -142,7 +142,7 @@ def story(view: View, record: CommandRecord, width: int, known: Mapping[str, Com
     found.append(("run", Span(f"{name}, {restart}" if restart else name)))
     client = f", {numbers.clean(record.origin.client, 24)}" if record.origin.client else ""
     found.append(("asked", Span(f"{numbers.day_clock(record.wall)} by {author(record.origin)}{client}")))
-    if record.why:
+    if record.why or record.purpose:
         found.append(("why", Span(reason(record, known))))
     took_s = (record.settled - record.t) / 1e9 if record.settled else None
     later = (

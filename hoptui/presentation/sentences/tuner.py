@@ -1,0 +1,221 @@
+"""What the tuner does, why, and how its trials end; changes of the throughput that no command made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hoptui.domain.facts import nested
+from hoptui.domain.knobs import shown
+from hoptui.domain.tuning import Limits, check_limits
+from hoptui.presentation import numbers
+from hoptui.presentation.sentences.template import Entry, Fields, Write, changes, facts
+
+
+def _effect(gain: float, interval: float) -> str:
+    """`+6.1 % ± 1.2`."""
+    return f"{100 * gain:+.1f} % ± {100 * interval:.1f}"
+
+
+def _kept_in_doubt(text: str) -> Entry:
+    """Of a trial that is kept without a sure gain: with the effect, where the trial shows none."""
+
+    def write_it(fields: Fields, write: Write) -> str:
+        effect = nested(fields["effect"])
+        return text if effect is None else f"{text}: {write(effect)}"
+
+    return write_it
+
+
+def _limit(fields: Fields, write: Write) -> str:
+    verb = "was" if fields["stale"] else "is"
+    before = " before the last change" if fields["stale"] else ""
+    evidence = facts(fields["evidence"], write)
+    return ": ".join(filter(None, (f"the run {verb} {fields['verdict']}{before}", evidence)))
+
+
+def _drift(fields: Fields, _: Write) -> str:
+    gain = fields["gain"]
+    pace = "faster" if gain > 0 else "slower"
+    return f"the run is {numbers.percent(abs(gain))} {pace} than when it was reverted"
+
+
+def _ended(fields: Fields, write: Write) -> str:
+    """`kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
+    gain, interval = fields["gain"], fields["interval"]
+    figure = ""
+    if gain is not None and interval is not None:
+        none = f"no detectable change (± {100 * interval:.1f} %)"
+        figure = f", {_effect(gain, interval) if fields['detectable'] else none}"
+    why = facts(fields["why"], write)
+    return f"{fields['result']} {changes(fields['changes'])}{figure}{f': {why}' if why else ''}"
+
+
+def _power(fields: Fields, _: Write) -> str:
+    drawn = "unknown" if fields["power_w"] is None else f"{fields['power_w']:.0f} W"
+    return f"the power drawn is {drawn}, the limit is {fields['limit_w']:.0f} W"
+
+
+def _goes_on(fields: Fields, write: Write) -> str:
+    """After the daemon or the run has restarted; the rest where a trial had to be reverted first."""
+    cause = nested(fields["cause"])
+    text = f"goes on: {write(cause)}" if cause is not None else "goes on"
+    if fields.get("in_trial"):
+        text = f"{text} in the middle of a trial"
+    if values := fields.get("values"):
+        text = f"{text}; in effect: {', '.join(f'{knob} {shown(value)}' for knob, value in values.items())}"
+    if missing := fields.get("missing"):
+        text = f"{text}; not declared, and left alone: {', '.join(missing)}"
+    return text
+
+
+def _on_already(fields: Fields, _: Write) -> str:
+    by = f", started by {fields['user']}" if fields["user"] else ""
+    return f"{fields['run']} is being tuned already{by}: stop that first"
+
+
+def _bad_limits(fields: Fields, _: Write) -> str:
+    """The sentence of the check that the daemon has made."""
+    try:
+        check_limits(msgspec.convert(fields["limits"], Limits))
+    except msgspec.ValidationError:
+        raise
+    except ValueError as error:
+        return str(error)
+    return "the limits cannot be met"
+
+
+def _throughput(fields: Fields, write: Write) -> str:
+    change = f"throughput {100 * fields['gain']:+.0f} % since iteration {fields['step']}"
+    cause = nested(fields["cause"])
+    return f"{change}, and no knob was turned: {write(cause) if cause is not None else numbers.UNKNOWN}"
+
+
+SENTENCES: Mapping[str, Entry] = {
+    # what the tuner does now
+    "tuner.begins": "begins",
+    "tuner.measures_baseline": "measures the values in effect: {iterations} iterations to go",
+    "tuner.tries": "tries {changes:changes}",
+    "tuner.sets": "waits until {changes:changes} is in effect",
+    "tuner.measures": "measures {changes:changes}: {iterations} iterations",
+    "tuner.would_set": "would set {changes:changes}: {why:facts}",
+    "tuner.not_now": "not now: {why:fact}",
+    "tuner.nothing_tried": "nothing is tried: {why:fact}",
+    "tuner.knobs_left_alone": "left alone: {knobs:names}",
+    "tuner.run_ended": "the run has ended: {reason}",
+    "tuner.broken": "it broke, and turns nothing any more: see the daemon's log",
+    # what happens to it
+    "tuner.started": lambda fields, _: f"started by {fields['by']}{', dry' if fields['dry'] else ''}",
+    "tuner.stopped": lambda fields, _: f"stopped by {fields['by']}" if "by" in fields else "stopped",
+    "tuner.frozen": "leaves {knob} alone: {by} asked for it",
+    "tuner.released": "may turn {knob}: {by} asked for it",
+    "tuner.leaves_alone": "leaves {knobs:names} alone: {why:fact}",
+    "tuner.in_trial": "{cause:fact} in the middle of a trial",
+    "tuner.goes_on": _goes_on,
+    "tuner.broke": "the tuner broke",
+    "daemon.restarted": "the daemon was restarted",
+    "daemon.ends": "the daemon ends",
+    "run.crashed": "the run crashed",
+    "run.process_ended": "the run's process ended",
+    # why nothing is tried now
+    "wait.run_state": "the run is {state}",
+    "wait.power_unknown": "the power drawn is unknown",
+    "wait.total_power_unknown": "what all GPUs of the run draw together is unknown",
+    "budget.too_small": (
+        "the next trial may cost more than the {left_s:.0f} s that the budget has left; "
+        "a larger one allows it"
+    ),
+    "search.no_knob": "the run has no knob that it may turn",
+    "search.all_left_alone": "every knob that it may turn is left alone: {knobs:names}",
+    "search.limit_unseen": "what limits the run with the values in effect is not seen yet",
+    "search.memory_unseen": "how much memory the values in effect take is not seen yet",
+    "search.no_remedy": "the run is {verdict}, against which none of its knobs helps",
+    "search.exhausted": "nothing is left to try",
+    "memory.unknown": "how much memory the run takes is unknown: nothing is made larger",
+    "memory.unknown_choice": "how much memory the run takes is unknown: {knob} {value:value} is not tried",
+    "memory.too_little": "too little memory is free to try {knob} {value:value}",
+    "memory.taken": "{share:percent} of the memory is taken already, the limit is {limit:percent}",
+    "memory.limit": (
+        "{knob} {value:value} may take {need:percent} of the memory, the limit is {limit:percent}"
+    ),
+    "memory.rare_peaks": (
+        "{knob} {value:value} takes {need:percent} of the memory, "
+        "and its rare peaks may take more than there is"
+    ),
+    "power.limit": _power,
+    # why something is tried
+    "trial.no_clear_limit": "what limits the run is not clear: one step is tried",
+    "trial.limit": _limit,
+    "trial.both": "both at once: either may hold back what the other would bring",
+    "trial.prior_result": "what served the last run of this kind best",
+    "trial.memory_expected": "expected to take {share:percent} of the memory, rare peaks aside",
+    "trial.again": "tried again: {why:fact}",
+    "again.unclear": "the first measurement was not clear",
+    "again.other_knob": "another knob has been turned since",
+    "again.drift": _drift,
+    "memory.taken_by_others": (
+        "other processes have taken {size_bytes:gib} of the memory: room is made before it runs out"
+    ),
+    "memory.peaks_near_limit": (
+        "its rare peaks of memory come near the limit: a size that they do not reach, before it runs out"
+    ),
+    # how a trial ends
+    "trial.ended": _ended,
+    "trial.note": "{text}",
+    "trial.effect": lambda fields, _: _effect(fields["gain"], fields["interval"]),
+    "trial.too_few": "too few iterations to measure the effect",
+    "trial.likely": _kept_in_doubt("likely a gain, but not surely"),
+    "trial.smaller": _kept_in_doubt("no gain is sure, and it is the smaller"),
+    "trial.harmful": "less than half as fast",
+    "trial.unmeasured": "too little could be measured in all the time that was expected, and more",
+    "trial.stalled": "hardly an iteration came through in all the time that was expected, and more",
+    "trial.alloc_retries": "the allocator had to try again",
+    "trial.memory": "{share:percent} of the memory is taken",
+    "trial.power": "it draws {power_w:.0f} W, the limit is {limit_w:.0f} W",
+    "trial.ignored": "the run reads back the previous values",
+    "trial.command_ended": lambda fields, _: fields["reason"] or fields["stage"],
+    "trial.user_set": "a user set {knobs:names}",
+    "trial.left_alone": "{knobs:names} is to be left alone",
+    "trial.run_went_back": "the run went back to an earlier iteration",
+    "trial.run_restarted": "the run was restarted",
+    "trial.tuner_stopped": "the tuner was stopped",
+    "trial.cut_off": "{cause:fact} in the middle of it",
+    "trial.not_declared": "the run has not declared {knobs:names} again",
+    # the way back from a trial
+    "rollback.trial": "back to the values before the trial",
+    "rollback.unfinished": "back to the values before the trial: {cause:fact}",
+    "rollback.ended": "back from the trial: {why:fact}",
+    "rollback.waits": "{why:facts}, {until:fact}",
+    "rollback.once_declared": "as soon as the run has declared {knobs:names}",
+    "rollback.once_possible": "as soon as it can be set",
+    "rollback.refused": "refused {tries} times: it is left as it is, and alone",
+    "rollback.not_declared": "not declared again: it is left as it is, and alone",
+    "rollback.not_declared_yet": "{knobs:names}: not declared yet, and may have the value that was tried",
+    "rollback.impossible": "{knob} could not be reverted to {value:value}: {why:fact}",
+    "rollback.user_chose": "reverts nothing of {knobs:names}: a user has just chosen otherwise",
+    # refused requests
+    "tune.no_live_run": "no live run has the id {run:quoted}",
+    "tune.off": "{run} is not being tuned",
+    "tune.on_already": _on_already,
+    "tune.no_gpu": "{run} has no GPU, and the power that it draws is not known without",
+    "tune.bad_limits": _bad_limits,
+    "tune.no_knobs": "{run} has declared no knobs so far",
+    "tune.nothing_to_turn": (
+        "{run} has no knob of effect speed, and no other is allowed: there is nothing to turn"
+    ),
+    # changes of the throughput without a command
+    "shift.throughput": _throughput,
+    "shift.throttled": "the clocks are held down ({reason})",
+    "shift.not_throttled": "the clocks are free again",
+    "shift.memory_taken": "another process has taken {size_bytes:gib} of its memory",
+    "shift.memory_freed": "another process has given back {size_bytes:gib} of its memory",
+    "shift.others_busier": "other processes take more of the CPUs ({before:percent} → {share:percent})",
+    "shift.others_calmer": "other processes take less of the CPUs ({before:percent} → {share:percent})",
+    "shift.host_busier": "the host is busier (CPUs {before:percent} → {share:percent})",
+    "shift.host_calmer": "the host is less busy (CPUs {before:percent} → {share:percent})",
+    "shift.no_cause": "no cause is seen on this node",
+    "shift.no_cause_busy": (
+        "no cause is seen on this node, whose CPUs are at work for {share:percent} of the time"
+    ),
+}
